@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support import character_devices, configured, fpga_trees, nic_trees, trees
-from support.cluster import GPU, NAMESPACE, Cluster
+from support.cluster import GPU, NAMESPACE, SYSTEM, Cluster
 from support.configured import FUSE, KVM, MOST_FUSE, MOST_POOL, POOL, PORT, PORTS, PRESETS, TUN
 from support.fpga_trees import U250_SHELL, U250_TIMESTAMP
 from support.nic_trees import CONNECTX_7, E810, MELLANOX, Nics
@@ -107,7 +107,7 @@ def machine(installed: Cluster) -> Iterator[Machine]:
         character_devices.made(installed, installed.b, *nodes, *configured.nodes_to_make()),
         configured.files(installed, installed.b),
         configured.running(installed) as controller,
-        installed_with(installed, "host-dev", "generic", "remote", patches=[agent]),
+        installed_with(installed, "host-dev", "sriov", "generic", "remote", patches=[agent]),
     ):
         yield Machine(installed, Tree(root), nodes, controller)
 
@@ -215,6 +215,13 @@ def test_a_virtual_function_is_named_to_its_pod_and_has_the_link_of_its_card(mac
     machine.file(carrier, 1)
     rig.marked("dpdk", "True")
     machine.offers(VF, 2)
+
+
+def test_the_agent_sees_the_hosts_routes_where_functions_are_offered(machine: Machine) -> None:
+    """The component sriov: by them the card with the node's default route is left out."""
+    rig = machine.rig
+    agent = rig.agent(rig.b)["metadata"]["name"]
+    assert rig.kubectl.exec(agent, "cat", "/host-net/route", namespace=SYSTEM).startswith("Iface")
 
 
 def test_nodes_of_dev_are_opened_by_their_pods_one_by_two_at_once_and_one_that_goes_comes_back(

@@ -1,5 +1,5 @@
-"""A device fails, and by policy its pod is marked, evicted and made again elsewhere; within budgets, and not against a
-PodDisruptionBudget. With the real kubelets, scheduler and controllers."""
+"""A device fails, and by policy its pod is marked, evicted and made again elsewhere; within budgets, not against a
+PodDisruptionBudget, and not while many nodes fail at once. With the real kubelets, scheduler and controllers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from support import simulated
-from support.cluster import GPU, HEALTHY, NAMESPACE, Cluster
+from support.cluster import GPU, HEALTHY, NAMESPACE, SYSTEM, Cluster
+from support.fleet import stamp
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
 
 KEY = "nodedevices.io/device-fault"
+RESUME, RECORD = "nodedevices.io/resume-actions", "nodedevices-actions"
 EVICT = {"mode": "AfterGrace", "graceSeconds": 1}
 LABELS = {"app": "web"}
 RULE = {"action": "Ignore", "onPodConditions": [{"type": HEALTHY, "status": "False"}]}
@@ -128,3 +130,23 @@ def test_a_jobs_pod_that_is_evicted_for_its_gpu_is_replaced_and_not_counted_as_a
     job = cluster.kubectl.get("job", "train", NAMESPACE) or {}
     assert job["status"].get("failed", 0) == 0
     assert job["status"]["active"] == 1
+
+
+def test_a_mass_fault_stops_all_actions_until_a_person_resumes_them(cluster: Cluster) -> None:
+    faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 8}, "budget": {"perHour": 100}}
+    cluster.policy("act", {"faults": faults})
+    cluster.until("the policy is active", lambda: shown(cluster).get("status") == "True")
+    pod = deployment(cluster)
+    strike(cluster, pod)
+    cluster.hardware(cluster.b, simulated.l4s(lost=1))
+
+    def stopped() -> dict[str, Any]:
+        return cluster.condition("devicepolicy", "act", "ActionsStopped")
+
+    said = cluster.until("the breaker opens", lambda: (one := stopped()).get("status") == "True" and one)
+    assert (said["reason"], RESUME in said["message"]) == ("MassFault", True)
+    cluster.until("the eviction is held", lambda: shown(cluster).get("reason") == "Stopped")
+    assert [one["metadata"]["name"] for one in on(cluster, cluster.a)] == [pod]
+    cluster.kubectl.run("annotate", "configmap", RECORD, "-n", SYSTEM, "--overwrite", f"{RESUME}={stamp()}")
+    cluster.until("it is evicted", lambda: pod not in {one["metadata"]["name"] for one in cluster.pods()})
+    cluster.until("the policy says so", lambda: stopped().get("status") != "True")

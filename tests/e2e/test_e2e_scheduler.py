@@ -1,7 +1,8 @@
 """The real kube-scheduler, without the extender and with it: a pod that fits on a node in sum and on no single GPU.
 
 The second scheduler is the component extender-scheduler's: its configuration, its account, its roles; scheduler and
-extender run as processes beside the cluster's own control plane.
+extender run as processes beside the cluster's own control plane. Between them is what the component extender has: TLS,
+and a certificate of the scheduler's, without which the extender serves nobody.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from support.access import kubeconfig
+from support.authority import TestAuthority
 from support.bookings import physical
 from support.cluster import NAMESPACE, SYSTEM, Cluster
 from support.extenderprocess import ExtenderProcess
@@ -22,7 +24,8 @@ from support.rig_cluster import RigCluster
 
 pytestmark = pytest.mark.e2e
 
-COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "extender-scheduler"
+COMPONENTS = Path(__file__).parents[2] / "manifests" / "components"
+COMPONENT = COMPONENTS / "extender-scheduler"
 SCHEDULER = "nodedevices-scheduler"
 OWN_DELETIONS = "nodedevices-operator-own-deletions"
 MEMORY = "nodedevices.io/gpu-memory"
@@ -57,10 +60,19 @@ def account(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture
 def extender(rig: RigCluster, account: Path, tmp_path: Path) -> Iterator[ExtenderProcess]:
     """It, and the scheduler that calls it."""
-    with ExtenderProcess(tmp_path, account) as running:
+    authority = TestAuthority(tmp_path, "authority")
+    name, key = authority.signed("extender", "subjectAltName=DNS:nodedevices-extender")
+    own, own_key = authority.signed("kube-scheduler")
+    tls = (f"--tls-cert-file={name}", f"--tls-key-file={key}", f"--tls-client-ca-file={authority.certificate}")
+    with ExtenderProcess(tmp_path, account, *tls) as running:
         config: dict[str, Any] = yaml.safe_load((COMPONENT / "scheduler-config.yaml").read_text())
         config["clientConnection"] = {"kubeconfig": str(account)}
-        config["extenders"][0]["urlPrefix"] = f"http://{running.address}/scheduler"
+        config["extenders"] = yaml.safe_load((COMPONENTS / "extender" / "scheduler-config.yaml").read_text())[
+            "extenders"
+        ]
+        config["extenders"][0]["urlPrefix"] = f"https://{running.address}/scheduler"
+        files = {"caFile": str(authority.certificate), "certFile": str(own), "keyFile": str(own_key)}
+        config["extenders"][0]["tlsConfig"] |= files
         file = tmp_path / "scheduler-config.yaml"
         file.write_text(yaml.safe_dump(config))
         with rig.rig.second_scheduler(file, f"--leader-elect-resource-namespace={SYSTEM}"):
@@ -127,6 +139,9 @@ def test_without_the_extender_it_is_rejected_and_with_the_switch_the_operator_de
     assert f"{MEMORY}: no device of this node has {HALF} free shares of 1Gi" in found["status"]["message"]
     rig.pod("alone", rig.b, {MEMORY: HALF}, run=False)  # nobody would replace it
     rig.until("the kubelet rejects it, too", lambda: phase(rig, "alone") == "Failed")
+    [said] = rig.until("its Event says what the node has", lambda: rig.events("alone", "DevicesUnavailable"))
+    held = 2 * HALF
+    assert f"{HALF} {MEMORY} (the node has {2 * EACH}: {2 * EACH} offered, {held} held" in said["message"]
     try:
         with installed_with(rig, "delete-rejected-pods"):
             rig.until("it is deleted", lambda: not of_job(), seconds=120)

@@ -23,15 +23,21 @@ class TestAuthority:
 
     def server(self) -> Path:
         """Certificate and key of a server at 127.0.0.1, in one file."""
-        made = self._folder / f"{self._name}-server.pem"
-        key = made.with_suffix(".key")
-        _openssl(
-            *("req", "-x509", *KEY, "-keyout", str(key), "-out", str(made), "-subj", "/CN=server"),
-            *("-CA", str(self.certificate), "-CAkey", f"{self._folder / self._name}.key"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"),
-        )
+        made, key = self.signed("server", "subjectAltName=IP:127.0.0.1")
         made.write_text(made.read_text() + key.read_text())
         return made
+
+    def signed(self, name: str, *more: str) -> tuple[Path, Path]:
+        """A certificate of that name, and its key. `more`: further extensions."""
+        made = self._folder / f"{self._name}-{name}.pem"
+        key = made.with_suffix(".key")
+        extensions = ("basicConstraints=critical,CA:FALSE", *more)
+        _openssl(
+            *("req", "-x509", *KEY, "-keyout", str(key), "-out", str(made), "-subj", f"/CN={name}"),
+            *("-CA", str(self.certificate), "-CAkey", f"{self._folder / self._name}.key"),
+            *(word for each in extensions for word in ("-addext", each)),
+        )
+        return made, key
 
 
 def _openssl(*args: str) -> None:
