@@ -11,7 +11,7 @@ these have a budget of their own, and what is beyond it is not written, since it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -33,7 +33,7 @@ class Memory:
     """Of one node."""
 
     budget: Budget
-    done: frozenset[str]  # uids of pods about which nothing more is written
+    done: dict[str, float] = field(default_factory=dict)  # uids of pods about which nothing more is written, since when
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,11 @@ class RejectionEventsConcern:
         there = self._pods.of(node) if self._pods is not None and view.reported else ()
         if not there or sections is None or not sections.faults.event:
             return Outcome()
-        memory = self._nodes.setdefault(node, Memory(Budget(BURST, SECONDS_PER_EVENT, self._clock), frozenset()))
-        memory.done &= {pod.uid for pod in there}
+        memory = self._nodes.get(node)
+        if memory is None:
+            memory = self._nodes[node] = Memory(Budget(BURST, SECONDS_PER_EVENT, self._clock))
+        news = self._clock() - NEWS_SECONDS  # of an older pod nothing is written anyway
+        memory.done = {uid: since for uid, since in memory.done.items() if since > news}
         ages = ((pod, age(pod, self._wall())) for pod in there if pod.uid not in memory.done)
         return [(pod, each) for pod, each in ages if each is not None and each < NEWS_SECONDS] or Outcome()
 
@@ -82,7 +85,7 @@ class RejectionEventsConcern:
                 await self._write(view, news)
             else:
                 self._metrics.suppressed_events.inc()
-            memory.done |= {news.pod.uid}
+            memory.done[news.pod.uid] = self._clock()
         return Outcome(requeue_after=min((news.wait for news in desired if news.wait > 0), default=None))
 
     async def _write(self, view: View, news: News) -> None:

@@ -244,6 +244,20 @@ async def test_a_controller_that_makes_one_after_the_other_gets_a_bounded_number
     assert len(one.kube.events) == BURST, "one that was suppressed is never written later"
 
 
+async def test_between_two_watches_nothing_is_forgotten() -> None:
+    one = One()
+    for number in range(BURST + 1):
+        one.put(pod() | {"metadata": rejected_pod(f"web-{number}")["metadata"]})
+    await one.run()
+    shown = dict(one.kube.objects)
+    one.kube.objects.clear()
+    await one.run()
+    one.kube.objects.update(shown)
+    one.seconds += SECONDS_PER_EVENT
+    await one.run()
+    assert len(one.kube.events) == BURST
+
+
 async def test_an_api_server_that_is_away_is_asked_again_and_a_namespace_that_ends_is_not() -> None:
     one = One()
     one.put(pod())
