@@ -144,6 +144,7 @@ class Step:
     """A step's outcome, besides the world: what only has to be reported, and when to run the next step."""
 
     world: World
+    owned: Mapping[str, Inventory]  # of each probe what is its own
     logged: tuple[LoggedEvent, ...] = ()
     xids: tuple[ProbeEvent, ...] = ()
     confirmed: tuple[str, ...] = ()  # entries of the annotation that this step acted on
@@ -514,6 +515,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     ]
     return Step(
         world=after,
+        owned=of.owned,
         logged=logged_events(of.events, of.rules, _owners(inventory, of.vendors), of.vendors),
         xids=tuple(event for event in of.events if event.xid is not None),
         confirmed=of.confirm.understood,

@@ -19,7 +19,6 @@ from nodedevices_api.conditions import CONFIG_APPLIED, Condition, find
 from nodedevices_api.nodedevices import Probe, Unschedulable
 
 from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Registration
-from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.sharing.clients import with_helpers
 from nodedevices_plugin.status import taken
@@ -82,7 +81,7 @@ class Reporter:
             running_seconds=time.monotonic() - world.started,
             probes=tuple(
                 ProbeFacts(name=name, inventory=part, silent=name in outcome.silent, error=probe_errors[name])
-                for name, part in owned(world.probes).items()
+                for name, part in outcome.owned.items()
             ),
             state_problem=state_problem,
             cdi_problem=cdi_problem,
