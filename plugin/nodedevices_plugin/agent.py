@@ -75,7 +75,7 @@ log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
 ALLOCATED_SECONDS = 0.05  # from an Allocate to the step that sees it; a step that is made sooner sees it, too
-PUBLISH_AFTER_SECONDS = 3.0  # the API client is loaded once the kubelet has us, or after this
+PUBLISH_AFTER_SECONDS = 3.0  # reports and the API client are loaded once the kubelet has us, or after this
 
 
 class Agent:
@@ -305,6 +305,12 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PUBLISH_AFTER_SECONDS):
                     await self._registered.wait()
+        loading = Worker("report")
+        try:
+            await loading.run(self._reporter.load)
+        finally:
+            loading.end()
+        self._wake.set()  # the steps so far have reported nothing
         await publisher.run()
 
     # --- the loop ----------------------------------------------------------------------------------------------------

@@ -77,3 +77,15 @@ def test_what_the_operator_decides_by_loads_no_input_or_output(module: str) -> N
     script = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert not INPUT_OUTPUT & set(loaded.split())
+
+
+def test_an_agent_is_there_before_it_loads_what_only_a_report_needs() -> None:
+    script = "import sys, nodedevices_plugin.agent; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    late = {
+        "kubernetes",
+        "nodedevices_api.devicepolicy",
+        "nodedevices_api.nodedevices",
+        "nodedevices_plugin.status.report",
+    }
+    assert not late & set(loaded.split())

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import Condition
 
 from nodedevices_plugin.model import CoresHeld, Holdings, Inventory, Notice, Plan, Registration, Verdict
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.clients import Client
+
+if TYPE_CHECKING:
+    from nodedevices_api import nodedevices as api  # loaded later (reporter)
 
 STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
 

@@ -32,8 +32,8 @@ from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.resources.ids import memory_held, physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
+from nodedevices_plugin.status.counts import allocated, loaded_drivers, missing_parts, reported_healthy, share_counts
 from nodedevices_plugin.status.facts import Facts, offered
-from nodedevices_plugin.status.report import allocated, drivers, missing_parts, reported_healthy, share_counts
 
 MAX_XID_SERIES = 4096
 # One more series for each counter and histogram, which Prometheus does not need.
@@ -331,7 +331,7 @@ def _probes_of(facts: Facts) -> Iterator[Metric]:
     loaded = GaugeMetricFamily(
         "nodedevices_driver_info", "1 for each driver that is loaded.", labels=["name", "version", "cuda_version"]
     )
-    for driver in drivers(facts):
+    for driver in loaded_drivers(facts):
         loaded.add_metric([driver.name, driver.version or "", driver.cuda_version or ""], 1.0)
     yield from (last, loaded)
 

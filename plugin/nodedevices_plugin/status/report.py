@@ -13,21 +13,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nodedevices_api import nodedevices as api
-from nodedevices_api.base import wire_name
+from nodedevices_api.base import to_dict, wire_name
 from nodedevices_common import __version__
-from nodedevices_probe.protocol import DeviceFact, DriverState, Partition
+from nodedevices_probe.protocol import DeviceFact, Partition
 from pydantic import ValidationError
 
 from nodedevices_plugin.health.events import CORRELATING
 from nodedevices_plugin.model import (
+    Cordon,
     HealthState,
-    HoldersState,
     Inventory,
     InventoryDevice,
     Notice,
@@ -36,7 +37,6 @@ from nodedevices_plugin.model import (
     RegistrationState,
     Verdict,
     WaitingPod,
-    served_by_others,
 )
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
@@ -46,26 +46,29 @@ from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.clients import client_verdict
 from nodedevices_plugin.sharing.clients import key as key_of
 from nodedevices_plugin.status.conditions import SILENT_MESSAGE, badness, conditions
-from nodedevices_plugin.status.facts import Facts, ProbeFacts, offered, whole_second
-from nodedevices_plugin.status.shares import (
+from nodedevices_plugin.status.counts import (
+    MAX_RESOURCES,
+    NO_DRIVER,
     ShareCounts,
-    count,
-    memory_of,
-    memory_totals,
-    of_parts,
-    own_id,
-    packing,
+    allocated_of,
+    free_of,
+    held_ids,
+    holders_were_known,
+    loaded_drivers,
+    missing_parts,
+    reported_healthy,
+    share_counts,
 )
+from nodedevices_plugin.status.facts import Facts, ProbeFacts, offered, whole_second
+from nodedevices_plugin.status.shares import memory_of, memory_totals, of_parts, packing
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
-MAX_RESOURCES = 32
 MAX_RETIRED = 64
 MISSING = "Missing"
 MAX_SAID = 160  # of one part that is left out
 T = TypeVar("T")
 S = TypeVar("S")
-NO_DRIVER = frozenset({DriverState.NOT_LOADED, DriverState.UNKNOWN})
 
 
 class _Odd:
@@ -93,7 +96,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
     odd = _Odd()
     held = _holders_by_part(facts, odd)
     counts = odd.made("shares", lambda: share_counts(facts)) or ()
-    known = _holders_were_known(facts)
+    known = holders_were_known(facts)
     shares = odd.made("shares", lambda: of_parts(counts, holders_known=known, cores=facts.cores.devices)) or {}
     names, links = device_names(facts.inventory), _links(facts.inventory, odd)
 
@@ -107,7 +110,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
     inventory = facts.inventory
     configuration, resources = _configuration(facts.config, odd), _resources(facts, counts, odd)
     probes = odd.all(facts.probes, lambda each: f"probe {each.name}", lambda each: _probe(each, facts))
-    known_drivers, machine = drivers(facts, odd), odd.made("machine", lambda: _machine(facts))
+    known_drivers, machine = _drivers(facts, odd), odd.made("machine", lambda: _machine(facts))
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
@@ -134,17 +137,12 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
 
 
 # --- probes and drivers ----------------------------------------------------------------------------------------------
-def drivers(facts: Facts, odd: _Odd | None = None) -> tuple[api.Driver, ...]:
-    """Those that are loaded; of two probes that name the same one, the first one's value."""
-    odd = odd or _Odd()
-    found: dict[str, api.Driver] = {}
-    for each in facts.probes:
-        driver = each.inventory.driver
-        if driver is not None and driver.state not in NO_DRIVER and driver.name:
-            make = partial(api.Driver, name=driver.name, version=driver.version, cuda_version=driver.cuda_version)
-            if (known := odd.made(f"driver {driver.name}", make)) is not None:
-                found.setdefault(driver.name, known)
-    return tuple(found.values())[: api.MAX_DRIVERS]
+def _drivers(facts: Facts, odd: _Odd) -> tuple[api.Driver, ...]:
+    return odd.all(
+        loaded_drivers(facts),
+        lambda each: f"driver {each.name}",
+        lambda each: api.Driver(name=each.name, version=each.version, cuda_version=each.cuda_version),
+    )[: api.MAX_DRIVERS]
 
 
 def _probe(probe: ProbeFacts, facts: Facts) -> api.Probe:
@@ -259,20 +257,6 @@ def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
             for name, value in fact.extra.items()
         },
     )
-
-
-def share_counts(facts: Facts) -> tuple[ShareCounts, ...]:
-    """Of every device and partition that is offered in shares. While it was never known who holds what, nothing is
-    free."""
-    resources = offered(facts).resources[:MAX_RESOURCES]
-    known = _holders_were_known(facts)
-    not_free = served_by_others(facts.registrations) if known else {each.name for each in resources}
-    return count(resources, _held_ids(facts), not_free=not_free)
-
-
-def _holders_were_known(facts: Facts) -> bool:
-    """Whether they were ever: before, everything would seem to be free."""
-    return facts.holdings.state is HoldersState.SYNCED or facts.holdings.taken > 0.0
 
 
 def _health(verdict: Verdict | None, facts: Facts) -> api.DeviceHealth:
@@ -464,33 +448,18 @@ def _machine(facts: Facts) -> api.Machine | None:
     return made if made != api.Machine() else None
 
 
-def reported_healthy(facts: Facts, resource: OfferedResource) -> int:
-    """How many ids of it are sent to the kubelet as Healthy."""
-    mine = resource.name not in served_by_others(facts.registrations)
-    return sum(each.healthy for each in resource.ids) if mine else 0
-
-
-def _held_ids(facts: Facts) -> dict[str, set[str]]:
-    """Resource -> the ids of it that containers hold."""
-    held: dict[str, set[str]] = defaultdict(set)
-    for holder in facts.holdings.holders:
-        if holder.resource is not None:
-            held[holder.resource].update(holder.ids)
-    return held
-
-
 def _resources(facts: Facts, counts: Sequence[ShareCounts], odd: _Odd) -> tuple[api.Resource, ...]:
-    held, known, missing = _held_ids(facts), _holders_were_known(facts), missing_parts(facts.inventory)
+    held, known, missing = held_ids(facts), holders_were_known(facts), missing_parts(facts.inventory)
 
     def made(resource: OfferedResource) -> api.Resource:
         return api.Resource(
             name=resource.name,
             capacity=len(resource.ids),
             healthy=reported_healthy(facts, resource),
-            allocated=_allocated(resource, held.get(resource.name, set())),
+            allocated=allocated_of(resource, held.get(resource.name, set())),
             sharing=resource.sharing,
             replicas=resource.replicas,
-            free=_free(facts, resource, held.get(resource.name, set())) if known else None,
+            free=free_of(facts, resource, held.get(resource.name, set())) if known else None,
             unit=resource.unit,
             packing=packing(resource),
             enforcement=None if resource.enforcement == "none" else resource.enforcement,
@@ -499,30 +468,6 @@ def _resources(facts: Facts, counts: Sequence[ShareCounts], odd: _Odd) -> tuple[
         )
 
     return odd.all(offered(facts).resources[:MAX_RESOURCES], lambda each: f"resource {each.name}", made)
-
-
-def missing_parts(inventory: Inventory) -> set[str]:
-    """Devices and partitions that their drivers no longer list."""
-    gone = {part for device in inventory.devices for part in device.departed_partitions}
-    for device in inventory.devices:
-        if not device.present:
-            gone |= {device.fact.id, *(part.id for part in device.fact.partitions)}
-    return gone
-
-
-def allocated(facts: Facts) -> dict[str, int]:
-    """Resource -> how many ids of it containers hold."""
-    held = _held_ids(facts)
-    return {each.name: _allocated(each, held.get(each.name, set())) for each in offered(facts).resources}
-
-
-def _allocated(resource: OfferedResource, held: set[str]) -> int:
-    return len(held.intersection(map(own_id, (*resource.ids, *resource.retained))))
-
-
-def _free(facts: Facts, resource: OfferedResource, held: set[str]) -> int:
-    mine = resource.name not in served_by_others(facts.registrations)
-    return sum(each.healthy and own_id(each) not in held for each in resource.ids) if mine else 0
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
@@ -554,3 +499,17 @@ def _configuration(config: ConfigStatus, odd: _Odd) -> api.ConfigurationStatus |
         ),
     )
     return made if made != api.ConfigurationStatus() else None
+
+
+# --- spec ------------------------------------------------------------------------------------------------------------
+def out_of_service(cordons: Iterable[Cordon], now: datetime) -> tuple[dict[str, Any], ...]:
+    """`spec.unschedulable` as people wrote it, without what is over and what this CRD would refuse."""
+    found = []
+    for each in cordons:
+        with suppress(ValueError):
+            entry = api.Unschedulable(
+                id=each.id, reason=each.reason, by=each.by or None, since=each.since, until=each.until
+            )
+            if each.holds(now):
+                found.append(to_dict(entry))
+    return tuple(found)

@@ -2,21 +2,22 @@
 
 The facts of the latest step are what metrics and /readyz show, published or not. Nothing is published before a line
 came or a probe has been silent for a while: an empty node would be reported as one without devices.
+
+Reports, and the contract's models of them, take a tenth of a start to load. They are loaded when there is time for it
+(`load`); before that nothing is reported.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import CONFIG_APPLIED, Condition, find
-from nodedevices_api.nodedevices import Probe, Unschedulable
 
 from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Registration
 from nodedevices_plugin.pipeline.step import Step
@@ -25,7 +26,12 @@ from nodedevices_plugin.status import taken
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.fitting import fitting
 from nodedevices_plugin.status.publisher import Publisher
-from nodedevices_plugin.status.report import report
+
+if TYPE_CHECKING:
+    from nodedevices_api.nodedevices import NodeDevicesStatus, Probe
+
+    Entries = Callable[[Iterable[Cordon], datetime], tuple[dict[str, Any], ...]]  # of `spec.unschedulable`
+    MadeBy = tuple[Callable[[Facts], NodeDevicesStatus], Entries]
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +47,14 @@ class Reporter:
         self.facts: Facts | None = None
         self._taken: taken.Taken | None = None
         self._cut = False  # the report did not fit
+        self._made_by: MadeBy | None = None  # None: not loaded yet
+
+    def load(self) -> MadeBy:
+        """From now on steps are reported. On any thread."""
+        from nodedevices_plugin.status.report import out_of_service, report  # noqa: PLC0415  see above
+
+        self._made_by = report, out_of_service
+        return self._made_by
 
     def report(
         self,
@@ -93,8 +107,11 @@ class Reporter:
             previous_departed=world.departed,
             now=now,
         )
-        if self._publisher is None or (world.inventory.line_monotonic is None and not outcome.probe_silent):
+        if self._publisher is None or self._made_by is None:
             return
+        if world.inventory.line_monotonic is None and not outcome.probe_silent:
+            return
+        report, out_of_service = self._made_by
         status = report(facts)
         self.conditions, self._probes = status.conditions, status.probes
         something = bool(world.inventory.devices) or world.inventory.accelerators_on_bus > 0
@@ -105,6 +122,7 @@ class Reporter:
         """Says that the agent ends."""
         if self._publisher is not None and self.facts is not None:
             facts = replace(self.facts, previous=self.conditions, stopping=True, now=now)
+            report, _ = self._made_by or self.load()
             await self._publisher.stop(self._fitting(to_dict(report(facts))))
 
     def _fitting(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -115,16 +133,3 @@ class Reporter:
             log.warning("report too large for etcd, leaving out holders and partitions, healthy devices' first")
         self._cut = cut
         return found
-
-
-def out_of_service(cordons: Iterable[Cordon], now: datetime) -> tuple[dict[str, Any], ...]:
-    """`spec.unschedulable` as people wrote it, without what is over and what this CRD would refuse."""
-    found = []
-    for each in cordons:
-        with suppress(ValueError):
-            entry = Unschedulable(
-                id=each.id, reason=each.reason, by=each.by or None, since=each.since, until=each.until
-            )
-            if each.holds(now):
-                found.append(to_dict(entry))
-    return tuple(found)

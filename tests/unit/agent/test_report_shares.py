@@ -22,9 +22,10 @@ from nodedevices_plugin.model import (
     SchedulableId,
 )
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.status.counts import count, share_counts
 from nodedevices_plugin.status.facts import Facts
-from nodedevices_plugin.status.report import report, share_counts
-from nodedevices_plugin.status.shares import count, of_parts
+from nodedevices_plugin.status.report import report
+from nodedevices_plugin.status.shares import of_parts
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, START, gpu, gpu_id, mig_id, old, partition
 from support.sharing import facts as ready

@@ -1,0 +1,165 @@
+"""What reports and metrics count: ids that are held, healthy and free, shares of devices, drivers. Pure.
+
+A share is held where a container holds its id, and free where it is offered, healthy and not held. What is neither is
+not offered: its device has failed, was taken out of service, or waits for holders of an earlier configuration. What is
+in no share at all is known of memory alone: the reserve, and what whole units leave of a device.
+
+How much memory somebody holds is in the ids that it holds, whatever the unit is today.
+
+Nothing here needs the contract's models, which are loaded later (reporter).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from nodedevices_probe.protocol import Driver, DriverState
+
+from nodedevices_plugin.model import HoldersState, Inventory, OfferedResource, SchedulableId, served_by_others
+from nodedevices_plugin.resources.ids import memory_held, share_of
+from nodedevices_plugin.status.facts import Facts, offered
+
+MAX_RESOURCES = 32
+NO_DRIVER = frozenset({DriverState.NOT_LOADED, DriverState.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareCounts:
+    """The shares that one resource has of one device or partition (`part`)."""
+
+    resource: OfferedResource
+    part: str
+    device_id: str
+    total: int
+    held: int
+    free: int
+
+    @property
+    def not_offered(self) -> int:
+        return max(0, self.total - self.held - self.free)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Of the device; None: its memory is not what is shared."""
+        memory = self.resource.memory
+        return None if memory is None or self.part not in memory.devices else memory.devices[self.part][0]
+
+    @property
+    def unallocatable_bytes(self) -> int | None:
+        memory, total = self.resource.memory, self.memory_bytes
+        return None if memory is None or total is None else max(0, total - self.total * memory.unit_bytes)
+
+
+def count(
+    resources: Iterable[OfferedResource], held: Mapping[str, Collection[str]], *, not_free: Collection[str] = ()
+) -> tuple[ShareCounts, ...]:
+    """Of every device that is offered in shares. `held`: by resource, the ids that containers hold, as own_id makes
+    them. `not_free`: resources of which nothing is free, such as those that another plugin serves."""
+    found = []
+    amounts = memory_held(id_ for ids in held.values() for id_ in ids)
+    for resource in resources:
+        parts: dict[str, list[SchedulableId]] = defaultdict(list)
+        for each in resource.ids:
+            if each.replica is not None and resource.per_device is None:
+                parts[each.partition_id or each.device_id].append(each)
+        taken = set(held.get(resource.name, ()))
+        for part, ids in parts.items():
+            own = {own_id(each): each.healthy for each in ids}
+            in_plan = len(own.keys() & taken)
+            free = sum(healthy and id_ not in taken for id_, healthy in own.items())
+            found.append(
+                ShareCounts(
+                    resource=resource,
+                    part=part,
+                    device_id=ids[0].device_id,
+                    total=len(ids),
+                    held=_held(resource, in_plan, len(ids), amounts.get(part, 0)),
+                    free=0 if resource.name in not_free else free,
+                )
+            )
+    return tuple(found)
+
+
+def _held(resource: OfferedResource, in_plan: int, total: int, amount: int) -> int:
+    """In shares of today's unit, also where pods hold some of an earlier one, or under an earlier name."""
+    if resource.memory is None:
+        return in_plan
+    return min(total, max(in_plan, -(-amount // resource.memory.unit_bytes)))
+
+
+def own_id(schedulable: SchedulableId) -> str:
+    """As holders have it: another plugin's id may be an index."""
+    if not schedulable.device_id:
+        return schedulable.id
+    unit = schedulable.partition_id or schedulable.device_id
+    if schedulable.replica is None:
+        return unit
+    own = schedulable.id.startswith(unit)  # there may be thousands
+    return schedulable.id if own else share_of(unit, schedulable.id)
+
+
+def share_counts(facts: Facts) -> tuple[ShareCounts, ...]:
+    """Of every device and partition that is offered in shares. While it was never known who holds what, nothing is
+    free."""
+    resources = offered(facts).resources[:MAX_RESOURCES]
+    known = holders_were_known(facts)
+    not_free = served_by_others(facts.registrations) if known else {each.name for each in resources}
+    return count(resources, held_ids(facts), not_free=not_free)
+
+
+def holders_were_known(facts: Facts) -> bool:
+    """Whether they were ever: before, everything would seem to be free."""
+    return facts.holdings.state is HoldersState.SYNCED or facts.holdings.taken > 0.0
+
+
+def held_ids(facts: Facts) -> dict[str, set[str]]:
+    """Resource -> the ids of it that containers hold."""
+    held: dict[str, set[str]] = defaultdict(set)
+    for holder in facts.holdings.holders:
+        if holder.resource is not None:
+            held[holder.resource].update(holder.ids)
+    return held
+
+
+def reported_healthy(facts: Facts, resource: OfferedResource) -> int:
+    """How many ids of it are sent to the kubelet as Healthy."""
+    mine = resource.name not in served_by_others(facts.registrations)
+    return sum(each.healthy for each in resource.ids) if mine else 0
+
+
+def allocated(facts: Facts) -> dict[str, int]:
+    """Resource -> how many ids of it containers hold."""
+    held = held_ids(facts)
+    return {each.name: allocated_of(each, held.get(each.name, set())) for each in offered(facts).resources}
+
+
+def allocated_of(resource: OfferedResource, held: set[str]) -> int:
+    """How many of its ids are among those that containers hold."""
+    return len(held.intersection(map(own_id, (*resource.ids, *resource.retained))))
+
+
+def free_of(facts: Facts, resource: OfferedResource, held: set[str]) -> int:
+    """How many of its ids a new container can get."""
+    mine = resource.name not in served_by_others(facts.registrations)
+    return sum(each.healthy and own_id(each) not in held for each in resource.ids) if mine else 0
+
+
+def loaded_drivers(facts: Facts) -> tuple[Driver, ...]:
+    """Of two probes that name the same one, the first one's."""
+    found: dict[str, Driver] = {}
+    for each in facts.probes:
+        driver = each.inventory.driver
+        if driver is not None and driver.state not in NO_DRIVER and driver.name:
+            found.setdefault(driver.name, driver)
+    return tuple(found.values())
+
+
+def missing_parts(inventory: Inventory) -> set[str]:
+    """Devices and partitions that their drivers no longer list."""
+    gone = {part for device in inventory.devices for part in device.departed_partitions}
+    for device in inventory.devices:
+        if not device.present:
+            gone |= {device.fact.id, *(part.id for part in device.fact.partitions)}
+    return gone
