@@ -152,7 +152,7 @@ class Manager:
     def _forget_writes(self) -> None:
         """Forget what was remembered of writes: they may be undone."""
         for name in self.cache.node_devices:
-            self._node.forget(name)
+            self._node.forget_writes(name)
         self._synced()
 
     def tasks(self) -> list[asyncio.Task[None]]:

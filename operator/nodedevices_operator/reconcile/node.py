@@ -151,12 +151,16 @@ class NodeReconciler:
         return min(waits, default=None)
 
     def forget(self, name: str) -> None:
-        """Of a node that is gone, or whose remembered state may be wrong."""
+        """Of a node that is gone, or is another one."""
+        self.forget_writes(name)
+        if changed := self._tallies.put(name, None):
+            self._dirty(Dirty(policies=changed))
+
+    def forget_writes(self, name: str) -> None:
+        """What was written may be undone; what the node means for its policies is worked out anew with the node."""
         for concern in self._concerns:
             concern.forget(name)
         self._uids.pop(name, None)
-        if changed := self._tallies.put(name, None):
-            self._dirty(Dirty(policies=changed))
 
 
 def belongs(record: NodeDevicesRecord, node: NodeRecord) -> bool:
