@@ -67,14 +67,14 @@ def snapshot(resource: OfferedResource) -> bytes:
     message = api.ListAndWatchResponse()
     for each in (*resource.ids, *(one for one in resource.retained if not one.healthy)):
         if each.id in seen:
-            raise SnapshotError(f"{resource.name}: the id {each.id} is there twice; ids must be unique")
+            raise SnapshotError(f"the id {each.id} is there twice; ids must be unique")
         seen.add(each.id)
         device = message.devices.add(ID=each.id, health="Healthy" if each.healthy else "Unhealthy")
         if each.numa_node is not None:
             device.topology.nodes.add(ID=each.numa_node)
     if message.ByteSize() > MAX_SNAPSHOT_BYTES:
         raise SnapshotError(
-            f"{resource.name}: {len(resource.ids)} ids make a message of {message.ByteSize()} bytes, and the kubelet "
+            f"{len(resource.ids)} ids make a message of {message.ByteSize()} bytes, and the kubelet "
             f"takes no more than {MAX_SNAPSHOT_BYTES}; use fewer replicas or a larger memory unit"
         )
     return message.SerializeToString()
