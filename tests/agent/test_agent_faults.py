@@ -133,7 +133,7 @@ async def test_a_fault_reaches_the_kubelet_while_the_state_file_cannot_be_writte
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     agent.edit(h100s(xid79=3))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
-    assert agent.lines("state file not written, a restart of the agent would lose the change")
+    await agent.until(lambda: agent.lines("state file not written, a restart of the agent would lose the change"))
     assert agent.alive
 
 
