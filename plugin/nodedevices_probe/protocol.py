@@ -122,8 +122,6 @@ class _Wire:
     """
 
     __slots__ = ()
-    # Keys of an earlier form, refused with what is right now: ignored, they would lose what they say.
-    replaced: ClassVar[dict[str, str]] = {}
     __pydantic_config__: ClassVar[dict[str, Any]] = {"alias_generator": camel, "extra": "ignore"}
 
 
@@ -195,14 +193,6 @@ class Attribute(_Wire):
 class Partition(_Wire):
     """A part of a device: a MIG device, a partition of AMD's, a virtual function. It has its device's attributes."""
 
-    replaced: ClassVar[dict[str, str]] = dict.fromkeys(
-        (
-            *("memoryBytes", "multiprocessors", "copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines"),
-            *("giSlices", "ciSlices"),
-        ),
-        "give capacity, such as {memory: 9856Mi, multiprocessors: '16'}",
-    )
-
     id: DeviceId  # MIG-<uuid>
     name: Name | None = None  # in a ResourceSlice; None: the agent makes one
     profile: Annotated[str, Bounds(pattern=PROFILE)]  # 1g.10gb
@@ -248,14 +238,6 @@ class Readings(_Wire):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFact(_Wire):
     """One physical device. A device that answers nothing still has an id and `readings.error` or `readings.lost`."""
-
-    replaced: ClassVar[dict[str, str]] = {
-        "memoryBytes": "give capacity, such as {memory: 80Gi}",
-        **dict.fromkeys(
-            ("computeCapability", "migCapable", "migEnabled"),
-            "give extra, such as {cudaComputeCapability: {version: 9.0.0}, migEnabled: {bool: true}}",
-        ),
-    }
 
     id: DeviceId  # GPU-<uuid>, a serial number, a PCI address: the same after every restart
     name: Name | None = None  # in a ResourceSlice; None: the agent makes one, <type>-<minor or index>

@@ -421,18 +421,16 @@ def to_data(fleet: Fleet) -> dict[str, str]:
     """The ConfigMap's data."""
     actions = [asdict(action) | {"at": at} for action, at in fleet.actions]
     lists = {"actions": actions, "answered": fleet.answered, "unavailable": fleet.unavailable}
-    return {key: getattr(fleet, key) for key in (*_TEXTS, *_LATER)} | {
-        key: orjson.dumps(it).decode() for key, it in lists.items()
-    }
+    return {key: getattr(fleet, key) for key in _TEXTS} | {key: orjson.dumps(it).decode() for key, it in lists.items()}
 
 
 def from_data(data: Mapping[str, Any]) -> Fleet | None:
     """The record of a ConfigMap's data. None: it is not one that `to_data` wrote."""
     try:
-        texts = {key: data[key] for key in _TEXTS} | {key: data.get(key, "") for key in _LATER}
+        texts = {key: data[key] for key in _TEXTS}
         actions = tuple((Action(*(it[key] for key in _ACTION)), it["at"]) for it in orjson.loads(data["actions"]))
-        answered = dict(orjson.loads(data.get("answered", "{}")))
-        unavailable = {node: tuple(ids) for node, ids in dict(orjson.loads(data.get("unavailable", "{}"))).items()}
+        answered = dict(orjson.loads(data["answered"]))
+        unavailable = {node: tuple(ids) for node, ids in dict(orjson.loads(data["unavailable"])).items()}
     except (KeyError, TypeError, ValueError):
         return None
     values = [*texts.values(), *(text for action, at in actions for text in (*asdict(action).values(), at))]
@@ -442,8 +440,7 @@ def from_data(data: Mapping[str, Any]) -> Fleet | None:
     return Fleet(**texts, actions=actions[-MAX_ACTIONS:], answered=answered, unavailable=unavailable)
 
 
-_TEXTS = ("breaker", "reason", "opened", "until", "closed", "resumed")
-_LATER = ("cause", "place")  # which an older operator's record has not
+_TEXTS = ("breaker", "cause", "reason", "opened", "until", "closed", "resumed", "place")
 _ACTION = tuple(each.name for each in fields(Action))
 _ORDER = attrgetter(*_ACTION)  # as actions are compared, at a fraction of the cost
 

@@ -101,7 +101,7 @@ def _free(record: NodeDevicesRecord, node: NodeRecord) -> bool:
     stale, applied = record.condition(names.STALE), record.condition(names.CONFIG_APPLIED)
     return (
         record.config is None
-        or not record.summary.offered  # also where an older agent does not say it
+        or not record.summary.offered
         or not node.ready
         or (stale is not None and stale.status == "True")
         or (applied is not None and applied.reason in REFUSED)

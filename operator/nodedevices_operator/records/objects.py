@@ -118,7 +118,7 @@ class DeviceRecord:
     model: Model = UNKNOWN_MODEL
     pcie_root: str = ""
     shares: int = 0  # how many it is offered as; 0: it is not shared
-    shares_of: str = ""  # the resource of these; "": of several, or an older agent's
+    shares_of: str = ""  # the resource of these; "": of several
 
     @property
     def missing(self) -> bool:

@@ -233,14 +233,10 @@ def _object(kind: type[Any]) -> Check:
         (camel(each.name), each.name, _check_of(hints[each.name]), _is_required(each))
         for each in dataclasses.fields(kind)
     ]
-    replaced = tuple(kind.replaced.items())
 
     def check(value: Any) -> Any:
         if type(value) is not dict:
             raise _wrong(value, "give an object")
-        for key, right in replaced:
-            if key in value:
-                raise ProbeLineError(key, f"is of an earlier version of the line; {right}")
         made = {}
         for key, name, inner, required in fields:
             if key in value:

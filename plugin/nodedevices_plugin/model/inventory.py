@@ -15,7 +15,7 @@ class InventoryDevice:
     fact: DeviceFact
     present: bool
     last_seen: datetime  # of one that is not present: the first line that did not list it
-    probe: str = ""  # which of the agent's probes reports it; "": not said yet, or a state file of before
+    probe: str = ""  # which of the agent's probes reports it; "": not said yet
     # MIG devices that the driver no longer lists while a pod still holds them: they stay listed, Unhealthy.
     departed_partitions: frozenset[str] = frozenset()
 

@@ -40,7 +40,6 @@ class Running:
 
 class _Daemon(Part):
     resource: Resource
-    percentage: int = 100  # written by older versions
     gpus: Annotated[list[GpuEntry], Field(max_length=64)]
     instance: Instance = ""
     started: Annotated[AwareDatetime | None, Field(strict=False)] = None
@@ -55,7 +54,6 @@ def to_text(daemons: Iterable[Running]) -> str:
     plain = [
         {
             "resource": each.resource,
-            "percentage": 100,  # read by older versions
             "gpus": [gpu_entry(gpu) for gpu in each.gpus],
             **({"instance": each.instance} if each.instance else {}),
             **({"started": each.started.astimezone(UTC).isoformat()} if each.started else {}),

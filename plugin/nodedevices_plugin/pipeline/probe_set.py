@@ -75,8 +75,8 @@ class ProbeSet:
 def restored(
     state: State, texts: Sequence[str], *, now: datetime, monotonic: float, auto: tuple[str, ...] = ()
 ) -> tuple[dict[str, Inventory], ProbeSet]:
-    """The probes after a start, with what the state file remembers of their devices. Where it does not say which ran
-    (an older version's), those of now are taken for the ones of their names."""
+    """The probes after a start, with what the state file remembers of their devices. Where it does not say which ran,
+    those of now are taken for the ones of their names."""
     devices, before, boot_id = restored_devices(state, now), state.probes, state.boot_id
     first, *_ = names = [name_of(each) for each in texts]
     same = {name_of(each) for each in texts if each in before} if before else set(names)

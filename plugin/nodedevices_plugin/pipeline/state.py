@@ -27,7 +27,6 @@ from nodedevices_probe.protocol import Readings
 from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.model import Cordon, HealthState, Inventory, InventoryDevice, Notice, Verdict
-from nodedevices_plugin.pipeline.older_state import as_written_now
 from nodedevices_plugin.sharing.clients import Clients
 
 MAX_BYTES = 16 << 20
@@ -157,7 +156,7 @@ class StateFile:
         version = document.get("version") if isinstance(document, dict) else None
         if not isinstance(version, int) or version < 1:
             raise self._unusable(f"version: {version!r:.64} is not a number from 1")
-        state, self.unread = _parts(as_written_now(document))
+        state, self.unread = _parts(document)
         if self.unread:
             self.unread += f"; {self._put_aside(copy=True)}"
         return state
@@ -188,7 +187,7 @@ class StateFile:
 def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
     """What can be used of it, each part by itself, of verdicts and devices each one, and what cannot: one that another
     version writes in another way must not take the others along. Parts that are not known are left out: a newer
-    version's, or an older one's."""
+    version's."""
     state, problems = State(), list[str]()
     for name in (each.name for each in fields(State) if each.name != "version" and each.name in document):
         part, problem = _part(name, document[name])

@@ -26,11 +26,9 @@ from nodedevices_plugin.pipeline.state import (
     to_save,
 )
 from nodedevices_plugin.settings.effective import from_saved
-from nodedevices_plugin.sharing.clients import Client, Clients, SeenHelper
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition, Readings
 
-STATES = Path(__file__).parent / "states"
-RECORDED = sorted(STATES.iterdir())  # one of each version that was ever written
+RECORDED = Path(__file__).parent / "states" / "v1.json"  # as this version writes it: to be read by each later one
 NOW = datetime(2026, 11, 21, 7, 2, 11, 123456, tzinfo=UTC)
 PART = Partition(id="MIG-1", profile="1g.10gb", index=0, gi=1, ci=0, capacity={"memory": "1Gi"})
 DEVICE = InventoryDevice(
@@ -101,111 +99,32 @@ def test_a_file_that_cannot_be_read_is_named_and_kept_aside(file: StateFile, con
     assert file.load() == State()
 
 
-@pytest.mark.parametrize("name", [each.name for each in RECORDED])
-def test_a_file_of_every_older_version_is_read_whole(tmp_path: Path, name: str) -> None:
+def test_a_recorded_file_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "nodedevices-state.json"
-    shutil.copyfile(STATES / name, path)
+    shutil.copyfile(RECORDED, path)
     file = StateFile(path)
     state = file.load()
     assert file.unread == ""
     assert (state.boot_id, state.applied_hash, state.offered) == ("boot-1", "abc", ("nvidia.com/gpu",))
     assert from_saved(state.applied or {}).sections.sharing.strategy == "timeSlicing"
-    assert [(each.fact.id, each.present) for each in state.devices] == [("GPU-1", True)]
-    assert state.verdicts["GPU-1"].faults[0].reason == "Xid79"
-    assert state.spec == SeenSpec(config={"health": {"holdDownSeconds": 5}}, config_hash="abc")
-    assert (state.confirmed, list(state.retired)) == ("GPU-2=removed", ["nvidia.com/gpu.shared"])
-
-
-def test_a_file_of_the_contracts_second_revision_is_read_with_all_that_it_added(tmp_path: Path) -> None:
-    path = tmp_path / "nodedevices-state.json"
-    shutil.copyfile(STATES / "v1-2026-11-22.json", path)
-    state = StateFile(path).load()
     [device] = state.devices
+    assert (device.fact.id, device.present) == ("GPU-1", True)
     assert (device.fact.extra, device.fact.capacity) == ({"migEnabled": Attribute(boolean=True)}, {"memory": "80Gi"})
     assert [(part.gi, part.capacity) for part in device.fact.partitions] == [(1, {"memory": "1Gi"})]
-    assert state.verdicts["GPU-1"].faults[0].action == "ResetDevice"
+    [fault] = state.verdicts["GPU-1"].faults
+    assert (fault.reason, fault.action) == ("Xid79", "ResetDevice")
+    assert state.spec == SeenSpec(config={"health": {"holdDownSeconds": 5}}, config_hash="abc")
+    assert (state.confirmed, list(state.retired)) == ("GPU-2=removed", ["nvidia.com/gpu.shared"])
     [notice] = state.notices["GPU-1"]
     assert (notice.code, notice.partition, notice.count, notice.repeats) == ("Xid31", "MIG-1", 3, 2)
     assert state.clients.clients["ml/train-0/main/nvidia.com/gpu"].reason == "MpsDaemonRestarted"
-    assert state.observed == {"nvidia.com/gpu": ("GPU-1",)}
-
-
-def test_what_an_older_file_says_of_a_device_is_kept(file: StateFile) -> None:
-    document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
-    more = {"memoryBytes": 85520809984, "computeCapability": "9.0", "migCapable": True, "migEnabled": True}
-    document["devices"][0]["fact"] |= more
-    file.path.write_text(json.dumps(document))
-    [device] = file.load().devices
-    assert device.fact.capacity == {"memory": "81559Mi"}
-    assert device.fact.extra == {
-        "cudaComputeCapability": Attribute(version="9.0.0"),
-        "migCapable": Attribute(boolean=True),
-        "migEnabled": Attribute(boolean=True),
-    }
-    assert [(part.gi, part.capacity) for part in device.fact.partitions] == [(1, {"memory": "1Gi"})]
-
-
-def test_a_section_that_was_renamed_since_is_read_under_its_old_name(file: StateFile) -> None:
-    mixed = {"strategy": "mixed"}
-    document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
-    document["applied"]["sections"]["mig"] = document["spec"]["config"]["mig"] = mixed
-    file.path.write_text(json.dumps(document))
-    state = file.load()
-    assert from_saved(state.applied or {}).sections.partitions.strategy == "mixed"
-    assert state.spec is not None
-    assert state.spec.config["partitions"] == mixed
-
-
-@pytest.mark.parametrize(("recorded", "prefix"), [("nvidia.com", ""), ("example.com", "example.com")])
-def test_the_prefix_that_was_the_default_for_every_vendor_is_read_as_none_given(
-    file: StateFile, recorded: str, prefix: str
-) -> None:
-    document = json.loads((STATES / "v1-2026-11-22.json").read_bytes())
-    document["applied"]["resourcePrefix"] = recorded
-    file.path.write_text(json.dumps(document))
-    assert from_saved(file.load().applied or {}).resource_prefix == prefix
+    assert (state.observed, state.probes) == ({"nvidia.com/gpu": ("GPU-1",)}, ("nvml",))
 
 
 def test_a_prefix_that_was_given_stays(file: StateFile) -> None:
     given = {"resourcePrefix": "nvidia.com", "sections": {}}
     file.save(replace(FULL, applied=given))
     assert file.load().applied == given
-
-
-def test_a_recovery_action_that_was_renamed_since_is_read_under_its_old_name(file: StateFile) -> None:
-    document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
-    verdict = document["verdicts"]["GPU-1"]
-    verdict["recovery_action"] = verdict["faults"][0]["action"] = "ResetGPU"
-    file.path.write_text(json.dumps(document))
-    read = file.load().verdicts["GPU-1"]
-    assert (read.recovery_action, read.faults[0].action) == ("ResetDevice", "ResetDevice")
-
-
-def test_clients_of_mps_are_read_from_files_that_knew_of_no_other_mode(file: StateFile) -> None:
-    client = Client(instance="one", reason="MpsDaemonRestarted", since=NOW)
-    known = Clients(
-        helpers={"nvidia.com/gpu": SeenHelper(instance="two")}, clients={"ml/train-0/main/nvidia.com/gpu": client}
-    )
-    file.save(replace(FULL, clients=known))
-    older = json.loads(file.path.read_bytes())
-    clients = older.pop("clients")
-    older["mps"] = {"daemons": clients["helpers"], "clients": clients["clients"]}
-    file.path.write_text(json.dumps(older))
-    assert (file.load(), file.unread) == (replace(FULL, clients=known), "")
-
-
-def test_lists_of_xids_of_an_older_version_are_read_as_rules(file: StateFile) -> None:
-    document = json.loads((STATES / "v1-2026-11-21.json").read_bytes())
-    document["applied"]["sections"]["health"] |= {"fatalXids": [94], "ignoreXids": list(range(1, 70))}
-    document["applied"]["node"]["ignore_all_xids"] = True
-    file.path.write_text(json.dumps(document))
-    rules = from_saved(file.load().applied or {}).sections.health.rules
-    assert [(rule.reasons[0], len(rule.reasons), rule.state) for rule in rules] == [
-        ("Xid94", 1, "Unhealthy"),
-        ("Xid1", 64, "Ignored"),
-        ("Xid65", 5, "Ignored"),
-        ("Xid*", 1, "Ignored"),
-    ]
 
 
 def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
@@ -221,7 +140,7 @@ def test_a_device_that_cannot_be_read_takes_no_other_along(file: StateFile) -> N
     other = replace(DEVICE, fact=replace(DEVICE.fact, id="GPU-2", index=1))
     file.save(replace(FULL, devices=(DEVICE, other)))
     document = json.loads(file.path.read_bytes())
-    document["devices"][1]["fact"]["id"] = "card::3"  # as an earlier version took it from a probe
+    document["devices"][1]["fact"]["id"] = "card::3"
     file.path.write_text(json.dumps(document))
     assert file.load() == FULL
     assert file.unread.startswith("devices.1.fact.id: ")

@@ -169,13 +169,6 @@ def test_a_daemon_of_anothers_making_is_no_process_of_ours(machine: Machine) -> 
     assert instance(machine.root) == ""
 
 
-def test_the_file_of_an_older_version_is_read(machine: Machine) -> None:
-    (machine.root / running.FILE).write_text(wanted.to_text([daemon(0, percentage=100)]))
-    (machine.root / wanted.FILE).write_text(wanted.to_text([]))
-    Runner(machine.root, machine.driver).step(1000)
-    assert machine.driver.modes == {"GPU-0": "DEFAULT"}
-
-
 def test_what_the_agent_put_in_a_files_place_neither_hangs_nor_misleads_the_runner(
     machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
