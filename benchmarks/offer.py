@@ -28,16 +28,17 @@ from nodedevices_api.sections import Injection, Packing, Partitions, Sections, S
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, snapshot
-from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Verdict
+from nodedevices_plugin.model import Blocked, Inventory, OfferedResource
 from nodedevices_plugin.pipeline import inventory
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.containers import node_containers
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings, make_shape
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.simulated.probe import FileSource
 
 GPU = "nvidia.com/gpu"
+ILL = Blocked(reason="Unhealthy", message="Xid79")
 FLOOR_IS = "an empty call to the same server"
 CALL_SECONDS = 10
 SERVICE = "/v1beta1.DevicePlugin"
@@ -173,10 +174,7 @@ def offered(case: Case, folder: Path) -> tuple[OfferedResource, Answers]:
     LineLoop(source=FileSource(path=file, node="bench"), write=lines.append).once()
     now = datetime.now(UTC)
     devices = inventory.update(Inventory(), parse_line(lines[0]), now=now, monotonic=time.monotonic())
-    well = Verdict(state=HealthState.HEALTHY, reason="", message="", since=now, offered=True)
-    plan = make_plan(
-        devices, {each.fact.id: well for each in devices.devices}, PlanSettings.from_sections(case.sections)
-    )
+    plan = make_shape(devices, PlanSettings.from_sections(case.sections))
     answers = Answers()
     answers.use(plan, devices, node_containers(devices, case.sections.injection or Injection()))
     [resource] = plan.resources
@@ -185,7 +183,7 @@ def offered(case: Case, folder: Path) -> tuple[OfferedResource, Answers]:
 
 def with_one_ill(resource: OfferedResource) -> OfferedResource:
     first = resource.ids[0].device_id
-    ids = tuple(replace(each, healthy=each.device_id != first) for each in resource.ids)
+    ids = tuple(replace(each, blocked=ILL if each.device_id == first else None) for each in resource.ids)
     return replace(resource, ids=ids)
 
 

@@ -205,9 +205,12 @@ KINDS = (
                 wide=True,
             ),
             Column(
-                "Out", ".status.summary.unschedulable", "integer", "Devices that people took out of service.", wide=True
+                "Withheld",
+                ".status.summary.withheld",
+                "string",
+                "What new containers cannot get, and why: Unhealthy=2.",
+                wide=True,
             ),
-            Column("Excl", ".status.summary.excluded", "integer", "Devices excluded by resources.exclude.", wide=True),
             Column(
                 "Mem-Free",
                 _shared_memory("free"),

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from nodedevices_api import API_VERSION
+from nodedevices_api import API_VERSION, withheld
 from nodedevices_api.base import Loose, Root, Rule
 from nodedevices_api.bounds import (
     ATTRIBUTE_NAME_PATTERN,
@@ -70,6 +70,10 @@ MAX_HOLDER_IDS = 8
 MAX_XIDS = 16  # of one device
 MAX_AFFECTED_PODS = 256
 MAX_NOTICES = 4  # of one device
+MAX_WITHHELD = 16  # reasons of one resource
+MAX_WITHHELD_DEVICES = 8
+MAX_WITHHELD_PODS = 8
+REASONS = "Why: " + "; ".join(f"{reason}: {meaning}" for reason, meaning in withheld.MEANINGS.items()) + "."
 
 Uid = Annotated[str, StringConstraints(max_length=64)]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=64)]
@@ -77,6 +81,7 @@ DeviceName = Annotated[str, StringConstraints(pattern=DEVICE_NAME_PATTERN, max_l
 ProbeName = Annotated[str, StringConstraints(pattern=PROBE_NAME_PATTERN, max_length=MAX_PROBE_NAME)]
 AttributeName = Annotated[str, StringConstraints(pattern=ATTRIBUTE_NAME_PATTERN, max_length=MAX_ATTRIBUTE_NAME)]
 SharedResourceName = Annotated[str, StringConstraints(max_length=317)]  # as a holder's
+PodPath = Annotated[str, StringConstraints(max_length=317)]  # <namespace>/<name>
 Percent = Annotated[Whole, Field(ge=0, le=100)]
 Profile = Annotated[str, StringConstraints(max_length=64)]
 ReasonText = Annotated[str, StringConstraints(pattern=r"^([A-Za-z][A-Za-z0-9]{0,63})?$", max_length=64)]
@@ -192,6 +197,16 @@ class Summary(Loose):
     )
     model: Short = Field(description="The product name; mixed for several, empty for none.")
     models: Count = Field(description="How many different product names.")
+    withheld: Short = Field(
+        default="",
+        description="Why ids of the node's resources are not reported as Healthy, with their number: Unhealthy=2; "
+        "Excluded: the devices of which resources.exclude leaves no ids. status.resources[].withheld has more.",
+    )
+    message: ConditionMessage = Field(
+        default="",
+        description="The node in a sentence or two, for people: which ids new containers cannot get and why, and what "
+        "is wrong with the worst device, since when, and what helps.",
+    )
     reason: ReasonText = Field(description="Health reason of the worst device; empty when all are healthy.")
     recovery_action: ReasonText = Field(description="Recovery action of the worst device.")
 
@@ -517,6 +532,20 @@ class ResourceMemory(Loose):
     unallocatable: Quantity = Field(description="Memory that is in no share: the reserve, and remainders.")
 
 
+class Withheld(Loose):
+    """Ids of a resource that no new container can get, and why."""
+
+    reason: Word = Field(description=REASONS)
+    count: Count = Field(description="Number of these ids.")
+    devices: Annotated[tuple[Line, ...], Field(max_length=MAX_WITHHELD_DEVICES), Listed("atomic")] = Field(
+        default=(), description="The first of their devices and partitions, by name or id."
+    )
+    message: HealthMessage = Field(default="", description="Why, for people.")
+    waits_for: Annotated[tuple[PodPath, ...], Field(max_length=MAX_WITHHELD_PODS), Listed("atomic")] = Field(
+        default=(), description="The first of the pods whose end would end it, namespace/name; absent: none is known."
+    )
+
+
 class Resource(Loose):
     """An extended resource of this node."""
 
@@ -542,6 +571,10 @@ class Resource(Loose):
         default=None, description="In amounts of memory; only where memory is shared."
     )
     managed_by: Word = Field(description="Who owns the resource on the Node: plugin, operator or dra.")
+    withheld: Annotated[tuple[Withheld, ...], Field(max_length=MAX_WITHHELD), Listed("atomic")] = Field(
+        default=(),
+        description="Why ids are not reported as Healthy, a reason each: healthy and these counts add up to capacity.",
+    )
 
 
 class Refusal(Loose):

@@ -27,6 +27,7 @@ import structlog
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
 
+from nodedevices_plugin.gates.full import counts_containers
 from nodedevices_plugin.host.allocation_files import AllocationFiles
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.core_gate import CoreGate
@@ -50,7 +51,6 @@ from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import Inputs, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, none_held
-from nodedevices_plugin.resources.clients import counts_containers
 from nodedevices_plugin.resources.core_book import CoreBook
 from nodedevices_plugin.runtime.later import Later
 from nodedevices_plugin.runtime.memory import keep_small

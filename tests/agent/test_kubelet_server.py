@@ -35,6 +35,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from support.kubelet import AdmissionError, StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan
+from support.plans import UNFIT
 from support.probes import eventually
 
 
@@ -57,8 +58,7 @@ async def test_numa_nodes_are_reported_and_an_unknown_one_is_no_topology(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
     ids = tuple(
-        SchedulableId(id=f"GPU-{n}", device_id=f"GPU-{n}", healthy=True, numa_node=numa)
-        for n, numa in enumerate((0, 1, None))
+        SchedulableId(id=f"GPU-{n}", device_id=f"GPU-{n}", numa_node=numa) for n, numa in enumerate((0, 1, None))
     )
     await registered(kubelet, plugins, plan(OfferedResource(name=GPU, ids=ids)))
     devices = kubelet.views[GPU].devices
@@ -101,7 +101,7 @@ async def test_eight_devices_with_64_replicas_each_are_one_list(
 ) -> None:
     def replicas(bad: int | None) -> Plan:
         ids = tuple(
-            SchedulableId(id=f"GPU-{n}::{r}", device_id=f"GPU-{n}", replica=r, healthy=n != bad)
+            SchedulableId(id=f"GPU-{n}::{r}", device_id=f"GPU-{n}", replica=r, blocked=None if n != bad else UNFIT)
             for n in range(8)
             for r in range(64)
         )
@@ -171,10 +171,9 @@ async def test_a_duplicate_id_refuses_its_resource_and_no_other(
     await plugins.set_plan(plan(twice, other))
     await kubelet.until(lambda: kubelet.allocatable(other.name) == 1)
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)  # what it had, with the health of now
-    [gpus, new] = plugins.registrations()
-    assert (gpus.resource, gpus.state) == (GPU, RegistrationState.REJECTED)
-    assert "the id GPU-0 is there twice" in gpus.message
-    assert (new.resource, new.state) == (other.name, RegistrationState.REGISTERED)
+    states = {GPU: RegistrationState.REJECTED, other.name: RegistrationState.REGISTERED}
+    await kubelet.until(lambda: {each.resource: each.state for each in plugins.registrations()} == states)
+    assert "the id GPU-0 is there twice" in plugins.registrations()[0].message
     await plugins.set_plan(plan(offered(5), other))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 5)
     assert [each.state for each in plugins.registrations()] == [RegistrationState.REGISTERED] * 2
@@ -195,7 +194,7 @@ async def test_a_resource_that_is_refused_from_its_first_list_on_is_named_and_no
 
 
 def test_a_list_that_the_kubelet_could_not_receive_is_refused_with_what_to_do() -> None:
-    ids = tuple(SchedulableId(id=f"GPU-{n:059d}", device_id="GPU-0", healthy=True) for n in range(50_000))
+    ids = tuple(SchedulableId(id=f"GPU-{n:059d}", device_id="GPU-0") for n in range(50_000))
     with pytest.raises(SnapshotError, match=r"50000 ids .* fewer replicas"):
         snapshot(OfferedResource(name=GPU, ids=ids))
 

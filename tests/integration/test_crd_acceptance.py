@@ -160,8 +160,8 @@ def test_the_wide_columns_of_nodedevices(kubectl: Kubectl) -> None:
     write_status(kubectl, FULL_NODE)
 
     header, row = kubectl.run("get", "nd", "-o", "wide").splitlines()
-    assert header.split()[9:] == ["ACTION", "CONFIG", "OUT", "EXCL", "MEM-FREE"]
-    assert columns(header, row)[9:] == ["RebootNode", "WaitingForHolders", "1", "1", "50Gi"]
+    assert header.split()[9:] == ["ACTION", "CONFIG", "WITHHELD", "MEM-FREE"]
+    assert columns(header, row)[9:] == ["RebootNode", "WaitingForHolders", "Unhealthy=1,Excluded=1", "50Gi"]
 
 
 def columns(header: str, row: str) -> list[str]:

@@ -27,11 +27,13 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.inventory import owned
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Driver, DriverState
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
 from support.kubectl import Kubectl
+from support.plans import UNFIT, make_plan
 
 GPU, MEMORY, MIB = "nvidia.com/gpu", "nodedevices.io/gpu-memory", 1 << 20
 API = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
@@ -55,19 +57,19 @@ unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   P
 waiting     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 """
 WIDE = """
-NAME        ACTION        CONFIG              OUT   EXCL   MEM-FREE
-bymemory    None          Applied             0            31Gi
-cordoned    None          Applied             1
-degraded    ResetDevice   Applied             0
-healthy     None          Applied             0
-missing     Inspect       Applied             0
-nodriver    None          Applied             0
-observe     None          Applied             0
-refused     None          ConfigInvalid       0
-stale       None          Applied             0
-unhealthy   ResetBus      Applied             0
-unknown     None          Applied             0
-waiting     None          WaitingForHolders   0
+NAME        ACTION        CONFIG              WITHHELD      MEM-FREE
+bymemory    None          Applied             Unhealthy=1   31Gi
+cordoned    None          Applied             Cordoned=1
+degraded    ResetDevice   Applied
+healthy     None          Applied
+missing     Inspect       Applied             Unhealthy=1
+nodriver    None          Applied
+observe     None          Applied
+refused     None          ConfigInvalid
+stale       None          Applied
+unhealthy   ResetBus      Applied             Unhealthy=1
+unknown     None          Applied
+waiting     None          WaitingForHolders
 """
 
 
@@ -81,13 +83,8 @@ def bad(state: HealthState, reason: str, action: str) -> Verdict:
 def node(**changes: Any) -> Facts:
     """Eight H100s, all well, one of them held by a pod."""
     holder = Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=(gpu_id(1),), since=START)
-    plan = Plan(
-        resources=(
-            OfferedResource(
-                name=GPU, ids=tuple(SchedulableId(id=each.id, device_id=each.id, healthy=True) for each in DEVICES)
-            ),
-        )
-    )
+    verdicts, cordoned = changes.get("verdicts", healthy(*DEVICES)), changes.get("unschedulable", {})
+    plan = make_plan(inventory_of(*DEVICES), verdicts, PlanSettings(), cordoned)
     known: dict[str, Any] = {
         "inventory": inventory_of(*DEVICES),
         "verdicts": healthy(*DEVICES),
@@ -109,7 +106,10 @@ def by_memory() -> Facts:
     devices = [gpu(number, product_name="NVIDIA L4", memory_bytes=23034 * MIB) for number in range(2)]
     ids = tuple(
         SchedulableId(
-            id=f"{each.id}::1Gi.{number}", device_id=each.id, replica=number, healthy=each.index == 0 or number > 0
+            id=f"{each.id}::1Gi.{number}",
+            device_id=each.id,
+            replica=number,
+            blocked=None if each.index == 0 or number > 0 else UNFIT,
         )
         for each in devices
         for number in range(22)
@@ -225,6 +225,7 @@ def test_a_healthy_node_of_eight_gpus_fits_on_a_screen(fleet: Kubectl) -> None:
         ("cordoned", "gpu-2 GPU-… Healthy, out of service: RMA 4711"),
         ("bymemory", "gpu-0 GPU-… Healthy, 12 of 22 shares held ml/a ml/b"),
         ("bymemory", "nodedevices.io/gpu-memory 44 ids 43 healthy 12 held, 31Gi free of 46068Mi"),
+        ("cordoned", "1 withheld: Cordoned gpu-2: taken out of service: RMA"),
         ("nodriver", "nodriver: 0 devices, 0 healthy, 0 held"),
     ],
 )

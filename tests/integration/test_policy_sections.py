@@ -127,13 +127,13 @@ async def test_an_excluded_gpu_is_seen_as_such_on_the_node_and_not_while_another
 
     def column() -> str:
         header, line = kubectl.run("get", "nodedevices", NODE, "-o", "wide").splitlines()
-        return line[header.index("EXCL") :].split()[0]
+        return line[header.index("WITHHELD") :].split()[0]
 
     await seen("the first report", devices)
     second = devices()[1]["id"]
     kubectl.apply(policy("section", resources={"exclude": [second]}))
     await seen("on the device", lambda: excluded() == [None, second])
-    assert column() == "1"
+    assert column() == "Excluded=1"
     kubectl.apply(policy("section", resources={"exclude": [second]}, serving={"mode": "Observe"}))
     await seen("not ours to keep back", lambda: excluded() == [None, None])
 

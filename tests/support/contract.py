@@ -208,6 +208,8 @@ FULL_NODE: Json = {
             "unschedulable": 1,
             "offered": 1,
             "excluded": 1,
+            "withheld": "Unhealthy=1,Excluded=1",
+            "message": "nvidia.com/gpu: 1 of 2 can be allocated (gpu-0 Unhealthy: Xid79).",
             "model": "NVIDIA H100 80GB HBM3",
             "models": 1,
             "reason": "Xid79",

@@ -6,8 +6,9 @@ from typing import Any
 
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_plugin.model import OfferedResource
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from support.facts import GIB, gpu, healthy, inventory_of
+from support.plans import make_plan
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
 

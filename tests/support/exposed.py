@@ -30,6 +30,7 @@ from nodedevices_probe.protocol import Snapshot
 from prometheus_client.parser import text_string_to_metric_families
 from support.facts import GIB, START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
 from support.opfacts import device, node_devices, raw_policy
+from support.plans import UNFIT
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
 SINCE = START - timedelta(minutes=5)
@@ -60,7 +61,10 @@ def facts(**changes: Any) -> Facts:
     here: Snapshot = snapshot(*devices[:4], devices[5], sequence=2)
     inventory = stage.update(before, here, now=START, monotonic=1.0)
     whole = [gpu_id(number) for number in range(5)]
-    ids = tuple(SchedulableId(id=each, device_id=each, healthy=number < 2) for number, each in enumerate(whole))
+    ids = tuple(
+        SchedulableId(id=each, device_id=each, blocked=None if number < 2 else UNFIT)
+        for number, each in enumerate(whole)
+    )
     since = START
     known: dict[str, Any] = {
         "inventory": inventory,
@@ -94,7 +98,9 @@ def by_memory() -> Facts:
     """Two GPUs of 10 GiB, in units of 3 GiB; two shares of the first with a pod, and the second out of service."""
     devices = [gpu(number, memory_bytes=10 * GIB) for number in range(2)]
     ids = tuple(
-        SchedulableId(id=f"{each.id}::3Gi.{number}", device_id=each.id, replica=number, healthy=each.index == 0)
+        SchedulableId(
+            id=f"{each.id}::3Gi.{number}", device_id=each.id, replica=number, blocked=None if each.index == 0 else UNFIT
+        )
         for each in devices
         for number in range(3)
     )

@@ -10,6 +10,7 @@ from nodedevices_plugin.resources.containers import NodeContainers, edits
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.vendors.base import Containers
+from support.plans import UNFIT
 
 GPU = "nvidia.com/gpu"
 
@@ -24,7 +25,7 @@ class EchoOffer:
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
         self.received.append((resource, tuple(ids)))
-        granted = tuple(SchedulableId(id=each, device_id=each, healthy=True) for each in ids)
+        granted = tuple(SchedulableId(id=each, device_id=each) for each in ids)
         return Grant(resource=OfferedResource(name=resource, ids=granted), ids=granted)
 
     def edits(self, grant: Grant) -> ContainerEdits:
@@ -45,11 +46,10 @@ def allocate(
     containers: Containers | NodeContainers,
     *,
     modes: Settings | None = None,
-    refuse_unhealthy: bool = True,
 ) -> ContainerEdits:
     """Both halves of an answer: who gets what, and what the container needs for it. With one vendor's containers all
     devices are its own."""
-    granted = grant(resource, ids, refuse_unhealthy=refuse_unhealthy)
+    granted = grant(resource, ids)
     if isinstance(containers, NodeContainers):
         return edits(granted, containers)
     vendors = {each.device_id: "theirs" for each in resource.ids}
@@ -62,7 +62,9 @@ def offered(
 ) -> OfferedResource:
     bad = set(unhealthy)
     ids = tuple(
-        SchedulableId(id=f"{prefix}{n}", device_id=f"{prefix}{n}", healthy=n not in bad, numa_node=numa)
+        SchedulableId(
+            id=f"{prefix}{n}", device_id=f"{prefix}{n}", blocked=None if n not in bad else UNFIT, numa_node=numa
+        )
         for n in range(count)
     )
     return OfferedResource(name=name, ids=ids)

@@ -11,11 +11,12 @@ from nodedevices_operator.desired.labels import feature_labels
 from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory
 from nodedevices_plugin.pipeline import inventory
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.simulated.file import parse
 from support.facts import START, healthy, snapshot
+from support.plans import make_plan
 
 EIGHT = "profile: h100 x 8"
 MIG = """

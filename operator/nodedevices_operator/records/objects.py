@@ -127,6 +127,17 @@ class DeviceRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class WithheldRecord:
+    """Ids of a resource that no new container gets, and why."""
+
+    reason: str
+    count: int
+    devices: tuple[str, ...] = ()  # the first of them, by name
+    message: str = ""
+    waits_for: tuple[str, ...] = ()  # pods, <namespace>/<name>
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceRecord:
     name: str
     capacity: int
@@ -136,6 +147,7 @@ class ResourceRecord:
     replicas: int = 0  # 0: not shared
     allocated: int = 0
     free: int | None = None  # None: not known
+    withheld: tuple[WithheldRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +370,7 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
                 _number(it, "replicas"),
                 _number(it, "allocated"),
                 _number(it, "free") if "free" in it else None,
+                tuple(_withheld(each) for each in _items(it, "withheld")),
             )
             for it in _items(status, "resources")
         ),
@@ -410,6 +423,16 @@ def _out_of_service(spec: Raw, metadata: Raw) -> tuple[OutOfService, ...]:
             )
         )
     return tuple(found)
+
+
+def _withheld(of: Raw) -> WithheldRecord:
+    return WithheldRecord(
+        reason=intern(_text(of, "reason")),
+        count=_number(of, "count"),
+        devices=_texts(of, "devices"),
+        message=_text(of, "message"),
+        waits_for=_texts(of, "waitsFor"),
+    )
 
 
 def _configuration(raw: Raw) -> ConfigurationRecord:
@@ -650,6 +673,11 @@ def _items(raw: Raw, key: str) -> Iterable[Raw]:
 def _numbers(raw: Raw, key: str) -> tuple[int, ...]:
     value = raw.get(key)
     return tuple(each for each in value if type(each) is int) if isinstance(value, list) else ()
+
+
+def _texts(raw: Raw, key: str) -> tuple[str, ...]:
+    value = raw.get(key)
+    return tuple(it for it in value if isinstance(it, str)) if isinstance(value, (list, tuple)) else ()
 
 
 def _text(raw: Raw, key: str) -> str:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import structlog
+from nodedevices_api.withheld import UNHEALTHY
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
@@ -25,12 +26,14 @@ from nodedevices_plugin.kubelet.handover import hand_over
 from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, StartGate
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
 from nodedevices_plugin.kubelet.server import RecentAllocations, SnapshotError, snapshot
-from nodedevices_plugin.model import OfferedResource, Plan, RecentAllocate, Registration, RegistrationState
+from nodedevices_plugin.model import Blocked, OfferedResource, Plan, RecentAllocate, Registration, RegistrationState
 from nodedevices_plugin.model.kubelet_calls import CallObserver, unobserved
 
 LEAVING_SECONDS = 3.0  # for a handover while the agent ends
 
 log = structlog.get_logger(__name__)
+
+_NOT_LISTED = Blocked(reason=UNHEALTHY, message="no longer in the list of this resource, which cannot be sent")
 
 
 async def nothing() -> None:
@@ -225,5 +228,7 @@ class DevicePlugins:
 
 def _with_health_of(now: OfferedResource, before: OfferedResource) -> OfferedResource:
     """The ids of before, of which those are healthy that are so now."""
-    healthy = {each.id for each in now.ids if each.healthy} - {each.id for each in now.ids if not each.healthy}
-    return replace(before, ids=tuple(replace(each, healthy=each.id in healthy) for each in before.ids))
+    fit = {each.id for each in now.ids if each.healthy}
+    blocked = {each.id: each.blocked for each in now.ids if each.blocked is not None}
+    ids = (replace(one, blocked=blocked.get(one.id, None if one.id in fit else _NOT_LISTED)) for one in before.ids)
+    return replace(before, ids=tuple(ids))

@@ -15,9 +15,11 @@ from nodedevices_plugin.model.holders import CoresHeld, Holder, HoldersState, Ho
 from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit
 from nodedevices_plugin.model.plan import (
     AllocationError,
+    Blocked,
     ContainerEdits,
     DeviceNode,
     Grant,
+    Listing,
     MemoryShares,
     Mount,
     OfferedResource,
@@ -31,6 +33,7 @@ from nodedevices_plugin.model.registration import Registration, RegistrationStat
 __all__ = [
     "CONFIRM",
     "AllocationError",
+    "Blocked",
     "ContainerEdits",
     "Cordon",
     "CoresHeld",
@@ -43,6 +46,7 @@ __all__ = [
     "Holdings",
     "Inventory",
     "InventoryDevice",
+    "Listing",
     "MemoryShares",
     "Mount",
     "NodePod",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from nodedevices_common.errors import RefusedError
 
@@ -49,6 +50,25 @@ class ContainerEdits:
     cdi_devices: tuple[str, ...] = ()
 
 
+class Listing(IntEnum):
+    """What becomes of a blocked id in the list that the kubelet is sent. Of several the last one counts."""
+
+    UNHEALTHY = 0  # it is listed as Unhealthy
+    NOT_LISTED = 1  # it is left out: the kubelet has not been shown it
+    KEPT_FOR_HOLDER = 2  # it is kept for the pod that holds it alone (OfferedResource.retained)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """Why a new container may not get an id (package gates). `reason`: one of nodedevices_api.withheld; `message`: for
+    people, the same as long as nothing changes; `waits_for`: pods whose end would end it, <namespace>/<pod>."""
+
+    reason: str
+    message: str
+    waits_for: tuple[str, ...] = ()
+    listing: Listing = Listing.UNHEALTHY
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulableId:
     """One id of one resource, as ListAndWatch shows it."""
@@ -57,8 +77,18 @@ class SchedulableId:
     device_id: str  # the physical device whose health it carries; "": of none, it is counted (resources.core_ids)
     partition_id: str | None = None
     replica: int | None = None
-    healthy: bool
     numa_node: int | None = None
+    blocked: Blocked | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the kubelet is sent Healthy."""
+        return self.blocked is None
+
+    @property
+    def part_id(self) -> str:
+        """The partition's id, or the device's where it is whole."""
+        return self.partition_id or self.device_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from nodedevices_api.sections import Injection
 from nodedevices_probe.protocol import DeviceFact
 
+from nodedevices_plugin.gates.base import MissingLibraries
 from nodedevices_plugin.model import Inventory, Plan, PlanError
 from nodedevices_plugin.resources.containers import NodeContainers, node_containers
 from nodedevices_plugin.settings.effective import Effective
@@ -135,12 +136,16 @@ def stale(active: Effective, devices: Devices) -> str:
     return "; ".join(each for each in found if each)
 
 
-def withheld(plan: Plan, shown: Plan | None, active: Effective, devices: Devices) -> Plan:
-    """The plan without what comes without the driver's libraries. shown: what the kubelet has been shown."""
-    for vendor in missing(active, devices):
-        others = {each.fact.id for each in devices.inventory.devices if not _is_of(vendor, each.fact)}
-        plan = cdi_libraries.withheld(plan, _needs(vendor, active, devices).elsewhere, shown, others=others)
-    return plan
+def without_libraries(active: Effective, devices: Devices) -> tuple[MissingLibraries, ...]:
+    """Of each vendor the devices that would come without the driver's libraries (gates.libraries)."""
+    return tuple(
+        MissingLibraries(
+            why=why,
+            devices=frozenset(each.fact.id for each in devices.inventory.devices if _is_of(vendor, each.fact)),
+            elsewhere=frozenset(_needs(vendor, active, devices).elsewhere),
+        )
+        for vendor, why in missing(active, devices).items()
+    )
 
 
 def program_requests(

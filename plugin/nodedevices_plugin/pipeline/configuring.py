@@ -2,8 +2,8 @@
 
 The last good one stays until another one is known to be good and makes sense on this node. Then what has no ids takes
 effect at once (Effective.shape); what decides which ids are offered does when the state file has it, so that a restart
-comes back with the same ids, and when nothing that it changes has to wait for pods (resources.changes). Devices that
-pods hold in another shape are withheld from new ones whatever is in effect (resources.occupancy).
+comes back with the same ids, and when nothing that it changes has to wait for pods (resources.changes). What follows is
+a shape; which of its ids go to new containers is up to the gates, whatever is in effect.
 
 Where there never was a good one (a first start with a bad file), nothing is offered until there is: other names or
 numbers than those meant would be worse. For the same reason a node that remembers none waits a while for the
@@ -19,13 +19,14 @@ from dataclasses import dataclass, field, replace
 
 from nodedevices_api import conditions as names
 
+from nodedevices_plugin import gates
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import (
+    Cordon,
     HoldersState,
     Holdings,
     Inventory,
     NodePods,
-    OfferedResource,
     Plan,
     PlanError,
     RecentAllocate,
@@ -39,15 +40,14 @@ from nodedevices_plugin.pipeline.config_status import ConfigStatus, Problem, of_
 from nodedevices_plugin.pipeline.foreign import Names, take_over
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.state import SeenSpec
-from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change, drained
-from nodedevices_plugin.resources.clients import without_full
-from nodedevices_plugin.resources.occupancy import Held, protect
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
+from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change
+from nodedevices_plugin.resources.occupancy import Held, held_otherwise
+from nodedevices_plugin.resources.plan import PlanSettings, make_shape, shape_of
 from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity, unmatched_cordons
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing import memory_container
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
-from nodedevices_plugin.sharing.helpers import beside, kept_text, shares, still_used, withheld
+from nodedevices_plugin.sharing.helpers import kept_text, shares, still_used
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.faults import FaultSources
 
@@ -96,7 +96,9 @@ class Node:
     # ours takes it away.
     not_ours: Set[str]
     vendors: FaultSources  # whose health reasons rules may name
-    unschedulable: frozenset[str]  # ids that people took out of service: they go to no new pod
+    cordons: Sequence[Cordon]  # what people took out of service, as far as that holds now
+    removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
+    places: Mapping[str, str]  # devices whose place is another's -> why they go to no new pod
     cdi: Mapping[str, CdiEnvironment]  # by vendor; CDI names are handed out where files that have them can be written
     mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
     pods: NodePods = field(default_factory=NodePods)  # of this node; only where computing power is shared
@@ -137,7 +139,7 @@ class Configured:
 class _Running:
     """What is in effect, with the devices of now."""
 
-    plan: Plan | None = None
+    shape: Plan | None = None
     helpers: tuple[Helper, ...] | None = None
     clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are a helper's clients
     problem: Problem | None = None
@@ -148,7 +150,7 @@ class _Change:
     """The wanted configuration, where it is possible on this node."""
 
     effective: Effective
-    plan: Plan
+    shape: Plan
     helpers: tuple[Helper, ...] = ()
 
 
@@ -165,18 +167,16 @@ def configure(
     wanted = _wanted(before, requested, node)
     if before.applied_once and isinstance(wanted, _Change):  # what has no ids waits for nothing
         before = replace(before, effective=wanted.effective.in_shape_of(before.effective))
-    running = _running(before, node)
+    running = _running(before, node, wanted)
     change = wanted if isinstance(wanted, Problem) else _change(before, wanted, running, node)
     new_hash = spec.config_hash if spec is not None else None
-    after, plan, helpers, problem = before, running.plan, running.helpers, running.problem
+    after, shape, helpers, problem = before, running.shape, running.helpers, running.problem
     match change:
         case _Change():
             after = ActiveConfig(effective=change.effective, applied_hash=new_hash, applied_once=True)
-            plan, helpers, problem = change.plan, change.helpers, None
+            shape, helpers, problem = change.shape, change.helpers, None
         case Problem():
             problem = change
-            if plan is not None and change.takes_away is not None:
-                plan = drained(plan, change.takes_away, node.held)
         case None if problem is None:
             after = replace(before, applied_hash=new_hash)
     if problem is not None and problem.coming is not None:
@@ -188,18 +188,20 @@ def configure(
         applied_hash=after.applied_hash,
         sources=requested.sources,
     )
-    held_otherwise: tuple[Held, ...] = ()
-    if plan is not None and not after.effective.observing:
-        plan, held_otherwise = protect(plan, node.held, node.inventory, node.verdicts, names=node.offered)
     running_on = still_used(node.helpers_now, helpers, node.uses) if helpers is not None else ()
-    if running_on and plan is not None and helpers is not None:
+    if running_on and shape is not None and helpers is not None:
         named = {each.resource for each in running_on}
         helpers = (*running_on, *(each for each in helpers if each.resource not in named))
-        plan = beside(plan, running_on, {(each.resource, each.id) for each in node.held})
+    others: tuple[Held, ...] = ()
+    plan = None
+    if shape is not None:
+        others = () if after.effective.observing else held_otherwise(shape, node.held, node.inventory)
+        facts = _facts(node, after, others, running_on, problem)
+        plan = gates.apply(shape, facts, ours=() if after.effective.observing else node.offered)
     if problem is not None:
         status = of_problem(status, problem, applied_once=after.applied_once)
-    elif plan is not None and (others := _ours(held_otherwise, plan, node)):
-        status = of_holders(status, others, node.inventory, plan)
+    elif shape is not None and plan is not None and (ours := _ours(others, shape, node)):
+        status = of_holders(status, ours, node.inventory, plan)
     elif not standalone and (seen is None or seen.config is None):
         kept = "its last configuration is" if spec is not None else "the node's own settings are"
         message = f"the operator has not resolved this node: {kept} in effect"
@@ -215,7 +217,7 @@ def configure(
     configured = Configured(
         active=after,
         to_save=to_save or (after.effective if after.applied_once else None),
-        plan=_usable(plan, node) if plan is not None else None,
+        plan=plan,
         status=status,
         refused="" if problem is None or problem.waits else problem.of,
         saving=to_save is not None and not node.unsaved_because,
@@ -224,10 +226,33 @@ def configure(
     return _with_others(_with_pods(_with_cdi(configured, node), node), requested)
 
 
-def _usable(plan: Plan, node: Node) -> Plan:
-    """The plan without what no new container could use: shares whose helper is not ready, or takes no more clients."""
-    ready = withheld(plan, node.last_plan, node.helpers.answers)
-    return without_full(ready, node.inventory, node.holdings, node.unlisted)
+def _facts(
+    node: Node, after: ActiveConfig, others: tuple[Held, ...], staying: tuple[Helper, ...], problem: Problem | None
+) -> gates.Facts:
+    """What the gates decide by, where the configuration `after` is in effect."""
+    waiting = problem if problem is not None and problem.takes_away is not None else None
+    return gates.Facts(
+        inventory=node.inventory,
+        verdicts=node.verdicts,
+        cordons=node.cordons,
+        removed_probes=node.removed_probes,
+        places=node.places,
+        held=node.held,
+        held_otherwise=others,
+        holdings=node.holdings,
+        unlisted=node.unlisted,
+        change=_waiting_change(waiting) if waiting is not None else None,
+        staying=staying,
+        answers=node.helpers.answers,
+        shown=frozenset(each.name for each in (node.last_plan or Plan()).resources if each.ids),
+        libraries=access.without_libraries(after.effective, node.devices) if after.applied_once else (),
+        pods=node.pods,
+    )
+
+
+def _waiting_change(problem: Problem) -> gates.WaitingChange:
+    pods = dict.fromkeys(f"{each.namespace}/{each.pod}" for each in problem.waiting_for)
+    return gates.WaitingChange(shape=problem.takes_away or Plan(), waits_for=tuple(pods))
 
 
 def _with_others(configured: Configured, requested: RequestedConfig) -> Configured:
@@ -246,15 +271,15 @@ def _with_others(configured: Configured, requested: RequestedConfig) -> Configur
     return replace(configured, status=replace(status, others=others), refused=configured.refused or "file")
 
 
-def _ours(held_otherwise: Sequence[Held], plan: Plan, node: Node) -> list[Held]:
+def _ours(others: Sequence[Held], shape: Plan, node: Node) -> list[Held]:
     """What is held in another shape of devices that are withheld for it.
 
     Not those that are not to be offered at all (excluded), nor those that another plugin serves: its pods are no
     business of our configuration.
     """
     theirs = {each.device_id for each in node.held if each.resource in node.not_ours}
-    offered = {each.device_id for resource in plan.resources for each in resource.ids}
-    return [each for each in held_otherwise if each.device_id in offered - theirs]
+    offered = {each.device_id for resource in shape.resources for each in resource.ids}
+    return [each for each in others if each.device_id in offered - theirs]
 
 
 def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Change | Problem:
@@ -266,33 +291,36 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Ch
     if not before.applied_once and node.awaits and not requested.effective.observing:
         return Problem(of="operator", message=node.awaits, waits=True)
     try:
-        plan = _made(requested.effective, node)
-        for why in (memory_container.refusal(each, node.mount_dirs) for each in plan.resources):
+        shape = _made(requested.effective, node)
+        for why in (memory_container.refusal(each, node.mount_dirs) for each in shape.resources):
             if why is not None:
                 raise why
-        return _Change(effective=requested.effective, plan=plan)
+        return _Change(effective=requested.effective, shape=shape)
     except PlanError as error:
         return Problem(of="plan", field=error.field, message=str(error))
 
 
-def _running(before: ActiveConfig, node: Node) -> _Running:
+def _running(before: ActiveConfig, node: Node, wanted: _Change | Problem) -> _Running:
     """What is in effect where it was applied before; nothing at a first start."""
     if not before.applied_once:
         return _Running()
-    plan, why = _plan(before.effective, node)
-    clients, needs = shares(plan), _awaited(plan, node)
-    helpers = needs.helpers if plan.resources or not why else None
+    if isinstance(wanted, _Change) and wanted.effective == before.effective:  # as a rule: made once
+        shape, why = wanted.shape, None
+    else:
+        shape, why = _shape(before.effective, node)
+    clients, needs = shares(shape), _awaited(shape, node)
+    helpers = needs.helpers if shape.resources or not why else None
     if why:
         problem = Problem(of="plan", field=why.field, message=str(why))
-        return _Running(plan=plan, helpers=helpers, clients=clients, problem=problem)
+        return _Running(shape=shape, helpers=helpers, clients=clients, problem=problem)
     if not needs.why:
-        return _Running(plan=plan, helpers=helpers, clients=clients)
+        return _Running(shape=shape, helpers=helpers, clients=clients)
     ids = Names(node.inventory, index_prefix=before.effective.index_prefix)
     start = may_start(needs.unanswered, node.holdings, ids, clients=clients)
     if not start.apply and node.holdings.known:  # else nobody knows: after a restart helpers are wanted at once
         problem = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
-        return _Running(plan=plan, clients=clients, problem=problem)
-    return _Running(plan=plan, helpers=helpers, clients=clients, problem=_helpers_await(needs))
+        return _Running(shape=shape, clients=clients, problem=problem)
+    return _Running(shape=shape, helpers=helpers, clients=clients, problem=_helpers_await(needs))
 
 
 def _helpers_await(needs: Awaited) -> Problem:
@@ -303,20 +331,20 @@ def _helpers_await(needs: Awaited) -> Problem:
 
 def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | Problem | None:
     """The wanted configuration, or why it cannot take effect; None: it is in effect."""
-    requested, plan = wanted.effective, wanted.plan
+    requested, shape = wanted.effective, wanted.shape
     if before.applied_once and requested.shape == before.effective.shape:
         return None
-    needs = _awaited(plan, node)
-    decision = _may(before, requested, plan, needs=needs, running=running, node=node)
+    needs = _awaited(shape, node)
+    decision = _may(before, requested, shape, needs=needs, running=running, node=node)
     if not decision.apply:
         known = node.holdings.state is HoldersState.SYNCED
-        shown = plan if known and not requested.observing else None
+        shown = shape if known and not requested.observing else None
         waiting_for = decision.waiting_for
         return Problem(of="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown)
     if needs.why:
         return replace(_helpers_await(needs), coming=needs.helpers)
     if before.applied_once and (node.saved is None or node.saved.shape != requested.shape):
-        what = ", ".join(sorted(changed_ids(running.plan or Plan(), plan))) or "what is offered"
+        what = ", ".join(sorted(changed_ids(running.shape or Plan(), shape))) or "what is offered"
         why = node.unsaved_because or "it is being written"
         message = f"the change of {what} waits until the state file is written: {why}"
         return Problem(of="state", message=message, waits=True, to_save=requested, coming=needs.helpers)
@@ -341,7 +369,7 @@ def _may(
     elif before.effective.observing and not requested.observing:
         decision = take_over(wanted, node.holdings, ids)
     else:
-        resources = running.plan.resources if running.plan is not None else ()
+        resources = running.shape.resources if running.shape is not None else ()
         current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
         decision = decide_change(current, wanted, node.holdings, node.unlisted, whole=requested.observing)
     return may_start(needs.unanswered, node.holdings, ids, clients=clients) if decision.apply else decision
@@ -352,11 +380,11 @@ def _awaited(plan: Plan, node: Node) -> Awaited:
 
 
 def _with_cdi(configured: Configured, node: Node) -> Configured:
-    """With what CDI does to what is in effect: devices that containers would get without the driver's libraries are
-    withheld, and a source of these that broke is named while the last good one is used."""
-    plan, status = configured.plan, configured.status
+    """With what is wrong with CDI: devices that containers would get without the driver's libraries are not offered,
+    and a source of these that broke is named while the last good one is used."""
+    status = configured.status
     active = configured.active.effective if configured.active.applied_once else None
-    if plan is None or active is None:
+    if configured.plan is None or active is None:
         return configured
     why = "; ".join(access.missing(active, node.devices).values())
     if not why:
@@ -364,13 +392,11 @@ def _with_cdi(configured: Configured, node: Node) -> Configured:
     status = replace(status, cdi_problem=f"CDI: {why}; devices that need it are not offered until then")
     if status.reason in {names.APPLIED, names.NO_CONFIG}:
         status = replace(status, reason=names.CONFIG_INVALID, refused=Refused(message=status.cdi_problem))
-    withheld = access.withheld(plan, node.last_plan, active, node.devices)
-    return replace(configured, plan=withheld, status=status, refused=configured.refused or "cdi")
+    return replace(configured, status=status, refused=configured.refused or "cdi")
 
 
 def _with_pods(configured: Configured, node: Node) -> Configured:
-    """Shares of computing power are offered while it is known which pods could request them: an Allocate names none.
-    Those that are held stay as they are."""
+    """With why shares of computing power are not offered (gates.pods)."""
     plan, status, pods = configured.plan, configured.status, node.pods
     if plan is None or not (by_pods := [each.name for each in plan.resources if each.cores]):
         return configured
@@ -383,19 +409,13 @@ def _with_pods(configured: Configured, node: Node) -> Configured:
         reason = names.CONFIG_INVALID if pods.forbidden else names.WAITING_FOR_HOLDERS
         refused = Refused(section="sharing", field="sharing.resources", message=why) if pods.forbidden else None
         status = replace(status, reason=reason, refused=refused)
-    in_use = {(each.resource, each.id) for each in node.held}
-
-    def now(resource: OfferedResource) -> OfferedResource:
-        ids = (one if (resource.name, one.id) in in_use else replace(one, healthy=False) for one in resource.ids)
-        return replace(resource, ids=tuple(ids)) if resource.cores else resource
-
-    return replace(configured, plan=Plan(resources=tuple(map(now, plan.resources))), status=status)
+    return replace(configured, status=status)
 
 
 def _made(effective: Effective, node: Node) -> Plan:
     if not effective.observing:
         access.check(effective, node.devices)
-    return make_plan(node.inventory, node.verdicts, plan_settings(effective), node.unschedulable)
+    return make_shape(node.inventory, plan_settings(effective))
 
 
 def plan_settings(effective: Effective) -> PlanSettings:
@@ -414,13 +434,13 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
         *unmatched(node.inventory, plan_settings(effective), from_file),
         *reasons.unmatched(sections.health.rules, node.vendors),
         *unmatched_capacity(node.inventory, sections.capacity),
-        *unmatched_cordons(node.inventory, node.unschedulable),
+        *unmatched_cordons(node.inventory, frozenset(each.id for each in node.cordons)),
     )
 
 
-def _plan(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
-    """The plan of what is in effect; where it makes no sense with the devices of now, why, and that of those with which
-    it does, which a restart does not change; or else the last one."""
+def _shape(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
+    """The shape of what is in effect; where it makes no sense with the devices of now, why, and the shape of those with
+    which it does, which a restart does not change; or else the last one."""
     try:
         return _made(effective, node), None
     except PlanError as error:
@@ -435,4 +455,4 @@ def _of_the_rest(effective: Effective, node: Node, error: PlanError) -> Plan:
             return _made(effective, replace(node, inventory=replace(node.inventory, devices=kept)))
         except PlanError as another:
             odd = odd | another.devices if another.devices - odd else frozenset()
-    return refresh_health(node.last_plan or Plan(), node.inventory, node.verdicts, node.unschedulable)
+    return shape_of(node.last_plan or Plan())

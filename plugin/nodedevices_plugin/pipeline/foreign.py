@@ -16,7 +16,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from nodedevices_api.withheld import SERVED_BY_ANOTHER
+
 from nodedevices_plugin.model import (
+    Blocked,
     Holder,
     HoldersState,
     Holdings,
@@ -41,6 +44,7 @@ MAX_RESOURCES = 32  # SCHEMA: status.resources
 HEX_NUMBER = re.compile(r"[0-9a-fA-F]+")
 NAMED = 4  # of another plugin's resources, in one message
 Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it
+_NOT_OFFERED = Blocked(reason=SERVED_BY_ANOTHER, message="the plugin that serves it does not offer it now")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ def observe(known: Known, holdings: Holdings, names: Names, *, strategy: str = n
                     device_id=unit.device_id,
                     partition_id=unit.partition_id,
                     replica=replica,
-                    healthy=(resource, id_) in live,
+                    blocked=None if (resource, id_) in live else _NOT_OFFERED,
                 )
             )
     return Plan(resources=tuple(_resource(name, of, strategy) for name, of in list(resources.items())[:MAX_RESOURCES]))
@@ -327,7 +331,7 @@ def _order(id_: str) -> tuple[str, int]:
 
 def _resource(name: str, ids: list[SchedulableId], strategy: str) -> OfferedResource:
     """Its shares: as many as the most shared device has."""
-    shared = [(each.partition_id or each.device_id) for each in ids if each.replica is not None]
+    shared = [each.part_id for each in ids if each.replica is not None]
     if not shared:
         return OfferedResource(name=name, ids=tuple(ids))
     return OfferedResource(

@@ -52,8 +52,11 @@ class Places:
     twice: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def withheld(self) -> frozenset[str]:
-        return frozenset({*self.left, *self.twice})
+    def withheld(self) -> dict[str, str]:
+        """What goes to no new pod, and why."""
+        left = {new: f"it has the place of {old}, which a pod may hold" for new, old in self.left.items()}
+        twice = {one: f"{other} is at the same place, by another probe" for one, other in self.twice.items()}
+        return twice | left
 
     @property
     def wait_for_holders(self) -> bool:

@@ -36,6 +36,8 @@ from nodedevices_plugin.vendors import registry
 
 SILENCE_SECONDS = 15.0  # SCHEMA: after that a probe counts as silent, and its first line is no longer waited for
 CODE = "ProbeRemoved"  # of a problem
+REMOVED = "its probe is no longer configured"
+DOUBTFUL = "it may be a device that a probe of before reported, and that is still listed"
 PROVEN_SECONDS = SILENCE_SECONDS + 5.0  # five seconds after a retired device has last been offered
 
 
@@ -162,16 +164,17 @@ def kept(
     return replace(of, retired=tuple(left))
 
 
-def withheld(of: ProbeSet, parts: Mapping[str, Inventory]) -> frozenset[str]:
-    """Ids of devices that go to no new pod: retired ones, and what may be one of these under another id."""
+def withheld(of: ProbeSet, parts: Mapping[str, Inventory]) -> dict[str, str]:
+    """Ids of devices that go to no new pod, and why: retired ones, and what may be one of these under another id."""
     retired = [each.fact for one in of.retired for each in one.inventory.devices]
     if not retired:
-        return frozenset()
+        return {}
     reported = [each.fact for part in parts.values() for each in part.devices if each.present]
     ended = [each.fact for one in of.retired for each in one.inventory.devices if not one.offered]
     pairs = ((old, other) for old in retired for other in (*retired, *reported) if old.id != other.id)
     doubtful = (fact for pair in pairs if _may_be_one(*pair) for fact in pair)
-    return frozenset(each.id for each in (*ended, *doubtful))
+    gone = {each.id for each in retired}
+    return {each.id: REMOVED if each.id in gone else DOUBTFUL for each in (*ended, *doubtful)}
 
 
 def problems(of: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[Problem, ...]:
@@ -179,8 +182,8 @@ def problems(of: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[Problem
     names = device_names(inventory)
     retired = {each.fact.id for one in of.retired for each in one.inventory.devices}
     said = (
-        (ids & retired, "not offered: its probe is no longer configured; listed until no pod holds it and it is well"),
-        (ids - retired, "not offered: it may be a device that a probe of before reported, and that is still listed"),
+        (ids & retired, f"not offered: {REMOVED}; listed until no pod holds it and it is well"),
+        (ids - retired, f"not offered: {DOUBTFUL}"),
     )
     return tuple(
         Problem(code=CODE, message=text(f"{listing(sorted(names[each] for each in some))}: {why}", MAX_MESSAGE))

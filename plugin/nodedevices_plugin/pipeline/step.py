@@ -243,7 +243,8 @@ class Assessment:
     probe_set: ProbeSet
     kept_back: bool  # whether what is held keeps devices out of their places, or listed
     removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while somebody may hold them
-    withheld: frozenset[str]  # ids of devices that go to no new pod, because a pod may have them by another id
+    removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
+    places: Mapping[str, str]  # devices whose place is another's -> why they go to no new pod
     verdicts: Mapping[str, Verdict]
     above: signals.Above
     spec: SeenSpec | None
@@ -347,8 +348,8 @@ def assess(
             above=above,
             in_use=used,
         )
-    withheld = probe_sets.withheld(probe_set, probes)
-    problems = probe_sets.problems(probe_set, withheld, inventory) if withheld else ()
+    removed_probes = probe_sets.withheld(probe_set, probes)
+    problems = probe_sets.problems(probe_set, removed_probes.keys(), inventory) if removed_probes else ()
     places = stage_places.taken(
         owned,
         held=None if held_now is None else held_devices,
@@ -375,7 +376,8 @@ def assess(
         probe_set=probe_set,
         kept_back=places.wait_for_holders or not held_devices.isdisjoint((*removals, *probe_set.retired_devices)),
         removals=removals,
-        withheld=withheld | places.withheld,
+        removed_probes=removed_probes,
+        places=places.withheld,
         verdicts=verdicts,
         above=above,
         spec=spec,
@@ -413,7 +415,9 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             helpers_now=inputs.helpers.before if world.helpers is None else world.helpers,
             not_ours=served_by_others(inputs.registrations),
             vendors=of.vendors,
-            unschedulable=frozenset(each.id for each in cordons if each.holds(now)) | of.withheld,
+            cordons=tuple(each for each in cordons if each.holds(now)),
+            removed_probes=of.removed_probes,
+            places=of.places,
             cdi=inputs.cdi,
             mount_dirs=local.container_mount_dirs,
             pods=inputs.pods,

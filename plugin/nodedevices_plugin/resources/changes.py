@@ -1,14 +1,14 @@
 """When a changed configuration may take effect: which part of it at once, and what it waits for. Pure.
 
 Most changes need not wait. A device that pods hold in its old shape is withheld in the new one until they have ended
-(resources.occupancy), and all others change at once. What waits as a whole:
+(gates.held_otherwise), and all others change at once. What waits as a whole:
 - any change of ids while it is not known who holds what;
 - a change to or from a sharing mode with helpers, or of what one helper serves (sharing.base): its devices may take no
   process of a pod that is not its client, and its end is its clients' end; its limits follow from the ids;
 - any change of the devices of a resource that is given whole (vendors.base.OwnShares): its pods have all of them,
   whichever id they were granted;
 - giving the node to another plugin (serving.mode Observe), which would not know what our pods hold.
-While it waits, what it takes away goes to no new pod: see `drained`.
+While it waits, what it takes away goes to no new pod (gates.waiting_change).
 
 Devices that come and go by themselves never wait: compare two plans of the same inventory.
 """
@@ -16,10 +16,9 @@ Devices that come and go by themselves never wait: compare two plans of the same
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nodedevices_plugin.model import Holder, Holdings, Offer, OfferedResource, Plan, RecentAllocate
-from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing.helpers import run_by
 
 # An Allocate that no List has shown for so long has failed with its pod, or the pod was gone before the next List. The
@@ -52,7 +51,7 @@ def decide_change(
         why = f"it is not known which pods hold devices ({holdings.unknown_because})"
         return wait((), f"the change of {names} waits: {why}")
     if not whole:
-        with_helper = {each.name for plan in (current, wanted) for each in plan.resources if _bound_to(each)}
+        with_helper = {each.name for plan in (current, wanted) for each in plan.resources if bound_to(each)}
         changed = {name: ids for name, ids in changed.items() if name in with_helper}
     holders = tuple(each for each in holdings.holders if _holds(each.resource, each.ids, changed))
     names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
@@ -82,41 +81,23 @@ def none_held(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic
     return holdings.known and not holdings.holders and not holdings.possible and not young
 
 
-def drained(current: Plan, wanted: Plan, held: Sequence[Held]) -> Plan:
-    """`current` while the change to `wanted` waits: ids that it takes away and nobody holds go to no new pod."""
-    kept = {(name, *each) for name, ids in _held_as(wanted).items() for each in ids}
-    in_use = {(each.resource, each.id) for each in held}
-
-    def now(resource: OfferedResource) -> OfferedResource:
-        helper = _bound_to(resource)
-        ids = tuple(
-            replace(each, healthy=False)
-            if each.healthy and (resource.name, each.id, helper) not in kept and (resource.name, each.id) not in in_use
-            else each
-            for each in resource.ids
-        )
-        return replace(resource, ids=ids)
-
-    return Plan(resources=tuple(now(each) for each in current.resources))
-
-
 def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
     """Names of the current resources that would go, have other ids, or come to a helper or leave it -> the ids that
     they have now."""
-    new, old = _held_as(wanted), _held_as(current)
+    new, old = held_as(wanted), held_as(current)
     return {name: frozenset(id_ for id_, _ in held) for name, held in old.items() if new.get(name) != held}
 
 
-def _held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
+def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
     """What pods that hold a resource depend on: the ids, and whose helper runs their processes."""
-    return {each.name: frozenset((one.id, _bound_to(each)) for one in each.ids) for each in plan.resources}
+    return {each.name: frozenset((one.id, bound_to(each)) for one in each.ids) for each in plan.resources}
 
 
-def _bound_to(resource: OfferedResource) -> str:
+def bound_to(resource: OfferedResource) -> str:
     """What all its holders depend on, beside the device whose id they have: a helper, or the other devices of a
     resource that is given whole. Empty: nothing."""
     if resource.together:
-        return " ".join(sorted({each.partition_id or each.device_id for each in resource.ids}))
+        return " ".join(sorted({each.part_id for each in resource.ids}))
     return run_by(resource)
 
 

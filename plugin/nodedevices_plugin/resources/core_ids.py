@@ -25,8 +25,7 @@ Closest = Callable[[Sequence[SchedulableId], Sequence[SchedulableId], int], Sequ
 def counted(devices: int) -> tuple[SchedulableId, ...]:
     """The ids that go with shares of so many devices."""
     return tuple(
-        SchedulableId(id=ids.compose(COUNTED, number, ids.CORE), device_id="", healthy=True)
-        for number in range(devices * PER_DEVICE)
+        SchedulableId(id=ids.compose(COUNTED, number, ids.CORE), device_id="") for number in range(devices * PER_DEVICE)
     )
 
 
@@ -52,15 +51,15 @@ def prefer(
         chosen = {*must_include, *others[: size - len(must)]}
         return tuple(each for each in free if each in chosen)
     whole, wanted = _complete(resource, known), size // PER_DEVICE
-    anchors = dict.fromkeys(_part(each) for each in must)
+    anchors = dict.fromkeys(each.part_id for each in must)
     if any(each not in whole for each in anchors) or len(anchors) > wanted:
         raise AllocationError(_init_containers(resource))
     if len(whole) < wanted:
         raise AllocationError(_none_whole(resource, wanted, len(whole)))
     first = [whole[each][0] for each in anchors]
     others_first = [some[0] for part, some in whole.items() if part not in anchors]
-    parts = {_part(each) for each in (*first, *closest(first, others_first, wanted - len(first)))}
-    return tuple(each.id for each in known if each.device_id and _part(each) in parts)
+    parts = {each.part_id for each in (*first, *closest(first, others_first, wanted - len(first)))}
+    return tuple(each.id for each in known if each.device_id and each.part_id in parts)
 
 
 def check(resource: OfferedResource, granted: Sequence[SchedulableId]) -> None:
@@ -86,12 +85,8 @@ def _complete(resource: OfferedResource, known: Sequence[SchedulableId]) -> Mapp
     found: dict[str, list[SchedulableId]] = {}
     for each in known:
         if each.device_id:
-            found.setdefault(_part(each), []).append(each)
+            found.setdefault(each.part_id, []).append(each)
     return {part: some for part, some in found.items() if len(some) == resource.per_device}
-
-
-def _part(schedulable: SchedulableId) -> str:
-    return schedulable.partition_id or schedulable.device_id
 
 
 def _check_size(resource: OfferedResource, size: int) -> None:
@@ -109,7 +104,7 @@ def _none_to_share(resource: OfferedResource, size: int, free: int) -> str:
 
 
 def _none_whole(resource: OfferedResource, wanted: int, free: int) -> str:
-    total = len({_part(each) for each in resource.ids if each.device_id})
+    total = len({each.part_id for each in resource.ids if each.device_id})
     do = "Delete the pod, so that it is scheduled again" if total >= wanted else "The others are shared: request fewer"
     return (
         f"{resource.name}: {wanted * PER_DEVICE} requested, whole GPUs: {wanted}, and {free} of the {total} that this "

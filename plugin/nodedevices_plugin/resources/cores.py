@@ -96,7 +96,7 @@ class Shares:
 
     @classmethod
     def of(cls, resource: OfferedResource) -> Shares:
-        device_of = {each.id: each.partition_id or each.device_id for each in resource.ids}
+        device_of = {each.id: each.part_id for each in resource.ids}
         totals: dict[str, int] = {}
         for device in device_of.values():
             totals[device] = totals.get(device, 0) + 1

@@ -8,12 +8,9 @@ from nodedevices_plugin.model import AllocationError, Grant, OfferedResource
 from nodedevices_plugin.resources import core_ids, packing
 
 
-def grant(resource: OfferedResource, ids: Sequence[str], *, refuse_unhealthy: bool = True) -> Grant:
-    """These ids for one container. Raises AllocationError, whose text the pod's owner reads in its status.
-
-    refuse_unhealthy: whether an id that turned bad since the kubelet chose it is refused (the pod fails with a reason,
-    and another can be scheduled) or granted.
-    """
+def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
+    """These ids for one container. Raises AllocationError, whose text the pod's owner reads in its status: also for an
+    id that was blocked since the kubelet chose it, so that the pod fails with a reason and another can be scheduled."""
     wanted = frozenset(ids)
     found = {each.id: each for each in resource.ids if each.id in wanted}
     for each in ids:
@@ -22,10 +19,10 @@ def grant(resource: OfferedResource, ids: Sequence[str], *, refuse_unhealthy: bo
                 f"{resource.name}: this node does not offer {each[:128]} (any more). Delete the pod, so that it is "
                 "scheduled again."
             )
-        if refuse_unhealthy and not found[each].healthy:
+        if (blocked := found[each].blocked) is not None:
             raise AllocationError(
-                f"{resource.name}: {each} is out of service; see `kubectl describe nodedevices` for this node. "
-                "Delete the pod, so that it is scheduled again."
+                f"{resource.name}: {each} goes to no new container ({blocked.reason}: {blocked.message}); see `kubectl "
+                "describe nodedevices` for this node. Delete the pod, so that it is scheduled again."
             )
     shares = any(each.replica is not None for each in found.values())
     if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:

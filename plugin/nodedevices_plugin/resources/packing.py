@@ -33,8 +33,8 @@ def pack(
     power is shared, too. Raises AllocationError where no device has room."""
     free: dict[str, list[SchedulableId]] = {}
     for each in known:
-        free.setdefault(_device(each), []).append(each)
-    anchors = {_device(each) for each in known if each.id in must_include}
+        free.setdefault(each.part_id, []).append(each)
+    anchors = {each.part_id for each in known if each.id in must_include}
     if len(anchors) > 1:
         raise AllocationError(
             f"{resource.name}: the init containers of this pod have shares of {_several(anchors)}; {SAME_AMOUNT}"
@@ -61,7 +61,7 @@ def pack(
 
 def check(resource: OfferedResource, granted: Iterable[SchedulableId]) -> None:
     """Raises AllocationError for shares of several devices."""
-    devices = {_device(each) for each in granted}
+    devices = {each.part_id for each in granted}
     if len(devices) > 1:
         raise AllocationError(
             f"{resource.name}: the free shares of this node are on {_several(devices)}, and a container's are of one "
@@ -94,12 +94,8 @@ def _bound(resource: OfferedResource, anchor: str, free: Mapping[str, int], size
     )
 
 
-def _device(schedulable: SchedulableId) -> str:
-    return schedulable.partition_id or schedulable.device_id
-
-
 def _total(resource: OfferedResource, device: str) -> int:
-    return sum(_device(each) == device for each in resource.ids)
+    return sum(each.part_id == device for each in resource.ids)
 
 
 def _several(devices: Iterable[str]) -> str:

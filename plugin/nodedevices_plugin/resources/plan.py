@@ -1,8 +1,8 @@
-"""The resource plan: devices, health and configuration in; the resources that this node offers out.
+"""The shape of the plan: devices and configuration in; which ids exist under which names out.
 
 Always holds: an id belongs to one resource (kubelets before 1.34 find a pod by the id alone); an id is listed as long
-as its device is in the inventory, healthy or not; a device's health is that of all its shares and partitions and of
-no other device's; the order is stable, so equal facts give equal plans and no message.
+as its device is in the inventory, fit for use or not; the order is stable, so equal facts give equal plans and no
+message. Whether a new container may get an id is not decided here: see the package gates.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from nodedevices_api.sections import Partitions, Resources, Sections, Serving, S
 
 from nodedevices_plugin.model import (
     Inventory,
-    InventoryDevice,
     MemoryShares,
     OfferedResource,
     Plan,
     PlanError,
     SchedulableId,
     Unit,
-    Verdict,
 )
 from nodedevices_plugin.resources import core_ids, ids
 from nodedevices_plugin.resources.matching import by_name
@@ -34,7 +32,7 @@ from nodedevices_plugin.sharing.registry import by_strategy
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import NOTHING_SAID, OwnTopology, VendorValues
 
-__all__ = ["PlanError", "PlanSettings", "make_plan", "refresh_health"]
+__all__ = ["PlanError", "PlanSettings", "make_shape", "shape_of"]
 
 # One ListAndWatch answer is one gRPC message, and the kubelet reads 4 MiB (grpc-go's default) at most.
 MAX_ANSWER_BYTES = 3 * 1024 * 1024
@@ -76,16 +74,9 @@ class PlanSettings:
         )
 
 
-def make_plan(
-    inventory: Inventory,
-    verdicts: Mapping[str, Verdict],
-    settings: PlanSettings,
-    unschedulable: frozenset[str] = frozenset(),
-) -> Plan:
-    """The plan. `unschedulable`: ids of devices or partitions that people took out of service.
-
-    Raises PlanError for a configuration that makes no sense on this node; see `refresh_health` for what to do then.
-    """
+def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
+    """The shape: a plan in which nothing is blocked. Raises PlanError for a configuration that makes no sense on this
+    node; see `shape_of` for what to do then."""
     if settings.serving.mode == "Observe":
         return Plan()
     strategy = settings.partitions.strategy
@@ -97,7 +88,7 @@ def make_plan(
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
     shares = share(named, settings.sharing, own, near=near(inventory))
     anywhere = _without_topology(named, settings)
-    return Plan(resources=tuple(_offered(each, verdicts, unschedulable, anywhere) for each in shares))
+    return Plan(resources=tuple(_offered(each, anywhere) for each in shares))
 
 
 def named_units(inventory: Inventory, settings: PlanSettings) -> Mapping[str, tuple[Unit, ...]]:
@@ -108,28 +99,15 @@ def named_units(inventory: Inventory, settings: PlanSettings) -> Mapping[str, tu
     return by_name(found, settings.resources, strategy, prefix, values=values, near=around)
 
 
-def refresh_health(
-    plan: Plan, inventory: Inventory, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str] = frozenset()
-) -> Plan:
-    """The same ids with the health of now: what stays in effect while a configuration makes no sense here.
-
-    An id whose device or partition is no longer known is not healthy.
-    """
-    devices = {device.fact.id: device for device in inventory.devices}
-
-    def now(schedulable: SchedulableId) -> SchedulableId:
-        if not schedulable.device_id:
-            return schedulable
-        device = devices.get(schedulable.device_id)
-        healthy = device is not None and is_healthy(device, schedulable.partition_id, verdicts, unschedulable)
-        return replace(schedulable, healthy=healthy) if healthy != schedulable.healthy else schedulable
-
-    refreshed = (
-        replace(resource, ids=tuple(now(each) for each in resource.ids), retained=())
+def shape_of(plan: Plan) -> Plan:
+    """The shape that a plan was made of, as far as the kubelet was sent it: what stays in effect while a configuration
+    makes no sense here. Ids of devices that are gone since stay with it, for the gates to block."""
+    kept = (
+        replace(resource, ids=tuple(replace(each, blocked=None) for each in resource.ids), retained=())
         for resource in plan.resources
         if resource.ids or not resource.retained
     )
-    return Plan(resources=tuple(refreshed))
+    return Plan(resources=tuple(kept))
 
 
 def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> frozenset[str]:
@@ -147,16 +125,14 @@ def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSetting
     return frozenset(found)
 
 
-def _offered(
-    shared: Share, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str], anywhere: frozenset[str]
-) -> OfferedResource:
+def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
     """`anywhere`: ids of units whose NUMA node the kubelet is not told."""
     if shared.cores_of is not None:
-        return _cores(shared, shared.cores_of, verdicts, unschedulable)
+        return _cores(shared, shared.cores_of)
     schedulable: list[SchedulableId] = []
     size = 0
     for unit, replicas in shared.units:
-        whole = _schedulable(unit, verdicts, unschedulable)
+        whole = _schedulable(unit)
         whole = replace(whole, numa_node=None) if unit.id in anywhere else whole
         if replicas is None:
             schedulable.append(whole)
@@ -166,7 +142,16 @@ def _offered(
         size += replicas * (len(ids.compose(whole.id, replicas, shared.unit)) + _BYTES_BESIDES_ID)
         if size > MAX_ANSWER_BYTES:
             break
-        schedulable += (replace(whole, id=ids.compose(whole.id, n, shared.unit), replica=n) for n in range(replicas))
+        schedulable += (
+            SchedulableId(
+                id=ids.compose(whole.id, n, shared.unit),
+                device_id=whole.device_id,
+                partition_id=whole.partition_id,
+                replica=n,
+                numa_node=whole.numa_node,
+            )
+            for n in range(replicas)
+        )
     if size > MAX_ANSWER_BYTES:
         if shared.unit is not None:
             raise PlanError(f"{shared.place}.memoryUnit", shared.unit, _next_unit(shared))
@@ -187,11 +172,9 @@ def _offered(
     )
 
 
-def _cores(
-    shared: Share, counted_devices: int, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str]
-) -> OfferedResource:
+def _cores(shared: Share, counted_devices: int) -> OfferedResource:
     """Without NUMA nodes: by them the kubelet would choose ids of whole devices for who shares one."""
-    whole = (replace(_schedulable(unit, verdicts, unschedulable), numa_node=None) for unit, _ in shared.units)
+    whole = (replace(_schedulable(unit), numa_node=None) for unit, _ in shared.units)
     own = tuple(
         replace(each, id=ids.compose(each.id, number, ids.CORE), replica=number)
         for each in whole
@@ -224,30 +207,10 @@ def _next_unit(shared: Share) -> str:
     return f"gives {total} shares, and one answer to the kubelet would exceed 3 MiB; give {from_bytes(unit << doubled)}"
 
 
-def _schedulable(unit: Unit, verdicts: Mapping[str, Verdict], unschedulable: frozenset[str]) -> SchedulableId:
-    partition_id = unit.partition.id if unit.partition else None
+def _schedulable(unit: Unit) -> SchedulableId:
     return SchedulableId(
         id=unit.id,
         device_id=unit.device.fact.id,
-        partition_id=partition_id,
-        healthy=is_healthy(unit.device, partition_id, verdicts, unschedulable),
+        partition_id=unit.partition.id if unit.partition else None,
         numa_node=unit.device.fact.numa_node,
     )
-
-
-def is_healthy(
-    device: InventoryDevice,
-    partition_id: str | None,
-    verdicts: Mapping[str, Verdict],
-    unschedulable: frozenset[str] = frozenset(),
-) -> bool:
-    """Whether the kubelet may allocate it: present, its verdict (and its own, for a partition) offers it, no cordon."""
-    verdict = verdicts.get(device.fact.id)
-    if not device.present or verdict is None or not verdict.offered or device.fact.id in unschedulable:
-        return False
-    if partition_id is None:
-        return True
-    own = verdicts.get(partition_id)
-    listed = any(part.id == partition_id for part in device.fact.partitions)
-    gone = not listed or partition_id in device.departed_partitions
-    return not gone and partition_id not in unschedulable and (own is None or own.offered)

@@ -5,11 +5,10 @@ The same for all modes: each says what its helpers are (sharing.base), and nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan
-from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Answer, Helper, HelperState
+from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Answer, Helper, HelperKind, HelperState
 from nodedevices_plugin.sharing.registry import by_strategy, helper_kind, runs
 
 Answers = Mapping[Hashable, Answer]
@@ -65,21 +64,10 @@ def shares(plan: Plan) -> frozenset[tuple[str, str]]:
     return frozenset((each.name, one.id) for each in plan.resources if run_by(each) for one in each.ids)
 
 
-def withheld(plan: Plan, shown: Plan | None, answers: Answers) -> Plan:
-    """The plan without what cannot be used: shares whose helper is not ready.
-
-    What the kubelet has been shown (`shown`: the plan before) stays listed, as unhealthy: it goes on showing an id that
-    is dropped as healthy to the pods that have it. What it has not been shown yet is not registered.
-    """
-    listed = {each.name for each in (shown or Plan()).resources if each.ids}
-
-    def now(resource: OfferedResource) -> OfferedResource:
-        if _answer(resource, answers).state is HelperState.READY:
-            return resource
-        ids = tuple(replace(each, healthy=False) for each in resource.ids) if resource.name in listed else ()
-        return replace(resource, ids=ids)
-
-    return Plan(resources=tuple(now(each) for each in plan.resources))
+def not_ready(resource: OfferedResource, answers: Answers) -> str:
+    """Why the helper that its shares need cannot be used; empty: it can, or there is none."""
+    answer, kind = _answer(resource, answers), helper_kind(resource)
+    return "" if answer.state is HelperState.READY or kind is None else f"{_title(kind)} {answer.message}"
 
 
 def still_used(
@@ -91,29 +79,28 @@ def still_used(
     return tuple(each for each in running if each.key not in keys and used(each))
 
 
-def beside(plan: Plan, helpers: Sequence[Helper], held: Collection[tuple[str | None, str]]) -> Plan:
-    """The plan beside helpers that stay: devices that take nobody but their clients go to no new pod. `held`: resource
-    and id of what containers have; those ids are not shown, as what is held in another shape (resources.occupancy)."""
-    exclusive_modes = {each.mode for each in helpers if (kind := by_strategy(each.mode).helper) and kind.exclusive}
-    theirs = {id_ for each in helpers if each.mode in exclusive_modes for id_ in each.device_ids}
-
-    def now(resource: OfferedResource) -> OfferedResource:
-        ours = [each for each in resource.ids if each.device_id in theirs and (resource.name, each.id) in held]
-        ids = (
-            replace(each, healthy=False) if each.device_id in theirs else each
-            for each in resource.ids
-            if each not in ours
-        )
-        return replace(resource, ids=tuple(ids), retained=(*resource.retained, *ours))
-
-    return Plan(resources=tuple(map(now, plan.resources))) if theirs else plan
+def exclusive_devices(helpers: Sequence[Helper]) -> frozenset[str]:
+    """The devices that these let nobody use but their clients."""
+    modes = {each.mode for each in helpers if (kind := by_strategy(each.mode).helper) and kind.exclusive}
+    return frozenset(id_ for each in helpers if each.mode in modes for id_ in each.device_ids)
 
 
 def kept_text(helpers: Sequence[Helper]) -> str:
     """Why they still run, for people."""
+    return (
+        f"{described(helpers)} runs on until the pods that hold its shares have ended; its devices go to no other pods "
+        "until then"
+    )
+
+
+def described(helpers: Sequence[Helper]) -> str:
+    """What they are, for people."""
     kinds = [(each, by_strategy(each.mode).helper) for each in helpers]
-    what = ", ".join(f"the {kind.texts.title} {kind.texts.program} of {each.resource}" for each, kind in kinds if kind)
-    return f"{what} runs on until the pods that hold its shares have ended; its devices go to no other pods until then"
+    return ", ".join(f"the {_title(kind)} of {each.resource}" for each, kind in kinds if kind)
+
+
+def _title(kind: HelperKind) -> str:
+    return f"{kind.texts.title} {kind.texts.program}"
 
 
 def _answer(resource: OfferedResource, answers: Answers) -> Answer:

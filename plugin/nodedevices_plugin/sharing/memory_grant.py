@@ -32,7 +32,7 @@ class MemoryGrant:
 def memory_grant(grant: Grant) -> MemoryGrant | None:
     """Of shares of one device. None: nothing is known of its memory."""
     resource, memory = grant.resource, grant.resource.memory
-    device = grant.ids[0].partition_id or grant.ids[0].device_id
+    device = grant.ids[0].part_id
     if memory is None or device not in memory.devices:
         return None
     total, index = memory.devices[device]
@@ -41,7 +41,7 @@ def memory_grant(grant: Grant) -> MemoryGrant | None:
         device=device,
         index=index,
         total_bytes=total,
-        device_units=sum((each.partition_id or each.device_id) == device for each in resource.ids),
+        device_units=sum(each.part_id == device for each in resource.ids),
         units=len(grant.ids),
         limit_bytes=len(grant.ids) * memory.unit_bytes,
         cores_shared=resource.cores,

@@ -63,7 +63,7 @@ def count(
         parts: dict[str, list[SchedulableId]] = defaultdict(list)
         for each in resource.ids:
             if each.replica is not None and resource.per_device is None:
-                parts[each.partition_id or each.device_id].append(each)
+                parts[each.part_id].append(each)
         taken = set(held.get(resource.name, ()))
         for part, ids in parts.items():
             own = {own_id(each): each.healthy for each in ids}
@@ -93,7 +93,7 @@ def own_id(schedulable: SchedulableId) -> str:
     """As holders have it: another plugin's id may be an index."""
     if not schedulable.device_id:
         return schedulable.id
-    unit = schedulable.partition_id or schedulable.device_id
+    unit = schedulable.part_id
     if schedulable.replica is None:
         return unit
     own = schedulable.id.startswith(unit)  # there may be thousands

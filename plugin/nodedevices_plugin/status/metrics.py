@@ -27,13 +27,14 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState
+from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, served_by_others
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.resources.ids import memory_held, physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.counts import allocated, loaded_drivers, missing_parts, reported_healthy, share_counts
 from nodedevices_plugin.status.facts import Facts, offered
+from nodedevices_plugin.status.withheld import withheld
 
 MAX_XID_SERIES = 4096
 # One more series for each counter and histogram, which Prometheus does not need.
@@ -488,9 +489,17 @@ def _resources(facts: Facts) -> Iterator[Metric]:
     held = GaugeMetricFamily(
         "nodedevices_resource_allocated", "Ids of the resource that containers hold.", labels=["resource"]
     )
+    without = GaugeMetricFamily(
+        "nodedevices_withheld_ids",
+        "Ids of the resource that are not reported to the kubelet as Healthy, by the reason.",
+        labels=["resource", "reason"],
+    )
+    others = served_by_others(facts.registrations)
     for resource in offered(facts).resources:
         capacity.add_metric([resource.name], len(resource.ids))
         healthy.add_metric([resource.name], reported_healthy(facts, resource))
+        for why in withheld(resource, mine=resource.name not in others):
+            without.add_metric([resource.name, why.reason], why.count)
     for name, count in allocated(facts).items():
         held.add_metric([name], count)
     another = GaugeMetricFamily(
@@ -501,7 +510,7 @@ def _resources(facts: Facts) -> Iterator[Metric]:
     for each in facts.registrations:
         registered.add_metric([each.resource], 1.0 if each.state is RegistrationState.REGISTERED else 0.0)
         another.add_metric([each.resource], 1.0 if each.state is RegistrationState.SERVED_BY_ANOTHER else 0.0)
-    yield from (capacity, healthy, held, registered, another)
+    yield from (capacity, healthy, without, held, registered, another)
     yield GaugeMetricFamily(
         "nodedevices_holders_known",
         "1 if the list of holders is up to date, else 0.",

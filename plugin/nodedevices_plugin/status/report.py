@@ -11,7 +11,7 @@ the report: a fault that the kubelet knows has to be here, too.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from nodedevices_api import nodedevices as api
 from nodedevices_api.base import to_dict, wire_name
+from nodedevices_api.withheld import EXCLUDED, MEANINGS
 from nodedevices_common import __version__
 from nodedevices_probe.protocol import DeviceFact, Partition
 from pydantic import ValidationError
@@ -35,8 +36,10 @@ from nodedevices_plugin.model import (
     OfferedResource,
     Refused,
     RegistrationState,
+    SchedulableId,
     Verdict,
     WaitingPod,
+    served_by_others,
 )
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
@@ -61,6 +64,7 @@ from nodedevices_plugin.status.counts import (
 )
 from nodedevices_plugin.status.facts import Facts, ProbeFacts, offered, whole_second
 from nodedevices_plugin.status.shares import memory_of, memory_totals, of_parts, packing
+from nodedevices_plugin.status.withheld import Withheld, withheld
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
@@ -108,13 +112,13 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
 
     devices = odd.all(facts.inventory.devices, lambda each: f"device {each.fact.id}", device)
     inventory = facts.inventory
-    configuration, resources = _configuration(facts.config, odd), _resources(facts, counts, odd)
+    configuration, resources = _configuration(facts.config, odd), _resources(facts, counts, names, odd)
     probes = odd.all(facts.probes, lambda each: f"probe {each.name}", lambda each: _probe(each, facts))
     known_drivers, machine = _drivers(facts, odd), odd.made("machine", lambda: _machine(facts))
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
-        summary=odd.made("summary", lambda: _summary(devices, offered_devices(facts))),
+        summary=odd.made("summary", lambda: _summary(devices, resources, offered_devices(facts))),
         drivers=known_drivers,
         machine=machine,
         probes=probes,
@@ -412,11 +416,14 @@ def offered_devices(facts: Facts) -> int | None:
     return len(found & {each.fact.id for each in facts.inventory.devices})
 
 
-def _summary(devices: tuple[api.Device, ...], offered_now: int | None) -> api.Summary:
+def _summary(
+    devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...], offered_now: int | None
+) -> api.Summary:
     states = [device.health.state for device in devices]
     models = sorted({device.attributes.product_name or "" for device in devices if device.attributes} - {""})
     worst = min(devices, key=badness, default=None)
     sick = worst is not None and worst.health.state != "Healthy"
+    excluded = sum(1 for each in devices if each.excluded or any(part.excluded for part in each.partitions))
     return api.Summary(
         devices=len(devices),
         healthy=states.count("Healthy") + states.count("Degraded"),
@@ -426,13 +433,73 @@ def _summary(devices: tuple[api.Device, ...], offered_now: int | None) -> api.Su
         held=sum(1 for each in devices if each.holders or any(part.holders for part in each.partitions)),
         unschedulable=sum(1 for it in devices if it.unschedulable or any(part.unschedulable for part in it.partitions)),
         offered=offered_now,
-        excluded=sum(1 for each in devices if each.excluded or any(part.excluded for part in each.partitions)),
+        excluded=excluded,
         # No spaces, so that it is one column; the same form as the label nvidia.com/gpu.product.
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
         models=len(models),
+        withheld=_withheld_in_short(resources, excluded),
+        message=_in_words(devices, resources, worst if sick else None),
         reason=worst.health.reason if worst is not None and sick else "",
         recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
     )
+
+
+def _withheld(of: Withheld, names: Mapping[str, str]) -> api.Withheld:
+    """For status.resources[]. `names`: of devices, by id."""
+    pods = dict.fromkeys(pod for _, blocked in of.ids for pod in blocked.waits_for)
+    parts = _parts_of([each for each, _ in of.ids], names)
+    return api.Withheld(
+        reason=of.reason,
+        count=of.count,
+        devices=tuple(parts[: api.MAX_WITHHELD_DEVICES]),
+        message=_why_withheld(of, names),
+        waits_for=tuple(list(pods)[: api.MAX_WITHHELD_PODS]),
+    )
+
+
+def _why_withheld(of: Withheld, names: Mapping[str, str]) -> str:
+    """One sentence where all ids have the same reason in detail, else which has which."""
+    by_message: dict[str, list[SchedulableId]] = {}
+    for each, blocked in of.ids:
+        by_message.setdefault(blocked.message, []).append(each)
+    if len(by_message) == 1:
+        return next(iter(by_message))
+    return "; ".join(f"{', '.join(_parts_of(some, names)[:4])}: {message}" for message, some in by_message.items())
+
+
+def _parts_of(ids: Sequence[SchedulableId], names: Mapping[str, str]) -> list[str]:
+    """The devices by name and the partitions by id, each once; an id that counts no device has no part."""
+    parts = (each.partition_id or names.get(each.device_id, each.device_id) for each in ids)
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+def _withheld_in_short(resources: tuple[api.Resource, ...], excluded: int) -> str:
+    """Of all resources together, without spaces, so that it is one column. `excluded`: devices without ids."""
+    counts: Counter[str] = Counter()
+    for resource in resources:
+        counts.update({each.reason: each.count for each in resource.withheld})
+    counts[EXCLUDED] = excluded
+    order = (*MEANINGS, *sorted(counts.keys() - MEANINGS - {EXCLUDED}), EXCLUDED)
+    return ",".join(f"{reason}={counts[reason]}" for reason in order if counts[reason])
+
+
+def _in_words(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...], worst: api.Device | None) -> str:
+    """The node in a sentence or two: what new containers cannot get and why, and what is wrong with the worst device,
+    since when, and what helps."""
+    said = []
+    for resource in resources:
+        if resource.withheld:
+            why = "; ".join(f"{_whose(each)}: {each.message}" for each in resource.withheld)
+            said.append(f"{resource.name}: {resource.healthy} of {resource.capacity} can be allocated ({why}).")
+    if worst is not None:
+        since = worst.health.since.isoformat().replace("+00:00", "Z")
+        said.append(f"{worst.name}: {worst.health.reason} since {since}: {worst.health.message}.")
+    return " ".join(said) or f"{len(devices)} device{'' if len(devices) == 1 else 's'}, all fit for use."
+
+
+def _whose(each: api.Withheld) -> str:
+    more = f" and {each.count - len(each.devices)} more" if each.count > len(each.devices) else ""
+    return f"{each.count} {each.reason}" if not each.devices else f"{', '.join(each.devices)}{more} {each.reason}"
 
 
 def _machine(facts: Facts) -> api.Machine | None:
@@ -448,8 +515,14 @@ def _machine(facts: Facts) -> api.Machine | None:
     return made if made != api.Machine() else None
 
 
-def _resources(facts: Facts, counts: Sequence[ShareCounts], odd: _Odd) -> tuple[api.Resource, ...]:
+def _resources(
+    facts: Facts, counts: Sequence[ShareCounts], names: Mapping[str, str], odd: _Odd
+) -> tuple[api.Resource, ...]:
     held, known, missing = held_ids(facts), holders_were_known(facts), missing_parts(facts.inventory)
+    others = served_by_others(facts.registrations)
+
+    def why(each: Withheld) -> api.Withheld:
+        return _withheld(each, names)
 
     def made(resource: OfferedResource) -> api.Resource:
         return api.Resource(
@@ -465,6 +538,11 @@ def _resources(facts: Facts, counts: Sequence[ShareCounts], odd: _Odd) -> tuple[
             enforcement=None if resource.enforcement == "none" else resource.enforcement,
             memory=memory_totals(resource, counts, missing=missing, holders_known=known),
             managed_by="plugin",
+            withheld=odd.all(
+                withheld(resource, mine=resource.name not in others)[: api.MAX_WITHHELD],
+                lambda each: f"resource {resource.name}: withheld {each.reason}",
+                why,
+            ),
         )
 
     return odd.all(offered(facts).resources[:MAX_RESOURCES], lambda each: f"resource {each.name}", made)

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from nodedevices_plugin.model import OfferedResource, Plan
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec, Document, Libraries
 
 LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits, with what distinguishes their entries below
@@ -137,27 +136,6 @@ def stale(specs: Sequence[CdiSpec], environment: CdiEnvironment) -> str:
     if environment.toolkit_libraries and problem and not environment.toolkit_problem:
         problem = "the container toolkit's own specification lacks some of these devices"
     return f"CDI: {problem}; the last good one is used" if problem else ""
-
-
-def withheld(plan: Plan, elsewhere: Set[str], offered: Plan | None, *, others: Set[str] = frozenset()) -> Plan:
-    """The plan without what containers would get no libraries for: all that needs our specification.
-
-    `elsewhere`: devices and MIG devices that the toolkit's own has; `others`: devices of other vendors, which need
-    none. What the kubelet was sent (`offered`) stays listed.
-    """
-    shown = {each.name for each in (offered or Plan()).resources if each.ids}
-
-    def without(resource: OfferedResource) -> OfferedResource:
-        ids = tuple(
-            each
-            if each.device_id in others or (each.partition_id or each.device_id) in elsewhere
-            else replace(each, healthy=False)
-            for each in resource.ids
-        )
-        usable = resource.name in shown or any(each.healthy for each in ids)
-        return replace(resource, ids=ids if usable else ())
-
-    return Plan(resources=tuple(without(each) for each in plan.resources))
 
 
 def _version(text: str) -> tuple[int, ...]:

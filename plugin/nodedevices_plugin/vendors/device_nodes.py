@@ -34,7 +34,7 @@ class DeviceNodes:
         """Raises AllocationError for what has left the node."""
         paths = list(self.common) if grant.ids else []
         for each in grant.ids:
-            own = self.nodes.get(each.partition_id or each.device_id)
+            own = self.nodes.get(each.part_id)
             if own is None:
                 raise AllocationError(
                     f"{grant.resource.name}: {each.id} is no longer on this node. "

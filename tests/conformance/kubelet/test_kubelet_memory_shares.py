@@ -20,12 +20,13 @@ from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import begin
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.ids import memory_held
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import build
 from support.bookings import Sample, doubled, physical
 from support.device_manager import Container, DeviceManager, Held, Listed, Refused, program
 from support.facts import GIB, START, gpu, healthy, inventory_of, old
+from support.plans import make_plan
 from support.stepped_node import Node
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"

@@ -88,7 +88,7 @@ def test_a_rule_overrides_its_usual_name_and_sharing_exclusion_and_health_are_as
     node.now({"sharing": sharing, "resources": resources})
     assert node.offers == {"acme.com/fast": ["ACME-0::0", "ACME-0::1"]}
     assert node.container("acme.com/fast", "ACME-0::1", "ACME-0::0").envs == {"ACME_FPGAS": "ACME-0"}
-    with pytest.raises(AllocationError, match="out of service"):
+    with pytest.raises(AllocationError, match="FallenOffBus"):
         node.container("acme.com/fast", "ACME-1::0")
 
 

@@ -185,9 +185,7 @@ def test_what_is_offered_now_is_healthy_and_looking_twice_changes_nothing(looks:
 # --- taking over ------------------------------------------------------------------------------------------------------
 WANTED = Plan(
     resources=(
-        OfferedResource(
-            name=GPU, ids=tuple(SchedulableId(id=gpu_id(n), device_id=gpu_id(n), healthy=True) for n in range(2))
-        ),
+        OfferedResource(name=GPU, ids=tuple(SchedulableId(id=gpu_id(n), device_id=gpu_id(n)) for n in range(2))),
     )
 )
 
@@ -211,7 +209,7 @@ def test_a_pod_that_holds_what_would_not_be_offered_is_waited_for() -> None:
 
 def test_a_pod_that_holds_the_very_ids_that_would_be_shared_by_mps_is_waited_for() -> None:
     """Whether it is a client of the other plugin's daemon cannot be seen."""
-    share = SchedulableId(id=f"{gpu_id(0)}::0", device_id=gpu_id(0), replica=0, healthy=True)
+    share = SchedulableId(id=f"{gpu_id(0)}::0", device_id=gpu_id(0), replica=0)
     by_time = Plan(resources=(OfferedResource(name=GPU, ids=(share,), sharing="timeSlicing", replicas=2),))
     by_mps = Plan(resources=(replace(by_time.resources[0], sharing="mps"),))
     held = replace(offered(), holders=(holder(share.id),))
@@ -249,7 +247,7 @@ def plan_of(*resources: tuple[str, tuple[str, ...]]) -> Plan:
         resources=tuple(
             OfferedResource(
                 name=name,
-                ids=tuple(SchedulableId(id=each, device_id=each.partition("::")[0], healthy=True) for each in ids),
+                ids=tuple(SchedulableId(id=each, device_id=each.partition("::")[0]) for each in ids),
             )
             for name, ids in resources
         )
@@ -339,11 +337,7 @@ OTHERS = {
 def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_its_ids_whatever_these_look_like(
     resource: str, id_: str
 ) -> None:
-    ours = Plan(
-        resources=(
-            OfferedResource(name=resource, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0), healthy=True),)),
-        )
-    )
+    ours = Plan(resources=(OfferedResource(name=resource, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0)),)),))
     alive = take_over(ours, offered((resource, (id_,))), names())
     assert not alive.apply
     assert resource in alive.message
@@ -356,11 +350,7 @@ def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_its_ids_wh
 
 @pytest.mark.parametrize(("resource", "id_"), OTHERS.values(), ids=OTHERS)
 def test_a_name_is_not_registered_where_pods_hold_ids_of_a_plugin_that_has_gone(resource: str, id_: str) -> None:
-    ours = Plan(
-        resources=(
-            OfferedResource(name=resource, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0), healthy=True),)),
-        )
-    )
+    ours = Plan(resources=(OfferedResource(name=resource, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0)),)),))
     said = unread_holders(resource, ours, replace(offered(), holders=(holder(id_, resource=resource),)), names())
     assert id_ in said
     assert "ml/train-0" in said
@@ -369,8 +359,6 @@ def test_a_name_is_not_registered_where_pods_hold_ids_of_a_plugin_that_has_gone(
 
 def test_a_pod_that_holds_a_gpu_that_has_left_keeps_no_name_back() -> None:
     """After a lost state file nothing else is known of it."""
-    ours = Plan(
-        resources=(OfferedResource(name=GPU, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0), healthy=True),)),)
-    )
+    ours = Plan(resources=(OfferedResource(name=GPU, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0)),)),))
     for id_ in (gpu_id(7), f"{gpu_id(7)}::2"):
         assert not unread_holders(GPU, ours, replace(offered(), holders=(holder(id_),)), names())

@@ -121,8 +121,7 @@ def test_of_mig_devices_shared_by_memory_their_gpu_has_the_sum() -> None:
     parts = (partition(0, 0), partition(0, 1))
     device = gpu(0, mig_enabled=True, partitions=parts)
     ids = tuple(
-        SchedulableId(id=f"{part.id}::4Gi.0", device_id=device.id, partition_id=part.id, replica=0, healthy=True)
-        for part in parts
+        SchedulableId(id=f"{part.id}::4Gi.0", device_id=device.id, partition_id=part.id, replica=0) for part in parts
     )
     memory = MemoryShares(unit_bytes=4 * GIB, devices={part.id: (10 * GIB, "0:0") for part in parts})
     offered = OfferedResource(name=MEMORY, ids=ids, sharing="memory", unit="4Gi", memory=memory)

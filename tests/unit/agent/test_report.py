@@ -75,7 +75,7 @@ def entry(name: str) -> Unmatched:
 def facts(count: int = 2, **changes: Any) -> Facts:
     """A node with so many H100s, all well, nobody holding them; registered."""
     devices = [gpu(number) for number in range(count)]
-    ids = tuple(SchedulableId(id=each.id, device_id=each.id, healthy=True) for each in devices)
+    ids = tuple(SchedulableId(id=each.id, device_id=each.id) for each in devices)
     known: dict[str, Any] = {
         "inventory": inventory_of(*devices),
         "verdicts": healthy(*devices),
@@ -111,6 +111,7 @@ def test_a_healthy_node_in_full() -> None:
             "offered": 1,
             "held": 0,
             "unschedulable": 0,
+            "message": "1 device, all fit for use.",
             "model": "NVIDIA-H100-80GB-HBM3",
             "models": 1,
             "reason": "",
@@ -325,7 +326,7 @@ def test_of_many_replicas_a_few_ids_are_listed_and_all_are_counted() -> None:
 
 def test_a_shared_device_says_how_many_of_its_shares_are_held() -> None:
     ids = [
-        SchedulableId(id=f"{gpu_id(number)}::{replica}", device_id=gpu_id(number), replica=replica, healthy=True)
+        SchedulableId(id=f"{gpu_id(number)}::{replica}", device_id=gpu_id(number), replica=replica)
         for number in range(2)
         for replica in range(4)
     ]
@@ -613,10 +614,7 @@ def test_a_device_out_of_service_says_why_and_is_as_well_as_it_is() -> None:
 
 
 def test_shares_that_have_a_size_say_how_large_they_are() -> None:
-    ids = tuple(
-        SchedulableId(id=f"{gpu_id(0)}::{number}", device_id=gpu_id(0), replica=number, healthy=True)
-        for number in (0, 1)
-    )
+    ids = tuple(SchedulableId(id=f"{gpu_id(0)}::{number}", device_id=gpu_id(0), replica=number) for number in (0, 1))
     plan = Plan(resources=(OfferedResource(name=GPU, ids=ids, sharing="memory", unit="40Gi"),))
     [device] = report(facts(1, plan=plan, holdings=holding(holder(ids[1].id)))).devices
     assert device.shares is not None

@@ -56,8 +56,7 @@ def node() -> Facts:
     fault = Verdict(state=HealthState.UNHEALTHY, reason="Xid79", message="it fell off",
                     since=START, offered=False, recovery_action="RebootNode", fault_domain="Device")  # fmt: skip
     ids = tuple(
-        SchedulableId(id=f"{gpu_id(0)}::{n}", device_id=gpu_id(0), partition_id=None, replica=n, healthy=True)
-        for n in range(2)
+        SchedulableId(id=f"{gpu_id(0)}::{n}", device_id=gpu_id(0), partition_id=None, replica=n) for n in range(2)
     )
     pods = (
         Holder(namespace="ml", pod="a", container="c", resource=SHARED, ids=(f"{gpu_id(0)}::0",), since=START),

@@ -28,6 +28,7 @@ from nodedevices_plugin.status.report import report
 from nodedevices_plugin.status.shares import of_parts
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, START, gpu, gpu_id, mig_id, old, partition
+from support.plans import UNFIT
 from support.sharing import facts as ready
 from support.stepped_node import Node
 
@@ -214,7 +215,7 @@ def test_shares_taken_out_of_service_by_hand_are_not_free() -> None:
     assert node.world.plan is not None
     [resource] = node.world.plan.resources
     withdrawn = tuple(
-        SchedulableId(id=each.id, device_id=each.device_id, replica=each.replica, healthy=False)
+        SchedulableId(id=each.id, device_id=each.device_id, replica=each.replica, blocked=UNFIT)
         for each in resource.ids
     )
     plan = Plan(
@@ -271,7 +272,9 @@ def test_whatever_is_held_in_whatever_unit_the_parts_add_up_to_the_memory_of_the
     total = data.draw(st.integers(4 * GIB, 40 * GIB))
     number = total // units[unit]
     ids = tuple(
-        SchedulableId(id=f"GPU-0::{unit}.{n}", device_id="GPU-0", replica=n, healthy=data.draw(st.booleans()))
+        SchedulableId(
+            id=f"GPU-0::{unit}.{n}", device_id="GPU-0", replica=n, blocked=None if data.draw(st.booleans()) else UNFIT
+        )
         for n in range(number)
     )
     of_now = data.draw(st.sets(st.sampled_from([each.id for each in ids])))
@@ -281,7 +284,7 @@ def test_whatever_is_held_in_whatever_unit_the_parts_add_up_to_the_memory_of_the
     before = {f"GPU-0::{earlier}.{1000 + n}" for n in range(more)}
     memory = MemoryShares(unit_bytes=units[unit], devices={"GPU-0": (total, "0")})
     if before:  # then nothing of the device is offered (resources.occupancy)
-        ids = tuple(replace(each, healthy=False) for each in ids)
+        ids = tuple(replace(each, blocked=UNFIT) for each in ids)
     offered = OfferedResource(name=MEMORY, ids=ids, sharing="memory", unit=unit, memory=memory)
     [said] = count((offered,), {MEMORY: of_now, "an.earlier/name": before})
     assert min(said.held, said.free, said.not_offered) >= 0
@@ -306,9 +309,7 @@ def test_replicas_say_their_resource_and_what_is_free() -> None:
 
 
 def test_a_share_of_all_devices_is_held_at_the_device_of_its_id() -> None:
-    ids = tuple(
-        SchedulableId(id=f"HUB-{n % 2}::{n // 2}", device_id=f"HUB-{n % 2}", replica=n, healthy=True) for n in range(4)
-    )
+    ids = tuple(SchedulableId(id=f"HUB-{n % 2}::{n // 2}", device_id=f"HUB-{n % 2}", replica=n) for n in range(4))
     resource = OfferedResource(name="example.com/hub", ids=ids, sharing="shared", together=True)
     said = of_parts(count((resource,), {"example.com/hub": {"HUB-1::0"}}), holders_known=True)
     assert {part: (each.total, each.held, each.free) for part, each in said.items()} == {
@@ -321,7 +322,7 @@ def test_shares_of_two_resources_are_added_up() -> None:
     pools = [
         OfferedResource(
             name=f"rdma/{pool}",
-            ids=tuple(SchedulableId(id=f"NIC-0::{n}", device_id="NIC-0", replica=n, healthy=True) for n in range(2)),
+            ids=tuple(SchedulableId(id=f"NIC-0::{n}", device_id="NIC-0", replica=n) for n in range(2)),
             sharing="shared",
         )
         for pool in ("a", "b")
@@ -331,7 +332,7 @@ def test_shares_of_two_resources_are_added_up() -> None:
 
 
 def test_of_what_another_plugin_serves_nothing_is_free() -> None:
-    ids = tuple(SchedulableId(id=f"HUB-0::{n}", device_id="HUB-0", replica=n, healthy=True) for n in range(2))
+    ids = tuple(SchedulableId(id=f"HUB-0::{n}", device_id="HUB-0", replica=n) for n in range(2))
     [said] = count((OfferedResource(name="example.com/hub", ids=ids),), {}, not_free={"example.com/hub"})
     assert (said.total, said.held, said.free) == (2, 0, 0)
 

@@ -10,13 +10,13 @@ from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.pipeline.configuring import plan_settings
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec
-from nodedevices_plugin.resources.plan import make_plan
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.problems import ConfigError
 from support.facts import GIB, gpu, healthy, inventory_of
+from support.plans import make_plan
 
 GPU = "nvidia.com/gpu"
 

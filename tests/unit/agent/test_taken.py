@@ -21,7 +21,7 @@ REGISTERED, PENDING = RegistrationState.REGISTERED, RegistrationState.PENDING
 
 
 def plan(*names: str) -> Plan:
-    ids = (SchedulableId(id="GPU-1", device_id="GPU-1", healthy=True),)
+    ids = (SchedulableId(id="GPU-1", device_id="GPU-1"),)
     return Plan(resources=tuple(OfferedResource(name=name, ids=ids) for name in names))
 
 

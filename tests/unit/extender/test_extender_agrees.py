@@ -17,12 +17,13 @@ from nodedevices_operator.extender.cache import Cache
 from nodedevices_operator.extender.requests import INIT, requests_of
 from nodedevices_plugin.model import AllocationError, OfferedResource
 from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import build
 from support import nodeshares
 from support.facts import GIB, gpu, healthy, inventory_of
 from support.nodeshares import MEMORY, container, holder, node_devices, pod
+from support.plans import make_plan
 
 NODES = {"n1": (24, 24, 24), "n2": (16, 24, 48), "n3": (80, 16)}
 STEPS = 600

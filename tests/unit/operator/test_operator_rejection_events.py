@@ -23,7 +23,6 @@ from support.opfacts import GPU, SINCE, device, node, record, rejected_pod, reso
 
 KUBELET = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
 START = datetime.fromisoformat(SINCE)
-OUT = {"unschedulable": [{"id": "GPU-2", "reason": "RMA 4711"}]}
 
 
 def gpus(capacity: int, healthy: int, allocated: int, free: int | None = None) -> dict[str, Any]:
@@ -43,19 +42,24 @@ def text(shown: NodeDevicesRecord, raw: dict[str, Any] | None = None) -> str | N
 
 
 # --- what it says ----------------------------------------------------------------------------------------------------
+def withheld(
+    reason: str, *devices: str, count: int = 1, message: str = "", pods: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    return {"reason": reason, "count": count, "devices": devices, "message": message, "waitsFor": pods}
+
+
 def test_it_says_how_many_there_are_and_why_the_others_are_not_offered() -> None:
+    why = [
+        withheld("Unhealthy", "gpu-1", message="Xid79"),
+        withheld("HeldInAnotherShape", "gpu-2", count=4, message="held under another resource or id", pods=("ml/a",)),
+    ]
     shown = record(
-        device(0),
-        device(1, "Unhealthy", "Xid79"),
-        device(2, unschedulable={"reason": "RMA 4711"}),
-        device(3, excluded="resources.exclude[0]"),
-        resources=[gpus(3, 1, 1, 0)],
-        spec=OUT,
+        device(0), device(3, excluded="resources.exclude[0]"), resources=[gpus(6, 1, 1, 0) | {"withheld": why}]
     )
     assert text(shown) == (
-        "node n1 rejected this pod, which requests 2 nvidia.com/gpu (the node has 3: 1 offered, 1 held, 0 free); "
-        "not offered of this node's devices: gpu-1 (Unhealthy: Xid79), gpu-2 (out of service: RMA 4711), "
-        "gpu-3 (excluded by resources.exclude)."
+        "node n1 rejected this pod, which requests 2 nvidia.com/gpu (the node has 6: 1 offered, 1 held, 0 free); "
+        "not offered of nvidia.com/gpu: gpu-1 (Unhealthy: Xid79), gpu-2 and 3 more ids (HeldInAnotherShape: held under "
+        "another resource or id; waits for ml/a); excluded by resources.exclude: gpu-3."
     )
 
 
@@ -66,26 +70,11 @@ def test_where_all_are_offered_no_device_is_to_blame() -> None:
     )
 
 
-def test_a_partition_that_is_not_well_or_out_of_service_is_named_with_its_gpu() -> None:
-    sick = {"id": "MIG-a", "health": {"state": "Unhealthy", "reason": "Missing", "since": SINCE}}
-    shown = record(
-        device(0, partitions=[sick]),
-        device(1, partitions=[{"id": "MIG-b"}]),
-        resources=[gpus(2, 0, 0, 0)],
-        spec={"unschedulable": [{"id": "MIG-b", "reason": "tests"}]},
-    )
-    assert str(text(shown)).endswith("MIG-a of gpu-0 (Unhealthy: Missing), MIG-b of gpu-1 (out of service: tests).")
-
-
 @pytest.mark.parametrize(
     ("condition", "said"),
     [
         ({"Ready": ("False", "AgentStopped")}, "; Ready is False (AgentStopped)."),
         ({"Stale": ("True", "HeartbeatOverdue")}, "; Stale is True (HeartbeatOverdue)."),
-        (
-            {"ConfigApplied": ("False", "WaitingForHolders")},
-            "; some wait for pods that hold them in another shape (WaitingForHolders).",
-        ),
     ],
 )
 def test_what_keeps_all_of_a_nodes_devices_back_is_said(condition: dict[str, tuple[str, str]], said: str) -> None:
@@ -113,9 +102,11 @@ def test_several_resources_are_told_and_those_of_others_are_not() -> None:
 
 
 def test_a_node_of_many_faults_has_a_bounded_text() -> None:
-    sick = [device(index, "Unhealthy", "Xid79") for index in range(256)]
-    said = str(text(record(*sick, resources=[gpus(256, 0, 0, 0)])))
-    assert said.endswith(f"gpu-{MAX_DEVICES - 1} (Unhealthy: Xid79) and {256 - MAX_DEVICES} more.")
+    first = [f"gpu-{number}" for number in range(MAX_DEVICES)]
+    sick = gpus(256, 0, 0, 0) | {"withheld": [withheld("Unhealthy", *first, count=256, message="Xid79" * 200)]}
+    said = str(text(record(resources=[sick])))
+    assert f"gpu-{MAX_DEVICES - 1} and {256 - MAX_DEVICES} more ids (Unhealthy: Xid79" in said
+    assert len(said) < 500
 
 
 @pytest.mark.parametrize("limits", [{"example.com/other": "1"}, {"cpu": "1"}])

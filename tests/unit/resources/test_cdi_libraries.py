@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_plugin.model import OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec
-from nodedevices_plugin.vendors.cdi_libraries import choose, completed, merged, missing, stale, whole, withheld
+from nodedevices_plugin.vendors.cdi_libraries import choose, completed, merged, missing, stale, whole
 from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, LIBRARIES
 
 LIBRARY = {"hostPath": "/usr/lib/libcuda.so.1", "containerPath": "/usr/lib/libcuda.so.1", "options": ["ro"]}
@@ -133,15 +132,3 @@ def test_what_broke_is_named_while_the_last_good_one_is_used() -> None:
     assert stale((SPEC,), CdiEnvironment(made=frozenset({"GPU-a", "GPU-b"}))) == ""
     lacking = CdiEnvironment(toolkit_libraries=True, kept=True, made_problem="nvidia-ctk is not in the agent's image")
     assert "lacks some of these devices" in stale((SPEC,), lacking)
-
-
-def test_what_has_no_libraries_is_withheld_and_stays_listed_where_the_kubelet_knows_it() -> None:
-    ids = tuple(SchedulableId(id=each, device_id=each, healthy=True) for each in ("GPU-a", "GPU-b"))
-    plan = Plan(resources=(OfferedResource(name="nvidia.com/gpu", ids=ids),))
-
-    def health(now: Plan) -> list[bool]:
-        return [each.healthy for each in now.resources[0].ids]
-
-    assert health(withheld(plan, {"GPU-a"}, None)) == [True, False]
-    assert health(withheld(plan, set(), plan)) == [False, False]
-    assert health(withheld(plan, set(), None)) == []

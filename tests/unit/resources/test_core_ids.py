@@ -11,11 +11,12 @@ from nodedevices_plugin.model import AllocationError, Grant, OfferedResource, Pl
 from nodedevices_plugin.resources import ids as id_form
 from nodedevices_plugin.resources.containers import edits, node_containers
 from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan, refresh_health
+from nodedevices_plugin.resources.plan import PlanSettings, shape_of
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import build
 from nodedevices_probe.protocol import DeviceFact, Link
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
+from support.plans import gated, make_plan
 
 GPU, CORES, MEMORY = "nvidia.com/gpu", "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 
@@ -74,7 +75,7 @@ def test_a_node_of_which_nothing_is_shared_gives_its_gpus_under_the_same_name() 
 def test_a_failed_gpu_takes_its_own_hundred_and_no_count() -> None:
     resource = cores(*cards(3), broken=frozenset({gpu_id(0), gpu_id(1)}))
     assert {each.id for each in resource.ids if not each.healthy} == set(of(1))
-    kept = refresh_health(Plan(resources=(resource,)), inventory_of(*cards(1)), healthy(*cards(1))).resources[0]
+    kept = gated(shape_of(Plan(resources=(resource,))), inventory_of(*cards(1)), healthy(*cards(1))).resources[0]
     assert {each.id for each in kept.ids if each.healthy} == set(counted(*range(100)))
 
 

@@ -17,7 +17,7 @@ from nodedevices_api.sections import Injection, Partitions, SharedResource, Shar
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Mount, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.resources.containers import node_containers
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.effective import resolve
 from nodedevices_plugin.settings.file import parse as parse_file
@@ -29,6 +29,7 @@ from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.offers import allocate
+from support.plans import make_plan
 
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 BY_DIRECTORY = Injection(device_list_strategies=("driver-directory",))
@@ -112,7 +113,7 @@ def test_several_shares_by_mps_are_as_many_parts_by_the_gpus_numbers_in_the_cont
     resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing="mps", replicas=4)
     memory = {"a": 8000 * MIB, "b": 4000 * MIB, "c": 400 * MIB}
     shares = [
-        SchedulableId(id=f"{device}::{replica}", device_id=device, replica=replica, healthy=True)
+        SchedulableId(id=f"{device}::{replica}", device_id=device, replica=replica)
         for device, replica in (("c", 0), ("a", 1), ("a", 2))
     ]
     assert driver_directory.mps_limits(resource, shares, memory) == {
@@ -123,17 +124,14 @@ def test_several_shares_by_mps_are_as_many_parts_by_the_gpus_numbers_in_the_cont
 
 def test_a_gpu_that_does_not_say_its_memory_has_no_limit_of_it() -> None:
     resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing="mps", replicas=4)
-    share = SchedulableId(id="a::0", device_id="a", replica=0, healthy=True)
+    share = SchedulableId(id="a::0", device_id="a", replica=0)
     assert driver_directory.mps_limits(resource, [share], {"a": 0}) == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
 
 
 @given(st.integers(2, 48), st.integers(1, 48), st.integers(0, 1 << 40))
 def test_limits_of_mps_are_never_more_than_the_gpu(replicas: int, count: int, memory: int) -> None:
     resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing="mps", replicas=replicas)
-    shares = [
-        SchedulableId(id=f"a::{each}", device_id="a", replica=each, healthy=True)
-        for each in range(min(count, replicas))
-    ]
+    shares = [SchedulableId(id=f"a::{each}", device_id="a", replica=each) for each in range(min(count, replicas))]
     limits = driver_directory.mps_limits(resource, shares, {"a": memory})
     assert 0 < int(limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) <= 100
     limit = limits.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=0M")

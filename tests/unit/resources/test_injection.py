@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.sections import Injection, Partitions, SharedResource, Sharing
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Mount, OfferedResource
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.offers import allocate
+from support.plans import make_plan
 
 CONTEXT = InjectionContext()
 
@@ -65,13 +66,9 @@ def test_a_whole_gpu_and_an_unknown_share_are_no_ids_of_a_shared_resource(each: 
         allocate(offered(replicas=2), [each], CONTEXT)
 
 
-def test_an_unhealthy_id_is_refused_with_where_to_look() -> None:
-    with pytest.raises(AllocationError, match=r"out of service; see `kubectl describe nodedevices`"):
+def test_an_id_that_was_blocked_since_is_refused_with_the_reason_and_where_to_look() -> None:
+    with pytest.raises(AllocationError, match=r"\(Cordoned: .*RMA\); see `kubectl describe nodedevices`"):
         allocate(offered(bad=1), [gpu_id(0), gpu_id(1)], CONTEXT)
-
-
-def test_an_unhealthy_id_may_be_granted_where_that_is_wanted() -> None:
-    assert allocate(offered(bad=1), [gpu_id(1)], CONTEXT, refuse_unhealthy=False) == visible(gpu_id(1))
 
 
 def test_more_than_one_share_is_refused_where_the_policy_says_so() -> None:
@@ -298,12 +295,6 @@ def test_a_device_that_the_toolkits_own_cdi_spec_has_is_named_there_and_any_othe
         "nvidia.com/gpu=0",
         f"k8s.device-plugin.nvidia.com/gpu={gpu_id(1)}",
     )
-
-
-def test_a_device_that_left_has_no_index_and_no_nodes() -> None:
-    context = InjectionContext(device_id_strategy="index")
-    with pytest.raises(AllocationError, match=r"is no longer on this node\. Delete the pod"):
-        allocate(offered(bad=1), [gpu_id(1)], context, refuse_unhealthy=False)
 
 
 def test_the_context_comes_from_the_section() -> None:

@@ -10,13 +10,14 @@ from nodedevices_api.sections import Partitions, SharedResource, Sharing
 from nodedevices_plugin.model import Mount, OfferedResource, PlanError
 from nodedevices_plugin.resources.containers import NodeContainers, edits
 from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.helpers import helpers, run_by, silent
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of, partition
 from support.offers import allocate
+from support.plans import make_plan
 from support.sharing import answers
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"

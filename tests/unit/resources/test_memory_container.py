@@ -11,10 +11,11 @@ from nodedevices_api.sections import Injection, SharedResource, Sharing
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, OfferedResource
 from nodedevices_plugin.resources.containers import edits, node_containers
 from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.sharing.memory_container import refusal, to_setting
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, healthy, inventory_of
+from support.plans import make_plan
 
 GPU = "nvidia.com/gpu"
 L4 = gpu(0, memory_bytes=23034 * (1 << 20))

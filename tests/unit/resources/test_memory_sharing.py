@@ -13,12 +13,13 @@ from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import AllocationError, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.resources.containers import edits, node_containers
 from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import build
 from nodedevices_plugin.sharing.memory_variables import fraction
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
+from support.plans import make_plan
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
 L4 = 24 * GIB - 512 * (1 << 20)  # what a driver says of a card of 24 GB is less

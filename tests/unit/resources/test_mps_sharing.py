@@ -8,13 +8,14 @@ import pytest
 from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources, SharedResource, Sharing
 from nodedevices_plugin.model import Inventory, Mount, Plan
 from nodedevices_plugin.pipeline import inventory as stage
-from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanError, PlanSettings
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.helpers import helpers, silent, starting, withheld
+from nodedevices_plugin.sharing.helpers import helpers, silent, starting
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, START, gpu, gpu_id, healthy, inventory_of, partition, snapshot
 from support.offers import allocate
+from support.plans import make_plan
 from support.sharing import answers as said
 
 ROOT = "/run/nvidia/mps"
@@ -153,7 +154,6 @@ def test_without_mps_there_is_no_daemon() -> None:
     plan = make_plan(inventory_of(gpu(0)), {}, PlanSettings())
     assert helpers(plan, inventory_of(gpu(0))) == ()
     assert silent(plan, {}) == ""
-    assert withheld(plan, None, {}) == plan
 
 
 def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
@@ -163,7 +163,6 @@ def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
     assert silent(plan, said({("nvidia.com/gpu", 25): "does not answer"})).endswith("nvidia.com/gpu does not answer")
     answers = said({("nvidia.com/gpu", 25): ""})
     assert silent(plan, answers) == ""
-    assert withheld(plan, None, answers) == plan
 
 
 @pytest.mark.parametrize(
@@ -179,15 +178,6 @@ def test_a_daemon_that_is_merely_starting_is_distinguished_from_one_that_fails(
     answers: dict[tuple[str, int], str], only_starting: bool
 ) -> None:
     assert starting(clients(gpu(0), gpu(1)), said(answers)) is only_starting
-
-
-def test_what_the_kubelet_was_sent_stays_listed_and_what_it_was_not_is_not_registered() -> None:
-    plan = clients(gpu(0), gpu(1), devices=("1",), rename=True)
-    whole, shared = withheld(plan, plan, {}).resources
-    assert [each.healthy for each in whole.ids] == [True]
-    assert [each.healthy for each in shared.ids] == [False] * 4
-    whole, shared = withheld(plan, None, {}).resources
-    assert (len(whole.ids), len(shared.ids)) == (1, 0)
 
 
 def test_a_list_of_servers_that_a_client_made_up_is_bounded() -> None:

@@ -12,10 +12,11 @@ from nodedevices_operator.desired.capacity import amount
 from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.resources.nearness import near, nearest
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity
 from nodedevices_probe.protocol import DeviceFact, PcieNeighbour, PciePath
 from support.facts import gpu, gpu_id, healthy, inventory_of
+from support.plans import make_plan
 
 NEAR, USUAL = "example.com/gpu-with-nic", "nvidia.com/gpu"
 RULE = ResourceRule(match=DeviceMatch(vendor="nvidia", near="nic"), name=NEAR)

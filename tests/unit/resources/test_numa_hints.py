@@ -9,11 +9,12 @@ import pytest
 from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources, Sharing
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import snapshot
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.simulated.probe import ProfileSource
 from nodedevices_probe.simulated.profiles import MODELS
 from support.facts import healthy, inventory_of
+from support.plans import make_plan
 
 NAME = "example.com/device"
 

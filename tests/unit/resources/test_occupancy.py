@@ -18,10 +18,11 @@ from nodedevices_plugin.model import (
     RecentAllocate,
 )
 from nodedevices_plugin.pipeline.foreign import Names, held
-from nodedevices_plugin.resources.occupancy import Held, protect
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.occupancy import Held, held_otherwise
+from nodedevices_plugin.resources.plan import PlanSettings, make_shape
 from nodedevices_probe.nvidia import attributes as nvidia
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
+from support.plans import gated
 
 GPU, SHARED, LARGE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
 WHOLE = PlanSettings()
@@ -49,7 +50,9 @@ def protected(
 ) -> tuple[Plan, tuple[Held, ...]]:
     verdicts = healthy(*(each.fact for each in inventory.devices))
     taken = held(holdings(*pods), (), Names(inventory))
-    return protect(make_plan(inventory, verdicts, settings), taken, inventory, verdicts, names=(GPU, SHARED))
+    shape = make_shape(inventory, settings)
+    others = held_otherwise(shape, taken, inventory)
+    return gated(shape, inventory, verdicts, (GPU, SHARED), held=taken, held_otherwise=others), others
 
 
 def free(plan: Plan) -> set[str]:
@@ -61,8 +64,8 @@ def of(*ids: str) -> set[str]:
 
 
 def test_what_is_held_as_it_is_offered_changes_nothing() -> None:
-    plan, held_otherwise = protected(shared(2), (GPU, f"{gpu_id(0)}::1"))
-    assert held_otherwise == ()
+    plan, others = protected(shared(2), (GPU, f"{gpu_id(0)}::1"))
+    assert others == ()
     assert len(free(plan)) == 4
 
 
@@ -90,18 +93,16 @@ def test_devices_of_others_do_not_count() -> None:
 
 
 def test_a_gpu_that_was_cut_under_its_pod_keeps_its_mig_devices_back() -> None:
-    plan, held_otherwise = protected(MIXED, (GPU, gpu_id(1)), inventory=CUT)
-    assert [each.id for each in held_otherwise] == [gpu_id(1)]
+    plan, others = protected(MIXED, (GPU, gpu_id(1)), inventory=CUT)
+    assert [each.id for each in others] == [gpu_id(1)]
     assert free(plan) == of(gpu_id(0))
 
 
 def test_a_gpu_that_is_whole_again_is_kept_back_while_a_pod_holds_a_mig_device_of_it() -> None:
     left = replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
     left = replace(left, fact=replace(left.fact, extra=nvidia.attributes(mig_enabled=False), partitions=HALVES[:1]))
-    plan, held_otherwise = protected(
-        MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], left))
-    )
-    assert [each.id for each in held_otherwise] == [mig_id(1, 0)]
+    plan, others = protected(MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], left)))
+    assert [each.id for each in others] == [mig_id(1, 0)]
     assert free(plan) == of(gpu_id(0))
 
 
@@ -127,7 +128,7 @@ def test_an_id_that_is_no_longer_offered_is_shown_to_the_kubelet_only_when_its_d
     ill = replace(healthy(gpu(0))[gpu_id(0)], offered=False)
     verdicts = {**healthy(gpu(1)), gpu_id(0): ill}
     taken = held(holdings((GPU, gpu_id(0))), (), Names(PLAIN))
-    plan, _ = protect(make_plan(PLAIN, verdicts, shared(2)), taken, PLAIN, verdicts)
+    plan = gated(make_shape(PLAIN, shared(2)), PLAIN, verdicts, held=taken)
     assert shown(plan)[gpu_id(0)] == "Unhealthy"
 
 

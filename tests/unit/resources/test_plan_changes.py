@@ -12,8 +12,7 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     SchedulableId,
 )
-from nodedevices_plugin.resources.changes import decide_change, drained, not_listed
-from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.resources.changes import decide_change, not_listed
 from support.facts import START
 
 NOW = 1000.0
@@ -24,7 +23,7 @@ def plan(**resources: list[str]) -> Plan:
         resources=tuple(
             OfferedResource(
                 name=f"nvidia.com/{name}",
-                ids=tuple(SchedulableId(id=each, device_id=each.split("::")[0], healthy=True) for each in ids),
+                ids=tuple(SchedulableId(id=each, device_id=each.split("::")[0]) for each in ids),
             )
             for name, ids in resources.items()
         )
@@ -138,30 +137,3 @@ def test_of_several_resources_only_those_by_mps_are_waited_for() -> None:
         False,
         "the change of nvidia.com/gpu waits until these pods have ended: ml/train",
     )
-
-
-def test_while_a_change_waits_what_it_takes_away_goes_to_nobody_new() -> None:
-    in_use = [Held(resource="nvidia.com/gpu", id="GPU-0::0", device_id="GPU-0", replica=0)]
-    shown = {each.id: each.healthy for each in drained(BY_MPS, WHOLE, in_use).resources[0].ids}
-    assert shown == {"GPU-0::0": True, "GPU-0::1": False, "GPU-1::0": False, "GPU-1::1": False}
-    assert drained(BY_MPS, BY_MPS, ()) == BY_MPS
-    one_less = Plan(resources=(replace(BY_MPS.resources[0], ids=BY_MPS.resources[0].ids[:2]),))
-    assert [each.healthy for each in drained(BY_MPS, one_less, ()).resources[0].ids] == [True, True, False, False]
-
-
-def test_an_allocate_of_another_resource_is_not_waited_for() -> None:
-    other = recent("nic-0", age=1, resource="example.com/nic")
-    assert decide_change(WHOLE, SLICED, holdings(), (other,), whole=True).apply
-
-
-def test_a_listed_allocate_is_a_holder_like_any_other() -> None:
-    decision = decide_change(WHOLE, SLICED, holdings(holder()), (recent("GPU-0", age=1),), whole=True)
-    assert decision.waiting_for == (holder(),)
-
-
-def test_the_message_is_bounded_and_names_the_pods_once() -> None:
-    many = [holder(f"pod-{number}") for number in range(9)]
-    message = decide_change(WHOLE, SLICED, holdings(*many, *many), (), whole=True).message
-    assert message.endswith("ml/pod-0, ml/pod-1, ml/pod-2, ml/pod-3, ml/pod-4 and 4 more")
-    long = [holder("p" * 253) for _ in range(9)] + [holder("q" * 253 + str(number)) for number in range(9)]
-    assert len(decide_change(WHOLE, SLICED, holdings(*long), (), whole=True).message) <= 1024

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_plugin.model import AllocationError, OfferedResource
 from nodedevices_plugin.resources import topology
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.resources.preferred import prefer
 from nodedevices_plugin.resources.topology import Topology
 from nodedevices_probe.protocol import DeviceFact, Link, PcieNeighbour, PciePath
 from support.facts import gpu, gpu_id, healthy, inventory_of, silent_gpu
+from support.plans import make_plan
 
 # What NVIDIA's device plugin v0.20.0 answered on these machines (go-gpuallocator's best-effort policy).
 # Pairs of GPUs and their direct NVLinks; every other pair has none.

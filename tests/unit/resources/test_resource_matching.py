@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources
 from nodedevices_plugin.model import resource_names
-from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanError, PlanSettings
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of, mig_id, partition
+from support.plans import make_plan
 
 A100: dict[str, Any] = {"product_name": "NVIDIA A100-SXM4-40GB", "memory_bytes": 40 * GIB}
 

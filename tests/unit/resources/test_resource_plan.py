@@ -18,9 +18,10 @@ from nodedevices_api.sections import (
 )
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Plan, Verdict
 from nodedevices_plugin.pipeline import inventory as stage
-from nodedevices_plugin.resources.plan import PlanError, PlanSettings, make_plan, refresh_health
+from nodedevices_plugin.resources.plan import PlanError, PlanSettings, shape_of
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition, silent_gpu, snapshot
+from support.plans import gated, make_plan
 
 BAD = Verdict(state=HealthState.UNHEALTHY, reason="Xid79", message="", since=START, offered=False)
 
@@ -310,14 +311,14 @@ def test_what_a_pod_holds_of_a_gpu_that_left_mig_mode_stays_listed_as_unhealthy(
 # --- the plan that stays ----------------------------------------------------------------------------------------------
 def test_the_plan_in_effect_gets_the_health_of_now() -> None:
     current = plan(gpu(0), gpu(1), sharing=slices(2))
-    fresh = refresh_health(current, inventory_of(gpu(0)), healthy(gpu(0)))
+    fresh = gated(shape_of(current), inventory_of(gpu(0)), healthy(gpu(0)))
     assert [healthy for _, healthy in shown(fresh)["nvidia.com/gpu"]] == [True, True, False, False]
-    assert refresh_health(fresh, inventory_of(gpu(0), gpu(1)), healthy(gpu(0), gpu(1))) == current
+    assert gated(shape_of(fresh), inventory_of(gpu(0), gpu(1)), healthy(gpu(0), gpu(1))) == current
 
 
 def test_a_mig_device_that_is_no_longer_known_is_not_healthy() -> None:
     current = plan(cut(0, "1g.10gb", "1g.10gb"), partitions=Partitions(strategy="mixed"))
-    fresh = refresh_health(current, inventory_of(cut(0, "1g.10gb")), healthy(cut(0)))
+    fresh = gated(shape_of(current), inventory_of(cut(0, "1g.10gb")), healthy(cut(0)))
     assert shown(fresh) == {"nvidia.com/mig-1g.10gb": [(mig_id(0, 0), True), (mig_id(0, 1), False)]}
 
 

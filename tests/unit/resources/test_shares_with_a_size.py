@@ -11,10 +11,11 @@ from nodedevices_api.sections import Injection, SharedResource, Sharing
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource
 from nodedevices_plugin.resources.containers import edits, node_containers
 from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.plan import PlanSettings, make_plan
+from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.sharing import registry
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
+from support.plans import make_plan
 
 GPU = "nvidia.com/gpu"
 GPUS = tuple(gpu(number, memory_bytes=size * GIB) for number, size in enumerate((40, 80, 10)))

@@ -61,7 +61,7 @@ class NicContainers:
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """Raises AllocationError for what has left the node."""
-        granted = dict.fromkeys(each.partition_id or each.device_id for each in grant.ids)
+        granted = dict.fromkeys(each.part_id for each in grant.ids)
         if not granted:
             return ContainerEdits()
         facts = [self._fact(id_, grant.resource.name) for id_ in granted]

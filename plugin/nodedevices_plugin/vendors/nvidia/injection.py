@@ -136,11 +136,11 @@ def _name(each: SchedulableId, resource: OfferedResource, context: InjectionCont
     """What the runtime knows the device by."""
     if context.device_id_strategy == "index":
         return _handle(each, resource, context).index
-    return each.partition_id or each.device_id
+    return each.part_id
 
 
 def _handle(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> Handle:
-    handle = context.handles.get(each.partition_id or each.device_id)
+    handle = context.handles.get(each.part_id)
     if handle is None:  # granted though it left: only where unhealthy ids are not refused
         raise AllocationError(
             f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled again."
@@ -160,7 +160,7 @@ def _qualified(
 
 
 def _cdi_name(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
-    theirs = context.cdi_names.get(each.partition_id or each.device_id)
+    theirs = context.cdi_names.get(each.part_id)
     if theirs is not None:
         return f"{cdi.TOOLKIT_KIND}={theirs}"
     return qualified(cdi.VENDOR, "gpu", _name(each, resource, context))

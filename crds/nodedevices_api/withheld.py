@@ -1,0 +1,35 @@
+"""Why ids of a resource go to no new container: the reasons of `status.resources[].withheld`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+UNHEALTHY: Final = "Unhealthy"
+CORDONED: Final = "Cordoned"
+PROBE_REMOVED: Final = "ProbeRemoved"
+SAME_PLACE: Final = "SamePlace"
+HELD_IN_ANOTHER_SHAPE: Final = "HeldInAnotherShape"
+CHANGE_WAITS: Final = "ChangeWaits"
+HELPER_IN_USE: Final = "HelperInUse"
+HELPER_NOT_READY: Final = "HelperNotReady"
+NO_CDI_SPECIFICATION: Final = "NoCDISpecification"
+PODS_UNKNOWN: Final = "PodsUnknown"
+NO_FREE_CLIENTS: Final = "NoFreeClients"
+SERVED_BY_ANOTHER: Final = "ServedByAnother"
+EXCLUDED: Final = "Excluded"  # in status.summary.withheld alone: there are no ids
+
+MEANINGS: Final[Mapping[str, str]] = {
+    UNHEALTHY: "the device or partition is not fit for use; its health says why",
+    CORDONED: "a person took it out of service (spec.unschedulable)",
+    PROBE_REMOVED: "its probe is no longer configured, or it may be a device of such a probe",
+    SAME_PLACE: "another device has or had its place, and a pod may hold that one",
+    HELD_IN_ANOTHER_SHAPE: "pods hold the device under another resource or id",
+    CHANGE_WAITS: "a change of the configuration takes it away, and waits for pods",
+    HELPER_IN_USE: "a helper that is no longer wanted, such as an MPS daemon, keeps the device until its clients end",
+    HELPER_NOT_READY: "the helper that its shares need, such as an MPS daemon, is not ready",
+    NO_CDI_SPECIFICATION: "no CDI specification has the driver's libraries for it",
+    PODS_UNKNOWN: "it is not known which pods could request a share of its computing power",
+    NO_FREE_CLIENTS: "the device's helper serves as many containers as it can",
+    SERVED_BY_ANOTHER: "another device plugin serves the resource, and decides what is allocatable",
+}

@@ -1,0 +1,13 @@
+"""Gates: each reason why a new container may not get an id, in a file of its own, with one line in the registry.
+
+The shape of a plan (resources.plan) says which ids exist under which names; it follows from devices and configuration
+alone. A gate is given that shape and the facts of now, and says of an id whether it blocks it, and why. `apply` asks
+all of them, and its plan is what the kubelet is sent: an id that no gate blocks is Healthy.
+"""
+
+from __future__ import annotations
+
+from nodedevices_plugin.gates.apply import apply
+from nodedevices_plugin.gates.base import Facts, MissingLibraries, WaitingChange
+
+__all__ = ["Facts", "MissingLibraries", "WaitingChange", "apply"]

@@ -1,0 +1,83 @@
+"""The plan: the shape, and of each id whether a new container may get it.
+
+An id that the shape does not have stays with the plan as `retained` while a pod holds it. The kubelet is shown it only
+when its device is not fit for use: it goes on showing a dropped id as healthy in the pod's status, which is right as
+long as it is, and an id that it is not shown cannot go to the next pod when this one ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from nodedevices_plugin.gates.base import Check, Facts, Gate
+from nodedevices_plugin.gates.health import unfit
+from nodedevices_plugin.gates.registry import GATES
+from nodedevices_plugin.model import Blocked, InventoryDevice, Listing, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.resources.occupancy import not_in
+
+Devices = Mapping[str, InventoryDevice]
+
+
+def apply(shape: Plan, facts: Facts, *, ours: Collection[str] = (), gates: Sequence[Gate] = GATES) -> Plan:
+    """The plan of this shape. `ours`: resources that the kubelet has of us, beside those of the shape."""
+    checks = [check for gate in gates if (check := gate(shape, facts)) is not None]
+    devices = {device.fact.id: device for device in facts.inventory.devices}
+    retained = _retained(shape, facts, devices, {each.name for each in shape.resources}.union(ours))
+    if not checks and not retained:
+        return shape
+    resources = [_gated(each, checks, retained.pop(each.name, ()), facts, devices) for each in shape.resources] + [
+        OfferedResource(name=name, ids=(), retained=ids) for name, ids in retained.items()
+    ]
+    return Plan(resources=tuple(sorted(resources, key=lambda each: each.name)))
+
+
+def _gated(
+    resource: OfferedResource,
+    checks: Sequence[Check],
+    retained: tuple[SchedulableId, ...],
+    facts: Facts,
+    devices: Devices,
+) -> OfferedResource:
+    ids: list[SchedulableId] = []
+    kept: list[SchedulableId] = []
+    for each in resource.ids:
+        first: Blocked | None = None
+        listing = Listing.UNHEALTHY
+        for check in checks:
+            blocked = check(resource, each)
+            if blocked is not None:
+                first = first or blocked
+                listing = max(listing, blocked.listing)
+        if first is None:
+            ids.append(each)
+        elif listing is Listing.UNHEALTHY:
+            ids.append(replace(each, blocked=first))
+        elif listing is Listing.KEPT_FOR_HOLDER:
+            kept.append(_with_health(each, facts, devices))
+    return replace(resource, ids=tuple(ids), retained=(*retained, *kept))
+
+
+def _retained(
+    shape: Plan, facts: Facts, devices: Devices, ours: Collection[str]
+) -> dict[str, tuple[SchedulableId, ...]]:
+    """By resource of ours: the ids that pods hold and the shape does not have."""
+    found: dict[str, dict[str, SchedulableId]] = {}
+    for each in not_in(shape, facts.held):
+        device = devices.get(each.device_id)
+        if each.resource is None or each.resource not in ours or device is None:
+            continue
+        one = SchedulableId(
+            id=each.id,
+            device_id=each.device_id,
+            partition_id=each.partition_id,
+            replica=each.replica,
+            numa_node=device.fact.numa_node,
+        )
+        found.setdefault(each.resource, {})[each.id] = _with_health(one, facts, devices)
+    return {name: tuple(ids[id_] for id_ in sorted(ids)) for name, ids in sorted(found.items())}
+
+
+def _with_health(each: SchedulableId, facts: Facts, devices: Devices) -> SchedulableId:
+    """Only whether its device is fit for use: no new container gets it."""
+    return replace(each, blocked=unfit(devices.get(each.device_id), each.partition_id, facts.verdicts))

@@ -1,0 +1,74 @@
+"""What a gate is given, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from nodedevices_plugin.model import (
+    Blocked,
+    Cordon,
+    Holdings,
+    Inventory,
+    NodePods,
+    OfferedResource,
+    Plan,
+    RecentAllocate,
+    SchedulableId,
+    Verdict,
+)
+from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.sharing.base import Helper
+from nodedevices_plugin.sharing.helpers import Answers
+
+Check = Callable[[OfferedResource, SchedulableId], Blocked | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingChange:
+    """A change of the configuration that waits. `shape`: what it will offer; `waits_for`: pods, <namespace>/<pod>."""
+
+    shape: Plan
+    waits_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingLibraries:
+    """Devices of one vendor would come without the driver's libraries. `devices`: their ids; `elsewhere`: devices and
+    partitions that another CDI specification brings libraries for."""
+
+    why: str
+    devices: Set[str]
+    elsewhere: Set[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What gates decide by: the node as it is now, beside the shape."""
+
+    inventory: Inventory
+    verdicts: Mapping[str, Verdict]
+    cordons: Sequence[Cordon] = ()  # that hold now
+    removed_probes: Mapping[str, str] = field(default_factory=dict)  # device -> the probe that was taken away
+    places: Mapping[str, str] = field(default_factory=dict)  # device -> why its place is another's
+    held: Sequence[Held] = ()  # all ids of this node's devices that are held, or may be
+    held_otherwise: Sequence[Held] = ()  # those of them that the shape does not have (resources.occupancy)
+    holdings: Holdings
+    unlisted: Sequence[RecentAllocate] = ()  # Allocates that PodResources has not shown yet
+    change: WaitingChange | None = None
+    staying: Sequence[Helper] = ()  # helpers that are no longer wanted, and stay while their clients run
+    answers: Answers = field(default_factory=dict)  # of helpers
+    shown: Set[str] = frozenset()  # names of which the kubelet has been sent ids
+    libraries: Sequence[MissingLibraries] = ()
+    pods: NodePods = field(default_factory=NodePods)
+
+    def in_use(self) -> set[tuple[str | None, str]]:
+        """Resource and id of what is held, or may be."""
+        return {(each.resource, each.id) for each in self.held}
+
+
+class Gate(Protocol):
+    """One reason. Returns None where it blocks nothing of this shape now, which is the usual case and costs nothing."""
+
+    def __call__(self, shape: Plan, facts: Facts) -> Check | None: ...

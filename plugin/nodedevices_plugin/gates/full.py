@@ -1,0 +1,68 @@
+"""Devices whose helper serves no further container, whatever shares of them are free.
+
+A helper may take a bounded number of clients of each device (sharing.base.HelperKind), and where a container takes as
+many shares as it needs, that is no number of shares. The free shares of a device that has so many containers go to
+nobody until one of them ends. What is counted are containers that the kubelet lists or that were granted just now; two
+that are granted between two steps may be one too many, and a container with several processes is several clients: the
+helper refuses those itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from nodedevices_api.withheld import NO_FREE_CLIENTS
+
+from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.sharing.registry import helper_kind
+
+
+def counts_containers(plan: Plan) -> bool:
+    """Whether the next Allocate may have to be another one because of the last: devices take so many containers."""
+    return any(each.memory is not None and helper_kind(each) is not None for each in plan.resources)
+
+
+def full(shape: Plan, facts: Facts) -> Check | None:
+    found = {each.name: full_here for each in shape.resources if (full_here := _full(each, facts))}
+    if not found:
+        return None
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        if resource.name not in found:
+            return None
+        devices, held = found[resource.name]
+        return None if each.id in held else devices.get(each.device_id)
+
+    return check
+
+
+def _full(resource: OfferedResource, facts: Facts) -> tuple[dict[str, Blocked], set[str]] | None:
+    """Of a resource: devices that have all the containers that they can have, and the ids that are held."""
+    kind = helper_kind(resource)
+    if resource.memory is None or kind is None:
+        return None
+    unnamed = {(each.resource, each.ids) for each in facts.unlisted}
+    unnamed |= {(each.resource, each.ids) for each in facts.holdings.possible or ()}
+    device_of = {each.id: each.device_id for each in resource.ids}
+    containers: dict[str, set[Hashable]] = {}
+    held: set[str] = set()
+    listed: list[tuple[Hashable, str | None, tuple[str, ...]]] = [
+        ((each.namespace, each.pod, each.container), each.resource, each.ids) for each in facts.holdings.holders
+    ]
+    for who, name, ids_held in [*listed, *((each, *each) for each in unnamed)]:
+        for id_ in ids_held if name == resource.name else ():
+            held.add(id_)
+            if id_ in device_of:
+                containers.setdefault(device_of[id_], set()).add(who)
+    most = {
+        device.fact.id: kind.most_clients(device.fact)
+        for device in facts.inventory.devices
+        if device.fact.id in containers
+    }
+    devices = {
+        id_: Blocked(reason=NO_FREE_CLIENTS, message=f"{limit} containers use it, and its helper takes no more")
+        for id_, limit in most.items()
+        if limit is not None and len(containers[id_]) >= limit
+    }
+    return (devices, held) if devices else None

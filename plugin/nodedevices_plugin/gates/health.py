@@ -1,0 +1,70 @@
+"""Devices and partitions that are not fit for use: they stay listed, and the kubelet shows their pods that they are
+not healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodedevices_api.withheld import UNHEALTHY
+
+from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.model import Blocked, InventoryDevice, OfferedResource, Plan, SchedulableId, Verdict
+from nodedevices_plugin.model.health import HealthState
+
+UNKNOWN = "not reported by its probe yet"
+GONE = "no longer listed by its driver"
+
+
+def health(shape: Plan, facts: Facts) -> Check | None:
+    devices = {device.fact.id: device for device in facts.inventory.devices}
+    parts = {part.id for device in facts.inventory.devices for part in device.fact.partitions}
+    known = {"", *devices, *parts}
+    fit = all(_fit_in_all_parts(device, facts.verdicts) for device in facts.inventory.devices)
+    if fit and all(each.part_id in known for of in shape.resources for each in of.ids):
+        return None
+    found: dict[str, Blocked | None] = {"": None}  # an id that counts no device has no health
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        part = each.partition_id or each.device_id
+        if part not in found:
+            found[part] = unfit(devices.get(each.device_id), each.partition_id, facts.verdicts)
+        return found[part]
+
+    return check
+
+
+def unfit(device: InventoryDevice | None, partition_id: str | None, verdicts: Mapping[str, Verdict]) -> Blocked | None:
+    """Why this device, or this partition of it, is not to be allocated; None: it may be."""
+    if device is None:
+        return _blocked(GONE)
+    verdict = verdicts.get(device.fact.id)
+    if verdict is None:
+        return _blocked(UNKNOWN)
+    if not verdict.offered:
+        return _blocked(_said(verdict))
+    if not device.present:
+        return _blocked(GONE)
+    if partition_id is None:
+        return None
+    listed = any(part.id == partition_id for part in device.fact.partitions)
+    if not listed or partition_id in device.departed_partitions:
+        return _blocked(GONE)
+    own = verdicts.get(partition_id)
+    return _blocked(_said(own)) if own is not None and not own.offered else None
+
+
+def _fit_in_all_parts(device: InventoryDevice, verdicts: Mapping[str, Verdict]) -> bool:
+    whole = verdicts.get(device.fact.id)
+    if not device.present or device.departed_partitions or whole is None or not whole.offered:
+        return False
+    parts = (verdicts.get(part.id) for part in device.fact.partitions)
+    return all(each is None or each.offered for each in parts)
+
+
+def _said(verdict: Verdict) -> str:
+    """The reason alone: what is known beside it is in the device's own `health`, and may change by the minute."""
+    return verdict.reason or (UNKNOWN if verdict.state is HealthState.UNKNOWN else str(verdict.state))
+
+
+def _blocked(message: str) -> Blocked:
+    return Blocked(reason=UNHEALTHY, message=message)

@@ -1,0 +1,48 @@
+"""Shares that need a helper (sharing.base): one that is not ready, and devices that another keeps to itself."""
+
+from __future__ import annotations
+
+from nodedevices_api.withheld import HELPER_IN_USE, HELPER_NOT_READY
+
+from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.model import Blocked, Listing, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.sharing.helpers import described, exclusive_devices, not_ready
+
+
+def helper_not_ready(shape: Plan, facts: Facts) -> Check | None:
+    """What the kubelet has been shown stays listed: it goes on showing an id that is dropped as healthy to the pods
+    that have it. What it has not been shown is not registered before the helper is ready."""
+    blocked = {
+        each.name: Blocked(
+            reason=HELPER_NOT_READY,
+            message=why,
+            listing=Listing.UNHEALTHY if each.name in facts.shown else Listing.NOT_LISTED,
+        )
+        for each in shape.resources
+        if (why := not_ready(each, facts.answers))
+    }
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        return blocked.get(resource.name)
+
+    return check if blocked else None
+
+
+def helper_in_use(shape: Plan, facts: Facts) -> Check | None:
+    """A helper whose clients run goes on though it is not wanted any more, and lets nobody else use its devices. The
+    ids that its clients hold are kept, and are not for the next pod."""
+    devices = exclusive_devices(facts.staying)
+    if not devices:
+        return None
+    in_use = facts.in_use()
+    pods = tuple(dict.fromkeys(each.holder for each in facts.held if each.device_id in devices and each.holder))
+    message = described(facts.staying)
+    theirs = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods)
+    kept = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods, listing=Listing.KEPT_FOR_HOLDER)
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        if each.device_id not in devices:
+            return None
+        return kept if (resource.name, each.id) in in_use else theirs
+
+    return check

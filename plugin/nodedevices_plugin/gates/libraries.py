@@ -1,0 +1,33 @@
+"""Devices that containers would get by a CDI name without the driver's libraries (vendors.cdi_libraries)."""
+
+from __future__ import annotations
+
+from nodedevices_api.withheld import NO_CDI_SPECIFICATION
+
+from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.model import Blocked, Listing, OfferedResource, Plan, SchedulableId
+
+
+def libraries(shape: Plan, facts: Facts) -> Check | None:
+    """What the kubelet has not been shown, and has no id that could be used, is not registered."""
+    if not facts.libraries:
+        return None
+    unshown = {
+        resource.name
+        for resource in shape.resources
+        if resource.name not in facts.shown and all(_why(each, facts) for each in resource.ids)
+    }
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        why = _why(each, facts)
+        listing = Listing.NOT_LISTED if resource.name in unshown else Listing.UNHEALTHY
+        return Blocked(reason=NO_CDI_SPECIFICATION, message=why, listing=listing) if why else None
+
+    return check
+
+
+def _why(each: SchedulableId, facts: Facts) -> str:
+    for missing in facts.libraries:
+        if (each.device_id in missing.devices or not each.device_id) and each.part_id not in missing.elsewhere:
+            return missing.why
+    return ""

@@ -1,0 +1,36 @@
+"""Which ids of a resource are not reported to the kubelet as Healthy, and why: for the report and the metrics. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodedevices_api.withheld import MEANINGS, SERVED_BY_ANOTHER
+
+from nodedevices_plugin.model import Blocked, OfferedResource, SchedulableId
+
+_ORDER = {reason: number for number, reason in enumerate(MEANINGS)}
+_SERVED_BY_ANOTHER = Blocked(reason=SERVED_BY_ANOTHER, message="another device plugin serves this resource")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withheld:
+    """The ids that one reason withholds, with each id's own words."""
+
+    reason: str
+    ids: tuple[tuple[SchedulableId, Blocked], ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+
+def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
+    """By reason, in the order of the reference. With those that are Healthy they are all ids of the resource. `mine`:
+    it is this agent that the kubelet has it from."""
+    found: dict[str, list[tuple[SchedulableId, Blocked]]] = {}
+    for each in resource.ids:
+        blocked = each.blocked if mine else _SERVED_BY_ANOTHER
+        if blocked is not None:
+            found.setdefault(blocked.reason, []).append((each, blocked))
+    order = sorted(found, key=lambda reason: _ORDER.get(reason, len(_ORDER)))
+    return tuple(Withheld(reason=reason, ids=tuple(found[reason])) for reason in order)

@@ -1,0 +1,213 @@
+"""Each gate: what it blocks, why, and in which form the kubelet is shown it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from nodedevices_api import withheld as reasons
+from nodedevices_plugin.gates import Facts, MissingLibraries, WaitingChange, apply
+from nodedevices_plugin.gates.registry import GATES
+from nodedevices_plugin.model import (
+    Blocked,
+    Cordon,
+    HealthState,
+    Holder,
+    HoldersState,
+    Holdings,
+    Listing,
+    MemoryShares,
+    NodePod,
+    NodePods,
+    OfferedResource,
+    Plan,
+    SchedulableId,
+    Verdict,
+)
+from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.sharing import mps
+from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
+from support.plans import gated
+from support.sharing import answers
+
+GPU = "nvidia.com/gpu"
+BOTH = inventory_of(gpu(0), gpu(1))
+WELL = healthy(gpu(0), gpu(1))
+
+
+def whole(*numbers: int) -> Plan:
+    ids = tuple(SchedulableId(id=gpu_id(n), device_id=gpu_id(n)) for n in numbers)
+    return Plan(resources=(OfferedResource(name=GPU, ids=ids),))
+
+
+def shares(*numbers: int, replicas: int = 2, sharing: str = "timeSlicing", cores: bool = False) -> Plan:
+    ids = tuple(
+        SchedulableId(id=f"{gpu_id(n)}::{replica}", device_id=gpu_id(n), replica=replica)
+        for n in numbers
+        for replica in range(replicas)
+    )
+    resource = OfferedResource(name=GPU, ids=ids, sharing=sharing, replicas=replicas, cores=cores)
+    return Plan(resources=(resource,))
+
+
+def held(id_: str, number: int, *, resource: str = GPU, pod: str = "ml/train") -> Held:
+    return Held(resource=resource, id=id_, device_id=gpu_id(number), holder=pod)
+
+
+def why(plan: Plan) -> dict[str, str]:
+    """Of each listed id the reason; "" where a new container can get it."""
+    return {each.id: each.blocked.reason if each.blocked else "" for of in plan.resources for each in of.ids}
+
+
+def said(plan: Plan, id_: str) -> Blocked:
+    [found] = [each.blocked for of in plan.resources for each in of.ids if each.id == id_]
+    assert found is not None
+    return found
+
+
+def test_where_nothing_is_in_the_way_the_plan_is_the_shape_itself() -> None:
+    shape = whole(0, 1)
+    assert gated(shape, BOTH, WELL) is shape
+
+
+def test_a_device_at_fault_is_blocked_with_its_health_reason() -> None:
+    bad = Verdict(state=HealthState.UNHEALTHY, reason="Xid79", message="long story", since=START, offered=False)
+    plan = gated(whole(0, 1), BOTH, {**WELL, gpu_id(1): bad})
+    assert why(plan) == {gpu_id(0): "", gpu_id(1): reasons.UNHEALTHY}
+    assert said(plan, gpu_id(1)).message == "Xid79"
+
+
+def test_a_partition_at_fault_leaves_its_neighbours() -> None:
+    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
+    ids = tuple(SchedulableId(id=mig_id(0, n), device_id=gpu_id(0), partition_id=mig_id(0, n)) for n in range(2))
+    bad = Verdict(state=HealthState.UNHEALTHY, reason="Xid43", message="", since=START, offered=False)
+    shape = Plan(resources=(OfferedResource(name=GPU, ids=ids),))
+    plan = gated(shape, inventory_of(cut), {**healthy(cut), mig_id(0, 1): bad})
+    assert why(plan) == {mig_id(0, 0): "", mig_id(0, 1): reasons.UNHEALTHY}
+
+
+def test_what_a_person_took_out_of_service_says_by_whom_until_when_and_why() -> None:
+    cordon = Cordon(id=gpu_id(0), reason="RMA 4711", by="jane", until=datetime(2026, 12, 1, 8, tzinfo=UTC))
+    plan = gated(whole(0, 1), BOTH, WELL, cordons=(cordon,))
+    assert said(plan, gpu_id(0)) == Blocked(
+        reason=reasons.CORDONED,
+        message="taken out of service by jane until 2026-12-01T08:00:00Z: RMA 4711",
+    )
+
+
+def test_devices_of_a_probe_that_was_taken_away_and_in_anothers_place_are_blocked_in_its_words() -> None:
+    plan = gated(whole(0, 1), BOTH, WELL, removed_probes={gpu_id(0): "it went"}, places={gpu_id(1): "GPU-9 was here"})
+    assert why(plan) == {gpu_id(0): reasons.PROBE_REMOVED, gpu_id(1): reasons.SAME_PLACE}
+    assert said(plan, gpu_id(1)).message == "GPU-9 was here"
+
+
+def test_shares_of_a_gpu_that_a_pod_holds_whole_wait_for_that_pod() -> None:
+    taken = (held(gpu_id(0), 0),)
+    plan = gated(shares(0, 1), BOTH, WELL, held=taken, held_otherwise=taken)
+    assert why(plan) == {
+        f"{gpu_id(0)}::0": reasons.HELD_IN_ANOTHER_SHAPE,
+        f"{gpu_id(0)}::1": reasons.HELD_IN_ANOTHER_SHAPE,
+        f"{gpu_id(1)}::0": "",
+        f"{gpu_id(1)}::1": "",
+    }
+    assert said(plan, f"{gpu_id(0)}::0").waits_for == ("ml/train",)
+    assert [each.id for each in plan.resources[0].retained] == [gpu_id(0)], "for the pod that has it"
+
+
+def test_what_a_waiting_change_takes_away_goes_to_nobody_new_and_says_whom_it_waits_for() -> None:
+    change = WaitingChange(shape=whole(0), waits_for=("ml/train",))
+    plan = gated(whole(0, 1), BOTH, WELL, change=change)
+    assert why(plan) == {gpu_id(0): "", gpu_id(1): reasons.CHANGE_WAITS}
+    assert said(plan, gpu_id(1)).waits_for == ("ml/train",)
+    assert gated(whole(0, 1), BOTH, WELL, change=change, held=(held(gpu_id(1), 1),)) == whole(0, 1), "it is held"
+
+
+@pytest.mark.parametrize(("shown", "listed"), [(frozenset({GPU}), 4), (frozenset(), 0)])
+def test_shares_whose_daemon_is_not_ready_stay_listed_only_where_the_kubelet_knows_them(
+    shown: frozenset[str], listed: int
+) -> None:
+    plan = gated(shares(0, 1, sharing="mps"), BOTH, WELL, shown=shown)
+    assert list(why(plan).values()) == [reasons.HELPER_NOT_READY] * listed
+    ready = gated(shares(0, 1, sharing="mps"), BOTH, WELL, answers=answers({(GPU, 50): ""}))
+    assert set(why(ready).values()) == {""}
+
+
+def test_devices_of_a_daemon_that_stays_are_its_clients_alone() -> None:
+    shape = shares(0, 1)
+    [resource] = shares(0, sharing="mps").resources
+    daemon = mps.DaemonKind().wanted(resource, BOTH)
+    mine = replace(held(f"{gpu_id(0)}::0", 0), replica=0)
+    plan = gated(shape, BOTH, WELL, staying=(daemon,), held=(mine,))
+    assert why(plan) == {f"{gpu_id(0)}::1": reasons.HELPER_IN_USE, f"{gpu_id(1)}::0": "", f"{gpu_id(1)}::1": ""}
+    assert said(plan, f"{gpu_id(0)}::1").waits_for == ("ml/train",)
+    assert [each.id for each in plan.resources[0].retained] == [f"{gpu_id(0)}::0"]
+
+
+def test_a_device_with_all_the_clients_that_its_daemon_takes_gives_no_more_shares() -> None:
+    """Before Volta a daemon takes 16 clients of a device (NVIDIA's MPS documentation)."""
+    old = gpu(0, compute_capability="6.1")
+    shape = shares(0, 1, replicas=20, sharing="mps")
+    memory = MemoryShares(unit_bytes=1, devices={})
+    shape = Plan(resources=tuple(replace(each, memory=memory) for each in shape.resources))
+    holders = tuple(
+        Holder(namespace="ml", pod=f"p{n}", container="main", resource=GPU, ids=(f"{gpu_id(0)}::{n}",), since=START)
+        for n in range(16)
+    )
+    known = Holdings(state=HoldersState.SYNCED, taken=1.0, holders=holders)
+    ready = answers({mps.DaemonKind().key(shape.resources[0]): ""})
+    plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=known, answers=ready)
+    blocked = [id_ for id_, reason in why(plan).items() if reason == reasons.NO_FREE_CLIENTS]
+    assert blocked == [f"{gpu_id(0)}::{n}" for n in range(16, 20)]
+
+
+def test_devices_without_the_drivers_libraries_are_not_registered_at_first() -> None:
+    missing = MissingLibraries(why="no CDI specification", devices=frozenset({gpu_id(0), gpu_id(1)}))
+    assert why(gated(whole(0, 1), BOTH, WELL, libraries=(missing,))) == {}
+    shown = gated(whole(0, 1), BOTH, WELL, libraries=(missing,), shown=frozenset({GPU}))
+    assert set(why(shown).values()) == {reasons.NO_CDI_SPECIFICATION}
+    one = replace(missing, elsewhere=frozenset({gpu_id(0)}))
+    assert list(why(gated(whole(0, 1), BOTH, WELL, libraries=(one,))).values()) == ["", reasons.NO_CDI_SPECIFICATION]
+
+
+def test_shares_of_computing_power_wait_until_the_pods_are_known_but_for_those_that_are_held() -> None:
+    taken = (replace(held(f"{gpu_id(0)}::0", 0), replica=0),)
+    unknown = NodePods(problem="pods is forbidden")
+    plan = gated(shares(0, cores=True), BOTH, WELL, pods=unknown, held=taken)
+    assert why(plan) == {f"{gpu_id(0)}::0": "", f"{gpu_id(0)}::1": reasons.PODS_UNKNOWN}
+    known = NodePods(pods=(NodePod(uid="1", namespace="ml", name="train"),))
+    assert set(why(gated(shares(0, cores=True), BOTH, WELL, pods=known)).values()) == {""}
+
+
+# --- several ---------------------------------------------------------------------------------------------------------
+def test_of_several_gates_the_first_says_why_and_the_last_form_of_listing_counts() -> None:
+    def gate(reason: str, listing: Listing = Listing.UNHEALTHY) -> object:
+        return lambda shape, facts: lambda resource, each: Blocked(reason=reason, message="", listing=listing)
+
+    def after(*gates: object) -> OfferedResource:
+        facts = Facts(inventory=BOTH, verdicts=WELL, holdings=Holdings(state=HoldersState.SYNCED))
+        return apply(whole(0), facts, gates=gates).resources[0]  # type: ignore[arg-type]
+
+    [listed] = after(gate("First"), gate("Second")).ids
+    assert listed.blocked is not None
+    assert listed.blocked.reason == "First"
+    assert after(gate("First"), gate("Second", Listing.NOT_LISTED)) == OfferedResource(name=GPU, ids=())
+    kept = after(gate("First", Listing.NOT_LISTED), gate("Second", Listing.KEPT_FOR_HOLDER))
+    assert (kept.ids, [(each.id, each.healthy) for each in kept.retained]) == ((), [(gpu_id(0), True)])
+
+
+def test_the_gates_are_asked_in_this_order() -> None:
+    """What is wrong with the device comes first, then what people and pods keep it for, then what shares need."""
+    assert [gate.__name__ for gate in GATES] == [  # type: ignore[attr-defined]
+        "health",
+        "cordon",
+        "removed_probe",
+        "place",
+        "held_otherwise",
+        "waiting_change",
+        "helper_in_use",
+        "helper_not_ready",
+        "libraries",
+        "pods_unknown",
+        "full",
+    ]
