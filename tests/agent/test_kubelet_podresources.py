@@ -17,7 +17,6 @@ from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import (
     Listed,
     PodResourcesClient,
-    dra_device,
     listed,
     track,
     wanted_after_allocate,
@@ -125,17 +124,6 @@ def test_a_dra_claim_is_a_holder_with_its_claim() -> None:
     [held] = listed(api.ListPodResourcesResponse(pod_resources=[pod_with(container)]))
     assert (held.resource, held.claim) == (None, "ml/train-0-gpus")
     assert held.ids == ("gpu.nvidia.com/node-a/gpu-1", "gpu.nvidia.com/node-a/gpu-3")
-    assert dra_device(held.ids[1]).device == "gpu-3"
-
-
-def test_a_pool_with_slashes_is_taken_apart_correctly() -> None:
-    assert dra_device("gpu.nvidia.com/racks.example/a7/gpu-0") == ("gpu.nvidia.com", "racks.example/a7", "gpu-0")
-
-
-@pytest.mark.parametrize("wrong", ["", "GPU-0", "driver/device", "/pool/device", "driver//device", "driver/pool/"])
-def test_another_kind_of_id_is_no_dra_device(wrong: str) -> None:
-    with pytest.raises(ValueError, match="is not <driver>/<pool>/<device>"):
-        dra_device(wrong)
 
 
 def test_entries_that_say_nothing_are_left_out() -> None:

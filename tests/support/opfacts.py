@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nodedevices_api.sections import Labels
+from nodedevices_operator.desired.labels import plan_labels
+from nodedevices_operator.desired.vendors.registry import VENDORS
 from nodedevices_operator.records.objects import (
     NodeDevicesRecord,
     NodeRecord,
@@ -104,6 +107,12 @@ def raw_node(
 
 def node(capacity: Mapping[str, Any] | None = None, **more: Any) -> NodeRecord:
     return node_record(raw_node(capacity, **more))
+
+
+def feature_labels(record: NodeDevicesRecord) -> dict[str, str]:
+    """What a Node that has no labels yet is to show of the devices, without timestamps."""
+    values = plan_labels(Labels(feature_discovery=True), record, node(), now=0).values
+    return {key: value for key, value in values.items() if key not in {vendor.timestamp for vendor in VENDORS}}
 
 
 def raw_pod(name: str = "trainer", **status: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import Partitions, Sharing
-from nodedevices_operator.desired.labels import feature_labels
 from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory
 from nodedevices_plugin.pipeline import inventory
@@ -16,6 +15,7 @@ from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.simulated.file import parse
 from support.facts import START, healthy, snapshot
+from support.opfacts import feature_labels
 from support.plans import make_plan
 
 EIGHT = "profile: h100 x 8"

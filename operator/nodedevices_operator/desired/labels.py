@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
 
-from nodedevices_operator.desired.vendors import registry
 from nodedevices_operator.desired.vendors.port import VendorLabels
+from nodedevices_operator.desired.vendors.registry import VENDORS
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 NAMED = 5  # keys in a message
@@ -41,10 +41,10 @@ def plan_labels(
     node: NodeRecord,
     *,
     now: int,
-    vendors: Sequence[VendorLabels] | None = None,
+    vendors: Sequence[VendorLabels] = VENDORS,
 ) -> LabelPlan:
-    """What the Node shall show of us. `now`: seconds since 1970, for timestamps. `vendors`: None for the registered."""
-    sources = (registry.vendors() if vendors is None else vendors) if section.feature_discovery else ()
+    """What the Node shall show of us. `now`: seconds since 1970, for timestamps."""
+    sources = vendors if section.feature_discovery else ()
     described = [(vendor, labels) for vendor in sources if (labels := _labels(vendor, record))]
     wanted = {key: value for _, labels in described for key, value in labels.items()} | dict(section.extra)
     conflicts = [
@@ -58,11 +58,6 @@ def plan_labels(
     more = f" and {len(conflicts) - NAMED} more" if len(conflicts) > NAMED else ""
     message = f"another owner has {listed}{more}; remove the label from the Node, or from whatever sets it"
     return LabelPlan(values, "False", names.CONFLICT, message)
-
-
-def feature_labels(record: NodeDevicesRecord) -> dict[str, str]:
-    """All vendors' labels, without timestamps."""
-    return {key: value for vendor in registry.vendors() for key, value in _labels(vendor, record).items()}
 
 
 def _labels(vendor: VendorLabels, record: NodeDevicesRecord) -> dict[str, str]:

@@ -24,8 +24,7 @@ Where another plugin serves the kubelet (`with_offers`), GetAllocatableResources
 longer offered in the first answer has every pod that got it in the second.
 
 A DRA device's id here is "<driver>/<pool>/<device>", for example "gpu.nvidia.com/node-a/gpu-3". A pool's name may hold
-slashes, a driver's and a device's may not, so `dra_device` takes the first and the last one apart. The claim is
-"<namespace>/<name>".
+slashes, a driver's and a device's may not. The claim is "<namespace>/<name>".
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
 
 import grpc.aio
 import structlog
@@ -75,21 +73,6 @@ class Listed:
     resource: str | None
     claim: str | None
     ids: tuple[str, ...]
-
-
-class DraDevice(NamedTuple):
-    driver: str
-    pool: str
-    device: str
-
-
-def dra_device(id_: str) -> DraDevice:
-    """The parts of a DRA holder's id. Raises ValueError for another kind of id."""
-    driver, _, rest = id_.partition("/")
-    pool, _, device = rest.rpartition("/")
-    if not (driver and pool and device):
-        raise ValueError(f"{id_!r} is not <driver>/<pool>/<device>")
-    return DraDevice(driver, pool, device)
 
 
 def listed(response: api.ListPodResourcesResponse) -> tuple[Listed, ...]:

@@ -38,7 +38,6 @@ class KfdNode:
     compute_units: int
     gfx: str  # gfx942
     memory_bytes: int
-    unique_id: int
     xgmi: frozenset[int] = frozenset()  # nodes with a direct link; of a GPU that is cut its first partition's
 
 
@@ -70,7 +69,6 @@ def _node(roots: Roots, number: int) -> KfdNode | None:
         compute_units=simds // max(said.get("simd_per_cu", 0), 1),
         gfx=gfx_name(said.get("gfx_target_version", 0)),
         memory_bytes=_memory(roots, number) or max(said.get("local_mem_size", 0), 0),
-        unique_id=said.get("unique_id", 0),
     )
 
 

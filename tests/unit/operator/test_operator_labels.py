@@ -9,10 +9,10 @@ import pytest
 from nodedevices_api.sections import Labels, Sections
 from nodedevices_operator.concerns.labels import MOST_WRITES, WINDOW_SECONDS, LabelsConcern
 from nodedevices_operator.concerns.port import Shown
-from nodedevices_operator.desired.labels import LabelPlan, feature_labels, plan_labels
+from nodedevices_operator.desired.labels import LabelPlan, plan_labels
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
 from support.concerns import Result, run, tools
-from support.opfacts import device, health, record
+from support.opfacts import device, feature_labels, health, record
 
 H100 = "NVIDIA H100 80GB HBM3"
 MIB = 1 << 20

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from nodedevices_api.sections import Labels
-from nodedevices_operator.desired.labels import plan_labels
-from nodedevices_operator.desired.vendors import registry
+from nodedevices_operator.desired.labels import LabelPlan, plan_labels
+from nodedevices_operator.desired.vendors.registry import VENDORS
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
 from support.acme_labels import AcmeLabels
 from support.opfacts import device, record
@@ -21,13 +19,6 @@ ACME = {
     "acme.com/fpga.shell": "x4",
     "acme.com/region.luts": "4096",
 }
-
-
-@pytest.fixture
-def acme() -> Iterator[None]:
-    take_back = registry.add(AcmeLabels())
-    yield
-    take_back()
 
 
 def gpu(index: int) -> dict[str, Any]:
@@ -53,9 +44,12 @@ def node(labels: dict[str, str] | None = None, *, ours: bool = True) -> NodeReco
     return node_record({"metadata": metadata})
 
 
-@pytest.mark.usefixtures("acme")
+def planned(item: NodeDevicesRecord, shown: NodeRecord, *, now: int) -> LabelPlan:
+    return plan_labels(ON, item, shown, now=now, vendors=(*VENDORS, AcmeLabels()))
+
+
 def test_both_vendors_labels_stand_side_by_side_and_neither_writes_the_others() -> None:
-    values = plan_labels(ON, node_devices(gpu(0), fpga(1), fpga(2)), node(), now=7).values
+    values = planned(node_devices(gpu(0), fpga(1), fpga(2)), node(), now=7).values
     stamps = {"acme.com/changed": "7", "nvidia.com/gfd.timestamp": "7"}
     assert {key: value for key, value in values.items() if key.startswith("acme.com/")} == {
         **ACME,
@@ -65,25 +59,22 @@ def test_both_vendors_labels_stand_side_by_side_and_neither_writes_the_others() 
     assert {key: values[key] for key in stamps} == stamps
 
 
-@pytest.mark.usefixtures("acme")
 def test_a_node_without_gpus_has_its_labels_alone() -> None:
-    values = plan_labels(ON, node_devices(fpga(1), fpga(2)), node(), now=7).values
+    values = planned(node_devices(fpga(1), fpga(2)), node(), now=7).values
     assert values == ACME | {"acme.com/changed": "7"}
 
 
-@pytest.mark.usefixtures("acme")
 def test_the_timestamp_of_each_vendor_stays_until_a_label_changes() -> None:
-    first = plan_labels(ON, node_devices(gpu(0), fpga(1)), node(), now=7).values
-    again = plan_labels(ON, node_devices(gpu(0), fpga(1)), node(dict(first)), now=8)
+    first = planned(node_devices(gpu(0), fpga(1)), node(), now=7).values
+    again = planned(node_devices(gpu(0), fpga(1)), node(dict(first)), now=8)
     assert again.values == first
-    changed = plan_labels(ON, node_devices(gpu(0), fpga(1, lanes=8)), node(dict(first)), now=9).values
+    changed = planned(node_devices(gpu(0), fpga(1, lanes=8)), node(dict(first)), now=9).values
     assert changed["acme.com/changed"] == "9"
 
 
-@pytest.mark.usefixtures("acme")
 def test_its_label_of_another_owner_is_left_to_them() -> None:
     item = node_devices(fpga(1), fpga(2))
-    plan = plan_labels(ON, item, node({"acme.com/fpga.count": "1"}, ours=False), now=7)
+    plan = planned(item, node({"acme.com/fpga.count": "1"}, ours=False), now=7)
     assert plan.reason == "Conflict"
     assert "acme.com/fpga.count=1 (wanted: 2)" in plan.message
     assert "acme.com/fpga.count" not in plan.values

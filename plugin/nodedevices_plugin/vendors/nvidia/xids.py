@@ -1,10 +1,10 @@
 """What an XID number means: NVIDIA's catalogue as data, and what we make of it.
 
-Each row has the number, the driver's mnemonic, its meaning as text for people, NVIDIA's own "immediate action" and our
-class. A class decides the state; the state machine uses nothing else of a number, so a disagreement with NVIDIA, with
-another vendor's agent or with a site's experience is one cell here, or one of `health.rules` in a policy. A number that
-is not listed, or that the newest catalogue calls unused, is not harmless: older drivers emit some of them, and newer
-ones add more. It is reported (Degraded) and the device stays in service.
+The rows are in the order of NVIDIA's own "immediate action". Each has the number, the driver's mnemonic, its meaning as
+text for people, and our class. A class decides the state; the state machine uses nothing else of a number, so a
+disagreement with NVIDIA, with another vendor's agent or with a site's experience is one cell here, or one of
+`health.rules` in a policy. A number that is not listed, or that the newest catalogue calls unused, is not harmless:
+older drivers emit some of them, and newer ones add more. It is reported (Degraded) and the device stays in service.
 
 Source column:
   catalog   NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, "Immediate Action"), as of October 2025
@@ -28,7 +28,6 @@ class Xid:
     number: int
     mnemonic: str
     meaning: str
-    immediate: str  # NVIDIA's bucket, verbatim; "" where the catalogue has none
     effect: Effect
     action: str = "None"
     domain: str = "Device"
@@ -45,25 +44,25 @@ _FATAL = Effect.UNHEALTHY
 
 
 def _application(number: int, mnemonic: str, meaning: str, *, contained: bool = False) -> Xid:
-    return Xid(number, mnemonic, meaning, "RESTART_APP", _APP, "RestartApp", "Application", contained=contained)
+    return Xid(number, mnemonic, meaning, _APP, "RestartApp", "Application", contained=contained)
 
 
 def _counted(number: int, mnemonic: str, meaning: str) -> Xid:
-    return Xid(number, mnemonic, meaning, "IGNORE", _COUNT)
+    return Xid(number, mnemonic, meaning, _COUNT)
 
 
 def _reset(number: int, mnemonic: str, meaning: str) -> Xid:
-    return Xid(number, mnemonic, meaning, "RESET_GPU", _FATAL, "ResetDevice")
+    return Xid(number, mnemonic, meaning, _FATAL, "ResetDevice")
 
 
 def _nvlink5(number: int, unit: str) -> Xid:
     # NVML names neither unit nor severity of the message; the drivers that emit these answer field 230, which does.
     mnemonic, meaning = f"NVLINK_{unit}_ERROR", f"NVLink 5 {unit} error"
-    return Xid(number, mnemonic, meaning, "WORKFLOW_NVLINK5_ERR", _WAIT, "Inspect")
+    return Xid(number, mnemonic, meaning, _WAIT, "Inspect")
 
 
 def _unclassified(number: int, mnemonic: str, meaning: str) -> Xid:
-    return Xid(number, mnemonic, meaning, "", _SUSPECT, source="field")
+    return Xid(number, mnemonic, meaning, _SUSPECT, source="field")
 
 
 _ROWS: tuple[Xid, ...] = (
@@ -109,7 +108,6 @@ _ROWS: tuple[Xid, ...] = (
         43,
         "ROBUST_CHANNEL_RESETCHANNEL_VERIF_ERROR",
         "GPU stopped processing",
-        "IGNORE",
         _APP,
         "RestartApp",
         "Application",
@@ -132,7 +130,7 @@ _ROWS: tuple[Xid, ...] = (
     _counted(160, "CHANNEL_RETIREMENT_EVENT", "channel retirement"),
     _counted(161, "CHANNEL_RETIREMENT_FAILURE", "channel retirement failure"),
     # "Informational only regarding another Xid": the reading of field 230 says what it has changed to.
-    Xid(154, "GPU_RECOVERY_ACTION_CHANGED", "GPU recovery action changed", "XID_154", _COUNT),
+    Xid(154, "GPU_RECOVERY_ACTION_CHANGED", "GPU recovery action changed", _COUNT),
     # --- RESET_GPU ------------------------------------------------------------------------------------------------
     _reset(46, "ROBUST_CHANNEL_GPU_TIMEOUT_ERROR", "GPU stopped processing"),
     _reset(62, "PMU_HALT_ERROR", "internal micro-controller halt"),
@@ -154,25 +152,16 @@ _ROWS: tuple[Xid, ...] = (
         79,
         "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS",
         "GPU has fallen off the bus",
-        "RESTART_BM",
         _FATAL,
         "RebootNode",
         off_bus=True,
     ),
-    Xid(
-        151,
-        "ROBUST_CHANNEL_KEY_ROTATION_ERROR",
-        "key rotation error",
-        "RESTART_VM",
-        _FATAL,
-        "RebootNode",
-        domain="Node",
-    ),
+    Xid(151, "ROBUST_CHANNEL_KEY_ROTATION_ERROR", "key rotation error", _FATAL, "RebootNode", domain="Node"),
     # --- workflows: what they mean depends on what comes beside them ----------------------------------------------
     # Alone it follows a killed process; the fabric manager is not ours to restart.
-    Xid(45, "ROBUST_CHANNEL_PREEMPTIVE_REMOVAL", "preemptive cleanup after an earlier error", "WORKFLOW_XID_45", _WAIT),
-    Xid(48, "ROBUST_CHANNEL_GPU_ECC_DBE", "double bit ECC error", "WORKFLOW_XID_48", _WAIT, "ResetDevice"),
-    Xid(74, "NVLINK_ERROR", "NVLink error", "WORKFLOW_NVLINK_ERR", _WAIT, "ResetDevice"),
+    Xid(45, "ROBUST_CHANNEL_PREEMPTIVE_REMOVAL", "preemptive cleanup after an earlier error", _WAIT),
+    Xid(48, "ROBUST_CHANNEL_GPU_ECC_DBE", "double bit ECC error", _WAIT, "ResetDevice"),
+    Xid(74, "NVLINK_ERROR", "NVLink error", _WAIT, "ResetDevice"),
     _nvlink5(144, "SAW"),
     _nvlink5(145, "RLW"),
     _nvlink5(146, "TLW"),
@@ -181,26 +170,11 @@ _ROWS: tuple[Xid, ...] = (
     _nvlink5(149, "NETIR"),
     _nvlink5(150, "MSE"),
     # --- CHECK_MECHANICALS, UPDATE_SWFW, CONTACT_SUPPORT, CHECK_UVM ------------------------------------------------
-    Xid(
-        54,
-        "SILENT_RUNNING_PWR_REDUCED_CLOCKING",
-        "auxiliary power is not connected",
-        "CHECK_MECHANICALS",
-        _FATAL,
-        "Inspect",
-    ),
-    Xid(78, "VGPU_START_ERROR", "vGPU start error", "UPDATE_SWFW", _APP, domain="Application", source="field"),
+    Xid(54, "SILENT_RUNNING_PWR_REDUCED_CLOCKING", "auxiliary power is not connected", _FATAL, "Inspect"),
+    Xid(78, "VGPU_START_ERROR", "vGPU start error", _APP, domain="Application", source="field"),
     # EKS's agent takes 142 for fatal; the catalogue only says to contact support.
-    Xid(142, "ROBUST_CHANNEL_NVENC3_ERROR", "NVENC 3 error", "CONTACT_SUPPORT", _SUSPECT, "Inspect", source="field"),
-    Xid(
-        159,
-        "ROBUST_CHANNEL_CHI_NON_DATA_ERROR",
-        "CHI non-data error",
-        "CHECK_UVM",
-        _APP,
-        domain="Application",
-        source="field",
-    ),
+    Xid(142, "ROBUST_CHANNEL_NVENC3_ERROR", "NVENC 3 error", _SUSPECT, "Inspect", source="field"),
+    Xid(159, "ROBUST_CHANNEL_CHI_NON_DATA_ERROR", "CHI non-data error", _APP, domain="Application", source="field"),
     # --- in the catalogue, but without an action ------------------------------------------------------------------
     _unclassified(162, "PSHC_REENGAGED", "power smoothing re-engaged"),
     _unclassified(163, "PSHC_DISENGAGED", "power smoothing disengaged"),
@@ -221,4 +195,4 @@ CATALOGUE: MappingProxyType[int, Xid] = MappingProxyType({row.number: row for ro
 def look_up(number: int) -> Xid:
     """The row of an XID; for one that is not listed, Degraded without a recovery action."""
     row = CATALOGUE.get(number)
-    return row or Xid(number, "", "not in NVIDIA's catalogue, or listed there as unused", "", _SUSPECT, source="field")
+    return row or Xid(number, "", "not in NVIDIA's catalogue, or listed there as unused", _SUSPECT, source="field")
