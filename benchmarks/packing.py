@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import get_args
 
 from nodedevices_api.sections import Packing
-from nodedevices_operator.extender.requests import MAIN, Request
+from nodedevices_common.pod_requests import MAIN
+from nodedevices_operator.extender.requests import Request
 from nodedevices_operator.extender.shares import SharedDevice, SharedResource
 from nodedevices_operator.extender.table import Table
 from nodedevices_plugin.model import AllocationError, Inventory, OfferedResource

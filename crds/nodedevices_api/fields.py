@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from nodedevices_common.conditions import MESSAGE_LIMIT
+from nodedevices_common.quantity import QUANTITY_PATTERN
 from nodedevices_common.text import clip
 from pydantic import (
     AfterValidator,
@@ -38,7 +39,6 @@ from nodedevices_api.bounds import (
     PROBE_NAME_PATTERN,
     WORD_PATTERN,
 )
-from nodedevices_api.quantity import QUANTITY_PATTERN
 
 INTEGER_MAX = 2**53 - 1  # the API server keeps bounds as float64: 2**63-1 is rounded up and refused
 CONDITION_MESSAGE_LIMIT = MESSAGE_LIMIT

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
-from nodedevices_api.quantity import to_bytes
+from nodedevices_common.quantity import to_bytes
+
 from nodedevices_api.sections import DeviceMatch
 
 

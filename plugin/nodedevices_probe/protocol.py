@@ -40,7 +40,7 @@ from nodedevices_api.bounds import (
     SEMANTIC_VERSION_PATTERN,
     WORD_PATTERN,
 )
-from nodedevices_api.quantity import QUANTITY_PATTERN, to_bytes
+from nodedevices_common.quantity import QUANTITY_PATTERN, to_bytes
 
 PROTOCOL = "nodedevices.io/probe/v1alpha1"
 MAX_LINE_BYTES = 1 << 20

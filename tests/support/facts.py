@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from nodedevices_api.quantity import from_bytes
 from nodedevices_api.sections import HealthRule
+from nodedevices_common.quantity import from_bytes
 from nodedevices_plugin.health import machine, signals
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, Verdict

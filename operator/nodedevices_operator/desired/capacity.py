@@ -15,11 +15,12 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_api.matching import matches, near_types
-from nodedevices_api.quantity import MEBIBYTE
 from nodedevices_api.sections import CapacityEntry, DeviceMatch
+from nodedevices_common.quantity import MEBIBYTE
+from nodedevices_common.raw import mapping
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
-from nodedevices_operator.records.requests import pod_request
+from nodedevices_operator.records.requests import pod_requests
 
 EVERY_GPU = DeviceMatch(type="gpu")
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -157,12 +158,11 @@ def _still_offered(
 
 def requests(pods: Iterable[Mapping[str, Any]], resource_names: Iterable[str]) -> dict[str, int]:
     """What the pods of one node request of each resource: for a pod, the most that it needs at any one time."""
-    wanted = tuple(resource_names)
-    sums = dict.fromkeys(wanted, 0)
+    sums = dict.fromkeys(resource_names, 0)
     for pod in pods:
-        if (pod.get("status") or {}).get("phase") in FINISHED:
+        if mapping(pod.get("status")).get("phase") in FINISHED:
             continue
-        spec = pod.get("spec") or {}
-        for name in wanted:
-            sums[name] += pod_request(spec, name)
+        for name, count in pod_requests(mapping(pod.get("spec"))).items():
+            if name in sums:
+                sums[name] += count
     return sums

@@ -16,8 +16,8 @@ from typing import Any
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
 from nodedevices_api.matching import matches, near_types
-from nodedevices_api.quantity import MEBIBYTE
 from nodedevices_api.sections import Resources, SharedResource, Sharing
+from nodedevices_common.quantity import MEBIBYTE
 
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records.names import is_pod

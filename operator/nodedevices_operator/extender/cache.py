@@ -9,12 +9,14 @@ for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from sys import intern
 
+from nodedevices_common.raw import Raw, mapping
+
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
-from nodedevices_operator.extender.requests import Raw, Request, requests_of
+from nodedevices_operator.extender.requests import Request, requests_of
 from nodedevices_operator.extender.shares import NodeShares, pod_key, read
 from nodedevices_operator.extender.table import BoundPod, EndedPod, Table, tabulate
 
@@ -90,16 +92,16 @@ class Cache:
         return frozenset(name for name, nodes in self._offering.items() if nodes > 0)
 
     # --- pods --------------------------------------------------------------------------------------------------------
-    def read_pod(self, raw: Raw, resources: Collection[str], *, arrival: int) -> BoundPod | None:
+    def read_pod(self, raw: Raw, resources: Set[str], *, arrival: int) -> BoundPod | None:
         """None: nothing of it matters here."""
-        metadata, spec, status = (_mapping(raw.get(name)) for name in ("metadata", "spec", "status"))
+        metadata, spec, status = (mapping(raw.get(name)) for name in ("metadata", "spec", "status"))
         node = spec.get("nodeName")
         if not node or status.get("phase") in FINISHED or not resources:
             return None
         requests = requests_of(raw, resources)
         if not requests:
             return None
-        uid = str(_mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
+        uid = str(mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
         conditions = status.get("conditions")
         scheduled = next(
             (
@@ -140,15 +142,15 @@ class Cache:
         if known is None or known.requests != pod.requests:
             of_node[pod.uid] = pod
             self._forget(pod.node, pod.requests)
-        self.bound(str(_mapping(raw.get("metadata")).get("uid", "")))
+        self.bound(str(mapping(raw.get("metadata")).get("uid", "")))
 
     def remove_pod(self, raw: Raw) -> None:
         self._arrivals += 1
         self._end(raw)
 
     def _end(self, raw: Raw) -> None:
-        metadata, node = _mapping(raw.get("metadata")), str(_mapping(raw.get("spec")).get("nodeName", ""))
-        uid = str(_mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
+        metadata, node = mapping(raw.get("metadata")), str(mapping(raw.get("spec")).get("nodeName", ""))
+        uid = str(mapping(metadata.get("annotations")).get(MIRROR) or metadata.get("uid", ""))
         of_node = self._pods.get(node, {})
         pod = of_node.pop(uid, None)
         if pod is None:
@@ -243,10 +245,6 @@ class Cache:
             for resource in known.shares.resources
             if resource not in known.tables and resource in self._covered
         ]
-
-
-def _mapping(value: object) -> Raw:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _moment(time: object) -> int:

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import structlog
+from nodedevices_common.raw import Raw
 
 from nodedevices_operator.extender.cache import Cache
 from nodedevices_operator.extender.metrics import Metrics
 from nodedevices_operator.extender.reflector import Reflector
-from nodedevices_operator.extender.requests import Raw
 from nodedevices_operator.extender.server import Server
 from nodedevices_operator.extender.settings import ExtenderSettings
 from nodedevices_operator.extender.table import BoundPod

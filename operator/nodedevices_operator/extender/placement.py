@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from nodedevices_common.packing import choose
+from nodedevices_common.pod_requests import INIT, WHOLE, Demand
 
-from nodedevices_operator.extender.requests import INIT, WHOLE, Demand, Steps
+from nodedevices_operator.extender.requests import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,21 @@ class Placement:
 
 @dataclass(slots=True)
 class Cores:
-    """Computing power of devices that share it, in percent."""
+    """Computing power of devices that share it."""
 
-    left: dict[str, Fraction]
+    left: dict[str, int]  # in percent times the device's shares, as Demand.of
     totals: Mapping[str, int]  # shares of each device
 
-    def needed(self, device: str, demand: Demand) -> Fraction:
-        percent, units = demand
-        return min(Fraction(WHOLE), max(Fraction(percent), Fraction(WHOLE * units, max(1, self.totals[device]))))
-
     def has(self, device: str, demand: Demand) -> bool:
-        return device not in self.left or self.needed(device, demand) <= self.left[device]
+        return device not in self.left or demand.of(self.totals[device]) <= self.left[device]
 
     def take(self, device: str, demand: Demand) -> None:
         if device in self.left:
-            self.left[device] -= self.needed(device, demand)
+            self.left[device] -= demand.of(self.totals[device])
+
+    def percent_left(self, device: str) -> int:
+        """Rounded down; of a device that does not share it all."""
+        return max(0, self.left[device]) // max(1, self.totals[device]) if device in self.left else WHOLE
 
     def copy(self) -> Cores:
         return Cores(dict(self.left), self.totals)
@@ -62,7 +62,7 @@ def place(
     devices: list[str] = []
     reused, reused_of = 0, ""  # shares that the next container gets first, and their device
     for at, (kind, size) in enumerate(steps):
-        demand = demands[at] if demands else (0, size)
+        demand = demands[at] if demands else Demand(units=size)
         missing, device = size - reused, reused_of
         if missing > 0:
             chosen = choose(free, missing, spread=spread, among=_allowed(reused_of if reused else "", cores, demand))

@@ -19,8 +19,8 @@ import orjson
 import structlog
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.errors import OperationError
+from nodedevices_common.raw import Raw
 
-from nodedevices_operator.extender.requests import Raw
 from nodedevices_operator.kube.port import KubeError, WatchingKube
 
 PAGE_SIZE = 500

@@ -12,8 +12,7 @@ from sys import intern
 from typing import Any
 
 from nodedevices_api.conditions import MISSING, STALE
-
-from nodedevices_operator.extender.requests import Raw
+from nodedevices_common.raw import Raw, mapping, mappings
 
 OFFERED = ("Healthy", "Degraded")  # states in which a device is offered
 SPREAD = "spread"
@@ -73,16 +72,16 @@ class NodeShares:
 
 def read(raw: Raw) -> NodeShares:
     """Raises nothing for what a status contains."""
-    status = _mapping(raw.get("status"))
+    status = mapping(raw.get("status"))
     found: dict[str, tuple[list[SharedDevice], Raw]] = {}
     left_out = False  # are there partitions that are not listed, and may have room? Then the node passes
-    for device in _mappings(status.get("devices")):
+    for device in mappings(status.get("devices")):
         index = _count(device.get("index"))
         left_out = left_out or _count(device.get("partitionsTruncated")) > 0
         truncated = _count(device.get("holdersTruncated")) > 0
         usable = _usable(device)
-        for part in (device, *_mappings(device.get("partitions"))):
-            shares = _mapping(part.get("shares"))
+        for part in (device, *mappings(device.get("partitions"))):
+            shares = mapping(part.get("shares"))
             resource, free = shares.get("resource"), shares.get("free")
             if not isinstance(resource, str) or not isinstance(free, int) or not shares.get("unit"):
                 continue
@@ -101,31 +100,31 @@ def read(raw: Raw) -> NodeShares:
             )
             found.setdefault(intern(resource), ([], shares))[0].append(shared)
     return NodeShares(
-        name=intern(str(_mapping(raw.get("metadata")).get("name", ""))),
+        name=intern(str(mapping(raw.get("metadata")).get("name", ""))),
         resources={
             name: SharedResource(name, shares.get("packing") == SPREAD, str(shares["unit"]), tuple(devices))
             for name, (devices, shares) in found.items()
         }
         if not left_out
         else {},
-        heartbeat=str(_mapping(status.get("agent")).get("heartbeatTime", "")),
-        stale=any(it.get("type") == STALE and it.get("status") == "True" for it in _mappings(status.get("conditions"))),
+        heartbeat=str(mapping(status.get("agent")).get("heartbeatTime", "")),
+        stale=any(it.get("type") == STALE and it.get("status") == "True" for it in mappings(status.get("conditions"))),
     )
 
 
 def _missing(part: Raw) -> bool:
-    return _mapping(part.get("health")).get("reason") == MISSING
+    return mapping(part.get("health")).get("reason") == MISSING
 
 
 def _usable(part: Raw) -> bool:
     """A partition without its own health has its device's."""
-    state = _mapping(part.get("health")).get("state")
+    state = mapping(part.get("health")).get("state")
     return (state is None or state in OFFERED) and not part.get("excluded") and not part.get("unschedulable")
 
 
 def _holders(part: Raw, resource: str) -> Iterator[Held]:
     """Those of its shares under the resource's present name."""
-    for each in _mappings(part.get("holders")):
+    for each in mappings(part.get("holders")):
         if each.get("resource") == resource and (shares := _count(each.get("shares"))):
             yield Held(
                 pod=pod_key(str(each.get("namespace", "")), str(each.get("pod", ""))),
@@ -138,14 +137,6 @@ def _holders(part: Raw, resource: str) -> Iterator[Held]:
 
 def pod_key(namespace: str, name: str) -> str:
     return intern(f"{namespace}/{name}")  # a holder's and a bound pod's are one
-
-
-def _mapping(value: object) -> Raw:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _mappings(value: object) -> Iterator[Raw]:
-    return (each for each in value if isinstance(each, Mapping)) if isinstance(value, list) else iter(())
 
 
 def _count(value: Any) -> int:

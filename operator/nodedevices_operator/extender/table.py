@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from math import ceil, floor
 
 from nodedevices_common.packing import choose
+from nodedevices_common.pod_requests import INIT, WHOLE, Demand
 
 from nodedevices_operator.extender.placement import Cores, Placement, place
-from nodedevices_operator.extender.requests import INIT, WHOLE, Demand, Request, Steps
+from nodedevices_operator.extender.requests import Request, Steps
 from nodedevices_operator.extender.shares import Held, SharedResource
 
 ROUNDED_UP = 1  # percent by which what a report shows as held may be too much; the agent counts exactly
@@ -110,6 +109,8 @@ class Table:
         return known
 
     def _judge(self, request: Request) -> Outcome:
+        if self.cores is not None and request.problem:
+            return Outcome(refusal=request.problem, never=True)
         steps, spread = request.steps, self.resource.spread
         left, cores = dict(self.free), self.cores.copy() if self.cores is not None else None
         placement = place(left, steps, spread=spread, cores=cores, demands=request.demands)
@@ -145,10 +146,9 @@ class Table:
         rest = f" for container {container} beside the pod's others" if at else ""
         roomy = [placement.unused_of] if there else [device for device, free in left.items() if free >= size]
         if cores is not None and roomy:
-            demand = request.demands[at] if request.demands else (0, size)
-            device = max(roomy, key=lambda it: cores.left.get(it, Fraction(WHOLE)))
-            most = max(0, floor(cores.left.get(device, Fraction(WHOLE))))
-            needed = ceil(cores.needed(device, demand))
+            demand = request.demands[at] if request.demands else Demand(units=size)
+            device = max(roomy, key=cores.percent_left)
+            most, needed = cores.percent_left(device), demand.percent_of(cores.totals[device])
             wanted = f"{size} free units of {name} and {needed} % of its computing power free"
             return f"no single GPU has {wanted}{rest} (where the memory is free: {most} %)"
         return f"no single GPU has {size} free units of {name}{rest} (largest free: {max(left.values())})"
@@ -174,14 +174,14 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
                 holding.setdefault(held.pod, {})[held.container] = device.id
             if not _there(held, there) and device.offered:
                 at = gone[held.pod].at if held.pod in gone else LONG_AGO
-                returns.append((at, device.id, held.shares, Fraction(held.cores)))
+                returns.append((at, device.id, held.shares, held.cores * device.total))
     for key, containers in holding.items():
         pod = there.get(key) or gone[key].pod
         unused, of = _unused(pod.requests[resource.name], containers)
         if unused:
             free[of] = max(0, free[of] - unused)
             if key not in there:
-                returns.append((gone[key].at, of, unused, Fraction(0)))
+                returns.append((gone[key].at, of, unused, 0))
     since = _Timeline(resource, free, cores, holding, returns)
     since.run(pods, [each for key, each in gone.items() if key not in holding])
     return Table(resource, free, since.coming, cores)
@@ -190,7 +190,7 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
 def _cores(resource: SharedResource) -> Cores | None:
     """What is left of the devices' computing power; None: none of them shares it."""
     left = {
-        each.id: Fraction(WHOLE - each.cores_held + (ROUNDED_UP if each.cores_held else 0))
+        each.id: (WHOLE - each.cores_held + (ROUNDED_UP if each.cores_held else 0)) * each.total
         for each in resource.devices
         if each.cores_held is not None
     }
@@ -202,7 +202,7 @@ def _there(held: Held, pods: Mapping[str, BoundPod]) -> bool:
     return pod is not None and (not held.uid or held.uid == pod.uid)
 
 
-Return = tuple[int, str, int, Fraction]  # when (as BoundPod's arrival), device, shares, percent of computing power
+Return = tuple[int, str, int, int]  # when (as BoundPod's arrival), device, shares, computing power as in Cores
 
 
 class _Timeline:
@@ -233,7 +233,7 @@ class _Timeline:
                 request = pod.requests[self._resource.name]
                 self._place(request.steps, request.demands)
                 for device, count in before.items():
-                    taken, used = count - self._free[device], Fraction(0)
+                    taken, used = count - self._free[device], 0
                     if self._cores is not None and device in power:
                         used = power[device] - self._cores.left[device]
                     if taken or used:
@@ -246,13 +246,13 @@ class _Timeline:
         if not self._returns:
             return
         left = []
-        for at, device, shares, percent in self._returns:
+        for at, device, shares, power in self._returns:
             if arrival is None or at < arrival or at == LONG_AGO:
                 self._free[device] += shares
                 if self._cores is not None and device in self._cores.left:
-                    self._cores.left[device] += percent
+                    self._cores.left[device] += power
             else:
-                left.append((at, device, shares, percent))
+                left.append((at, device, shares, power))
         self._returns = left
 
     def _add(self, pod: BoundPod) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import orjson
 from nodedevices_common.errors import InputError
+from nodedevices_common.raw import Raw, mapping
 
 from nodedevices_operator.extender.cache import Cache
-from nodedevices_operator.extender.requests import Raw, Request, requests_of
+from nodedevices_operator.extender.requests import Request, requests_of
 
 SETTLE_SECONDS = 0.1  # a bound pod is seen within some milliseconds
 MAX_NODES = 20_000  # in a call; the scheduler itself stops at some thousands that would do
@@ -34,7 +35,7 @@ class Arguments:
 
     @property
     def uid(self) -> str:
-        return str(_mapping(self.pod.get("metadata")).get("uid", ""))
+        return str(mapping(self.pod.get("metadata")).get("uid", ""))
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ def read_arguments(body: bytes) -> Arguments:
         raise InputError("NodeNames: not a list of names")
     items: Any = []
     if nodes is not None:
-        items = _mapping(nodes).get("items")
+        items = mapping(nodes).get("items")
         if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
             raise InputError("Nodes: not a NodeList; send items")
     if len(names or items) > MAX_NODES:
@@ -181,8 +182,4 @@ class Verbs:
 
 
 def _name(node: Raw) -> str:
-    return str(_mapping(node.get("metadata")).get("name", ""))
-
-
-def _mapping(value: object) -> Raw:
-    return value if isinstance(value, Mapping) else {}
+    return str(mapping(node.get("metadata")).get("name", ""))

@@ -18,10 +18,10 @@ from nodedevices_api.conditions import MISSING, NODE_DEVICES_HEALTHY, XID_CRITIC
 from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
-from nodedevices_api.quantity import whole_units
 from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.errors import InputError
+from nodedevices_common.quantity import whole_units
 from orjson import dumps
 
 from nodedevices_operator.records.configs import one_of_equals

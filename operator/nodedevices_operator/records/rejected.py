@@ -12,7 +12,7 @@ from typing import Any
 from nodedevices_common.text import clip
 
 from nodedevices_operator.records.objects import Raw
-from nodedevices_operator.records.requests import extended
+from nodedevices_operator.records.requests import pod_requests
 
 FAILED = "Failed"  # status.phase
 REASON = "UnexpectedAdmissionError"  # status.reason
@@ -54,7 +54,7 @@ def rejected_pod(raw: Raw) -> RejectedPod | None:
         owner="" if owner is None else f"{owner.get('kind', '')} {owner.get('name', '')}",
         message=clip(str(status.get("message", "")), MAX_MESSAGE),
         since=str(status.get("startTime") or metadata.get("creationTimestamp", "")),
-        requests=extended(spec, MAX_REQUESTS),
+        requests=tuple(sorted(pod_requests(spec).items()))[:MAX_REQUESTS],
     )
 
 

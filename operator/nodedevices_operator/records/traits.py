@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from nodedevices_api.quantity import MEBIBYTE, to_bytes
+from nodedevices_common.quantity import MEBIBYTE, to_bytes
 
 Raw = Mapping[str, Any]
 

@@ -19,9 +19,10 @@ from typing import Any
 import structlog
 from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace
+from nodedevices_common.pod_requests import Demand
 
 from nodedevices_plugin.resources.core_book import Allocated
-from nodedevices_plugin.resources.cores import Demand, Recorded
+from nodedevices_plugin.resources.cores import Recorded
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.sharing.core_limits import FILE, key
 

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import structlog
-from nodedevices_api.quantity import whole_units
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.pod_requests import pod_containers
+from nodedevices_common.raw import mapping, mappings
 
 from nodedevices_plugin.model import NodePod, NodePods, PodContainer
-from nodedevices_plugin.resources.cores import ANNOTATION
 from nodedevices_plugin.status.client import Changed, Listed, Object, PodStore, StoreError
 
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 REFUSED = (401, 403)
 FINISHED = frozenset({"Succeeded", "Failed"})
-MAX_STRAYS = 4  # of a pod; one is named
 NOT_LISTED = "the API server has not listed them yet"
 STANDALONE = "a standalone agent has no API server that knows them"
 
@@ -129,55 +127,32 @@ def seen(now: NodePod, before: NodePod | None, at: float) -> NodePod:
 
 def node_pod(item: Object) -> NodePod | None:
     """None: it has no uid or name."""
-    metadata, spec, status = (_mapping(item.get(each)) for each in ("metadata", "spec", "status"))
+    metadata, status = mapping(item.get("metadata")), mapping(item.get("status"))
     uid, name, namespace = (metadata.get(each) for each in ("uid", "name", "namespace"))
     if not (isinstance(uid, str) and isinstance(name, str) and isinstance(namespace, str)):
         return None
-    annotations = _mapping(metadata.get("annotations"))
     started = {
         each.get("name")
         for key in ("initContainerStatuses", "containerStatuses")
-        for each in _mappings(status.get(key))
+        for each in mappings(status.get(key))
         if each.get("containerID") or each.get("restartCount")
     }
-    containers = [
-        _container(each, annotations, started, init=key == "initContainers")
-        for key in ("initContainers", "containers")  # in which order the kubelet allocates
-        for each in _mappings(spec.get(key))
-    ]
-    named = {each.removeprefix(ANNOTATION) for each in annotations if str(each).startswith(ANNOTATION)}
+    containers, strays = pod_containers(item)
     return NodePod(
         uid=uid,
         namespace=namespace,
         name=name,
-        containers=tuple(containers),
+        containers=tuple(
+            PodContainer(
+                name=each.name,
+                kind=each.kind,
+                requests=each.requests,
+                cores=each.cores,
+                started=each.name in started,
+            )
+            for each in containers
+        ),
         finished=status.get("phase") in FINISHED,
         acknowledged=bool(status.get("startTime")),
-        strays=tuple(sorted(named - {each.name for each in containers})[:MAX_STRAYS]),
+        strays=strays,
     )
-
-
-def _container(
-    raw: Mapping[str, Any], annotations: Mapping[str, Any], started: Iterable[object], *, init: bool
-) -> PodContainer:
-    name = str(raw.get("name") or "")
-    sidecar = init and raw.get("restartPolicy") == "Always"
-    resources = _mapping(raw.get("resources"))
-    wanted = {**_mapping(resources.get("requests")), **_mapping(resources.get("limits"))}
-    cores = annotations.get(f"{ANNOTATION}{name}")
-    return PodContainer(
-        name=name,
-        requests={key: count for key, value in wanted.items() if "/" in key and (count := whole_units(value))},
-        cores=None if cores is None else str(cores),
-        init=init and not sidecar,
-        sidecar=sidecar,
-        started=name in started,
-    )
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

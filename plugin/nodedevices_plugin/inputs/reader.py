@@ -25,8 +25,8 @@ from nodedevices_api.bounds import (
     SEMANTIC_VERSION_PATTERN,
     WORD_PATTERN,
 )
-from nodedevices_api.quantity import QUANTITY_PATTERN
 from nodedevices_common.errors import InputError
+from nodedevices_common.quantity import QUANTITY_PATTERN
 from nodedevices_probe.protocol import (
     DEVICE_ID,
     DEVICE_NODE,

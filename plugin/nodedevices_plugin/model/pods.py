@@ -6,21 +6,15 @@ enough, whatever is edited later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from nodedevices_common.pod_requests import Container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodContainer:
-    """`requests`: extended resources. `cores`: the annotation's value, None where there is none. `init`: it ends before
-    the pod's containers start. `sidecar`: it starts before them and goes on. `started`: the kubelet has started it, so
-    that its devices were allocated before."""
+class PodContainer(Container):
+    """`started`: the kubelet has started it, so that its devices were allocated before."""
 
-    name: str
-    requests: Mapping[str, int] = field(default_factory=dict)
-    cores: str | None = None
-    init: bool = False
-    sidecar: bool = False
     started: bool = False
 
 

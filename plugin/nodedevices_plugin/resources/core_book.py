@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from nodedevices_api.quantity import MEBIBYTE
+from nodedevices_common.pod_requests import ALL, WHOLE, Demand
+from nodedevices_common.quantity import MEBIBYTE
 
 from nodedevices_plugin.model import (
     AllocationError,
@@ -22,7 +23,7 @@ from nodedevices_plugin.model import (
     OfferedResource,
 )
 from nodedevices_plugin.resources import cores
-from nodedevices_plugin.resources.cores import Booking, Claim, Demand, Ledger, Owner, Recorded, Room, Shares, Wanted
+from nodedevices_plugin.resources.cores import Booking, Claim, Ledger, Owner, Recorded, Room, Shares, Wanted
 
 SHOWN_AFTER_SECONDS = 0.5  # from an Allocate's answer until PodResources has it: milliseconds
 
@@ -191,7 +192,7 @@ class CoreBook:
         if booking is None and overlapping:  # an init container, with what a container of its pod took over
             return Start(allocated=self._allocated(resource, overlapping[0].device, own))
         if booking is None or booking.owner is None:
-            if booking is not None and booking.demand == cores.ALL:
+            if booking is not None and booking.demand == ALL:
                 if booking.at == 0.0 and self._started_before(own):
                     return Start(wait=True)  # what is written says more
                 if booking.at or not self._refusal(resource, shares, booking):  # nobody checked it in this run
@@ -253,10 +254,10 @@ class CoreBook:
                 devices[each.device] = (devices.get(each.device, (0, total))[0] + each.demand.of(total), total)
                 if holder is not None and each.owner is not None:
                     key = (holder.namespace, holder.pod, holder.container, name)
-                    holders[key] = cores.percent(each.demand, total)
+                    holders[key] = each.demand.percent_of(total)
             for device, total in shares.totals.items():
                 devices.setdefault(device, (0, total))
-        shown = {device: min(cores.WHOLE, -(-held // total)) for device, (held, total) in devices.items() if total}
+        shown = {device: min(WHOLE, -(-held // total)) for device, (held, total) in devices.items() if total}
         return CoresHeld(devices=shown, holders=holders)
 
     def _finished(self, owner: Owner) -> bool:
@@ -277,7 +278,7 @@ class CoreBook:
             ids=ids,
             owner=booking.owner if booking is not None else None,
             demand=booking.demand if booking is not None else None,
-            cores=cores.percent(booking.demand, total) if booking is not None else None,
+            cores=booking.demand.percent_of(total) if booking is not None else None,
             memory_mib=len(ids) * memory.unit_bytes // MEBIBYTE if memory is not None else 0,
             memory_total_mib=of_device // MEBIBYTE,
         )

@@ -9,45 +9,18 @@ kubelet shows which container has the ids (PodResources), and its own demand is 
 What is held is the kubelet's word alone: a booking ends when the kubelet calls its ids free (GetPreferredAllocation) or
 allocates one of them again, and with nothing else. Ids that are held and not booked are unknown, and their device is
 full. Whoever cannot be a candidate, because its pod has not been seen yet, counts as 100 percent.
-
-The kubelet gives an init container's ids to the pod's sidecars and to its first container that wants some, so these
-carry the largest demand of the init containers, too.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import NamedTuple
 
-from nodedevices_plugin.model import AllocationError, Holder, NodePod, OfferedResource, PodContainer
+from nodedevices_common.pod_requests import ALL, WHOLE, Demand, wants
 
-ANNOTATION = "nodedevices.io/gpu-cores."  # and the container's name
-VCUDA_CORE = "tencent.com/vcuda-core"
-WHOLE = 100
-_PERCENT = re.compile(r"[1-9][0-9]?|100", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Of one device: `percent` of it, and not less than `units` of its shares are of all its shares."""
-
-    percent: int = 0
-    units: int = 0
-
-    def of(self, total: int) -> int:
-        """Of a device with so many shares, in percent times that number: whole numbers, so that parts add up exactly.
-        Never more than all of it."""
-        return min(WHOLE * total, max(self.percent * total, WHOLE * self.units))
-
-    def __or__(self, other: Demand) -> Demand:
-        """The larger one."""
-        return Demand(max(self.percent, other.percent), max(self.units, other.units))
-
-
-ALL = Demand(percent=WHOLE)
+from nodedevices_plugin.model import AllocationError, Holder, NodePod, OfferedResource
 
 
 class Owner(NamedTuple):
@@ -172,62 +145,17 @@ def claims(pods: Iterable[NodePod], resource: str) -> tuple[Claim, ...]:
     return tuple(claim for pod in pods if not pod.finished for claim in _of_pod(pod, resource))
 
 
-def _of_pod(pod: NodePod, resource: str) -> list[Claim]:
-    wanting = [each for each in pod.containers if each.requests.get(resource, 0) > 0]
-    read = {each.name: _read(each, pod, resource) for each in wanting}
-    if pod.strays:
-        unnamed = {each.name: (read[each.name][0], _stray(pod, each)) for each in wanting if each.cores is None}
-        read |= {name: one for name, one in unnamed.items() if not read[name][1]}
-    before = [each for each in wanting if each.init]
-    carried = reduce(Demand.__or__, (read[each.name][0] for each in before), Demand())
-    first = next((each for each in wanting if not each.init and not each.sidecar), None)
-    lonely = ""
-    if before and all(each.init for each in wanting):  # its ids would be in no List of the kubelet
-        lonely = (
-            f"pod {pod.namespace}/{pod.name}: its init container {before[0].name} requests {resource} and no container "
-            "does; request the same amount in a container."
+def _of_pod(pod: NodePod, resource: str) -> Iterator[Claim]:
+    started = {each.name for each in pod.containers if each.started}
+    for want in wants(pod.containers, resource, pod.strays):
+        yield Claim(
+            owner=Owner(pod.uid, pod.namespace, pod.name, want.container),
+            size=want.size,
+            demand=want.demand,
+            problem=f"pod {pod.namespace}/{pod.name}: {want.problem}" if want.problem else "",
+            started=want.container in started,
+            seen=pod.seen,
         )
-    found = []
-    for each in wanting:
-        demand, problem = read[each.name]
-        if each.init or each.sidecar or each is first:
-            demand |= carried
-        found.append(
-            Claim(
-                owner=Owner(pod.uid, pod.namespace, pod.name, each.name),
-                size=each.requests[resource],
-                demand=demand,
-                problem=problem or lonely,
-                started=each.started,
-                seen=pod.seen,
-            )
-        )
-    return found
-
-
-def _stray(pod: NodePod, container: PodContainer) -> str:
-    """What is wrong where an annotation names no container, and this one has none: it is probably meant."""
-    return (
-        f"pod {pod.namespace}/{pod.name}: annotation {ANNOTATION}{pod.strays[0][:64]} names no container of the pod; "
-        f"did you mean {ANNOTATION}{container.name}? Correct it, or remove it for a part like the container's memory."
-    )
-
-
-def _read(container: PodContainer, pod: NodePod, resource: str) -> tuple[Demand, str]:
-    """The container's own demand, and what is wrong with how it says so."""
-    of_pod = f"pod {pod.namespace}/{pod.name}: "
-    if container.cores is not None:
-        text = container.cores
-        if _PERCENT.fullmatch(text):
-            return Demand(percent=int(text)), ""
-        right = 'give a percentage of one device, "1" to "100".'
-        return ALL, f"{of_pod}annotation {ANNOTATION}{container.name}: {text[:64]!r}: {right}"
-    if vcuda := container.requests.get(VCUDA_CORE, 0):
-        if vcuda < WHOLE:
-            return Demand(percent=vcuda), ""
-        right = f"{WHOLE} and more are whole GPUs, which have all their memory; leave {resource} out, or give 1 to 99."
-        return ALL, f"{of_pod}container {container.name} requests {vcuda} of {VCUDA_CORE}: {right}"
-    return Demand(units=container.requests[resource]), ""
 
 
 # --- what is booked ---------------------------------------------------------------------------------------------------
@@ -397,8 +325,3 @@ def exact(wanted_: Wanted, total: int) -> int | None:
         return None
     found = {each.demand.of(total) for each in wanted_.claims}
     return -(-found.pop() // total) if len(found) == 1 and total else None
-
-
-def percent(demand: Demand, total: int) -> int:
-    """For people and programs: rounded up."""
-    return -(-demand.of(total) // total) if total else 0

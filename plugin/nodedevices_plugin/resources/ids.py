@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from nodedevices_api.quantity import to_bytes
+from nodedevices_common.quantity import to_bytes
 
 SEPARATOR = "::"
 CORE = "core"  # where shares of memory have their amount

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nodedevices_api.quantity import from_bytes, to_bytes
 from nodedevices_api.sections import Partitions, Resources, Sections, Serving, Sharing
+from nodedevices_common.quantity import from_bytes, to_bytes
 
 from nodedevices_plugin.model import (
     Inventory,

@@ -12,10 +12,10 @@ from typing import Any
 
 from nodedevices_api.errors import parse
 from nodedevices_api.presets import MEMORY_UNITS
-from nodedevices_api.quantity import MEBIBYTE, to_bytes
 from nodedevices_api.sections import Sharing
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Option, Values
+from nodedevices_common.quantity import MEBIBYTE, to_bytes
 from nodedevices_common.text import show
 
 from nodedevices_plugin.model import PlanError, resource_names

@@ -9,7 +9,7 @@ program its limit (memory_variables, memory_presets), limits that MPS enforces (
 
 from __future__ import annotations
 
-from nodedevices_api.quantity import MEBIBYTE, from_bytes, to_bytes
+from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import ContainerEdits, Grant, PlanError, Unit
 from nodedevices_plugin.sharing import memory_container, memory_limits, memory_presets, memory_variables, mps, none

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 
 from nodedevices_api.container import ContainerTemplate
-from nodedevices_api.quantity import MEBIBYTE
+from nodedevices_common.quantity import MEBIBYTE
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, OfferedResource, PlanError
 from nodedevices_plugin.sharing.base import Settings

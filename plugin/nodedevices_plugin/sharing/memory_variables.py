@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodedevices_api.quantity import MEBIBYTE
+from nodedevices_common.quantity import MEBIBYTE
 
 from nodedevices_plugin.sharing.memory_grant import MemoryGrant
 

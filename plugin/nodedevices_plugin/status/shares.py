@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nodedevices_api import nodedevices as api
-from nodedevices_api.quantity import from_bytes
+from nodedevices_common.quantity import from_bytes
 
 from nodedevices_plugin.model import OfferedResource
 from nodedevices_plugin.resources.ids import memory_held

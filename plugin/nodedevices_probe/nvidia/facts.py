@@ -14,7 +14,7 @@ from typing import Any
 
 import pynvml
 from nodedevices_api.bounds import MAX_MINOR
-from nodedevices_api.quantity import from_bytes
+from nodedevices_common.quantity import from_bytes
 
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls

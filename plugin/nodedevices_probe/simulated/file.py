@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nodedevices_api.bounds import MAX_DEVICES
-from nodedevices_api.quantity import from_bytes
+from nodedevices_common.quantity import from_bytes
 
 from nodedevices_probe import document
 from nodedevices_probe.check import CheckError, wrong

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodedevices_api.quantity import from_bytes
+from nodedevices_common.quantity import from_bytes
 
 from nodedevices_probe.check import CheckError, shown
 from nodedevices_probe.nvidia import attributes as nvidia

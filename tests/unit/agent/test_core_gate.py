@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import Injection
+from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.host.allocation_files import KEPT_SECONDS, AllocationFiles, AllocationFilesError, recorded
 from nodedevices_plugin.host.core_gate import CoreGate
 from nodedevices_plugin.model import (
@@ -27,7 +28,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.containers import node_containers
 from nodedevices_plugin.resources.core_book import CoreBook
-from nodedevices_plugin.resources.cores import Demand, Recorded
+from nodedevices_plugin.resources.cores import Recorded
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.sharing.core_limits import key
 from support.cores import MEMORY, offered

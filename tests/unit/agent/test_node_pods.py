@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import pytest
+from nodedevices_common.pod_requests import INIT, MAIN, SIDECAR
 from nodedevices_plugin.inputs.node_pods import PodWatch, node_pod
 from nodedevices_plugin.model import NodePod, PodContainer
 from nodedevices_plugin.status.client import Changed, Listed, Object, StoreError
@@ -47,11 +48,7 @@ def test_containers_come_in_the_order_in_which_the_kubelet_allocates() -> None:
         "containers": [{"name": "main"}],
     }
     found = read(pod(spec=spec)).containers
-    assert [(each.name, each.init, each.sidecar) for each in found] == [
-        ("warm", True, False),
-        ("proxy", False, True),
-        ("main", False, False),
-    ]
+    assert [(each.name, each.kind) for each in found] == [("warm", INIT), ("proxy", SIDECAR), ("main", MAIN)]
 
 
 def test_an_annotation_for_a_container_that_the_pod_has_not_is_kept_as_a_stray() -> None:

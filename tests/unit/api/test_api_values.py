@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_api import quantity
 from nodedevices_api.versions import dra_version
+from nodedevices_common import quantity
 
 
 @pytest.mark.parametrize(

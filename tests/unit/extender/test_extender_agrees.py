@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import SharedResource, Sharing
+from nodedevices_common.pod_requests import INIT
 from nodedevices_operator.extender.cache import Cache
-from nodedevices_operator.extender.requests import INIT, requests_of
+from nodedevices_operator.extender.requests import requests_of
 from nodedevices_plugin.model import AllocationError, OfferedResource
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.plan import PlanSettings

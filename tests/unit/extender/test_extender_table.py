@@ -281,10 +281,19 @@ def test_tencents_name_says_it_too_and_the_annotation_comes_first() -> None:
     assert judge(known, wanted).refusal == ""
 
 
-@pytest.mark.parametrize("said", ["0", "101", "many", "", "-5", "3.5", "٣", "1" * 5000, 7])
-def test_what_is_no_percentage_counts_as_all_of_a_gpu(said: Any) -> None:
-    known = cache(node_devices("n1", gpu(0, 24, cores_held=5), gpu(1, 24, held=21, cores_held=0)))
-    assert judge(known, pod("p", 4, cores={"main": said})).refusal != ""
+def test_a_pod_that_says_wrongly_what_it_needs_waits_with_the_reason_that_its_node_would_refuse_it_with() -> None:
+    wanted = pod("p", 4, cores={"main": "30%"})
+    empty = cache(node_devices("n1", gpu(0, 24, cores_held=0)))
+    right = 'give a percentage of one device, "1" to "100".'
+    assert judge(empty, wanted) == Outcome(
+        refusal=f"annotation nodedevices.io/gpu-cores.main: '30%': {right}", never=True
+    )
+    assert judge(cache(node_devices("n1", gpu(0, 24))), wanted).refusal == ""  # where it is not shared, it is not read
+
+
+def test_what_a_bound_pod_says_wrongly_counts_as_all_of_a_gpu() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, cores_held=0)), pod("coming", 4, node="n1", cores={"main": "many"}))
+    assert judge(known, pod("p", 4, cores={"main": "1"})).refusal != ""
 
 
 def test_the_first_container_needs_what_the_init_containers_did() -> None:

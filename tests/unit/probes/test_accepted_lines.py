@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nodedevices_api.base import to_dict
 from nodedevices_api.bounds import ATTRIBUTE_NAME_PATTERN, DEVICE_NAME_PATTERN, SEMANTIC_VERSION_PATTERN
 from nodedevices_api.nodedevices import NodeDevicesStatus
-from nodedevices_api.quantity import QUANTITY_PATTERN
+from nodedevices_common.quantity import QUANTITY_PATTERN
 from nodedevices_plugin.inputs.reader import MAX_VALUES, ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import Holder, HoldersState, Holdings

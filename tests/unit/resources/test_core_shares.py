@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from nodedevices_common.pod_requests import INIT
 from nodedevices_plugin.model import (
     AllocationError,
     Holder,
@@ -25,7 +26,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.containers import NodeContainers
 from nodedevices_plugin.resources.core_book import CoreBook
-from nodedevices_plugin.resources.cores import Demand, Recorded, claims
+from nodedevices_plugin.resources.cores import Recorded, claims
 from support.cores import MEMORY, offered
 from support.facts import START, gpu_id
 
@@ -71,7 +72,7 @@ class Node:
         holders = tuple(
             Holder(namespace="ml", pod=name, container=of, resource=MEMORY, ids=tuple(sorted(ids)), since=START)
             for (name, of), ids in self.held.items()
-            if not self.container(name, of).init
+            if self.container(name, of).kind != INIT
         )
         self.book.observe(Holdings(state=HoldersState.SYNCED, holders=holders, taken=self.clock))
 
@@ -90,7 +91,7 @@ class Node:
             for each in self.pods[name].containers:
                 ids = self.allocate(each.requests[MEMORY], reusable)
                 self.held[name, each.name] = ids
-                reusable = [*reusable, *ids] if each.init else [one for one in reusable if one not in ids]
+                reusable = [*reusable, *ids] if each.kind == INIT else [one for one in reusable if one not in ids]
         except AllocationError:
             self.ends(name)
             raise
@@ -149,7 +150,7 @@ class Node:
         demands = {
             (each.owner.pod, each.owner.container): each.demand
             for each in claims(self.pods.values(), MEMORY)
-            if not self.container(each.owner.pod, each.owner.container).init
+            if self.container(each.owner.pod, each.owner.container).kind != INIT
         }
         found: dict[str, Fraction] = {}
         for key in keys:
@@ -183,65 +184,14 @@ def here() -> Setting:
 
 
 # --- what a container needs -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("of", "needs"),
-    [
-        (container(2, "30"), Demand(percent=30)),
-        (container(2), Demand(units=2)),
-        (PodContainer(name="main", requests={MEMORY: 2, "tencent.com/vcuda-core": 45}), Demand(percent=45)),
-        (PodContainer(name="main", requests={MEMORY: 2, "tencent.com/vcuda-core": 45}, cores="7"), Demand(percent=7)),
-    ],
-)
-def test_a_container_needs_what_its_annotation_says_else_its_vcuda_cores_else_its_share_of_memory(
-    of: PodContainer, needs: Demand
-) -> None:
-    [claim] = claims([pod("a", of)], MEMORY)
-    assert (claim.demand, claim.problem) == (needs, "")
-
-
-@pytest.mark.parametrize("text", ["", "0", "101", "30%", "3.5", "-1", "030", "thirty", "1 0", "٣٠"])
-def test_an_annotation_that_is_no_percentage_is_named_with_what_would_be_right(here: Setting, text: str) -> None:
-    here.comes(pod("a", container(2, text)))
+def test_a_pod_that_says_wrongly_what_it_needs_is_refused_and_told_what_would_be_right(here: Setting) -> None:
+    here.comes(pod("a", container(2, "30%")))
     with pytest.raises(AllocationError) as refused:
         here.node.admit("a")
     assert str(refused.value) == (
-        f"{MEMORY}: pod ml/a: annotation nodedevices.io/gpu-cores.main: {text!r}: "
+        f"{MEMORY}: pod ml/a: annotation nodedevices.io/gpu-cores.main: '30%': "
         'give a percentage of one device, "1" to "100".'
     )
-
-
-def test_an_annotation_that_names_no_container_of_the_pod_is_named_with_the_one_that_is_probably_meant(
-    here: Setting,
-) -> None:
-    here.comes(pod("a", container(2), strays=("mian",)))
-    with pytest.raises(AllocationError) as refused:
-        here.node.admit("a")
-    assert str(refused.value) == (
-        f"{MEMORY}: pod ml/a: annotation nodedevices.io/gpu-cores.mian names no container of the pod; did you mean "
-        "nodedevices.io/gpu-cores.main? Correct it, or remove it for a part like the container's memory."
-    )
-
-
-def test_one_that_names_no_container_harms_none_that_has_its_own() -> None:
-    [claim] = claims([pod("a", container(2, "30"), strays=("mian",))], MEMORY)
-    assert (claim.demand, claim.problem) == (Demand(percent=30), "")
-
-
-def test_whole_gpus_of_vcuda_cores_do_not_go_with_shares_of_memory(here: Setting) -> None:
-    here.comes(pod("a", PodContainer(name="main", requests={MEMORY: 2, "tencent.com/vcuda-core": 200})))
-    with pytest.raises(AllocationError, match=r"requests 200 of tencent.com/vcuda-core: 100 and more are whole GPUs"):
-        here.node.admit("a")
-
-
-def test_containers_that_fill_a_gpus_memory_fit_by_their_shares_of_it() -> None:
-    node = Node(offered(7))  # a seventh is 14.28 percent, and seven times 15 were too much
-    for number in range(7):
-        node.bound(pod(f"p{number}", container(1)))
-        node.sees()
-        node.admit(f"p{number}")
-        node.lists()
-    assert node.book.held().devices == {gpu_id(0): 100}
-    assert set(node.book.held().holders.values()) == {15}
 
 
 # --- which GPU --------------------------------------------------------------------------------------------------------
@@ -398,21 +348,21 @@ def test_another_unit_of_memory_leaves_nothing_booked_once_its_holders_have_ende
 
 # --- several containers -----------------------------------------------------------------------------------------------
 def test_an_init_container_that_needs_more_is_booked_with_the_container_that_gets_its_shares(here: Setting) -> None:
-    here.comes(pod("a", container(3, "80", "warm", init=True), container(3, "20")))
+    here.comes(pod("a", container(3, "80", "warm", kind=INIT), container(3, "20")))
     here.runs("a")
     assert here.node.book.held().devices[gpu_id(0)] == 80
     assert here.node.starts("a", "warm") == ""
 
 
 def test_two_containers_after_an_init_container_are_booked_by_themselves(here: Setting) -> None:
-    here.comes(pod("a", container(4, "50", "warm", init=True), container(2, "30"), container(2, "40", "side")))
+    here.comes(pod("a", container(4, "50", "warm", kind=INIT), container(2, "30"), container(2, "40", "side")))
     here.runs("a")
     assert here.node.starts("a", "side") == ""
     assert here.node.book.held().devices[gpu_id(0)] == 90
 
 
 def test_shares_of_an_init_container_alone_are_refused_as_the_kubelet_shows_them_to_nobody(here: Setting) -> None:
-    here.comes(pod("a", container(3, "80", "warm", init=True)))
+    here.comes(pod("a", container(3, "80", "warm", kind=INIT)))
     with pytest.raises(AllocationError, match=r"its init container warm requests .* and no container does"):
         here.node.admit("a")
 
@@ -430,7 +380,7 @@ def test_ids_that_the_kubelet_leaves_out_by_numa_node_are_held_by_nobody(here: S
 
 
 def test_after_a_start_of_the_agent_a_gpu_that_the_kubelet_left_out_is_full_until_more_is_known(here: Setting) -> None:
-    here.comes(pod("a", container(2, "90", "warm", init=True), container(2, "90")))
+    here.comes(pod("a", container(2, "90", "warm", kind=INIT), container(2, "90")))
     here.node.admit("a")  # its init container runs, which is in no List
     del here.node.held["a", "main"]
     here.node.agent_starts()
@@ -519,7 +469,7 @@ def test_whatever_comes_and_goes_in_any_order_no_gpu_is_booked_over(seed: int, p
                 cores = dice.choice((None, "10", "30", "30", "60", "95", "none"))
                 parts = [container(size, cores)]
                 if dice.random() < 0.15:
-                    parts.insert(0, container(size, dice.choice((None, "50")), "warm", init=True))
+                    parts.insert(0, container(size, dice.choice((None, "50")), "warm", kind=INIT))
                 node.bound(pod(name, *parts))
                 waiting.append(name)
             case "admit" if waiting:
@@ -541,7 +491,7 @@ def test_whatever_comes_and_goes_in_any_order_no_gpu_is_booked_over(seed: int, p
             case "agent":
                 node.agent_starts()
         node.pods = {name: each for name, each in node.pods.items() if not each.finished or dice.random() < 0.9}
-        running = [key for key in node.started if not node.container(*key).init]
+        running = [key for key in node.started if node.container(*key).kind != INIT]
         over = {device: needs for device, needs in node.true(running).items() if needs > 100}
         assert not over, f"after {number} events"
     assert admitted > 100

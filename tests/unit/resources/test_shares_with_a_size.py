@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from nodedevices_api.quantity import to_bytes
 from nodedevices_api.sections import Injection, SharedResource, Sharing
+from nodedevices_common.quantity import to_bytes
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource
 from nodedevices_plugin.resources.containers import edits, node_containers
 from nodedevices_plugin.resources.granting import grant

@@ -30,6 +30,7 @@ _FACTORS = {
 }
 _SMALL = {"m": 3, "u": 6, "n": 9}  # decimal places
 MAX_UNITS = (1 << 63) - 1  # an int64, as Kubernetes counts
+_DIGITS = len(str(MAX_UNITS))
 _BINARY = tuple(reversed([(suffix, factor) for suffix, factor in _FACTORS.items() if suffix.endswith("i")]))
 _SHAPE = re.compile(QUANTITY_PATTERN)
 # The API server writes at most 19 digits before the point and nine after it; a few more cost nothing.
@@ -54,6 +55,8 @@ def to_bytes(text: str) -> int:
 def whole_units(value: object) -> int:
     """Whole units of a quantity in anybody's object, rounded up and at most MAX_UNITS, as apimachinery's
     resource.Quantity counts; 0 for what is negative or no quantity."""
+    if isinstance(value, str) and len(value) < _DIGITS and value.isascii() and value.isdecimal():
+        return int(value)  # nearly all
     if isinstance(value, int):
         return min(max(0, int(value)), MAX_UNITS) if not isinstance(value, bool) else 0
     found = _ANY.fullmatch(value) if isinstance(value, str) else None

@@ -1,0 +1,174 @@
+"""What the containers of a pod request of devices: how many of a resource, and, where shares of a device are given out,
+how much of its computing power.
+
+The agent books by it what the kubelet allocates, the scheduler extender foresees it, and the operator adds up what a
+node's pods request. All call these functions, so that they agree. A missing or odd field reads as absent, but for the
+text of an annotation: what is no percentage is a problem for the pod's owner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from nodedevices_common.quantity import whole_units
+from nodedevices_common.raw import Raw, mapping, mappings
+
+# Kinds of containers; plain numbers, since the extender hashes them for every node.
+INIT: Final = 0  # ends before the others start, which reuse what it had
+SIDECAR: Final = 1  # an init container with restartPolicy Always: keeps what it has
+MAIN: Final = 2
+
+CORES_ANNOTATION = "nodedevices.io/gpu-cores."  # and the container's name
+VCUDA_CORE = "tencent.com/vcuda-core"
+WHOLE = 100  # percent of one device
+MAX_STRAYS = 4  # of a pod; one is named
+
+_PERCENT = re.compile(r"[1-9][0-9]?|100", re.ASCII)
+
+
+class Demand(NamedTuple):
+    """What a container needs of a device's computing power: `percent` of it, and not a smaller part than `units` of its
+    shares are of all its shares."""
+
+    percent: int = 0
+    units: int = 0
+
+    def of(self, total: int) -> int:
+        """Of a device with so many shares, in percent times that number: whole numbers, so that parts add up exactly.
+        Never more than all of it."""
+        return min(WHOLE * total, max(self.percent * total, WHOLE * self.units))
+
+    def percent_of(self, total: int) -> int:
+        """The same in percent, rounded up, for people and programs."""
+        return -(-self.of(total) // total) if total else 0
+
+    def __or__(self, other: Demand) -> Demand:
+        """The larger one."""
+        return Demand(max(self.percent, other.percent), max(self.units, other.units))
+
+
+ALL = Demand(percent=WHOLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """`requests`: extended resources. `cores`: the annotation's value, None where there is none."""
+
+    name: str
+    kind: int = MAIN
+    requests: Mapping[str, int] = field(default_factory=dict)
+    cores: str | None = None
+
+
+class Want(NamedTuple):
+    """What one container wants of a resource. `demand`: with what it inherits of init containers. `problem`: why it
+    cannot have computing power, for the pod's owner."""
+
+    container: str
+    kind: int
+    size: int
+    demand: Demand
+    problem: str = ""
+
+
+# --- from raw pods ---------------------------------------------------------------------------------------------------
+def raw_containers(spec: Raw) -> Iterator[tuple[int, Raw]]:
+    """Each with its kind, in the order in which the kubelet allocates: init containers first."""
+    for each in mappings(spec.get("initContainers")):
+        yield (SIDECAR if each.get("restartPolicy") == "Always" else INIT), each
+    for each in mappings(spec.get("containers")):
+        yield MAIN, each
+
+
+def amounts(container: Raw) -> Raw:
+    """What it requests of any resource, as it is written: of an extended resource request and limit are equal."""
+    resources = mapping(container.get("resources"))
+    requests, limits = mapping(resources.get("requests")), mapping(resources.get("limits"))
+    return {**requests, **limits} if requests else limits
+
+
+def extended_resources(container: Raw) -> dict[str, int]:
+    """How many of each extended resource it requests."""
+    return {name: count for name, value in amounts(container).items() if "/" in name and (count := whole_units(value))}
+
+
+def pod_containers(pod: Raw) -> tuple[tuple[Container, ...], tuple[str, ...]]:
+    """In the order in which the kubelet allocates; and the names in the pod's annotations that no container has."""
+    annotations = mapping(mapping(pod.get("metadata")).get("annotations"))
+    said = {
+        key.removeprefix(CORES_ANNOTATION): value if isinstance(value, str) else ""
+        for key, value in annotations.items()
+        if key.startswith(CORES_ANNOTATION)
+    }
+    containers = tuple(
+        Container(
+            name=(name := str(each.get("name") or "")),
+            kind=kind,
+            requests=extended_resources(each),
+            cores=said.pop(name, None),
+        )
+        for kind, each in raw_containers(mapping(pod.get("spec")))
+    )
+    return containers, tuple(sorted(said)[:MAX_STRAYS])
+
+
+# --- what they want --------------------------------------------------------------------------------------------------
+def wants(containers: Sequence[Container], resource: str, strays: Sequence[str] = ()) -> list[Want]:
+    """Of those containers of a pod that request the resource, in the order in which the kubelet allocates. `strays`:
+    names in its annotations that no container has.
+
+    The kubelet gives an init container's ids to the pod's sidecars and to its first container that wants some, so that
+    these carry the largest demand of the init containers, too.
+    """
+    wanting = [each for each in containers if each.requests.get(resource, 0) > 0]
+    own = [_own(each, resource) for each in wanting]
+    carried = Demand()
+    for each, (demand, _) in zip(wanting, own, strict=True):
+        if each.kind == INIT:
+            carried |= demand
+    alone = ""
+    if wanting and all(each.kind == INIT for each in wanting):  # their ids would be in no List of the kubelet
+        alone = (
+            f"its init container {wanting[0].name} requests {resource} and no container does; request the same amount "
+            "in a container."
+        )
+    first = next((each for each in wanting if each.kind == MAIN), None)
+    found = []
+    for each, (demand, problem) in zip(wanting, own, strict=True):
+        unnamed = _stray(strays[0], each.name) if strays and each.cores is None else ""
+        found.append(
+            Want(
+                container=each.name,
+                kind=each.kind,
+                size=each.requests[resource],
+                demand=demand | carried if each.kind != MAIN or each is first else demand,
+                problem=problem or unnamed or alone,
+            )
+        )
+    return found
+
+
+def _own(container: Container, resource: str) -> tuple[Demand, str]:
+    """The container's own demand, and what is wrong with how it says so."""
+    if container.cores is not None:
+        if _PERCENT.fullmatch(container.cores):
+            return Demand(percent=int(container.cores)), ""
+        right = 'give a percentage of one device, "1" to "100".'
+        return ALL, f"annotation {CORES_ANNOTATION}{container.name}: {container.cores[:64]!r}: {right}"
+    if vcuda := container.requests.get(VCUDA_CORE, 0):
+        if vcuda < WHOLE:
+            return Demand(percent=vcuda), ""
+        right = f"{WHOLE} and more are whole GPUs, which have all their memory; leave {resource} out, or give 1 to 99."
+        return ALL, f"container {container.name} requests {vcuda} of {VCUDA_CORE}: {right}"
+    return Demand(units=container.requests[resource]), ""
+
+
+def _stray(name: str, container: str) -> str:
+    """Where an annotation names no container, and this one has none: it is probably meant."""
+    return (
+        f"annotation {CORES_ANNOTATION}{name[:64]} names no container of the pod; did you mean "
+        f"{CORES_ANNOTATION}{container}? Correct it, or remove it for a part like the container's memory."
+    )
