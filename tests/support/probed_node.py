@@ -9,12 +9,13 @@ from typing import Any
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin
 from nodedevices_plugin.settings import file as files
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, snapshot
+from support.steps import step
 
 NICS, OTHER_NICS = "nics=/opt/nic-probe", "nics=/opt/nic-probe --fast"
 CONFIG = {"resources": {"devices": [{"match": {"type": "nic"}, "name": "example.com/rdma"}]}}

@@ -9,7 +9,7 @@ from typing import Any, Self
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings, NodePods
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, World, begin
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local, parse
@@ -17,6 +17,7 @@ from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.vendors.files import DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, snapshot
+from support.steps import step
 
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)

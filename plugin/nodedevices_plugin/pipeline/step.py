@@ -217,14 +217,6 @@ class _Confirm:
         return tuple(f"{device}={value}" for value, devices in confirmed.items() for device in sorted(devices))
 
 
-def step(
-    world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
-) -> Step:
-    """The world after these inputs: what is the case, and what follows from it. `now`: the wall clock, which is shown;
-    `monotonic`: what waiting is measured by."""
-    return decide(assess(world, inputs, local, now=now, monotonic=monotonic, vendors=vendors), inputs, local)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
     """The first half of a step: devices, verdicts and the wanted configuration, before anything is decided about it."""
@@ -274,7 +266,8 @@ class Assessment:
 def assess(
     world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
 ) -> Assessment:
-    """What is the case now, and what is wanted. `vendors`: whose faults are known; None: the registered ones'."""
+    """What is the case now, and what is wanted. `now`: the wall clock, which is shown; `monotonic`: what waiting is
+    measured by; `vendors`: whose faults are known; None: the registered ones'."""
     vendors = fault_sources() if vendors is None else vendors
     world = _clock_adjusted(world, now=now, monotonic=monotonic)
     effective = world.active.effective

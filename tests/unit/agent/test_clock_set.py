@@ -10,10 +10,11 @@ import pytest
 from nodedevices_plugin.model import HoldersState, Holdings, InventoryDevice
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.state import State, restored_devices
-from nodedevices_plugin.pipeline.step import Inputs, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
+from support.steps import step
 
 LOCAL = parse(["--node-name=n1"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)

@@ -12,7 +12,7 @@ from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.base import HelperFacts, HelperProcess
@@ -21,6 +21,7 @@ from support.exclusive_window import NAME, ExclusiveWindow, Keeper, KeeperKind
 from support.facts import START, gpu, gpu_id, old, snapshot
 from support.offers import allocate
 from support.sharing import answers, facts
+from support.steps import step
 
 GPU = "nvidia.com/gpu"
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})

@@ -10,12 +10,13 @@ import pytest
 from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.faults import EVERY, FaultSources
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 from support.facts import REGISTERED, START, gpu, gpu_id, snapshot
 from support.link_vendor import LinkVendor
+from support.steps import step
 
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
 NIC = "0000:81:00.0"

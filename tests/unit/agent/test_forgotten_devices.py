@@ -12,11 +12,12 @@ import pytest
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State, StateFile
-from nodedevices_plugin.pipeline.step import Inputs, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot, xid
+from support.steps import step
 
 LOCAL = parse(["--node-name=n1"], {})
 GPU = "nvidia.com/gpu"

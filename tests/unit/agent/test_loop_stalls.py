@@ -23,7 +23,7 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, begin
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
@@ -33,6 +33,7 @@ from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
 from nodedevices_probe.protocol import MAX_LINE_BYTES, encode
 from support.facts import START, gpu, partition, snapshot
 from support.probes import cancelled, eventually
+from support.steps import step
 
 LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
 LIMIT_SECONDS = 0.1

@@ -35,7 +35,7 @@ from nodedevices_plugin.kubelet.podresources import (
 from nodedevices_plugin.model import AllocationError, HoldersState, Holdings, Inventory, Offer, Plan, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, World, begin
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.ids import is_core
 from nodedevices_plugin.resources.preferred import prefer
@@ -52,6 +52,7 @@ from support.exclusive_window import ExclusiveWindow
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot
 from support.hubs import FLAG as HUB_FLAG
 from support.hubs import HubFile, Hubs
+from support.steps import step
 
 pytestmark = pytest.mark.timeout(240)  # thousands of steps, on a machine that runs clusters beside them
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"

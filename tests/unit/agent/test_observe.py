@@ -11,7 +11,7 @@ from nodedevices_api.conditions import find
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
@@ -19,6 +19,7 @@ from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import ProbeEvent
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
+from support.steps import step
 
 GPU = "nvidia.com/gpu"
 SHARED = "nvidia.com/gpu.shared"

@@ -24,7 +24,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS, Inputs, Step, World, begin, step
+from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS, Inputs, Step, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file
@@ -38,6 +38,7 @@ from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from support.contract import INVALID_SHARING
 from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
 from support.sharing import facts
+from support.steps import step
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 THREE = tuple(gpu(number, readings=old()) for number in range(3))

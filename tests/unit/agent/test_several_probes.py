@@ -14,7 +14,7 @@ from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.requesting import request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin
 from nodedevices_plugin.settings.file import FileOutcome, from_document
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.probes import ProbeSpec, read
@@ -25,6 +25,7 @@ from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 from nodedevices_probe.registry import KINDS
 from support.facts import START, gpu, gpu_id, snapshot, xid
+from support.steps import step
 
 LOCAL = parse(["--standalone", "--probe=nvml", "--probe", "nics=/opt/nic-probe --fast"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)

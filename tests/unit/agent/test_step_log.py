@@ -8,13 +8,14 @@ from typing import Any
 from nodedevices_plugin.model import CONFIRM, HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, World, begin
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.step_log import PROBLEMS_SECONDS, StepLog
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Problem
 from structlog.testing import capture_logs
 from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot, well, xid
+from support.steps import step
 
 WRONG = Problem(code="FileInvalid", message="devices.yaml: profile: 'h9' is not known")
 LOCAL = parse_flags(["--standalone"], {})

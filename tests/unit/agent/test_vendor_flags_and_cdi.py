@@ -14,7 +14,7 @@ from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, World, begin, step
+from nodedevices_plugin.pipeline.step import Inputs, World, begin
 from nodedevices_plugin.resources.containers import edits
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.runtime.worker import Worker
@@ -27,6 +27,7 @@ from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_probe.protocol import DeviceFact
 from support.acme_cdi import FILE, KIND, AcmeByCdi, AcmeSettings
 from support.facts import START, gpu, gpu_id, old, snapshot
+from support.steps import step
 
 NODE = "--node-name=n1"
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
