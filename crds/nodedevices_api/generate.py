@@ -7,13 +7,13 @@ FOLDER gets one file per kind and a kustomization.yaml; with `--reference FOLDER
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from nodedevices_common import generated
 
 from nodedevices_api.crdgen import KINDS, Kind, custom_resource_definition
 from nodedevices_api.reference import page
@@ -54,17 +54,6 @@ def _yaml(value: object) -> str:
     return yaml.dump(value, Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
 
 
-def _differences(folder: Path, files: dict[str, str]) -> list[str]:
-    lines: list[str] = []
-    for name, content in files.items():
-        path = folder / name
-        present = path.read_text(encoding="utf-8") if path.exists() else ""
-        lines += difflib.unified_diff(
-            present.splitlines(), content.splitlines(), str(path), f"{path} (generated)", lineterm=""
-        )
-    return lines
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 written or equal, 1 different."""
     parser = argparse.ArgumentParser(prog="python -m nodedevices_api.generate", description=__doc__)
@@ -72,20 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reference", type=Path, metavar="FOLDER", help="where the reference pages are")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     options = parser.parse_args(arguments)
-    wanted = [(options.folder, crd_files())]
+    files = {options.folder / name: content for name, content in crd_files().items()}
     if options.reference is not None:
-        wanted.append((options.reference, reference_files()))
-
-    if options.check:
-        lines = [line for folder, files in wanted for line in _differences(folder, files)]
-        if lines:
-            sys.stdout.write("\n".join(lines) + "\n\nGenerated files differ from the models: run `make gen`, commit.\n")
-        return 1 if lines else 0
-    for folder, files in wanted:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (folder / name).write_text(content, encoding="utf-8")
-    return 0
+        files |= {options.reference / name: content for name, content in reference_files().items()}
+    return generated.write(files, check=options.check)
 
 
 if __name__ == "__main__":

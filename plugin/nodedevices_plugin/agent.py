@@ -459,7 +459,7 @@ class Agent:
 
     def _http_servers(self) -> list[HttpServer]:
         checks = {"/healthz": self._readiness.healthz, "/readyz": self._readiness.readyz}
-        return servers(self._local.http_address, self._local.health_address, scrape=self._metrics.expose, checks=checks)
+        return servers(self._local.http_address, self._local.health_address, scrape=self._metrics.render, checks=checks)
 
 
 def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None) -> int:

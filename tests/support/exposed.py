@@ -125,7 +125,7 @@ def agent(shown: Facts | None = None) -> Samples:
 
 def agent_text(shown: Facts | None = None) -> str:
     latest = shown or facts()
-    return Metrics(facts=lambda: latest, probes=lambda: {"nvml": ProbeCounters()}, telemetry=True).expose().decode()
+    return Metrics(facts=lambda: latest, probes=lambda: {"nvml": ProbeCounters()}, telemetry=True).render().decode()
 
 
 def operator(conditions: Mapping[str, tuple[str, str]] | None = None) -> Samples:

@@ -34,7 +34,7 @@ def test_each_device_is_counted_in_exactly_one_state() -> None:
 def test_a_device_out_of_service_counts_as_that_only_while_nothing_is_wrong_with_it() -> None:
     shown = facts()
     cordoned = replace(shown, unschedulable=dict.fromkeys([gpu_id(0), gpu_id(1), gpu_id(2), gpu_id(4)], "RMA 4711"))
-    samples = parsed(Metrics(facts=lambda: cordoned, probes=dict).expose().decode())
+    samples = parsed(Metrics(facts=lambda: cordoned, probes=dict).render().decode())
     states = of(samples, "nodedevices_devices", "state")
     assert {state: count for (state,), count in states.items()} == {
         "healthy": 1,
@@ -146,9 +146,9 @@ def test_the_first_refused_allocate_is_an_increase() -> None:
     latest = facts()
     metrics = Metrics(facts=lambda: latest, probes=dict)
     refused = (("resource", GPU), ("result", "refused"))
-    assert parsed(metrics.expose().decode())["nodedevices_allocations_total"][refused] == 0
+    assert parsed(metrics.render().decode())["nodedevices_allocations_total"][refused] == 0
     metrics.kubelet_called(KubeletCall(Method.ALLOCATE, GPU, Result.REFUSED, 0.0))
-    assert parsed(metrics.expose().decode())["nodedevices_allocations_total"][refused] == 1
+    assert parsed(metrics.render().decode())["nodedevices_allocations_total"][refused] == 1
 
 
 def test_every_call_between_kubelet_and_agent_is_counted_with_its_result_and_timed() -> None:
@@ -161,7 +161,7 @@ def test_every_call_between_kubelet_and_agent_is_counted_with_its_result_and_tim
         (Method.PREFERRED, Result.REFUSED, 0.004),
     ):
         metrics.kubelet_called(KubeletCall(method, GPU, result, seconds))
-    samples = parsed(metrics.expose().decode())
+    samples = parsed(metrics.render().decode())
     assert of(samples, "nodedevices_registrations_total", "result") == {
         ("granted",): 1,
         ("refused",): 0,
@@ -181,7 +181,7 @@ def test_the_time_that_a_probe_needs_is_counted_once_for_each_reading() -> None:
     metrics = Metrics(facts=lambda: None, probes=dict)
     for milliseconds in (40, None, 2000):
         metrics.probe_read("nvml", snapshot(gpu(0), read_milliseconds=milliseconds))
-    samples = parsed(metrics.expose().decode())
+    samples = parsed(metrics.render().decode())
     assert of(samples, "nodedevices_probe_read_seconds_count", "probe") == {("nvml",): 2}
     assert of(samples, "nodedevices_probe_read_seconds_sum", "probe")["nvml",] == pytest.approx(2.04)
 
@@ -226,9 +226,9 @@ def test_telemetry_is_shown_in_base_units_and_only_where_it_is_switched_on() -> 
         "ecc_uncorrectable_volatile": 3,
         "memory_bytes": 80 << 30,
     }
-    on = parsed(Metrics(facts=lambda: latest, probes=dict, telemetry=True).expose().decode())
+    on = parsed(Metrics(facts=lambda: latest, probes=dict, telemetry=True).render().decode())
     shown = {name: of(on, f"nodedevices_device_{name}", "uuid")[gpu_id(0),] for name in expected}
     assert shown == pytest.approx(expected)
     assert "nodedevices_device_memory_clock_hertz" not in on
-    off = parsed(Metrics(facts=lambda: latest, probes=dict).expose().decode())
+    off = parsed(Metrics(facts=lambda: latest, probes=dict).render().decode())
     assert not [name for name in off if name.removeprefix("nodedevices_device_") in expected]

@@ -182,7 +182,7 @@ def test_each_probe_is_counted_by_itself() -> None:
         "nvml": ProbeCounters(lines=7, starts=1),
         "nics": ProbeCounters(lines=3, bad_lines=2, starts=4, kills=1),
     }
-    scraped = Metrics(facts=lambda: None, probes=lambda: counters).expose().decode().splitlines()
+    scraped = Metrics(facts=lambda: None, probes=lambda: counters).render().decode().splitlines()
     assert {line for line in scraped if line.startswith("nodedevices_probe_")} == {
         f'nodedevices_probe_{name}_total{{probe="{probe}"}} {value}'
         for probe, values in {"nvml": (7.0, 0.0, 1.0, 0.0), "nics": (3.0, 2.0, 4.0, 1.0)}.items()

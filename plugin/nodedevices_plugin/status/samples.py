@@ -1,0 +1,248 @@
+"""What a scrape reads of the agent's state: each sample is a row, the values of its labels, and its own value.
+
+A row without samples is not shown: what is gone leaves no series, and a node that shares no memory has none of that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from nodedevices_common.metrics import Sample, counter, gauge
+
+from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, served_by_others
+from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.resources.ids import memory_held, physical_id
+from nodedevices_plugin.runtime.supervise import Supervisor
+from nodedevices_plugin.status.counts import allocated, loaded_drivers, missing_parts, reported_healthy, share_counts
+from nodedevices_plugin.status.facts import Facts, offered
+from nodedevices_plugin.status.withheld import withheld
+
+# Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: well, and taken out of service by hand.
+DEVICE_STATES = (*(state.value.lower() for state in HealthState), "missing", "unschedulable")
+DEVICE = "index uuid"  # labels of what is said of a device
+CONTAINER = "resource namespace pod container"
+
+PROBE_LINES = counter("nodedevices_probe_lines_total", "Total valid lines read from the probe.", "probe")
+PROBE_BAD_LINES = counter("nodedevices_probe_bad_lines_total", "Total invalid lines of the probe.", "probe")
+PROBE_STARTS = counter(
+    "nodedevices_probe_starts_total", "Total starts of the probe's process, or connections to its socket.", "probe"
+)
+PROBE_KILLS = counter(
+    "nodedevices_probe_kills_total",
+    "Total ends of the probe's process, or of the connection to its socket, because it was silent.",
+    "probe",
+)
+INTERNAL_ERRORS = counter(
+    "nodedevices_internal_errors_total",
+    "Total failures of the agent's background tasks caused by a bug, by part; each was restarted.",
+    "part",
+)
+WORKER_CALL = gauge(
+    "nodedevices_worker_call_seconds",
+    "Duration so far of the current call on a background thread; it grows while a disk or a mount hangs.",
+    "worker",
+)
+PROBE_LAST_LINE = gauge(
+    "nodedevices_probe_last_line_timestamp_seconds",
+    "Unix time of the probe's last valid line; 0: there was none yet.",
+    "probe",
+)
+DRIVER = gauge("nodedevices_driver_info", "1 for each driver that is loaded.", "name version cuda_version")
+DEVICES = gauge(
+    "nodedevices_devices",
+    "Devices by state, each in one: `healthy`, `degraded`, `unhealthy`, `unknown`, `missing` (its driver no longer "
+    "lists it), `unschedulable` (healthy or degraded, and taken out of service by hand).",
+    "state",
+)
+DEVICE_INFO = gauge(
+    "nodedevices_device_info",
+    "1 for each device: what it is.",
+    f"{DEVICE} type vendor model pci_bus_id numa_node",
+)
+DEVICE_HEALTHY = gauge(
+    "nodedevices_device_healthy", "1 if the device is offered to the kubelet as Healthy, else 0.", DEVICE
+)
+DEVICE_SINCE = gauge(
+    "nodedevices_device_health_last_transition_timestamp_seconds",
+    "Unix time since when the device has been in its state, for its reason.",
+    DEVICE,
+)
+DEVICE_UNWELL = gauge(
+    "nodedevices_device_unwell",
+    "1 for a device that is not Healthy: its state, and why.",
+    f"{DEVICE} state reason recovery_action",
+)
+HOLDERS = gauge("nodedevices_device_holders", "Containers that hold the device.", DEVICE)
+HOLDER = gauge(
+    "nodedevices_device_holder",
+    "1 for each container that holds the device or a part of it.",
+    f"{DEVICE} {CONTAINER}",
+)
+HOLDER_MEMORY = gauge(
+    "nodedevices_device_holder_memory_bytes",
+    "Memory of the device that the container holds, where the device is [shared by memory](sharing.md#by-memory).",
+    f"{DEVICE} {CONTAINER}",
+)
+MEMORY_SHARES = gauge(
+    "nodedevices_device_memory_shares_bytes",
+    "Memory of a device that is shared by memory: `held` by containers, `free` for new ones, `not_offered` (the device "
+    "is not healthy, or waits for holders of another configuration), `unallocatable` (the reserve and the remainder). "
+    "They add up to the device's memory; of a device or partition that its driver no longer lists, `held` alone "
+    "counts.",
+    f"{DEVICE} resource state",
+)
+RESOURCE_CAPACITY = gauge("nodedevices_resource_capacity", "Ids of the resource, healthy or not.", "resource")
+RESOURCE_HEALTHY = gauge("nodedevices_resource_healthy", "Ids that are reported to the kubelet as Healthy.", "resource")
+WITHHELD_IDS = gauge(
+    "nodedevices_withheld_ids",
+    "Ids of the resource that are not reported to the kubelet as Healthy, by the "
+    "[reason](troubleshooting.md#why-ids-are-withheld).",
+    "resource reason",
+)
+RESOURCE_ALLOCATED = gauge("nodedevices_resource_allocated", "Ids of the resource that containers hold.", "resource")
+RESOURCE_REGISTERED = gauge(
+    "nodedevices_resource_registered", "1 if the resource is registered with the kubelet, else 0.", "resource"
+)
+RESOURCE_SERVED_BY_ANOTHER = gauge(
+    "nodedevices_resource_served_by_another",
+    "1 if another device plugin serves the resource and the agent waits for it to end, else 0.",
+    "resource",
+)
+HOLDERS_KNOWN = gauge("nodedevices_holders_known", "1 if the list of holders is up to date, else 0.")
+CDI_PROBLEM = gauge(
+    "nodedevices_cdi_problem",
+    "1 if a CDI specification is missing or broken, else 0. `source`: that with the driver's libraries "
+    "([which](injection.md#cdi) is in `ConfigApplied`); `file`: the agent's own, which cannot be written.",
+    "what",
+)
+CONFIG = gauge("nodedevices_config", "1 for the reason that the condition `ConfigApplied` has.", "reason")
+CONFIG_GENERATION = gauge(
+    "nodedevices_config_observed_generation", "Generation of this node's NodeDevices that the agent has read last."
+)
+
+
+def of_the_agent(probes: Mapping[str, ProbeCounters], parts: Supervisor) -> Iterator[Sample]:
+    for probe, counters in probes.items():
+        yield PROBE_LINES, [probe], counters.lines
+        yield PROBE_BAD_LINES, [probe], counters.bad_lines
+        yield PROBE_STARTS, [probe], counters.starts
+        yield PROBE_KILLS, [probe], counters.kills
+    for part, count in sorted(parts.failures().items()):
+        yield INTERNAL_ERRORS, [part], count
+    for worker, seconds in sorted(parts.busy().items()):
+        yield WORKER_CALL, [worker], seconds
+
+
+def of_the_node(facts: Facts) -> Iterator[Sample]:
+    yield from _devices(facts)
+    yield from _holders(facts)
+    yield from _memory_shares(facts)
+    yield from _resources(facts)
+    yield from _configuration(facts)
+    for probe in facts.probes:
+        line = probe.inventory.line_time
+        yield PROBE_LAST_LINE, [probe.name], line.timestamp() if line is not None else 0
+    for driver in loaded_drivers(facts):
+        yield DRIVER, [driver.name, driver.version or "", driver.cuda_version or ""], 1
+
+
+def labels(device: InventoryDevice) -> tuple[str, str]:
+    """Return its index and its id."""
+    return str(device.fact.index), device.fact.id
+
+
+def _devices(facts: Facts) -> Iterator[Sample]:
+    tally: Tally[str] = Tally()
+    for device in facts.inventory.devices:
+        fact, where = device.fact, labels(device)
+        numa = "" if fact.numa_node is None else str(fact.numa_node)
+        what = fact.type, fact.vendor or "", fact.product_name or "", fact.pci_bus_id or "", numa
+        yield DEVICE_INFO, (*where, *what), 1
+        verdict = facts.verdicts.get(fact.id)
+        if verdict is None:
+            continue
+        state = verdict.state.value.lower()
+        cordoned = fact.id in facts.unschedulable
+        in_service = not (cordoned and verdict.state in {HealthState.HEALTHY, HealthState.DEGRADED})
+        tally["missing" if not device.present else state if in_service else "unschedulable"] += 1
+        yield DEVICE_HEALTHY, where, verdict.offered and not cordoned
+        yield DEVICE_SINCE, where, verdict.since.timestamp()
+        if verdict.state is not HealthState.HEALTHY:
+            yield DEVICE_UNWELL, (*where, state, verdict.reason, verdict.recovery_action), 1
+    for state in DEVICE_STATES:
+        yield DEVICES, [state], tally[state]
+
+
+def _holders(facts: Facts) -> Iterator[Sample]:
+    held = _held(facts)
+    for device in facts.inventory.devices:
+        where = labels(device)
+        ids = (device.fact.id, *(part.id for part in device.fact.partitions))
+        yield HOLDERS, where, sum(len(held[each]) for each in ids)
+        for holder in sorted({holder for each in ids for holder in held[each]}):
+            yield HOLDER, (*where, *holder), 1
+
+
+def _held(facts: Facts) -> defaultdict[str, list[tuple[str, str, str, str]]]:
+    """Device or partition id -> resource, namespace, pod and container of each that has it, by a device plugin or a
+    claim."""
+    held: defaultdict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
+    for holder in facts.holdings.holders:
+        for each in {*map(physical_id, holder.ids), *holder.also}:
+            held[each].append((holder.resource or "", holder.namespace, holder.pod, holder.container))
+    return held
+
+
+def _memory_shares(facts: Facts) -> Iterator[Sample]:
+    """Nothing where no device is shared by memory."""
+    index = {device.fact.id: str(device.fact.index) for device in facts.inventory.devices}
+    of_device: defaultdict[tuple[str, str], Tally[str]] = defaultdict(Tally)
+    missing = missing_parts(facts.inventory)
+    for each in share_counts(facts):
+        memory, unallocatable = each.resource.memory, each.unallocatable_bytes
+        if memory is None or unallocatable is None or each.device_id not in index:
+            continue
+        states = {"held": each.held, "free": each.free, "not_offered": each.not_offered}
+        amounts = {state: number * memory.unit_bytes for state, number in states.items()}
+        amounts["unallocatable"] = unallocatable
+        if each.part in missing:
+            amounts = dict.fromkeys(amounts, 0) | {"held": amounts["held"]}
+        of_device[each.device_id, each.resource.name].update(amounts)
+    for (device, resource), amounts in of_device.items():
+        for state, amount in amounts.items():
+            yield MEMORY_SHARES, (index[device], device, resource, state), amount
+    parts = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
+    held: Tally[tuple[str, ...]] = Tally()
+    for holder in facts.holdings.holders:
+        who = (holder.resource or "", holder.namespace, holder.pod, holder.container)
+        for part, size in memory_held(holder.ids).items():
+            device = parts.get(part, part)
+            if device in index:
+                held[index[device], device, *who] += size
+    for container, amount in sorted(held.items()):
+        yield HOLDER_MEMORY, container, amount
+
+
+def _resources(facts: Facts) -> Iterator[Sample]:
+    others = served_by_others(facts.registrations)
+    for resource in offered(facts).resources:
+        yield RESOURCE_CAPACITY, [resource.name], len(resource.ids)
+        yield RESOURCE_HEALTHY, [resource.name], reported_healthy(facts, resource)
+        for why in withheld(resource, mine=resource.name not in others):
+            yield WITHHELD_IDS, [resource.name, why.reason], why.count
+    for name, count in allocated(facts).items():
+        yield RESOURCE_ALLOCATED, [name], count
+    for each in facts.registrations:
+        yield RESOURCE_REGISTERED, [each.resource], each.state is RegistrationState.REGISTERED
+        yield RESOURCE_SERVED_BY_ANOTHER, [each.resource], each.state is RegistrationState.SERVED_BY_ANOTHER
+    yield HOLDERS_KNOWN, [], facts.holdings.state is HoldersState.SYNCED
+
+
+def _configuration(facts: Facts) -> Iterator[Sample]:
+    yield CDI_PROBLEM, ["source"], bool(facts.config.cdi_problem)
+    yield CDI_PROBLEM, ["file"], bool(facts.cdi_problem)
+    yield CONFIG, [facts.config.reason], 1
+    if facts.config.generation is not None:
+        yield CONFIG_GENERATION, [], facts.config.generation
