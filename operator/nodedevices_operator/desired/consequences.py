@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from nodedevices_api.sections import Evict, Faults, Taint
+from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.pods import Holding
@@ -181,7 +182,7 @@ def evictions(
         if any(fnmatchcase(holder.namespace, each) for each in excluded):
             continue
         due = Due(holding, _grace(evict))
-        at = (_time(holding.health.since) or LONG_AGO) + due.grace
+        at = (zoned_time(holding.health.since) or LONG_AGO) + due.grace
         key = (holder.namespace, holder.pod)
         if key not in found or at < found[key][0]:
             found[key] = (at, due)
@@ -211,8 +212,8 @@ def grace_begins(due: Due, pod: Mapping[str, Any], noticed: datetime | None, now
     when the operator began; then not before the fault, by the node's clock.
     """
     shown = pods.own_condition(pod)
-    marked = _time(shown.since) if shown is not None and shown.status == "False" else None
-    began = noticed or min(_time(due.holding.health.since) or LONG_AGO, now)
+    marked = zoned_time(shown.since) if shown is not None and shown.status == "False" else None
+    began = noticed or min(zoned_time(due.holding.health.since) or LONG_AGO, now)
     return max(marked or LONG_AGO, began)
 
 
@@ -229,11 +230,3 @@ def kept(pod: Mapping[str, Any]) -> str:
     ):
         return "it belongs to a DaemonSet"
     return ""
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None

@@ -26,6 +26,7 @@ from typing import Any
 
 import orjson
 from nodedevices_api import conditions as names
+from nodedevices_common.times import zoned_time
 
 MAX_ACTIONS = 200  # in the record; the oldest go first
 MAX_NODES = 5000  # in each of the record's maps, in all some 600 KiB; a ConfigMap holds 1 MiB
@@ -319,9 +320,9 @@ def _mass_fault(pool: Pool, fleet: Fleet, faults: Faults, seen: Arrivals) -> str
     for node in nodes:
         if (its := faults.get(node)) is None:
             continue
-        answered, known = _time(fleet.answered.get(node, "")), seen.get(node, {})
+        answered, known = zoned_time(fleet.answered.get(node, "")), seen.get(node, {})
         for since, at in set(zip(its.values(), map(known.get, its.items()), strict=True)):
-            time = _time(since)
+            time = zoned_time(since)
             if answered is not None and time is not None and time <= answered:
                 continue
             if time is not None:
@@ -390,7 +391,7 @@ def refusal(fleet: Fleet, annotation: str, now: datetime) -> str:
     is not a new one."""
     if fleet.breaker == CLOSED or annotation in {"", fleet.resumed}:
         return ""
-    said, opened = _time(annotation), _time(fleet.opened)
+    said, opened = zoned_time(annotation), zoned_time(fleet.opened)
     shown = annotation if len(annotation) <= MAX_SHOWN else f"{annotation[:MAX_SHOWN]}..."
     right = "give the time now, as `date -u +%FT%TZ` prints it"
     if said is None:
@@ -404,14 +405,16 @@ def refusal(fleet: Fleet, annotation: str, now: datetime) -> str:
 
 def _timed_out(fleet: Fleet, faults: Faults, now: datetime) -> Fleet:
     """Closed, when it was opened until a time that has come."""
-    until = _time(fleet.until)
+    until = zoned_time(fleet.until)
     return _closed(fleet, faults, now) if fleet.breaker == OPEN and until is not None and until <= now else fleet
 
 
 def _closed(fleet: Fleet, faults: Faults, now: datetime) -> Fleet:
     """Closed, and what is at fault now is answered for."""
     failing = list(faults.items())[:MAX_NODES]
-    answered = {node: max(its.values(), key=lambda since: _time(since) or LONG_AGO) for node, its in failing if its}
+    answered = {
+        node: max(its.values(), key=lambda since: zoned_time(since) or LONG_AGO) for node, its in failing if its
+    }
     return replace(
         fleet, breaker=CLOSED, cause="", reason="", opened="", until="", closed=_stamp(now), answered=answered
     )
@@ -447,18 +450,10 @@ _ORDER = attrgetter(*_ACTION)  # as actions are compared, at a fraction of the c
 
 def _within(at: str, now: datetime, window: timedelta) -> bool:
     """Within the window; so is what cannot be read, and what is in the future after a clock was set back."""
-    time = _time(at)
+    time = zoned_time(at)
     return time is None or now - time < window
 
 
 def _stamp(time: datetime) -> str:
     """In whole seconds, as people's own time is given."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None

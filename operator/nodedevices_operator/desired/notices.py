@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
+
+from nodedevices_common.times import seconds_between
 
 from nodedevices_operator.desired.pods import Holding
 from nodedevices_operator.records.names import is_pod
@@ -53,7 +55,5 @@ def noticed(record: NodeDevicesRecord) -> Iterator[Noticed]:
 
 
 def _before(since: str, time: str) -> bool:
-    try:
-        return datetime.fromisoformat(since) <= datetime.fromisoformat(time) + CLOCKS
-    except (ValueError, TypeError):
-        return False
+    ahead = seconds_between(time, since)
+    return ahead is not None and ahead <= CLOCKS.total_seconds()

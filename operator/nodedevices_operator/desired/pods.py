@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum
 from typing import Any
 
@@ -21,6 +21,7 @@ from nodedevices_api.defaults import Resolved
 from nodedevices_api.nodedevices import MAX_AFFECTED_PODS
 from nodedevices_common import conditions
 from nodedevices_common.conditions import ConditionRecord
+from nodedevices_common.times import seconds_between, zoned_time
 
 from nodedevices_operator.desired.capacity import FINISHED
 from nodedevices_operator.records.names import is_pod
@@ -151,10 +152,10 @@ def without_own_health(holding: Holding) -> Holding:
 
 def restarted(pod: Mapping[str, Any], holding: Holding) -> bool:
     """Whether the container runs since after what happened to it. Its devices stay the same over such a start."""
-    status, since = pod.get("status") or {}, _time(holding.health.since)
+    status, since = pod.get("status") or {}, zoned_time(holding.health.since)
     for each in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
         if each.get("name") == holding.holder.container:
-            started = _time(((each.get("state") or {}).get("running") or {}).get("startedAt"))
+            started = zoned_time(((each.get("state") or {}).get("running") or {}).get("startedAt"))
             return started is not None and since is not None and started > since
     return False
 
@@ -173,7 +174,7 @@ def match_holder(pod: Mapping[str, Any], holding: Holding, scope: Scope) -> Answ
     if listed:
         held = {identity.split("::")[0] for identity in holding.ids} | holding.ids
         return Answer.YES if any(_matches(identity, held) for identity in listed) else Answer.NO
-    start, since = _time(status.get("startTime")), _time(holder.since)
+    start, since = zoned_time(status.get("startTime")), zoned_time(holder.since)
     if start is None or since is None:
         return Answer.NOT_YET
     return Answer.YES if start - since <= START_TIME_SLACK else Answer.NO
@@ -311,8 +312,8 @@ def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
 
 def may_have_expired(since: object, now: str) -> bool:
     """Whether an Event of that time may have expired."""
-    start, end = _time(since), _time(now)
-    return start is not None and end is not None and end - start > EVENT_LIFE
+    age = seconds_between(since, now)
+    return age is not None and age > EVENT_LIFE.total_seconds()
 
 
 def affected(holding: Holding, uid: str) -> Affected:
@@ -354,11 +355,3 @@ def bounded(entries: Iterable[Affected]) -> tuple[Affected, ...]:
         if len(by_uid) < MAX_AFFECTED_PODS:
             by_uid.setdefault(entry.uid, entry)
     return tuple(sorted(by_uid.values(), key=lambda it: (it.namespace, it.name, it.uid)))
-
-
-def _time(value: object) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(str(value))
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None

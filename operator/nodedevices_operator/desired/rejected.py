@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+
+from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from nodedevices_operator.records.rejected import RejectedPod
@@ -30,13 +32,8 @@ def named(message: str, resources: Sequence[str]) -> str | None:
 
 def remaining(pod: RejectedPod, now: datetime) -> float:
     """Seconds until it may be deleted; 0: now. A time that cannot be read is long ago."""
-    try:
-        since = datetime.fromisoformat(pod.since)
-    except ValueError:
-        return 0.0
-    if since.tzinfo is None:
-        since = since.replace(tzinfo=UTC)
-    return max(0.0, (since + GRACE - now).total_seconds())
+    since = zoned_time(pod.since)
+    return 0.0 if since is None else max(0.0, (since + GRACE - now).total_seconds())
 
 
 def _whole(name: str) -> re.Pattern[str]:

@@ -7,10 +7,10 @@ said here is made of the fields of NodeDevices, never of that message.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 
 from nodedevices_api import conditions as names
 from nodedevices_common.text import clip
+from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.records.objects import NodeDevicesRecord, ResourceRecord, WithheldRecord
 from nodedevices_operator.records.rejected import RejectedPod
@@ -25,11 +25,8 @@ MAX_REASON = 100  # characters of a device's or a condition's own words
 
 def age(pod: RejectedPod, now: float) -> float | None:
     """Seconds since the kubelet took the pod up; `now` is Unix time. None: the pod does not say."""
-    try:
-        since = datetime.fromisoformat(pod.since)
-    except ValueError:
-        return None
-    return now - since.timestamp() if since.tzinfo is not None else None
+    since = zoned_time(pod.since)
+    return None if since is None else now - since.timestamp()
 
 
 def rejection_text(pod: RejectedPod, record: NodeDevicesRecord) -> str | None:

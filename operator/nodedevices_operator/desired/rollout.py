@@ -16,12 +16,13 @@ one that offers nothing, whose Node is not Ready, whose agent is silent or refus
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 from nodedevices_api import conditions as names
 from nodedevices_api.devicepolicy import Rollout
+from nodedevices_common.times import seconds_between
 
 from nodedevices_operator.desired.configuration import MAX_POLICIES, Configuration, config_hash
 from nodedevices_operator.desired.stored import understood
@@ -131,20 +132,14 @@ def _judge(
     held = applied.reason == names.WAITING_FOR_HOLDERS
     if not held and not (applied.status == "True" and record.applied_hash == record.config_hash):
         return "", 0.0
-    age = _age(change.time, now)
+    age = seconds_between(change.time, now)
+    age = math.inf if age is None else age
     lost = change.devices - accounted(record) - (record.summary.held if held else 0)
     if record.summary.offered is None or lost > 0:
         if age < LOSS_SECONDS:
             return "", LOSS_SECONDS - age
         return f"{lost} of {change.devices} devices are no longer offered", 0.0
     return ("", pause_seconds - age) if age < pause_seconds else ("", None)
-
-
-def _age(since: str, now: str) -> float:
-    try:
-        return (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds()
-    except (ValueError, TypeError):
-        return float("inf")
 
 
 def next_change(record: NodeDevicesRecord, standing: Standing, held: Set[str], now: str) -> ChangeRecord | None:

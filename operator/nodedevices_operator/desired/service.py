@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from nodedevices_api import RESTORED_BY
+from nodedevices_common.times import seconds_between
 
 from nodedevices_operator.desired.events import Fault
 from nodedevices_operator.desired.pods import may_have_expired
@@ -30,7 +30,7 @@ def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[Mapping[str, Ou
     found: dict[str, OutOfService] = {}
     waits: list[float] = []
     for each in record.out_of_service:
-        left = _seconds_until(each.until, now)
+        left = seconds_between(now, each.until)
         if left is not None and left <= 0:
             continue
         found[each.id] = each
@@ -66,10 +66,3 @@ def _who(entry: OutOfService) -> str:
 def _name(record: NodeDevicesRecord, identity: str) -> str:
     name = next((device.name for device in record.devices for part in device.parts if part.id == identity), "")
     return f"{name} {identity}" if name else identity
-
-
-def _seconds_until(until: str, now: str) -> float | None:
-    try:
-        return (datetime.fromisoformat(until) - datetime.fromisoformat(now)).total_seconds()
-    except (ValueError, TypeError):
-        return None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
-
 from nodedevices_api.conditions import Condition
+from nodedevices_common.raw import mapping, mappings
+from nodedevices_common.times import zoned_time
 
 from nodedevices_plugin.model import CONFIRM, Cordon
 from nodedevices_plugin.pipeline.requesting import SeenObject
@@ -20,10 +18,9 @@ def seen_object(item: Object | None) -> SeenObject:
     """What matters of the node's NodeDevices; whatever is not of the right type counts as absent."""
     if item is None:
         return SeenObject()
-    metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
+    metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     config = spec.get("config")
     generation = metadata.get("generation")
-    cordoned = spec.get("unschedulable")
     return SeenObject(
         exists=True,
         generation=generation if isinstance(generation, int) else None,
@@ -34,28 +31,15 @@ def seen_object(item: Object | None) -> SeenObject:
             Cordon(
                 id=str(each["id"]),
                 reason=_text(each.get("reason")) or "",
-                until=_time(each.get("until")),
+                until=zoned_time(each.get("until")),  # None also for what is no time: it stays out of service
                 by=_text(each.get("by")) or "",
-                since=_time(each.get("since")),
+                since=zoned_time(each.get("since")),
             )
-            for each in (cordoned if isinstance(cordoned, list) else ())[:MAX_UNSCHEDULABLE]
-            if isinstance(each, dict) and "id" in each
+            for each in mappings(spec.get("unschedulable"))[:MAX_UNSCHEDULABLE]
+            if "id" in each
         ),
-        confirm=_text(_mapping(metadata.get("annotations")).get(CONFIRM)) or "",
+        confirm=_text(mapping(metadata.get("annotations")).get(CONFIRM)) or "",
     )
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _time(value: object) -> datetime | None:
-    """None also for what is no time: a device whose end of service cannot be read stays out of it."""
-    try:
-        time = datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    return time if time is not None and time.tzinfo is not None else None
 
 
 def _text(value: object) -> str | None:
@@ -64,10 +48,10 @@ def _text(value: object) -> str | None:
 
 def older_conditions(item: Object | None, own: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """Our conditions as the object had them before this start: their transition times go on."""
-    listed = _mapping((item or {}).get("status")).get("conditions")
+    listed = mappings(mapping((item or {}).get("status")).get("conditions"))
     found = {each.type: each for each in own}
-    for raw in listed if isinstance(listed, list) else ():
-        if isinstance(raw, dict) and raw.get("type") in AGENT_CONDITIONS:
+    for raw in listed:
+        if raw.get("type") in AGENT_CONDITIONS:
             try:
                 found[str(raw["type"])] = Condition.model_validate(raw)
             except ValueError:

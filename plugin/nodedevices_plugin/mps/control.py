@@ -19,6 +19,7 @@ from pathlib import Path
 
 from nodedevices_common.errors import OperationError
 
+from nodedevices_plugin.model import cuda_mps
 from nodedevices_plugin.mps import files, processes
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.sharing import mps
@@ -105,12 +106,12 @@ class Control:
     def _environment(self, resource: str) -> dict[str, str]:
         return {
             **os.environ,
-            mps.PIPE_VARIABLE: mps.pipe_folder(self._root, resource),
-            mps.LOG_VARIABLE: mps.log_folder(self._root, resource),
+            cuda_mps.PIPE_DIRECTORY: mps.pipe_folder(self._root, resource),
+            cuda_mps.LOG_DIRECTORY: mps.log_folder(self._root, resource),
         }
 
     def _found(self, resource: str) -> tuple[Process, ...]:
-        return processes.find(CONTROL, mps.PIPE_VARIABLE, mps.pipe_folder(self._root, resource))
+        return processes.find(CONTROL, cuda_mps.PIPE_DIRECTORY, mps.pipe_folder(self._root, resource))
 
 
 def for_containers(folder: str | int) -> None:

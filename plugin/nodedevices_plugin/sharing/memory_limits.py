@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from nodedevices_common.quantity import MEBIBYTE
 
+from nodedevices_plugin.model import cuda_mps
 from nodedevices_plugin.sharing.memory_grant import MemoryGrant
-
-MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
 def variables(grant: MemoryGrant) -> dict[str, str]:
     """`0` is the GPU as the container counts: it sees one."""
-    memory, percentage = {MEMORY: f"0={grant.limit_bytes // MEBIBYTE}M"}, thread_percentage(grant)
-    return memory if percentage is None else memory | {THREADS: str(percentage)}
+    memory, percentage = {cuda_mps.MEMORY_LIMIT: f"0={grant.limit_bytes // MEBIBYTE}M"}, thread_percentage(grant)
+    return memory if percentage is None else memory | {cuda_mps.THREAD_PERCENTAGE: str(percentage)}
 
 
 def thread_percentage(grant: MemoryGrant) -> int | None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_probe.nvidia.attributes import compute_capability
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
@@ -25,14 +26,13 @@ from nodedevices_plugin.model import (
     OfferedResource,
     PlanError,
     Unit,
+    cuda_mps,
 )
 from nodedevices_plugin.sharing.base import HelperTexts, NodeTraits, Request, Settings, Split, by_replicas
 
 NAME = "mps"
 VENDOR = "nvidia"
 ROOT = "mps-root"  # the flag that says where the MPS root is on the host
-PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
-LOG_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
 CONTAINER_ROOT = "/mps"
 SHARED_MEMORY = "shm"  # under the root; the clients' /dev/shm
 # CUDA documentation, Multi-Process Service: 48 clients on Volta (compute capability 7.0) and later, 16 before. NVIDIA's
@@ -40,7 +40,6 @@ SHARED_MEMORY = "shm"  # under the root; the clients' /dev/shm
 CLIENTS = 48
 CLIENTS_BEFORE_VOLTA = 16
 VOLTA = (7, 0)
-MEBIBYTE = 1 << 20
 PID_DIGITS = 7  # of the kernel's largest pid, 4194304
 MAX_SERVERS = 64
 SERVERS = "get_server_list"  # a control command; one server for each user that has clients
@@ -178,7 +177,7 @@ def client_edits(resource: OfferedResource, settings: Settings) -> ContainerEdit
         Mount(container_path=pipe, host_path=pipe_folder(root, resource.name), read_only=False),
         Mount(container_path="/dev/shm", host_path=f"{_root(root)}/{SHARED_MEMORY}", read_only=False),  # noqa: S108
     )
-    return ContainerEdits(envs={PIPE_VARIABLE: pipe}, mounts=mounts)
+    return ContainerEdits(envs={cuda_mps.PIPE_DIRECTORY: pipe}, mounts=mounts)
 
 
 def check_node(place: str, node: NodeTraits, *, instead: str = "use timeSlicing, or none") -> None:

@@ -13,16 +13,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import show
 
-from nodedevices_plugin.model import Mount, OfferedResource, PlanError, SchedulableId
+from nodedevices_plugin.model import Mount, OfferedResource, PlanError, SchedulableId, cuda_mps
 
 STRATEGY = "driver-directory"  # of injection.deviceListStrategies
 NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")  # Google's plugin waits for both before it offers anything
 MPS = "mps"  # the sharing mode
-THREADS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +77,6 @@ def mps_limits(
         return {}
     gpus = [each for each in memory if each in shares]
     limits = [(place, memory[id_] * shares[id_] // resource.replicas // MEBIBYTE) for place, id_ in enumerate(gpus)]
-    threads = {THREADS_VARIABLE: str(min(shares.values()) * 100 // resource.replicas)}
+    threads = {cuda_mps.THREAD_PERCENTAGE: str(min(shares.values()) * 100 // resource.replicas)}
     by_number = ",".join(f"{place}={limit}M" for place, limit in limits if limit)
-    return threads | ({MEMORY_VARIABLE: by_number} if by_number else {})
+    return threads | ({cuda_mps.MEMORY_LIMIT: by_number} if by_number else {})
