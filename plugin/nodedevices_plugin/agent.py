@@ -46,7 +46,7 @@ from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.model import Holdings, Plan, RegistrationState
-from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins, unread_holders
+from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins, unread_holders
 from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import Inputs, assess, begin, decide
 from nodedevices_plugin.resources.answers import Answers
@@ -410,10 +410,10 @@ class Agent:
         offered = await self._holders.offered_now()
         if offered is None:
             return None
-        names = Names(self._world.inventory, index_prefix=self._world.active.effective.index_prefix)
+        index = self._world.index.under(self._world.active.effective.index_prefix)
         plan = self._world.plan or Plan()
-        found = other_plugins(resource, plan, offered, names, own=own, taking_over=taking_over)
-        return offered_text(found) or unread_holders(resource, plan, self._holders.holdings, names)
+        found = other_plugins(resource, plan, offered, index, own=own, taking_over=taking_over)
+        return offered_text(found) or unread_holders(resource, plan, self._holders.holdings, index)
 
     async def _unlike(self, resource: str, own: Collection[str]) -> str | None:
         """Who serves it otherwise than the plan does, queried before it is taken over."""

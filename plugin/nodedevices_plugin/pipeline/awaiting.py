@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, OfferedResource, Plan
-from nodedevices_plugin.pipeline.foreign import Names, offered_text, other_plugins
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins
 from nodedevices_plugin.resources.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import (
@@ -71,7 +72,7 @@ def known_clients(plan: Plan, inventory: Inventory, facts: HelperFacts) -> froze
 
 
 def may_start(
-    missing: Sequence[OfferedResource], holdings: Holdings, names: Names, *, clients: Collection[tuple[str, str]]
+    missing: Sequence[OfferedResource], holdings: Holdings, index: DeviceIndex, *, clients: Collection[tuple[str, str]]
 ) -> ChangeDecision:
     """May the helpers of these resources be started? An exclusive one not while pods that are not its clients hold
     its devices. `clients`: resource and id of the shares whose pods are known to be its clients."""
@@ -85,9 +86,9 @@ def may_start(
 
     def beside(holder: Holder | Offer, id_: str) -> bool:
         if holder.resource is None:
-            unit = names.claimed(id_)
+            unit = index.claimed(id_)
         else:
-            unit, _ = names.unit(holder.resource, id_) or (None, None)
+            unit, _ = index.unit(holder.resource, id_) or (None, None)
         return unit is not None and unit.device_id in devices and (holder.resource, id_) not in clients
 
     holders = tuple(each for each in holdings.holders if any(beside(each, id_) for id_ in each.ids))
@@ -99,7 +100,9 @@ def may_start(
     return ChangeDecision(apply=True)
 
 
-def may_begin(missing: Sequence[OfferedResource], wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
+def may_begin(
+    missing: Sequence[OfferedResource], wanted: Plan, holdings: Holdings, index: DeviceIndex
+) -> ChangeDecision:
     """The same where nothing is registered yet: not while another plugin offers these devices.
 
     The guard would find it only when the helpers answer. Where the kubelet does not say, nobody is in the way.
@@ -108,7 +111,7 @@ def may_begin(missing: Sequence[OfferedResource], wanted: Plan, holdings: Holdin
     offers = {
         each.resource: each
         for resource in shared
-        for each in other_plugins(resource.name, wanted, holdings.offered or (), names, own=())
+        for each in other_plugins(resource.name, wanted, holdings.offered or (), index, own=())
     }
     if why := offered_text(tuple(offers.values())):
         return wait((), f"{_waits(shared)}: {why}")

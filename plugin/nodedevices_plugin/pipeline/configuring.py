@@ -37,7 +37,8 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, Problem, of_holders, of_problem, refusal
-from nodedevices_plugin.pipeline.foreign import Names, take_over
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.foreign import take_over
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change
@@ -80,6 +81,7 @@ class Node:
     """What the decision sees of the node, beside the wanted configuration."""
 
     inventory: Inventory
+    index: DeviceIndex = field(compare=False)
     verdicts: Mapping[str, Verdict]
     holdings: Holdings
     unlisted: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
@@ -315,8 +317,8 @@ def _running(before: ActiveConfig, node: Node, wanted: _Change | Problem) -> _Ru
         return _Running(shape=shape, helpers=helpers, clients=clients, problem=problem)
     if not needs.why:
         return _Running(shape=shape, helpers=helpers, clients=clients)
-    ids = Names(node.inventory, index_prefix=before.effective.index_prefix)
-    start = may_start(needs.unanswered, node.holdings, ids, clients=clients)
+    index = node.index.under(before.effective.index_prefix)
+    start = may_start(needs.unanswered, node.holdings, index, clients=clients)
     if not start.apply and node.holdings.known:  # else nobody knows: after a restart helpers are wanted at once
         problem = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
         return _Running(shape=shape, clients=clients, problem=problem)
@@ -361,18 +363,18 @@ def _may(
     node: Node,
 ) -> ChangeDecision:
     """Whether it may be in effect at once, but for the devices that pods hold."""
-    ids = Names(node.inventory, index_prefix=(before.effective if before.applied_once else requested).index_prefix)
+    index = node.index.under((before.effective if before.applied_once else requested).index_prefix)
     clients = running.clients
     if not before.applied_once:
-        decision = may_begin(needs.unanswered, wanted, node.holdings, ids)
+        decision = may_begin(needs.unanswered, wanted, node.holdings, index)
         clients = known_clients(wanted, node.inventory, node.helpers)
     elif before.effective.observing and not requested.observing:
-        decision = take_over(wanted, node.holdings, ids)
+        decision = take_over(wanted, node.holdings, index)
     else:
         resources = running.shape.resources if running.shape is not None else ()
         current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
         decision = decide_change(current, wanted, node.holdings, node.unlisted, whole=requested.observing)
-    return may_start(needs.unanswered, node.holdings, ids, clients=clients) if decision.apply else decision
+    return may_start(needs.unanswered, node.holdings, index, clients=clients) if decision.apply else decision
 
 
 def _awaited(plan: Plan, node: Node) -> Awaited:

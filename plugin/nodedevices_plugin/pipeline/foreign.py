@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
 
@@ -23,22 +23,18 @@ from nodedevices_plugin.model import (
     Holder,
     HoldersState,
     Holdings,
-    Inventory,
     Offer,
     OfferedResource,
     Plan,
     RecentAllocate,
     SchedulableId,
-    Unit,
 )
-from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.resources.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.resources.ids import is_core, share_of, split
 from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing import none, time_slicing
 from nodedevices_plugin.sharing.helpers import run_by
-from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
 
 MAX_RESOURCES = 32  # SCHEMA: status.resources
 HEX_NUMBER = re.compile(r"[0-9a-fA-F]+")
@@ -47,82 +43,25 @@ Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it
 _NOT_OFFERED = Blocked(reason=SERVED_BY_ANOTHER, message="the plugin that serves it does not offer it now")
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """What an id is about: a device, or a partition of it."""
-
-    device_id: str
-    partition_id: str | None = None
-
-    @property
-    def id(self) -> str:
-        return self.partition_id or self.device_id
-
-
-class Names:
-    """The node's devices by every name that others give them. `index_prefix`: the domain of resources whose ids may be
-    indices, empty for each vendor's own, None for none; a bare number under any other name is none of our devices."""
-
-    def __init__(self, inventory: Inventory, *, index_prefix: str | None = None) -> None:
-        self._by_id: dict[str, _Unit] = {}
-        self._by_index: dict[tuple[str, str], _Unit] = {}  # by domain and index
-        self._by_claim: dict[tuple[str, str], _Unit] = {}  # by DRA driver and name
-        self._drivers = {each.dra_driver: each for each in registry.vendors() if isinstance(each, ClaimNames)}
-        called = device_names(inventory)
-        for device in inventory.devices:
-            fact = device.fact
-            units = (Unit(device), *partitions(device))
-            for unit in units:
-                self._by_id[unit.id] = _Unit(fact.id, unit.partition.id if unit.partition else None)
-            vendor, indices = registry.of(fact), registry.index_ids(fact)
-            if (
-                index_prefix is not None and vendor is not None and indices is not None
-            ):  # of any other nobody offers them
-                usual = vendor.usual_name(Unit(device), Naming(prefix=index_prefix)) or ""
-                domain = usual.partition("/")[0]
-                self._by_index |= {(domain, indices.index_id(unit)): self._by_id[unit.id] for unit in units}
-            if (claims := registry.claim_names(fact)) is not None:
-                for unit in units:
-                    name = claims.claim_name(unit, called[fact.id])
-                    self._by_claim[claims.dra_driver, name] = self._by_id[unit.id]
-
-    def unit(self, resource: str, id_: str) -> tuple[_Unit, int | None] | None:
-        """What an id of a resource is about, and which share of it; None: none of our devices."""
-        base, replica = split(id_)
-        found = self._by_id.get(base)
-        if found is None:
-            found = self._by_index.get((resource.partition("/")[0], base))
-        return None if found is None else (found, replica)
-
-    def claimed(self, name: str) -> _Unit | None:
-        """Of `<driver>/<pool>/<device>`."""
-        driver, _, rest = name.partition("/")
-        vendor = self._drivers.get(driver)
-        if vendor is None:
-            return None
-        names = vendor.claimed(rest.rpartition("/")[2])
-        return next((self._by_claim[driver, each] for each in names if (driver, each) in self._by_claim), None)
-
-
-def named(holdings: Holdings, names: Names) -> Holdings:
+def named(holdings: Holdings, index: DeviceIndex) -> Holdings:
     """The same holders with our own ids in place of the names that others use; unknown ones are left as they are."""
-    holders = tuple(_named(each, names) for each in holdings.holders)
+    holders = tuple(_named(each, index) for each in holdings.holders)
     return holdings if holders == holdings.holders else replace(holdings, holders=holders)
 
 
-def _named(holder: Holder, names: Names) -> Holder:
+def _named(holder: Holder, index: DeviceIndex) -> Holder:
     own = []
     for each in holder.ids:
         if holder.resource is None:
-            claimed = names.claimed(each)
+            claimed = index.claimed(each)
             own.append(each if claimed is None else claimed.id)
         else:
-            found = names.unit(holder.resource, each)
+            found = index.unit(holder.resource, each)
             own.append(each if found is None else share_of(found[0].id, each))
     return replace(holder, ids=tuple(own)) if tuple(own) != holder.ids else holder
 
 
-def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -> tuple[Held, ...]:
+def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[Held, ...]:
     """Every id of this node's devices that is held, or may be: by listed pods, by Allocates that no List has shown yet
     (`unlisted`), and by whom the kubelet's checkpoint alone knows."""
     found: dict[tuple[str | None, str, str], Held] = {}
@@ -130,9 +69,9 @@ def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -
 
     def add(resource: str | None, id_: str, holder: str) -> None:
         if resource is None:
-            unit, replica = names.claimed(id_), None
+            unit, replica = index.claimed(id_), None
         else:
-            unit, replica = names.unit(resource, id_) or (None, None)
+            unit, replica = index.unit(resource, id_) or (None, None)
         if unit is None:
             return
         own = unit.id if resource is None else share_of(unit.id, id_)
@@ -160,7 +99,7 @@ def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -
     return tuple(found.values())
 
 
-def observe(known: Known, holdings: Holdings, names: Names, *, strategy: str = none.NAME) -> Plan:
+def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, strategy: str = none.NAME) -> Plan:
     """What is offered to the kubelet by others, as far as it can be seen or was seen before; `healthy`: seen now.
 
     A device of which an id is offered now has exactly the ids that are offered or held now; of any other device those
@@ -168,14 +107,14 @@ def observe(known: Known, holdings: Holdings, names: Names, *, strategy: str = n
     shared, as far as it is configured here; it cannot be seen.
     """
     live = set(_offered(holdings)) if holdings.state is not HoldersState.UNAVAILABLE else set()
-    live = {(resource, id_) for resource, id_ in live if names.unit(resource, id_) is not None}
-    shown = {_device(names, resource, id_) for resource, id_ in live}
+    live = {(resource, id_) for resource, id_ in live if index.unit(resource, id_) is not None}
+    shown = {_device(index, resource, id_) for resource, id_ in live}
     remembered = {(resource, id_) for resource, ids in known.items() for id_ in ids}
     ids = live | {(holder.resource, each) for holder in holdings.holders if holder.resource for each in holder.ids}
-    ids |= {each for each in remembered if _device(names, *each) not in shown}
+    ids |= {each for each in remembered if _device(index, *each) not in shown}
     resources: dict[str, list[SchedulableId]] = {}
     for resource, id_ in sorted(ids, key=lambda pair: (pair[0], _order(pair[1]))):
-        found = names.unit(resource, id_)
+        found = index.unit(resource, id_)
         if found is not None:
             unit, replica = found
             resources.setdefault(resource, []).append(
@@ -195,7 +134,7 @@ def remembered(observed: Plan) -> dict[str, tuple[str, ...]]:
     return {each.name: tuple(one.id for one in each.ids) for each in observed.resources}
 
 
-def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
+def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDecision:
     """May this agent serve `wanted` where it only observed? Not while others hold or offer our devices differently.
 
     The same id under the same name is the same thing to the kubelet, whoever serves it: pods that hold it keep it, and
@@ -214,7 +153,7 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
     devices = {each.device_id for resource in wanted.resources for each in resource.ids}
 
     def differs(resource: str, id_: str) -> bool:
-        by_name = resource in wanted_names or names.unit(resource, id_) is not None
+        by_name = resource in wanted_names or index.unit(resource, id_) is not None
         return (resource, id_) not in ours and by_name
 
     holders = tuple(
@@ -226,13 +165,13 @@ def take_over(wanted: Plan, holdings: Holdings, names: Names) -> ChangeDecision:
         )
         or (
             each.resource is None
-            and any((unit := names.claimed(id_)) and unit.device_id in devices for id_ in each.ids)
+            and any((unit := index.claimed(id_)) and unit.device_id in devices for id_ in each.ids)
         )
     )
     if holders:
         return wait(holders, f"serving {what} waits until these pods have ended: {waiting_for(holders)}")
     for each in holdings.possible or ():  # of a device of ours that is withheld it is enough
-        unread = each.resource in wanted_names and any(names.unit(each.resource, id_) is None for id_ in each.ids)
+        unread = each.resource in wanted_names and any(index.unit(each.resource, id_) is None for id_ in each.ids)
         if each.resource in with_helper or unread:
             return wait((), f"serving {what} waits until {unnamed_text(each)}")
     offers = sorted({resource for resource, id_ in _offered(holdings) if differs(resource, id_)})
@@ -247,7 +186,7 @@ def other_plugins(
     resource: str,
     plan: Plan,
     offered: Sequence[Offer],
-    names: Names,
+    index: DeviceIndex,
     *,
     own: Collection[str],
     taking_over: bool = False,
@@ -270,14 +209,14 @@ def other_plugins(
         ids = tuple(
             each
             for each in offer.ids
-            if (same or _device(names, offer.resource, each) in devices) and (offer.resource, each) not in alike
+            if (same or _device(index, offer.resource, each) in devices) and (offer.resource, each) not in alike
         )
         if ids:
             found.append(replace(offer, ids=ids))
     return tuple(found)
 
 
-def unread_holders(resource: str, plan: Plan, holdings: Holdings, names: Names) -> str:
+def unread_holders(resource: str, plan: Plan, holdings: Holdings, index: DeviceIndex) -> str:
     """Who holds ids under a name of our plan that no plugin of ours has given, for people; empty: nobody. They are of a
     plugin that was here before, and what they are of cannot be told. An id that looks like those of the plan is not
     meant: it is of a device that has left."""
@@ -286,7 +225,7 @@ def unread_holders(resource: str, plan: Plan, holdings: Holdings, names: Names) 
         id_: each
         for each in holdings.holders
         for id_ in (each.ids if each.resource == resource else ())
-        if names.unit(resource, id_) is None and not is_core(id_) and not like & {_shape(id_), _shape(split(id_)[0])}
+        if index.unit(resource, id_) is None and not is_core(id_) and not like & {_shape(id_), _shape(split(id_)[0])}
     }
     if not ids:
         return ""
@@ -319,8 +258,8 @@ def _offered(holdings: Holdings) -> Iterable[tuple[str, str]]:
     return ((each.resource, id_) for each in holdings.offered or () for id_ in each.ids)
 
 
-def _device(names: Names, resource: str, id_: str) -> str | None:
-    found = names.unit(resource, id_)
+def _device(index: DeviceIndex, resource: str, id_: str) -> str | None:
+    found = index.unit(resource, id_)
     return None if found is None else found[0].device_id
 
 

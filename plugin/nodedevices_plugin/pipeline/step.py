@@ -41,7 +41,8 @@ from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, refusal
 from nodedevices_plugin.pipeline.configuring import ActiveConfig, Node, configure
-from nodedevices_plugin.pipeline.foreign import Names, held, named, observe, remembered
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.foreign import held, named, observe, remembered
 from nodedevices_plugin.pipeline.in_use import in_use
 from nodedevices_plugin.pipeline.lost import lost_devices
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS, ProbeSet
@@ -100,6 +101,7 @@ class World:
     """What the agent knows. `plan` None: no good line yet, and nothing is registered."""
 
     inventory: Inventory  # of all probes together
+    index: DeviceIndex = field(compare=False)  # of the inventory
     probes: Mapping[str, Inventory]  # of each probe that runs by its name, the first probe first
     probe_set: ProbeSet  # which run, and what those left that no longer do
     verdicts: Mapping[str, Verdict]
@@ -190,8 +192,10 @@ def begin(
     else:
         texts, auto = DEFAULT, ()
     probes, probe_set = probe_sets.restored(state, texts, now=now, monotonic=monotonic, auto=auto)
+    inventory = _together(probes, probe_set, complete=False)
     return World(
-        inventory=_together(probes, probe_set, complete=False),
+        inventory=inventory,
+        index=DeviceIndex(inventory),
         probes=probes,
         probe_set=probe_set,
         verdicts=dict(state.verdicts),
@@ -230,6 +234,7 @@ class Assessment:
     cursors: Mapping[str, EventCursor]
     events: tuple[ProbeEvent, ...]
     inventory: Inventory
+    index: DeviceIndex = field(compare=False)
     probes: Mapping[str, Inventory]
     owned: Mapping[str, Inventory]  # of each probe what is its own (inventory.owned)
     probe_set: ProbeSet
@@ -274,10 +279,9 @@ def assess(
     rules = HealthRules.from_section(effective.sections.health)
     forget = effective.sections.health.forget_missing_seconds
     confirm = _confirm(world, inputs)
-    names = Names(world.inventory, index_prefix=effective.index_prefix)
     listed = _listed(world.listed, inputs)
     unlisted = not_listed(inputs.recent, listed, inputs.holdings)
-    held_now = _held(inputs.holdings, unlisted, names)
+    held_now = _held(inputs.holdings, unlisted, world.index.under(effective.index_prefix))
     held_devices, held_parts = _held_ids(held_now, world.inventory)
     confirmed = confirm.removed.union(world.state.removals)
     removed = (confirmed - held_devices) | _taken_out(world.inventory, effective, held_devices)
@@ -364,6 +368,7 @@ def assess(
         cursors=cursors,
         events=events,
         inventory=inventory,
+        index=DeviceIndex(inventory),
         probes=probes,
         owned=owned,
         probe_set=probe_set,
@@ -397,7 +402,8 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             verdicts=verdicts,
             holdings=inputs.holdings,
             unlisted=of.unlisted,
-            held=held(inputs.holdings, of.unlisted, _names(active, requested, inventory)),
+            index=of.index,
+            held=held(inputs.holdings, of.unlisted, _index(active, requested, of.index)),
             last_plan=world.plan,
             offered=frozenset(world.state.offered),
             saved=inputs.saved,
@@ -433,7 +439,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         refused = requested.source
     observed: Plan | None = None
     if active.applied_once and active.effective.observing:
-        others = Names(inventory, index_prefix=active.effective.index_prefix)
+        others = of.index.under(active.effective.index_prefix)
         shared_by = active.effective.sections.sharing.strategy
         observed = observe(world.state.observed, inputs.holdings, others, strategy=shared_by)
     offered, retired = _offered(world.state, plan, observed, now)
@@ -466,6 +472,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     )
     after = World(
         inventory=inventory,
+        index=of.index,
         probes=of.probes,
         probe_set=of.probe_set,
         verdicts=verdicts,
@@ -473,7 +480,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         active=active,
         plan=plan,
         observed=observed,
-        holdings=with_all(_named(inputs.holdings, active.effective, inventory), plan),
+        holdings=with_all(named(inputs.holdings, of.index.under(active.effective.index_prefix)), plan),
         config=config,
         helpers=helpers,
         access=access.access(active.effective, devices, plan) if plan is not None else Access(),
@@ -610,16 +617,12 @@ def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSourc
     }
 
 
-def _named(holdings: Holdings, effective: Effective, inventory: Inventory) -> Holdings:
-    return named(holdings, Names(inventory, index_prefix=effective.index_prefix))
-
-
-def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], names: Names) -> tuple[Held, ...] | None:
+def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[Held, ...] | None:
     """What is held, or may be: an Allocate that no List has shown yet counts. None: before the first List nobody
     knows."""
     if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
         return None
-    return held(holdings, unlisted, names)
+    return held(holdings, unlisted, index)
 
 
 def _held_ids(of: Sequence[Held] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:
@@ -677,9 +680,9 @@ def _recent_over(unlisted: Sequence[RecentAllocate], monotonic: float) -> float 
     return over if over > monotonic else monotonic + LIST_AGAIN_SECONDS
 
 
-def _names(active: ActiveConfig, requested: RequestedConfig, inventory: Inventory) -> Names:
+def _index(active: ActiveConfig, requested: RequestedConfig, index: DeviceIndex) -> DeviceIndex:
     effective = active.effective if active.applied_once else requested.effective or active.effective
-    return Names(inventory, index_prefix=effective.index_prefix)
+    return index.under(effective.index_prefix)
 
 
 def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, monotonic: float) -> str:

@@ -59,8 +59,8 @@ class Effective:
 
     @property
     def index_prefix(self) -> str | None:
-        """The domain of resources whose ids may be indices, empty for each vendor's own (foreign.Names); None: none
-        are."""
+        """The domain of resources whose ids may be indices, empty for each vendor's own; None: none are (pipeline.
+        device_index)."""
         return self.resource_prefix if self.sections.injection.device_id_strategy == "index" else None
 
 

@@ -17,8 +17,8 @@ from nodedevices_plugin.model import (
     Plan,
     SchedulableId,
 )
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import (
-    Names,
     named,
     observe,
     offered_text,
@@ -54,8 +54,8 @@ def holder(*ids: str, resource: str | None = GPU, claim: str | None = None, pod:
     )
 
 
-def names(inventory: Inventory = TWO, *, indices: bool = False) -> Names:
-    return Names(inventory, index_prefix="nvidia.com" if indices else None)
+def names(inventory: Inventory = TWO, *, indices: bool = False) -> DeviceIndex:
+    return DeviceIndex(inventory, index_prefix="nvidia.com" if indices else None)
 
 
 def shows(plan: Plan) -> dict[str, tuple[int, int]]:

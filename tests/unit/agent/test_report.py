@@ -28,7 +28,8 @@ from nodedevices_plugin.model import (
     WaitingPod,
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.pipeline.foreign import Names, named
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.foreign import named
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
@@ -371,7 +372,7 @@ def test_allocated_counts_ids_and_held_counts_devices() -> None:
 )
 def test_a_claims_device_is_found_by_its_name(name: str, holds: bool) -> None:
     node = facts()
-    holdings = named(holding(holder(name, claim="ml/train-claim")), Names(node.inventory))
+    holdings = named(holding(holder(name, claim="ml/train-claim")), DeviceIndex(node.inventory))
     devices = report(replace(node, holdings=holdings)).devices
     assert [(each.claim, each.resource) for each in devices[1].holders] == ([("train-claim", None)] if holds else [])
 

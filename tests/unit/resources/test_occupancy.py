@@ -17,7 +17,8 @@ from nodedevices_plugin.model import (
     Plan,
     RecentAllocate,
 )
-from nodedevices_plugin.pipeline.foreign import Names, held
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.foreign import held
 from nodedevices_plugin.resources.occupancy import Held, held_otherwise
 from nodedevices_plugin.resources.plan import PlanSettings, make_shape
 from nodedevices_probe.nvidia import attributes as nvidia
@@ -49,7 +50,7 @@ def protected(
     settings: PlanSettings, *pods: tuple[str | None, str], inventory: Inventory = PLAIN
 ) -> tuple[Plan, tuple[Held, ...]]:
     verdicts = healthy(*(each.fact for each in inventory.devices))
-    taken = held(holdings(*pods), (), Names(inventory))
+    taken = held(holdings(*pods), (), DeviceIndex(inventory))
     shape = make_shape(inventory, settings)
     others = held_otherwise(shape, taken, inventory)
     return gated(shape, inventory, verdicts, (GPU, SHARED), held=taken, held_otherwise=others), others
@@ -127,7 +128,7 @@ def test_an_id_that_is_no_longer_offered_is_shown_to_the_kubelet_only_when_its_d
     assert gpu_id(0) not in shown(plan)
     ill = replace(healthy(gpu(0))[gpu_id(0)], offered=False)
     verdicts = {**healthy(gpu(1)), gpu_id(0): ill}
-    taken = held(holdings((GPU, gpu_id(0))), (), Names(PLAIN))
+    taken = held(holdings((GPU, gpu_id(0))), (), DeviceIndex(PLAIN))
     plan = gated(make_shape(PLAIN, shared(2)), PLAIN, verdicts, held=taken)
     assert shown(plan)[gpu_id(0)] == "Unhealthy"
 
@@ -141,7 +142,7 @@ def test_a_name_that_is_no_longer_offered_stays_while_a_pod_holds_it_without_a_d
 
 def test_an_allocate_that_no_list_has_shown_yet_is_held() -> None:
     recent = RecentAllocate(resource=GPU, ids=(gpu_id(0), gpu_id(1)), time=START, monotonic=5.0)
-    assert [(each.id, each.holder) for each in held(holdings(), (recent,), Names(PLAIN))] == [
+    assert [(each.id, each.holder) for each in held(holdings(), (recent,), DeviceIndex(PLAIN))] == [
         (gpu_id(0), ""),
         (gpu_id(1), ""),
     ]
@@ -150,9 +151,11 @@ def test_an_allocate_that_no_list_has_shown_yet_is_held() -> None:
 def test_what_the_checkpoint_gives_to_containers_is_held_whether_or_not_a_list_is_complete() -> None:
     possible = (Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))),)
     unknown = replace(holdings((GPU, gpu_id(0))), state=HoldersState.INCOMPLETE, possible=possible)
-    taken = held(unknown, (), Names(PLAIN))
+    taken = held(unknown, (), DeviceIndex(PLAIN))
     assert [(each.id, each.holder) for each in taken] == [(gpu_id(0), "ml/p0"), (gpu_id(1), "")]
-    assert held(replace(unknown, state=HoldersState.SYNCED), (), Names(PLAIN)) == taken  # List has no init containers
+    assert (
+        held(replace(unknown, state=HoldersState.SYNCED), (), DeviceIndex(PLAIN)) == taken
+    )  # List has no init containers
 
 
 def shown(plan: Plan) -> dict[str, str]:

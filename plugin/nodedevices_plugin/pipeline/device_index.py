@@ -1,0 +1,94 @@
+"""A node's devices by every name that others give them: ids, a vendor's indices, the names of its DRA driver.
+
+Made once a step, of the inventory; what is looked up in it is known by the resource that an id is of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from nodedevices_plugin.model import Inventory, Unit
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.resources.ids import split
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an id is about: a device, or a partition of it."""
+
+    device_id: str
+    partition_id: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.partition_id or self.device_id
+
+
+class DeviceIndex:
+    """The devices of one inventory. `index_prefix`: the domain of resources whose ids may be indices, empty for each
+    vendor's own, None for none; a bare number under any other name is none of our devices."""
+
+    __slots__ = ("_by_claim", "_by_id", "_by_index", "_drivers", "_inventory", "_prefix")
+
+    def __init__(self, inventory: Inventory, *, index_prefix: str | None = None) -> None:
+        self._inventory = inventory
+        self._prefix = index_prefix
+        self._by_id: dict[str, Part] = {}
+        self._by_index: dict[str | None, dict[tuple[str, str], Part]] = {None: {}}  # by prefix; domain and index
+        self._by_claim: dict[tuple[str, str], Part] = {}  # by DRA driver and name
+        self._drivers = {each.dra_driver: each for each in registry.vendors() if isinstance(each, ClaimNames)}
+        called = device_names(inventory)
+        for device in inventory.devices:
+            fact = device.fact
+            units = (Unit(device), *partitions(device))
+            for unit in units:
+                self._by_id[unit.id] = Part(fact.id, unit.partition.id if unit.partition else None)
+            if (claims := registry.claim_names(fact)) is not None:
+                for unit in units:
+                    name = claims.claim_name(unit, called[fact.id])
+                    self._by_claim[claims.dra_driver, name] = self._by_id[unit.id]
+
+    def under(self, index_prefix: str | None) -> Self:
+        """The same devices, where resources of this domain may have indices as ids."""
+        if index_prefix == self._prefix:
+            return self
+        other = object.__new__(type(self))
+        for each in DeviceIndex.__slots__:
+            setattr(other, each, getattr(self, each))
+        other._prefix = index_prefix
+        return other
+
+    def unit(self, resource: str, id_: str) -> tuple[Part, int | None] | None:
+        """What an id of a resource is about, and which share of it; None: none of our devices."""
+        base, replica = split(id_)
+        found = self._by_id.get(base)
+        if found is None:
+            found = self._indices().get((resource.partition("/")[0], base))
+        return None if found is None else (found, replica)
+
+    def claimed(self, name: str) -> Part | None:
+        """What `<driver>/<pool>/<device>` of a claim is about; None: none of our devices."""
+        driver, _, rest = name.partition("/")
+        vendor = self._drivers.get(driver)
+        if vendor is None:
+            return None
+        names = vendor.claimed(rest.rpartition("/")[2])
+        return next((self._by_claim[driver, each] for each in names if (driver, each) in self._by_claim), None)
+
+    def _indices(self) -> dict[tuple[str, str], Part]:
+        """By domain and index: nobody offers indices of any other."""
+        if self._prefix not in self._by_index:
+            found: dict[tuple[str, str], Part] = {}
+            for device in self._inventory.devices:
+                vendor, indices = registry.of(device.fact), registry.index_ids(device.fact)
+                if vendor is None or indices is None:
+                    continue
+                usual = vendor.usual_name(Unit(device), Naming(prefix=self._prefix or "")) or ""
+                domain = usual.partition("/")[0]
+                units = (Unit(device), *partitions(device))
+                found |= {(domain, indices.index_id(unit)): self._by_id[unit.id] for unit in units}
+            self._by_index[self._prefix] = found
+        return self._by_index[self._prefix]
