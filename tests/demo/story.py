@@ -34,6 +34,10 @@ KINDS = (
     'jsonpath={range .status.devices[*]}{.name}{"\\t"}{.type}{"\\t"}{.attributes.vendor}{"\\t"}'
     '{.attributes.productName}{"\\t"}{.health.state}{"\\n"}{end}'
 )
+WITHHELD = (
+    'jsonpath={range .status.resources[*]}{.name}: {.healthy} of {.capacity}{"\\n"}'
+    '{range .withheld[*]}  {.count} {.reason} {.devices}: {.message}{"\\n"}{end}{end}'
+)
 RESOURCES = 'jsonpath={range .status.resources[*]}{.name}{"\\t"}{.capacity}{"\\n"}{end}'
 REQUESTS = (
     "custom-columns=POD:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase,"
@@ -141,6 +145,7 @@ class Story:
             self.apply_policies()
             self.share()
             self.break_a_gpu()
+            self.take_one_out_of_service()
             self.recover()
             self.conclude()
             self.offer_every_kind()
@@ -312,6 +317,22 @@ class Story:
         if self.pod_restarts() != self.restarts:
             raise NotReached("the pod was restarted; a fault marks a pod, it does not end it")
         self.stage.note("The pod goes on running on its other GPU; what to do with it is the owner's choice.")
+
+    def take_one_out_of_service(self) -> None:
+        other = self.held[1]
+        self.stage.step(f"A person takes {other['name']} out of service as well: why 6 of 8?")
+        entry = {"id": other["id"], "reason": "RMA 4711"}
+        self.kubectl.patch("nodedevices", self.big, {"spec": {"unschedulable": [entry]}})
+
+        def reasons() -> dict[str, int]:
+            resources = {each["name"]: each for each in self.status(self.big).get("resources", [])}
+            return {each["reason"]: each["count"] for each in resources[GPU].get("withheld", [])}
+
+        wait_until("NodeDevices says why two are withheld", lambda: reasons() == {"Unhealthy": 1, "Cordoned": 1})
+        self.stage.done("the object says which, and why")
+        self.show("get", "nodedevices", "-o", "wide")
+        self.show("get", "nodedevices", self.big, "-o", WITHHELD)
+        self.kubectl.patch("nodedevices", self.big, {"spec": {"unschedulable": None}})
 
     def pod_restarts(self) -> tuple[str, int]:
         pod = self.kubectl.get("pod", "trainer", NAMESPACE) or {}
