@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
@@ -14,6 +15,7 @@ from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.sharing.base import HelperFacts
+from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.files import DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, snapshot
@@ -34,6 +36,7 @@ class Node:
         self.device_files: DeviceFiles = {}
         self.pods = NodePods()
         self.helpers = HelperFacts()
+        self.cdi: Mapping[str, CdiEnvironment] = {}
         self.world: World = begin(State(), local, now=START, monotonic=self.clock)
         self.answers = Answers()
 
@@ -52,12 +55,13 @@ class Node:
                 pods=self.pods,
                 device_files=self.device_files,
                 helpers=self.helpers,
+                cdi=self.cdi,
                 saved=saved,
             )
             at = START + timedelta(seconds=self.clock)
             self.world = step(self.world, inputs, self.local, now=at, monotonic=self.clock).world
-        assert self.world.plan is not None, self.world.config
-        self.answers.use(self.world.plan, self.world.inventory, self.world.access.containers)
+        if self.world.plan is not None:
+            self.answers.use(self.world.plan, self.world.inventory, self.world.access.containers)
         return self
 
     @property
@@ -65,6 +69,12 @@ class Node:
         """Healthy ids by resource."""
         resources = self.world.plan.resources if self.world.plan else ()
         return {each.name: [one.id for one in each.ids if one.healthy] for each in resources}
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """By resource: ids, and those of them that are healthy."""
+        resources = self.world.plan.resources if self.world.plan else ()
+        return {each.name: (len(each.ids), sum(one.healthy for one in each.ids)) for each in resources}
 
     @property
     def unmatched(self) -> list[str]:

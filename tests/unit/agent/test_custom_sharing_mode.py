@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from nodedevices_plugin.host.sharing_managers import register
-from nodedevices_plugin.model import Holder, HoldersState, Holdings
-from nodedevices_plugin.pipeline.requesting import SeenObject
-from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, World, begin
-from nodedevices_plugin.settings.effective import from_saved
-from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.model import Holder
 from nodedevices_plugin.sharing.base import HelperFacts, HelperProcess
 from nodedevices_plugin.sharing.clients import client_verdict, with_helpers
 from support.exclusive_window import NAME, ExclusiveWindow, Keeper, KeeperKind
-from support.facts import START, gpu, gpu_id, old, snapshot
+from support.facts import START, gpu, gpu_id, old
 from support.offers import allocate
 from support.sharing import answers, facts
-from support.steps import step
+from support.stepped_node import Node
 
 GPU = "nvidia.com/gpu"
-LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
 DEVICES = (gpu(0, readings=old()), gpu(1, readings=old()))
-NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
 RUNS = facts({(GPU, 3): ""})
 
 
@@ -45,31 +37,14 @@ def registered() -> Iterator[None]:
     take_back()
 
 
-class Node:
-    """The agent's steps without the agent; what is to be saved is, at once."""
+def node_with(helpers: HelperFacts | None = None) -> Node:
+    return helped(Node(*DEVICES), helpers or HelperFacts())
 
-    def __init__(self, state: State | None = None) -> None:
-        self.clock = 100.0
-        self.inputs = Inputs(holdings=NOBODY)
-        self.world: World = begin(state or State(), LOCAL, now=START, monotonic=self.clock)
 
-    def now(self, requested: dict[str, Any], *holders: Holder, **inputs: Any) -> Node:
-        seen = SeenObject(exists=True, generation=1, config=requested)
-        self.inputs = replace(self.inputs, seen=seen, holdings=replace(NOBODY, holders=holders), **inputs)
-        for _ in range(2):
-            self.clock += 1
-            line = snapshot(*DEVICES)
-            at = START + timedelta(seconds=self.clock)
-            given = replace(self.inputs, snapshot=line, arrived=self.clock)
-            self.world = step(self.world, given, LOCAL, now=at, monotonic=self.clock).world
-            if self.world.state.applied is not None:
-                self.inputs = replace(self.inputs, saved=from_saved(self.world.state.applied))
-        return self
-
-    @property
-    def offers(self) -> dict[str, tuple[int, int]]:
-        resources = self.world.plan.resources if self.world.plan else ()
-        return {each.name: (len(each.ids), sum(one.healthy for one in each.ids)) for each in resources}
+def helped(node: Node, helpers: HelperFacts) -> Node:
+    """From now on these are the facts of its helpers."""
+    node.helpers = helpers
+    return node
 
 
 def holder(id_: str, pod: str = "train-0") -> Holder:
@@ -77,7 +52,7 @@ def holder(id_: str, pod: str = "train-0") -> Holder:
 
 
 def test_without_its_line_of_registration_the_agent_says_what_may_be_chosen() -> None:
-    node = Node().now(config())
+    node = node_with().now(config())
     assert node.world.config.reason == "ConfigInvalid"
     said = f'sharing.strategy: "{NAME}" is not allowed; choose none, timeSlicing, mps or memory'
     assert said in node.world.config.message
@@ -85,12 +60,12 @@ def test_without_its_line_of_registration_the_agent_says_what_may_be_chosen() ->
 
 @pytest.mark.usefixtures("registered")
 def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_its_variable() -> None:
-    node = Node().now(config())
-    assert (node.world.config.reason, node.offers) == ("WaitingForDaemon", {})
+    node = node_with().now(config())
+    assert (node.world.config.reason, node.counts) == ("WaitingForDaemon", {})
     ids = frozenset({gpu_id(0), gpu_id(1)})
     assert node.world.helpers == (Keeper(resource=GPU, windows=3, device_ids=ids),)
-    node.now(config(), helpers=RUNS)
-    assert (node.world.config.reason, node.offers) == ("Applied", {GPU: (6, 6)})
+    helped(node, RUNS).now(config())
+    assert (node.world.config.reason, node.counts) == ("Applied", {GPU: (6, 6)})
     assert node.world.plan is not None
     [resource] = node.world.plan.resources
     assert (resource.sharing, resource.replicas) == (NAME, 3)
@@ -114,15 +89,15 @@ def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_i
 def test_what_it_cannot_do_is_refused_in_its_words_and_the_last_good_configuration_stays(
     requested: dict[str, Any], said: str
 ) -> None:
-    node = Node().now(config(), helpers=RUNS).now(requested)
-    assert (node.world.config.reason, node.offers) == ("ConfigInvalid", {GPU: (6, 6)})
+    node = node_with(RUNS).now(config()).now(requested)
+    assert (node.world.config.reason, node.counts) == ("ConfigInvalid", {GPU: (6, 6)})
     assert said in node.world.config.message
 
 
 @pytest.mark.usefixtures("registered")
 def test_a_change_to_it_and_from_it_waits_for_the_pods_that_hold_the_very_same_ids() -> None:
     share = holder(f"{gpu_id(0)}::1")
-    node = Node().now(SLICES).now(config(), share, helpers=RUNS)
+    node = helped(node_with().now(SLICES), RUNS).now(config(), share)
     waits = f"the change of {GPU} from timeSlicing to {NAME} waits until these pods have ended: ml/train-0"
     assert (node.world.config.reason, node.world.config.message) == ("WaitingForHolders", waits)
     assert not node.world.helpers
@@ -139,9 +114,9 @@ def test_where_the_state_is_lost_a_helper_stays_while_containers_are_its_clients
     """Whatever is configured then: the node's own settings, for one, while the operator does not answer."""
     runs = Keeper(resource=GPU, windows=3, device_ids=frozenset({gpu_id(0), gpu_id(1)}))
     client = holder(f"{gpu_id(0)}::1")
-    node = Node().now(elsewhere, client, helpers=replace(RUNS, before=(runs,)))
+    node = node_with(replace(RUNS, before=(runs,))).now(elsewhere, client)
     assert runs in (node.world.helpers or (runs,))
-    assert {healthy for _, healthy in node.offers.values()} <= {0}, "its devices take nobody but its clients"
+    assert {healthy for _, healthy in node.counts.values()} <= {0}, "its devices take nobody but its clients"
     assert node.world.config.reason == "WaitingForHolders"
     node.now(elsewhere)
     assert runs not in (node.world.helpers or ())
@@ -150,7 +125,7 @@ def test_where_the_state_is_lost_a_helper_stays_while_containers_are_its_clients
 @pytest.mark.usefixtures("registered")
 def test_a_helper_that_has_ended_is_not_brought_back_by_a_pod_that_gets_its_ids_later() -> None:
     runs = Keeper(resource=GPU, windows=3, device_ids=frozenset({gpu_id(0), gpu_id(1)}))
-    node = Node().now(SLICES, helpers=replace(RUNS, before=(runs,)))
+    node = node_with(replace(RUNS, before=(runs,))).now(SLICES)
     assert node.world.helpers == ()
     node.now(SLICES, holder(f"{gpu_id(0)}::1"))
     assert (node.world.helpers, node.world.config.reason) == ((), "Applied")
@@ -163,14 +138,14 @@ def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_ar
         return HelperFacts(answers=said, processes={GPU: HelperProcess(answers=answers_, instance=instance)})
 
     share = holder(f"{gpu_id(0)}::1")
-    node = Node().now(config(), helpers=keeper("one")).now(config(), share)
-    node.now(config(), share, helpers=keeper("one", answers_=False))
-    assert (node.world.config.reason, node.offers) == ("ConfigInvalid", {GPU: (6, 0)})
+    node = node_with(keeper("one")).now(config()).now(config(), share)
+    helped(node, keeper("one", answers_=False)).now(config(), share)
+    assert (node.world.config.reason, node.counts) == ("ConfigInvalid", {GPU: (6, 0)})
     assert f"the window keeper of {GPU} does not run; its shares are not offered" in node.world.config.message
     shown = with_helpers(node.world.verdicts, node.world.state.clients, node.world.helpers)
     assert {each.reason for each in shown.values()} == {"WindowKeeperDown"}
-    node.now(config(), share, helpers=keeper("two"))
-    assert node.offers == {GPU: (6, 6)}
+    helped(node, keeper("two")).now(config(), share)
+    assert node.counts == {GPU: (6, 6)}
     [client] = node.world.state.clients.clients.values()
     verdict = client_verdict(client, GPU, START)
     assert verdict is not None
@@ -184,7 +159,7 @@ def test_only_a_helper_that_takes_its_devices_for_itself_waits_for_pods_that_kno
 ) -> None:
     take_back: Callable[[], None] = register(ExclusiveWindow(helper=KeeperKind(exclusive=exclusive)))
     try:
-        node = Node().now(config(), holder(gpu_id(0)))
+        node = node_with().now(config(), holder(gpu_id(0)))
         assert bool(node.world.helpers) is wanted
     finally:
         take_back()

@@ -5,16 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
-from nodedevices_plugin.model import HoldersState, Holdings
-from nodedevices_plugin.pipeline.requesting import SeenObject
-from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, World, begin
 from nodedevices_plugin.resources.containers import edits
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.runtime.worker import Worker
@@ -26,8 +20,8 @@ from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_probe.protocol import DeviceFact
 from support.acme_cdi import FILE, KIND, AcmeByCdi, AcmeSettings
-from support.facts import START, gpu, gpu_id, old, snapshot
-from support.steps import step
+from support.facts import gpu, gpu_id, old
+from support.stepped_node import Node
 
 NODE = "--node-name=n1"
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
@@ -58,36 +52,13 @@ def files(folder: Path) -> set[str]:
     return {each.name for each in folder.iterdir()}
 
 
-class Node:
-    """The agent's steps; what is to be saved is, at once."""
+def node_with(*devices: DeviceFact, arguments: tuple[str, ...] = ()) -> Node:
+    return Node(*devices, local=parse([NODE, "--operator-wait-seconds=0", *arguments], {}))
 
-    def __init__(self, *devices: DeviceFact, arguments: tuple[str, ...] = ()) -> None:
-        self.clock = 100.0
-        self.devices = devices
-        self.local = parse([NODE, "--operator-wait-seconds=0", *arguments], {})
-        self.world: World = begin(State(), self.local, now=START, monotonic=self.clock)
 
-    def now(self, config: dict[str, Any], existing: frozenset[str] = frozenset(), **cdi: CdiEnvironment) -> Node:
-        for _ in range(2):
-            self.clock += 1
-            applied = self.world.state.applied
-            inputs = Inputs(
-                snapshot=snapshot(*self.devices),
-                arrived=self.clock,
-                seen=SeenObject(exists=True, generation=1, config=config),
-                holdings=Holdings(state=HoldersState.SYNCED, taken=self.clock),
-                existing=existing,
-                cdi=cdi,
-                saved=from_saved(applied) if applied is not None else None,
-            )
-            at = START + timedelta(seconds=self.clock)
-            self.world = step(self.world, inputs, self.local, now=at, monotonic=self.clock).world
-        return self
-
-    @property
-    def offers(self) -> dict[str, list[str]]:
-        resources = self.world.plan.resources if self.world.plan else ()
-        return {each.name: [one.id for one in each.ids if one.healthy] for each in resources}
+def by_cdi(node: Node, **found: CdiEnvironment) -> Node:
+    node.cdi = found
+    return node.now(BY_CDI)
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------
@@ -134,16 +105,17 @@ def test_help_shows_them_under_their_own_title(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.usefixtures("acme")
 def test_what_they_require_of_the_host_is_waited_for() -> None:
-    node = Node(fpga(0), gpu(0, readings=old()), arguments=("--acme-control-required",)).now({})
+    node = node_with(fpga(0), gpu(0, readings=old()), arguments=("--acme-control-required",)).now({})
     assert node.offers == {}
     assert "/dev/acmectl is not on this node" in node.world.config.message
-    assert node.now({}, frozenset({"/dev/acmectl"})).offers["acme.com/fpga"] == ["ACME-0"]
+    node.existing = frozenset({"/dev/acmectl"})
+    assert node.now({}).offers["acme.com/fpga"] == ["ACME-0"]
 
 
 # --- CDI --------------------------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("acme")
 def test_its_devices_have_cdi_names_and_need_no_libraries() -> None:
-    node = Node(fpga(0), arguments=("--acme-shells=x",)).now(BY_CDI, acme=CdiEnvironment())
+    node = by_cdi(node_with(fpga(0), arguments=("--acme-shells=x",)), acme=CdiEnvironment())
     assert node.world.config.reason == "Applied"
     assert [each.kind for each in node.world.access.cdi["acme"].specs] == [KIND]
     assert node.world.plan is not None
@@ -153,7 +125,7 @@ def test_its_devices_have_cdi_names_and_need_no_libraries() -> None:
 
 @pytest.mark.usefixtures("acme")
 def test_cdi_names_are_refused_while_no_file_of_its_can_be_written() -> None:
-    node = Node(fpga(0)).now({}).now(BY_CDI, acme=NO_FOLDER)
+    node = by_cdi(Node(fpga(0)).now({}), acme=NO_FOLDER)
     assert "cannot write /var/run/cdi: Read-only file system" in node.world.config.message
     assert node.offers == {"acme.com/fpga": ["ACME-0"]}, "the way in effect goes on"
 
@@ -161,9 +133,9 @@ def test_cdi_names_are_refused_while_no_file_of_its_can_be_written() -> None:
 @pytest.mark.usefixtures("acme")
 def test_where_gpus_lack_their_libraries_its_devices_are_still_offered() -> None:
     node = Node(gpu(0, readings=old()), fpga(0))
-    node.now(BY_CDI, nvidia=CdiEnvironment(made=frozenset({gpu_id(0)}), kept=True), acme=CdiEnvironment())
+    by_cdi(node, nvidia=CdiEnvironment(made=frozenset({gpu_id(0)}), kept=True), acme=CdiEnvironment())
     assert node.offers == {"acme.com/fpga": ["ACME-0"], "nvidia.com/gpu": [gpu_id(0)]}
-    node.now(BY_CDI, nvidia=CdiEnvironment(), acme=CdiEnvironment())
+    by_cdi(node, nvidia=CdiEnvironment(), acme=CdiEnvironment())
     assert node.offers == {"acme.com/fpga": ["ACME-0"], "nvidia.com/gpu": []}
 
 
@@ -171,9 +143,9 @@ def test_where_gpus_lack_their_libraries_its_devices_are_still_offered() -> None
 async def test_its_file_is_written_beside_nvidias_and_goes_when_nobody_holds_a_device(tmp_path: Path) -> None:
     keeper = CdiKeeper(tmp_path, [], files=Worker("files"), looks=Worker("looks"), on_change=lambda: None)
     await keeper.first()
-    node = Node(gpu(0, readings=old()), fpga(0), arguments=("--cdi-without-libraries",))
+    node = node_with(gpu(0, readings=old()), fpga(0), arguments=("--cdi-without-libraries",))
     found = keeper.environments
-    node.now(BY_CDI, nvidia=found["nvidia"], acme=found["acme"])
+    by_cdi(node, nvidia=found["nvidia"], acme=found["acme"])
     await keeper.keep(node.world.access, free=lambda: False)
     assert files(tmp_path) == {FILE, "k8s.device-plugin.nvidia.com-gpu.json"}
     assert json.loads((tmp_path / FILE).read_text())["kind"] == KIND
