@@ -125,7 +125,7 @@ def named(documents: Sequence[Json]) -> list[Json]:
     return [{**each, "metadata": {"name": f"object-{number}"}} for number, each in enumerate(documents)]
 
 
-def test_kubectl_apply_says_of_every_condition_and_pattern_where_it_is_broken_by_what_and_what_would_be_right(
+def test_kubectl_apply_says_where_a_condition_or_pattern_is_broken_and_what_would_be_right(
     admin: Kubectl,
 ) -> None:
     patterns = [case for kind in KINDS for case in made(kind) if case.bound == schemacases.PATTERN_RULE]

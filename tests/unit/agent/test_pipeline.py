@@ -447,7 +447,7 @@ def test_a_programs_error_takes_nothing_from_the_kubelet_and_is_still_known_afte
     assert (list(again.world.state.notices), notice.code, notice.count) == ([gpu_id(0)], "Xid31", 1)
 
 
-def test_after_a_restart_daemons_are_wanted_at_once_with_their_clients_and_before_the_kubelet_has_answered() -> None:
+def test_after_a_restart_daemons_are_wanted_with_their_clients_before_the_kubelet_answers() -> None:
     node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     for holdings in (NOT_QUERIED, held(holder(f"{gpu_id(0)}::1"))):
         again = node.restarted().given(seen=seen(CLIENTS), holdings=holdings).line()

@@ -171,7 +171,7 @@ def test_of_a_gpu_that_failed_nothing_is_free_and_its_pods_have_what_they_have()
     assert (said["free"], said["memory"]["held"], said["memory"]["free"]) == (22, "8Gi", "22Gi")
 
 
-def test_memory_held_in_an_earlier_unit_counts_as_the_shares_that_it_takes_and_nothing_of_that_gpu_is_free() -> None:
+def test_memory_held_in_an_earlier_unit_counts_as_shares_and_leaves_nothing_of_that_gpu_free() -> None:
     node = Node(l4(0), l4(1)).now(by_memory(), has("a", 3))
     node.now(by_memory("2Gi"), has("a", 3))
     assert [(each["unit"], each["total"], each["held"], each["free"]) for each in shares(node) if each] == [

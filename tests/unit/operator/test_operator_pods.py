@@ -119,7 +119,7 @@ def test_a_dra_device_is_known_by_its_last_part() -> None:
     assert pods.match_holder(seen, concern(resource=None, claim="gpus"), SCOPE) is Answer.YES
 
 
-def test_everybody_on_a_partition_of_a_failed_device_is_concerned_and_only_its_holders_for_a_failed_partition() -> None:
+def test_a_failed_device_concerns_all_on_its_partitions_and_a_failed_partition_its_holders() -> None:
     parts = [
         {"id": "MIG-1", "profile": "1g.10gb", "holders": [holder("one")]},
         {"id": "MIG-2", "profile": "1g.10gb", "holders": [holder("two")], "health": health("Unhealthy", "Missing")},
