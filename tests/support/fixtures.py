@@ -16,14 +16,14 @@ from support.cluster import Cluster
 from support.cluster_provider import ClusterProvider
 from support.rig_cluster import RigCluster
 
-CLUSTERS = 2  # of a session; tests/conftest.py has which tests share one
+CLUSTERS = 3  # of a session; tests/conftest.py has which tests share one
 
 
 @pytest.fixture(scope="package")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProvider]:
     """The cluster of this session."""
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        # A third cluster would only make everything slow, and nobody would know why.
+        # One more would only make everything slow, and nobody would know why.
         (tmp_path_factory.getbasetemp().parent / f"end-to-end-{worker}").touch()
         workers = sorted(each.name for each in tmp_path_factory.getbasetemp().parent.glob("end-to-end-*"))
         assert len(workers) <= CLUSTERS, f"{workers} all have end-to-end tests: is tests/conftest.py at work?"
