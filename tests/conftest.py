@@ -48,11 +48,17 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("nodedevices", deadline=None)
 settings.load_profile("nodedevices")
 
+MOST_OF_A_TEXT = 40
 LONGEST_FIRST = (E2E, "integration", "conformance", "agent", "nvml", "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (LONGEST_FIRST.index(item.path.relative_to(HERE).parts[0]), *place(item)))
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A long text as a parameter is shown by its beginning, so that a terminal's line has the name of a test."""
+    return f"{val[:MOST_OF_A_TEXT]}..." if isinstance(val, str) and len(val) > MOST_OF_A_TEXT else None
 
 
 def place(item: pytest.Item) -> tuple[str, int]:
