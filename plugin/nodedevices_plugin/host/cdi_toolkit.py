@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from nodedevices_common import safe_yaml
 from nodedevices_common.periodic import Periodic
 
-from nodedevices_plugin.runtime import safe_yaml
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.cdi import CdiSource, Document, ToolkitDevice, devices_of
 

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nodedevices_api.sections import Resources, Sharing
+from nodedevices_common import safe_yaml
 from nodedevices_common.errors import Problem
 from nodedevices_common.options import Value, read_plain
 from nodedevices_common.text import nearest, show
 
-from nodedevices_plugin.runtime import safe_yaml
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.options import by_key, refused_by_vendors
 from nodedevices_plugin.settings.problems import ConfigError

@@ -165,7 +165,7 @@ REFUSED = {
     "- {name: a, paths: [{path: /dev/x}], cdiDevices: [gpu0]}": "cdiDevices[0]: 'gpu0' is not allowed; give a name",
     "- {preset: fuse}\n- {preset: fuse}": "devices[1].name: fuse is there twice",
     "- {name: a, name: b}": "name: is there twice",
-    "- &a {preset: fuse}\n- *a": "an alias (*name) is not allowed",
+    "- &a {preset: fuse}\n- *a": "an alias (*name): not allowed",
     "- !!python/object:os.system {}": "not YAML",
 }
 

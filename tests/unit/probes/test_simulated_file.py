@@ -193,7 +193,7 @@ def test_mig_devices_need_only_a_profile() -> None:
         ("", "is empty; give a profile or devices"),
         ("# nothing", "is empty"),
         ("[]", "give a mapping such as {profile: h100 x 8}"),
-        ("profile: [", "line 1: not YAML"),
+        ("profile: [", "not YAML"),
         ("\t", "not YAML"),
         ("a: &a [*a]", "a: no such key"),
         ("{profile: h100, profile: a100}", "line 1: profile: is there twice"),
