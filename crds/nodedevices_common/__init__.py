@@ -1,10 +1,10 @@
 """What agent, probes and operator all need and none of them is, one of each.
 
 logs; http: metrics and health; options: flags and variables; backoff; periodic: what is polled; files: replaced
-atomically; conditions; errors: the tree; text; times; quantity; raw: JSON that anybody wrote; safe_yaml: YAML that
-people wrote; pod_requests: what a pod's containers request; packing: which device gets a container's shares. Nothing
-in this package knows a device, a kind of the contract, or a library that only one of them has: a probe imports from
-it and stays small.
+atomically; conditions; errors: the tree; text; times; quantity; raw and reading: JSON that anybody wrote, and records
+of it; safe_yaml: YAML that people wrote; pod_requests: what a pod's containers request; packing: which device gets a
+container's shares. Nothing in this package knows a device, a kind of the contract, or a library that only one of them
+has: a probe imports from it and stays small.
 """
 
 __version__ = "0.1.0"  # a test holds it equal to the distribution's

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from nodedevices_common.reading import At, Interned, reader
 from nodedevices_common.text import clip
 
 MESSAGE_LIMIT: Final = 1024  # characters
@@ -19,25 +20,15 @@ MESSAGE_LIMIT: Final = 1024  # characters
 class ConditionRecord:
     """A condition as an object shows it."""
 
-    type: str
-    status: str
-    reason: str = ""
+    type: Interned
+    status: Interned
+    reason: Interned = ""
     message: str = ""
-    since: str = ""  # lastTransitionTime
-    generation: int | None = None  # observedGeneration
+    since: Annotated[str, At("lastTransitionTime")] = ""
+    generation: Annotated[int | None, At("observedGeneration")] = None
 
 
-def read(shown: Mapping[str, Any]) -> ConditionRecord:
-    """From an object's status.conditions."""
-    generation = shown.get("observedGeneration")
-    return ConditionRecord(
-        type=str(shown.get("type") or ""),
-        status=str(shown.get("status") or ""),
-        reason=str(shown.get("reason") or ""),
-        message=str(shown.get("message") or ""),
-        since=str(shown.get("lastTransitionTime") or ""),
-        generation=generation if isinstance(generation, int) else None,
-    )
+read = reader(ConditionRecord)  # from an object's status.conditions
 
 
 def build(

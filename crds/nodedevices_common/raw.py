@@ -16,3 +16,8 @@ def mapping(value: object) -> Raw:
 def mappings(value: object) -> list[Raw]:
     """The objects of a list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def text(value: object) -> str:
+    """A text, or an empty one."""
+    return value if isinstance(value, str) else ""

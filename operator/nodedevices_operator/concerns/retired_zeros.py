@@ -17,11 +17,9 @@ from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, Retirement
 
 log = structlog.get_logger()
-
-Retirement = tuple[str, str]  # name, and since when by the agent's clock: one that comes and goes again is another
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class RetiredZerosConcern:
     def desired(self, view: View, observed: Observed) -> Desired:
         # What shows no zero needs no requeue: the zero's coming is news of the Node.
         zeros = set(removable(view.record, observed.node))
-        left = {name: self._settled - seconds for (name, _), seconds in observed.seen.items() if name in zeros}
+        left = {it.name: self._settled - seconds for it, seconds in observed.seen.items() if it.name in zeros}
         due = tuple(name for name, seconds in left.items() if seconds <= 0)
         return Desired(observed.node, due, min((seconds for seconds in left.values() if seconds > 0), default=None))
 
@@ -85,4 +83,5 @@ class RetiredZerosConcern:
 def removable(record: NodeDevicesRecord, node: NodeRecord) -> list[str]:
     """Retired names that the Node shows as 0, that no plugin serves and that are not ours."""
     served = {resource.name for resource in record.resources}
-    return [name for name, _ in record.retired if node.capacity.get(name) == 0 and name not in served | node.owned]
+    names = [each.name for each in record.retired]
+    return [name for name in names if node.capacity.get(name) == 0 and name not in served | node.owned]

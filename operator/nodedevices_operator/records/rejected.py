@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from nodedevices_common.raw import Raw
 from nodedevices_common.text import clip
 
-from nodedevices_operator.records.objects import Raw
 from nodedevices_operator.records.requests import pod_requests
 
 FAILED = "Failed"  # status.phase

@@ -6,14 +6,13 @@ memory for it. As in `records`, a missing or odd field reads as absent, and noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated
 
 from nodedevices_common.quantity import MEBIBYTE, to_bytes
-
-Raw = Mapping[str, Any]
+from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.reading import At, reader
 
 REMEMBERED = 4096  # of each kind
 Attribute = str | bool
@@ -63,12 +62,14 @@ class Platform:
     """What a node is, besides its devices."""
 
     drivers: tuple[Driver, ...] = ()
-    machine: str = ""
-    mode: str = ""
-    clique: str = ""
-    vgpu_version: str = ""
-    vgpu_branch: str = ""
-    mig_strategy: str = ""  # none, single, mixed; empty: an agent that does not say
+    machine: Annotated[str, At("machine", "type")] = ""
+    mode: Annotated[str, At("machine", "mode")] = ""
+    clique: Annotated[str, At("machine", "clique")] = ""
+    vgpu_version: Annotated[str, At("machine", "vgpu", "version")] = ""
+    vgpu_branch: Annotated[str, At("machine", "vgpu", "branch")] = ""
+    mig_strategy: Annotated[str, At("machine", "migStrategy")] = (
+        ""  # none, single, mixed; empty: an agent that does not say
+    )
 
     def driver(self, name: str) -> Driver:
         """The driver of that name; where there is none, one that says nothing."""
@@ -79,26 +80,26 @@ UNKNOWN_MODEL, UNKNOWN_PLATFORM, NO_DRIVER = Model(), Platform(), Driver()
 
 _model = lru_cache(REMEMBERED)(Model)
 _profile = lru_cache(REMEMBERED)(Profile)
-_platform = lru_cache(REMEMBERED)(Platform)
+_read_platform = reader(Platform)
 
 
 def model(device: Raw) -> Model:
     """Of an entry of status.devices."""
-    attributes, capacity = _map(device, "attributes"), _map(device, "capacity")
+    attributes, capacity = mapping(device.get("attributes")), mapping(device.get("capacity"))
     return _model(
-        _text(attributes, "vendor"),
-        _text(attributes, "productName"),
+        text(attributes.get("vendor")),
+        text(attributes.get("productName")),
         _mebibytes(capacity.get("memory")) or 0,
-        _extra(_map(attributes, "extra")),
+        _extra(mapping(attributes.get("extra"))),
         _counts(capacity),
     )
 
 
 def profile(partition: Raw) -> Profile:
     """Of an entry of status.devices[].partitions."""
-    capacity = _map(partition, "capacity")
+    capacity = mapping(partition.get("capacity"))
     return _profile(
-        _text(partition, "profile"),
+        text(partition.get("profile")),
         _mebibytes(capacity.get("memory")),
         _counts(capacity),
     )
@@ -106,34 +107,19 @@ def profile(partition: Raw) -> Profile:
 
 def platform(status: Raw) -> Platform:
     """Of a whole status."""
-    machine = _map(status, "machine")
-    vgpu = _map(machine, "vgpu")
-    return _platform(
-        _drivers(status),
-        _text(machine, "type"),
-        _text(machine, "mode"),
-        _text(machine, "clique"),
-        _text(vgpu, "version"),
-        _text(vgpu, "branch"),
-        _text(machine, "migStrategy"),
-    )
+    return _same_platform(_read_platform(status))
 
 
-def _drivers(status: Raw) -> tuple[Driver, ...]:
-    drivers = status.get("drivers")
-    listed = drivers if isinstance(drivers, list) else []
-    return tuple(
-        Driver(_text(each, "name"), _text(each, "version"), _text(each, "cudaVersion"))
-        for each in listed
-        if isinstance(each, Mapping)
-    )
+@lru_cache(REMEMBERED)
+def _same_platform(one: Platform) -> Platform:
+    return one
 
 
 def _extra(raw: Raw) -> tuple[tuple[str, Attribute], ...]:
     """Attributes in DRA's typed form, each with its one value; numbers as text, lest a 1 be the same as true."""
     found: list[tuple[str, Attribute]] = []
     for name in sorted(raw):
-        value = next(iter(_map(raw, name).values()), None)
+        value = next(iter(mapping(raw[name]).values()), None)
         if isinstance(value, str | bool):
             found.append((name, value))
         elif isinstance(value, int):
@@ -144,16 +130,6 @@ def _extra(raw: Raw) -> tuple[tuple[str, Attribute], ...]:
 def _counts(capacity: Raw) -> tuple[tuple[str, int], ...]:
     found = ((name, _count(capacity, name)) for name in sorted(capacity) if name != "memory")
     return tuple((name, count) for name, count in found if count is not None)
-
-
-def _map(raw: Raw, key: str) -> Raw:
-    value = raw.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(raw: Raw, key: str) -> str:
-    value = raw.get(key)
-    return value if isinstance(value, str) else ""
 
 
 def _count(raw: Raw, key: str) -> int | None:

@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_common.pod_requests import ALL, INIT, MAIN, SIDECAR, Container, Demand, pod_containers, wants
+from support.odd_json import JSON
 
 MEMORY = "nodedevices.io/gpu-memory"
 VCUDA = "tencent.com/vcuda-core"
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 300) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=4,
-)
 
 
 def container(size: int, cores: str | None = None, name: str = "main", **more: Any) -> Container:

@@ -3,8 +3,6 @@ kubelet and the agent will do."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from nodedevices_operator.extender.cache import LEAST_REQUESTS, Cache
 from nodedevices_operator.extender.requests import requests_of
 from nodedevices_operator.extender.table import Outcome
 from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod
+from support.odd_json import with_odd_value
 
 OTHER = "example.com/other-memory"
 
@@ -432,37 +431,13 @@ def test_large_amounts_are_read_as_kubernetes_writes_them() -> None:
     assert requests_of({"spec": spec}, {MEMORY})[MEMORY].steps == ((2, 1000),)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.just("9" * 5000),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-def places(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    for key, inner in thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ():
-        yield from places(inner, (*path, key))
-
-
-def with_value(thing: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """`thing` with another value at that place."""
-    made = copy.deepcopy(thing)
-    inner = made
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
-    return made
-
-
 @given(st.data())
 def test_whatever_stands_at_any_place_of_an_object_nothing_is_raised(data: st.DataObject) -> None:
     """Who may create pods writes their annotations; an object that raises would end the watch for all."""
     bound = pod("a", 4, init=[container("fetch", 2)], node="n1", cores={"main": "30"})
     node = node_devices("n1", gpu(0, 24, holder("a", 4, cores=30), cores_held=30, truncated=1), stale=True)
     for thing in (bound, node):
-        path = data.draw(st.sampled_from([each for each in places(thing) if each]))
-        odd = with_value(thing, path, data.draw(JSON))
+        odd = data.draw(with_odd_value(thing))
         known = cache(node_devices("n1", gpu(0, 24, cores_held=0)))
         if thing is bound:
             known.observe_pod(odd)

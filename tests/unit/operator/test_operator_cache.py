@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_devices_record, node_record, policy_record
-from support.opfacts import GPU, device, holder, node, node_devices, raw_node, raw_policy
+from support.odd_json import JSON, with_odd_value
+from support.opfacts import GPU, MEMORY, SINCE, device, health, holder, node, node_devices, raw_node, raw_policy
 
 
 def known(*objects: tuple[Kind, dict[str, Any]]) -> Cache:
@@ -89,22 +90,81 @@ def test_only_nodes_with_devices_are_concerned_by_a_policy() -> None:
     assert cache.observe(Kind.POLICY, read(Kind.POLICY, raw_policy("p", health={}))).nodes == frozenset()
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=10,
-)
-FIELDS = st.dictionaries(
-    st.sampled_from(["devices", "resources", "affectedPods", "conditions", "agent", "capacity", "allocatable"]), JSON
-)
+SPEC = {
+    "config": {"labels": {"extra": {"a": "b"}}},
+    "configName": "a",
+    "policies": [{"name": "a", "generation": 1, "sections": ["labels"]}],
+    "change": {"time": SINCE, "devices": 1, "policies": ["a"]},
+    "unschedulable": [{"id": "GPU-0", "reason": "r"}],
+}
+FULL = node_devices(
+    device(
+        0,
+        attributes={"vendor": "nvidia", "pcieRoot": "pci0", "extra": {"mig": {"bool": True}}},
+        partitions=[{"id": "MIG-0", "profile": "1g.10gb", "health": health(xids=[13]), "holders": [holder()]}],
+        holders=[holder(ids=["GPU-0"], health=health("Unhealthy"))],
+        notices=[{"code": "Xid13", "count": 1}],
+        shares={"total": 80, "resource": MEMORY},
+        excluded={"by": "x"},
+    ),
+    spec=SPEC,
+    summary={"offered": 1},
+    configuration={"refused": {"section": "sharing"}, "refusals": [{}], "unmatched": [{"section": "sharing"}]},
+    drivers=[{"name": "nvidia", "version": "570"}],
+    machine={"type": "x", "vgpu": {"version": "1"}},
+    retiredResources=[{"name": GPU, "since": SINCE}],
+    affectedPods=[{"namespace": "ml", "name": "a"}],
+) | {
+    "metadata": {
+        "name": "n1",
+        "labels": {"a": "b"},
+        "annotations": {"nodedevices.io/accept-change": "ab"},
+        "ownerReferences": [{"kind": "Node", "uid": "u"}],
+        "managedFields": [
+            {
+                "manager": "nodedevices-operator-object-labels",
+                "operation": "Apply",
+                "fieldsV1": {
+                    "f:metadata": {"f:labels": {"f:a": {}}},
+                    "f:spec": {"f:unschedulable": {'k:{"id":"GPU-0"}': {}}},
+                },
+            }
+        ],
+    }
+}
+A_NODE = raw_node({GPU: 1}, owned=(GPU,), labels={"a": "b"}, spec={"unschedulable": True, "taints": [{"key": TAINT}]})
+A_POLICY = raw_policy("p", labels={"extra": {"a": "b"}})
 
 
-@given(FIELDS, FIELDS)
-def test_no_status_however_odd_makes_reading_it_fail(status: dict[str, Any], spec: dict[str, Any]) -> None:
-    raw = {"metadata": {"name": "n1", "uid": "u", "managedFields": [spec]}, "spec": spec, "status": status}
+@given(with_odd_value(FULL), with_odd_value(A_NODE), with_odd_value(A_POLICY))
+def test_whatever_stands_at_any_place_of_an_object_reading_it_does_not_fail(
+    one: dict[str, Any], other: dict[str, Any], third: dict[str, Any]
+) -> None:
+    node_devices_record(one)
+    node_record(other)
+    policy_record(third)
+
+
+@given(JSON, JSON, JSON)
+def test_whatever_stands_in_place_of_an_objects_parts_reading_it_does_not_fail(
+    metadata: Any, spec: Any, status: Any
+) -> None:
+    raw = {"metadata": metadata, "spec": spec, "status": status}
     node_devices_record(raw)
     node_record(raw)
-    assert policy_record(raw).refusal == "Invalid"
+    policy_record(raw)
+
+
+def test_an_odd_part_of_a_device_reads_as_absent_and_leaves_the_rest() -> None:
+    odd = device(
+        0,
+        holders=[7, holder(ids=7), holder("other", health="x")],
+        partitions=[{"id": "MIG-0", "health": "x", "holders": None}, None],
+    )
+    [found] = node_devices_record(node_devices(odd)).devices
+    whole, part = found.parts
+    assert [(each.pod, each.ids, each.health) for each in whole.holders] == [("trainer", (), None), ("other", (), None)]
+    assert (part.id, part.health, part.holders) == ("MIG-0", whole.health, ())
 
 
 def test_equal_configurations_of_nodes_are_kept_once_and_go_with_the_last_of_them() -> None:

@@ -45,7 +45,7 @@ def text(shown: NodeDevicesRecord, raw: dict[str, Any] | None = None) -> str | N
 def withheld(
     reason: str, *devices: str, count: int = 1, message: str = "", pods: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    return {"reason": reason, "count": count, "devices": devices, "message": message, "waitsFor": pods}
+    return {"reason": reason, "count": count, "devices": list(devices), "message": message, "waitsFor": list(pods)}
 
 
 def test_it_says_how_many_there_are_and_why_the_others_are_not_offered() -> None:
