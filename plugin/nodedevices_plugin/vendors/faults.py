@@ -99,12 +99,8 @@ CODED = "xid"  # the kind of an event that has a number of the vendor's
 FaultSources = Mapping[str, FaultSource]  # by `maker/type`, `*/type` or maker: see source_of
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """A maker of which nothing is known beyond what every probe says."""
-
-    name: str = ""
-    reasons: tuple[str, ...] = ()
+class NoCodes:
+    """Events of a maker of whose codes nothing is known: for its class to inherit."""
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
         """A coded one has a meaning for everybody: it is shown, and the device stays in service."""
@@ -114,6 +110,13 @@ class Plain:
 
     def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
         return None
+
+
+class Plain(NoCodes):
+    """A maker of which nothing is known beyond what every probe says."""
+
+    name = ""
+    reasons: Sequence[str] = ()
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:
         return ()

@@ -12,11 +12,11 @@ from collections.abc import Sequence, Set
 from nodedevices_probe.amd.attributes import PROFILE, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
-from nodedevices_plugin.model import HealthState, InventoryDevice, PlanError, Unit, resource_names
+from nodedevices_plugin.model import InventoryDevice, PlanError, Unit, resource_names
 from nodedevices_plugin.vendors.amd import faults
 from nodedevices_plugin.vendors.base import Naming, NodeView, unlike_most, whole_or_partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
+from nodedevices_plugin.vendors.faults import Condition, NoCodes
 
 DEFAULT_PREFIX = "amd.com"
 ALWAYS = "mixed"  # a GPU that is cut has nothing but its partitions, whatever they are called
@@ -28,7 +28,7 @@ PCIE = 40
 SAME_NUMA, OTHER_NUMA = 10, 20
 
 
-class Amd:
+class Amd(NoCodes):
     name = VENDOR
     types = frozenset({"gpu"})
     reasons: Sequence[str] = faults.REASONS
@@ -68,12 +68,6 @@ class Amd:
 
     def partition_score(self, fact: DeviceFact) -> int:
         return ZERO - SAME_GPU - XGMI - SAME_NUMA
-
-    def event(self, kind: str, code: int | None) -> Meaning | None:
-        return PLAIN.event(kind, code)
-
-    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-        return None
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:
         return faults.read(readings)

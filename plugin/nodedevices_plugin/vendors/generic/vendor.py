@@ -22,19 +22,18 @@ from nodedevices_plugin.model import (
     ContainerEdits,
     DeviceNode,
     Grant,
-    HealthState,
     InventoryDevice,
     Mount,
     Unit,
 )
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
-from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning, node_missing
+from nodedevices_plugin.vendors.faults import Condition, NoCodes, node_missing
 from nodedevices_plugin.vendors.files import DeviceFile
 
 DEFAULT_DOMAIN = "generic.nodedevices.io"
 
 
-class Generic:
+class Generic(NoCodes):
     name = attributes.VENDOR
     types = frozenset({attributes.TYPE})
     reasons: Sequence[str] = ("DeviceNodeMissing",)
@@ -81,12 +80,6 @@ class Generic:
     def containers(self, node: NodeView) -> GenericContainers:
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
         return GenericContainers(facts=facts, config=_config(node.files))
-
-    def event(self, kind: str, code: int | None) -> Meaning | None:
-        return PLAIN.event(kind, code)
-
-    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-        return None
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:
         return (node_missing(readings),)

@@ -8,15 +8,15 @@ from collections.abc import Sequence, Set
 from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
-from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
+from nodedevices_plugin.model import InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning, hot, node_missing
+from nodedevices_plugin.vendors.faults import Condition, NoCodes, hot, node_missing
 
 DEFAULT_PREFIX = "gpu.intel.com"
 
 
-class Intel:
+class Intel(NoCodes):
     name = VENDOR
     types = frozenset({"gpu"})
     reasons: Sequence[str] = ("DeviceNodeMissing", "ThermalSlowdown")
@@ -30,12 +30,6 @@ class Intel:
 
     def containers(self, node: NodeView) -> DeviceNodes:
         return DeviceNodes.of(node.inventory.devices)
-
-    def event(self, kind: str, code: int | None) -> Meaning | None:
-        return PLAIN.event(kind, code)
-
-    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-        return None
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:
         return (node_missing(readings), hot(readings))

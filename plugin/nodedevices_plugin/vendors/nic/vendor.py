@@ -14,9 +14,9 @@ from nodedevices_common.options import Values
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import Readings
 
-from nodedevices_plugin.model import HealthState, InventoryDevice, OfferedResource, Unit
+from nodedevices_plugin.model import InventoryDevice, OfferedResource, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, whole_or_partitions
-from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
+from nodedevices_plugin.vendors.faults import Condition, NoCodes
 from nodedevices_plugin.vendors.nic import containers, device_info, faults, onload
 from nodedevices_plugin.vendors.nic import flags as own_flags
 from nodedevices_plugin.vendors.nic.configs import Configs
@@ -28,7 +28,7 @@ from nodedevices_plugin.vendors.nic.sriov_config import SriovResource
 from nodedevices_plugin.vendors.node_files import FolderFiles
 
 
-class Nic:
+class Nic(NoCodes):
     name = "nic"
     every_maker: Literal[True] = True
     types = attributes.TYPES
@@ -84,12 +84,6 @@ class Nic:
 
     def sections(self, values: Values) -> Mapping[str, Any]:
         return {}
-
-    def event(self, kind: str, code: int | None) -> Meaning | None:
-        return PLAIN.event(kind, code)
-
-    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-        return None
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:
         return faults.read(readings)

@@ -18,13 +18,13 @@ from nodedevices_probe.templates import rendered
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
-from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
+from nodedevices_plugin.vendors.faults import Condition, NoCodes
 from nodedevices_plugin.vendors.files import DeviceFile
 
 DEFAULT_DOMAIN = "remote.nodedevices.io"
 
 
-class Remote:
+class Remote(NoCodes):
     name = attributes.VENDOR
     elsewhere: Literal[True] = True
     types = frozenset({attributes.TYPE})
@@ -64,12 +64,6 @@ class Remote:
     def containers(self, node: NodeView) -> RemoteContainers:
         config = _config(node.files)
         return RemoteContainers(pools={each.fact.id: _pool(config, each.fact) for each in node.inventory.devices})
-
-    def event(self, kind: str, code: int | None) -> Meaning | None:
-        return PLAIN.event(kind, code)
-
-    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-        return None
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:
         known = attributes.UNCHECKED not in readings.conditions

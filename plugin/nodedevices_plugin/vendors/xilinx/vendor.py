@@ -15,10 +15,10 @@ from nodedevices_common.options import Option, Values
 from nodedevices_probe.fpga.attributes import FPGA, MANAGEMENT_NODES, MEDIA, NO_SHELL, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
-from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
+from nodedevices_plugin.model import InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, whole_or_partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import PLAIN, Condition, Meaning
+from nodedevices_plugin.vendors.faults import Condition, NoCodes
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.xilinx import faults
 from nodedevices_plugin.vendors.xilinx import flags as own_flags
@@ -28,7 +28,7 @@ from nodedevices_plugin.vendors.xilinx.names import Aliases, Card, own_name, par
 _MANAGEMENT = re.compile(r"/dev/xclmgmt[0-9]{1,10}")
 
 
-class Xilinx:
+class Xilinx(NoCodes):
     name = VENDOR
     types = frozenset({FPGA, MEDIA})
     reasons: Sequence[str] = faults.REASONS
@@ -84,12 +84,6 @@ class Xilinx:
             return usual
         more = {id_: found for device in devices for id_, found in _management_nodes(device.fact).items()}
         return DeviceNodes(nodes={id_: (*nodes, *more.get(id_, ())) for id_, nodes in usual.nodes.items()})
-
-    def event(self, kind: str, code: int | None) -> Meaning | None:
-        return PLAIN.event(kind, code)
-
-    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-        return None
 
     def read(self, readings: Readings) -> tuple[Condition, ...]:
         return faults.read(readings)
