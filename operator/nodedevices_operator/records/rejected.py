@@ -7,9 +7,10 @@ and its controller, if it has one, makes another one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from nodedevices_common.raw import Raw
+from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.reading import At, reader
 from nodedevices_common.text import clip
 
 from nodedevices_operator.records.requests import pod_requests
@@ -22,11 +23,11 @@ MAX_MESSAGE = 4096  # characters that are kept; the agent's own text is shorter
 
 @dataclass(frozen=True, slots=True)
 class RejectedPod:
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str
-    node: str
+    namespace: Annotated[str, At("metadata", "namespace")]
+    name: Annotated[str, At("metadata", "name")]
+    uid: Annotated[str, At("metadata", "uid")]
+    resource_version: Annotated[str, At("metadata", "resourceVersion")]
+    node: Annotated[str, At("spec", "nodeName")]
     owner: str  # its controller, for people: ReplicaSet web-5d4f; "": nobody makes another one
     message: str  # the kubelet's
     since: str  # when the kubelet took it up, RFC 3339
@@ -37,28 +38,27 @@ class RejectedPod:
         return f"{self.namespace}/{self.name}"
 
 
+_read = reader(RejectedPod, given="owner message since requests")
+
+
 def rejected_pod(raw: Raw) -> RejectedPod | None:
     """None: it is not such a pod, or it is being deleted."""
-    metadata, spec, status = (raw.get(key) or {} for key in ("metadata", "spec", "status"))
-    owner = _controller(metadata)
+    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
     if status.get("phase") != FAILED or status.get("reason") != REASON:
         return None
     if metadata.get("deletionTimestamp") or not metadata.get("uid"):
         return None
-    return RejectedPod(
-        namespace=str(metadata.get("namespace", "")),
-        name=str(metadata.get("name", "")),
-        uid=str(metadata.get("uid", "")),
-        resource_version=str(metadata.get("resourceVersion", "")),
-        node=str(spec.get("nodeName", "")),
+    owner = _controller(metadata)
+    return _read(
+        raw,
         owner="" if owner is None else f"{owner.get('kind', '')} {owner.get('name', '')}",
-        message=clip(str(status.get("message", "")), MAX_MESSAGE),
-        since=str(status.get("startTime") or metadata.get("creationTimestamp", "")),
+        message=clip(text(status.get("message")), MAX_MESSAGE),
+        since=text(status.get("startTime")) or text(metadata.get("creationTimestamp")),
         requests=tuple(sorted(pod_requests(spec).items()))[:MAX_REQUESTS],
     )
 
 
 def _controller(metadata: Raw) -> Raw | None:
     """Who makes another one. A mirror pod's is its Node: its kubelet would only write the same pod again."""
-    owners: Any = metadata.get("ownerReferences") or ()
+    owners = mappings(metadata.get("ownerReferences"))
     return next((each for each in owners if each.get("controller") is True and each.get("kind") != "Node"), None)

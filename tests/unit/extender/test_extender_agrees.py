@@ -1,6 +1,7 @@
 """The extender foresees what kubelet and agent do: a pod that it lets pass is never refused at admission.
 
-Nodes with GPUs of several sizes, the agent's own choice of ids, the kubelet's rules (devicemanager/manager.go) and
+What pods request and which device is chosen is one implementation (nodedevices_common.pod_requests, packing). What can
+differ is what is free: GPUs of several sizes, the agent's ids, the kubelet's rules (devicemanager/manager.go), and
 reports that are some events old. Pods are admitted in the order in which they are bound, which is what the kubelet does
 but after its own restart.
 """
@@ -130,7 +131,7 @@ def bound(wanted: dict[str, Any], node: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("packing", ["binpack", "spread"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_pod_that_passes_is_never_refused_at_admission(seed: int, packing: str) -> None:
     dice = random.Random(f"{seed} {packing}")
     kubelets = {name: Kubelet(name, sizes, packing, dice) for name, sizes in NODES.items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
 from nodedevices_api.sections import Sections
 from nodedevices_common.backoff import Backoff
 from nodedevices_operator import settings
@@ -26,6 +27,7 @@ from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.concerns import Granting, Result, view
 from support.crashes import CrashingKube, Killed, live
 from support.fakekube import FakeKube
+from support.odd_json import with_odd_value
 from support.opfacts import (
     REJECTED,
     SINCE,
@@ -275,6 +277,11 @@ def test_a_resource_is_named_in_full_or_not_at_all(message: str, found: str | No
 )
 def test_a_pod_without_these_fields_is_none(odd: dict[str, Any]) -> None:
     assert records.rejected_pod(odd) is None
+
+
+@given(with_odd_value(rejected_pod()))
+def test_whatever_stands_at_any_place_of_a_pod_reading_it_does_not_fail(odd: dict[str, Any]) -> None:
+    records.rejected_pod(odd)
 
 
 # --- the watch -------------------------------------------------------------------------------------------------------
