@@ -46,9 +46,11 @@ from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.model import Holdings, Plan, RegistrationState
+from nodedevices_plugin.pipeline.assess import assess
 from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins, unread_holders
 from nodedevices_plugin.pipeline.requesting import driver_root
-from nodedevices_plugin.pipeline.step import Inputs, assess, begin, decide
+from nodedevices_plugin.pipeline.step import decide
+from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.resources.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.resources.core_book import CoreBook
@@ -410,7 +412,7 @@ class Agent:
         offered = await self._holders.offered_now()
         if offered is None:
             return None
-        index = self._world.index.under(self._world.active.effective.index_prefix)
+        index = self._world.known.index.under(self._world.active.effective.index_prefix)
         plan = self._world.plan or Plan()
         found = other_plugins(resource, plan, offered, index, own=own, taking_over=taking_over)
         return offered_text(found) or unread_holders(resource, plan, self._holders.holdings, index)

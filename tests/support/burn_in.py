@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
 from nodedevices_probe.protocol import Attribute
 
 
-def burn_in(shape: Plan, facts: Facts) -> Check | None:
+def burn_in(shape: Plan, facts: GateFacts) -> Check | None:
     devices = (device.fact for device in facts.inventory.devices)
     running = {each.id for each in devices if each.extra.get("burnIn") == Attribute(string="running")}
     if not running:

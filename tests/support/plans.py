@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from nodedevices_api.withheld import UNHEALTHY
-from nodedevices_plugin.gates import Facts, apply
+from nodedevices_plugin.gates import GateFacts, apply
 from nodedevices_plugin.gates.cordon import cordon
 from nodedevices_plugin.gates.health import health
 from nodedevices_plugin.model import Blocked, Cordon, HoldersState, Holdings, Inventory, Plan, Verdict
@@ -25,7 +25,7 @@ def make_plan(
     """The shape, with what health alone and people block. `cordoned`: ids of devices or partitions that people took
     out of service."""
     cordons = tuple(Cordon(id=each, reason="RMA") for each in sorted(cordoned))
-    facts = Facts(inventory=inventory, verdicts=verdicts, cordons=cordons, holdings=NOBODY)
+    facts = GateFacts(inventory=inventory, verdicts=verdicts, cordons=cordons, holdings=NOBODY)
     return apply(make_shape(inventory, settings), facts, gates=(health, cordon))
 
 
@@ -34,4 +34,4 @@ def gated(
 ) -> Plan:
     """`facts`: beside the devices; by default nobody holds anything. `ours`: as in gates.apply."""
     known: dict[str, Any] = {"holdings": NOBODY, **facts}
-    return apply(shape, Facts(inventory=inventory, verdicts=verdicts, **known), ours=ours)
+    return apply(shape, GateFacts(inventory=inventory, verdicts=verdicts, **known), ours=ours)

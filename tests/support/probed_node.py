@@ -9,7 +9,8 @@ from typing import Any
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin
+from nodedevices_plugin.pipeline.step import Step
+from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings import file as files
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, assess, decide
+from nodedevices_plugin.pipeline.assess import assess
+from nodedevices_plugin.pipeline.step import Step, decide
+from nodedevices_plugin.pipeline.world import Inputs, World
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.faults import FaultSources
 

@@ -8,6 +8,6 @@ all of them, and its plan is what the kubelet is sent: an id that no gate blocks
 from __future__ import annotations
 
 from nodedevices_plugin.gates.apply import apply
-from nodedevices_plugin.gates.base import Facts, MissingLibraries, WaitingChange
+from nodedevices_plugin.gates.base import GateFacts, MissingLibraries, WaitingChange
 
-__all__ = ["Facts", "MissingLibraries", "WaitingChange", "apply"]
+__all__ = ["GateFacts", "MissingLibraries", "WaitingChange", "apply"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from nodedevices_plugin.gates.base import Check, Facts, Gate
+from nodedevices_plugin.gates.base import Check, Gate, GateFacts
 from nodedevices_plugin.gates.health import unfit
 from nodedevices_plugin.gates.registry import GATES
 from nodedevices_plugin.model import Blocked, InventoryDevice, Listing, OfferedResource, Plan, SchedulableId
@@ -19,7 +19,7 @@ from nodedevices_plugin.resources.occupancy import not_in
 Devices = Mapping[str, InventoryDevice]
 
 
-def apply(shape: Plan, facts: Facts, *, ours: Collection[str] = (), gates: Sequence[Gate] = GATES) -> Plan:
+def apply(shape: Plan, facts: GateFacts, *, ours: Collection[str] = (), gates: Sequence[Gate] = GATES) -> Plan:
     """The plan of this shape. `ours`: resources that the kubelet has of us, beside those of the shape."""
     checks = [check for gate in gates if (check := gate(shape, facts)) is not None]
     devices = {device.fact.id: device for device in facts.inventory.devices}
@@ -36,7 +36,7 @@ def _gated(
     resource: OfferedResource,
     checks: Sequence[Check],
     retained: tuple[SchedulableId, ...],
-    facts: Facts,
+    facts: GateFacts,
     devices: Devices,
 ) -> OfferedResource:
     ids: list[SchedulableId] = []
@@ -59,7 +59,7 @@ def _gated(
 
 
 def _retained(
-    shape: Plan, facts: Facts, devices: Devices, ours: Collection[str]
+    shape: Plan, facts: GateFacts, devices: Devices, ours: Collection[str]
 ) -> dict[str, tuple[SchedulableId, ...]]:
     """By resource of ours: the ids that pods hold and the shape does not have."""
     found: dict[str, dict[str, SchedulableId]] = {}
@@ -78,6 +78,6 @@ def _retained(
     return {name: tuple(ids[id_] for id_ in sorted(ids)) for name, ids in sorted(found.items())}
 
 
-def _with_health(each: SchedulableId, facts: Facts, devices: Devices) -> SchedulableId:
+def _with_health(each: SchedulableId, facts: GateFacts, devices: Devices) -> SchedulableId:
     """Only whether its device is fit for use: no new container gets it."""
     return replace(each, blocked=unfit(devices.get(each.device_id), each.partition_id, facts.verdicts))

@@ -44,7 +44,7 @@ class MissingLibraries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class GateFacts:
     """What gates decide by: the node as it is now, beside the shape."""
 
     inventory: Inventory
@@ -71,4 +71,4 @@ class Facts:
 class Gate(Protocol):
     """One reason. Returns None where it blocks nothing of this shape now, which is the usual case and costs nothing."""
 
-    def __call__(self, shape: Plan, facts: Facts) -> Check | None: ...
+    def __call__(self, shape: Plan, facts: GateFacts) -> Check | None: ...

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from nodedevices_api.withheld import CORDONED
 
-from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, Cordon, OfferedResource, Plan, SchedulableId
 
 
-def cordon(shape: Plan, facts: Facts) -> Check | None:
+def cordon(shape: Plan, facts: GateFacts) -> Check | None:
     if not facts.cordons:
         return None
     by_id = {each.id: Blocked(reason=CORDONED, message=_said(each)) for each in reversed(facts.cordons)}

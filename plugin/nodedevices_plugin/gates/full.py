@@ -13,7 +13,7 @@ from collections.abc import Hashable
 
 from nodedevices_api.withheld import NO_FREE_CLIENTS
 
-from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.sharing.registry import helper_kind
 
@@ -23,7 +23,7 @@ def counts_containers(plan: Plan) -> bool:
     return any(each.memory is not None and helper_kind(each) is not None for each in plan.resources)
 
 
-def full(shape: Plan, facts: Facts) -> Check | None:
+def full(shape: Plan, facts: GateFacts) -> Check | None:
     found = {each.name: full_here for each in shape.resources if (full_here := _full(each, facts))}
     if not found:
         return None
@@ -37,7 +37,7 @@ def full(shape: Plan, facts: Facts) -> Check | None:
     return check
 
 
-def _full(resource: OfferedResource, facts: Facts) -> tuple[dict[str, Blocked], set[str]] | None:
+def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocked], set[str]] | None:
     """Of a resource: devices that have all the containers that they can have, and the ids that are held."""
     kind = helper_kind(resource)
     if resource.memory is None or kind is None:

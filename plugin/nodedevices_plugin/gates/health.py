@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from nodedevices_api.withheld import UNHEALTHY
 
-from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, InventoryDevice, OfferedResource, Plan, SchedulableId, Verdict
 from nodedevices_plugin.model.health import HealthState
 
@@ -15,7 +15,7 @@ UNKNOWN = "not reported by its probe yet"
 GONE = "no longer listed by its driver"
 
 
-def health(shape: Plan, facts: Facts) -> Check | None:
+def health(shape: Plan, facts: GateFacts) -> Check | None:
     devices = {device.fact.id: device for device in facts.inventory.devices}
     parts = {part.id for device in facts.inventory.devices for part in device.fact.partitions}
     known = {"", *devices, *parts}

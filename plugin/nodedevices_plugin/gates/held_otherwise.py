@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE
 
-from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.resources.occupancy import Held, Parts, collide
 
 MESSAGE = "held under another resource or id"
 
 
-def held_otherwise(shape: Plan, facts: Facts) -> Check | None:
+def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
     if not facts.held_otherwise:
         return None
     parts = Parts.of(facts.inventory)

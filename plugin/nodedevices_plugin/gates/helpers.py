@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from nodedevices_api.withheld import HELPER_IN_USE, HELPER_NOT_READY
 
-from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, Listing, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.sharing.helpers import described, exclusive_devices, not_ready
 
 
-def helper_not_ready(shape: Plan, facts: Facts) -> Check | None:
+def helper_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
     """What the kubelet has been shown stays listed: it goes on showing an id that is dropped as healthy to the pods
     that have it. What it has not been shown is not registered before the helper is ready."""
     blocked = {
@@ -28,7 +28,7 @@ def helper_not_ready(shape: Plan, facts: Facts) -> Check | None:
     return check if blocked else None
 
 
-def helper_in_use(shape: Plan, facts: Facts) -> Check | None:
+def helper_in_use(shape: Plan, facts: GateFacts) -> Check | None:
     """A helper whose clients run goes on though it is not wanted any more, and lets nobody else use its devices. The
     ids that its clients hold are kept, and are not for the next pod."""
     devices = exclusive_devices(facts.staying)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from nodedevices_api.withheld import NO_CDI_SPECIFICATION
 
-from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, Listing, OfferedResource, Plan, SchedulableId
 
 
-def libraries(shape: Plan, facts: Facts) -> Check | None:
+def libraries(shape: Plan, facts: GateFacts) -> Check | None:
     """What the kubelet has not been shown, and has no id that could be used, is not registered."""
     if not facts.libraries:
         return None
@@ -26,7 +26,7 @@ def libraries(shape: Plan, facts: Facts) -> Check | None:
     return check
 
 
-def _why(each: SchedulableId, facts: Facts) -> str:
+def _why(each: SchedulableId, facts: GateFacts) -> str:
     for missing in facts.libraries:
         if (each.device_id in missing.devices or not each.device_id) and each.part_id not in missing.elsewhere:
             return missing.why

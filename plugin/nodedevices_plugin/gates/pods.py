@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from nodedevices_api.withheld import PODS_UNKNOWN
 
-from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
 
 
-def pods_unknown(shape: Plan, facts: Facts) -> Check | None:
+def pods_unknown(shape: Plan, facts: GateFacts) -> Check | None:
     if facts.pods.pods is not None or not any(each.cores for each in shape.resources):
         return None
     in_use = facts.in_use()

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from nodedevices_api.withheld import CHANGE_WAITS
 
-from nodedevices_plugin.gates.base import Check, Facts
+from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.resources.changes import bound_to, held_as
 
 MESSAGE = "a change of the configuration takes it away, and waits"
 
 
-def waiting_change(shape: Plan, facts: Facts) -> Check | None:
+def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
     if facts.change is None:
         return None
     kept = {(name, *each) for name, ids in held_as(facts.change.shape).items() for each in ids}

@@ -15,7 +15,7 @@ enough.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from nodedevices_api import conditions as names
 
@@ -24,75 +24,42 @@ from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import (
     Cordon,
     HoldersState,
-    Holdings,
-    Inventory,
-    NodePods,
     Plan,
     PlanError,
     RecentAllocate,
     Refused,
     Unmatched,
-    Verdict,
 )
 from nodedevices_plugin.pipeline import access
+from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.pipeline.config_status import ConfigStatus, Problem, of_holders, of_problem, refusal
-from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import take_over
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.state import SeenSpec
+from nodedevices_plugin.pipeline.world import Inputs, Known
 from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change
 from nodedevices_plugin.resources.occupancy import Held, held_otherwise
 from nodedevices_plugin.resources.plan import PlanSettings, make_shape, shape_of
 from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity, unmatched_cordons
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing import memory_container
-from nodedevices_plugin.sharing.base import Helper, HelperFacts
+from nodedevices_plugin.sharing.base import Helper
 from nodedevices_plugin.sharing.helpers import kept_text, shares, still_used
-from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.faults import FaultSources
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveConfig:
-    """The configuration in effect. `applied_once`: its plan was made, in this run or before the last restart.
-
-    Until then it is the node's own settings without the file: devices are judged by it, and nothing is offered.
-    """
-
-    effective: Effective
-    applied_hash: str | None = None
-    applied_once: bool = False
-
-    @property
-    def needs_offers(self) -> bool:
-        """Whether what other plugins offer decides something: foreign.observe, take_over and awaiting.may_begin."""
-        return self.effective.observing or not self.applied_once
-
-    @property
-    def excluded(self) -> tuple[str, ...]:
-        """`resources.exclude`; nothing is kept back from what other plugins offer."""
-        resources = self.effective.sections.resources
-        return tuple(resources.exclude) if self.applied_once and not self.effective.observing and resources else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """What the decision sees of the node, beside the wanted configuration."""
 
-    inventory: Inventory
-    index: DeviceIndex = field(compare=False)
-    verdicts: Mapping[str, Verdict]
-    holdings: Holdings
+    known: Known
+    inputs: Inputs
     unlisted: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
     held: Sequence[Held]  # all ids of our devices that these and `holdings` list (foreign.held)
     last_plan: Plan | None
     offered: Set[str]  # names that the kubelet has of us
-    saved: Effective | None  # the configuration in the state file, as far as it is known to be written
-    unsaved_because: str  # why the state file cannot be written
     awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
-    existing: Set[str]  # the optional device nodes (host.paths)
-    helpers: HelperFacts  # what needs a helper takes effect when that answers
     helpers_now: tuple[Helper, ...]  # those that were wanted last, in this run or the one before
     # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
     # ours takes it away.
@@ -101,13 +68,11 @@ class Node:
     cordons: Sequence[Cordon]  # what people took out of service, as far as that holds now
     removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
     places: Mapping[str, str]  # devices whose place is another's -> why they go to no new pod
-    cdi: Mapping[str, CdiEnvironment]  # by vendor; CDI names are handed out where files that have them can be written
     mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
-    pods: NodePods = field(default_factory=NodePods)  # of this node; only where computing power is shared
 
     def uses(self, helper: Helper) -> bool:
         """Whether containers are its clients, or may be: whether they hold shares of its devices by its name."""
-        return not self.holdings.known or any(
+        return not self.inputs.holdings.known or any(
             each.resource == helper.resource and each.replica is not None and each.device_id in helper.device_ids
             for each in self.held
         )
@@ -116,7 +81,10 @@ class Node:
     def devices(self) -> access.Devices:
         """As it matters for how containers get them."""
         return access.Devices(
-            inventory=self.inventory, existing=self.existing, cdi=self.cdi, mount_dirs=self.mount_dirs
+            inventory=self.known.inventory,
+            existing=self.inputs.existing,
+            cdi=self.inputs.cdi,
+            mount_dirs=self.mount_dirs,
         )
 
 
@@ -197,13 +165,13 @@ def configure(
     others: tuple[Held, ...] = ()
     plan = None
     if shape is not None:
-        others = () if after.effective.observing else held_otherwise(shape, node.held, node.inventory)
+        others = () if after.effective.observing else held_otherwise(shape, node.held, node.known.inventory)
         facts = _facts(node, after, others, running_on, problem)
         plan = gates.apply(shape, facts, ours=() if after.effective.observing else node.offered)
     if problem is not None:
         status = of_problem(status, problem, applied_once=after.applied_once)
     elif shape is not None and plan is not None and (ours := _ours(others, shape, node)):
-        status = of_holders(status, ours, node.inventory, plan)
+        status = of_holders(status, ours, node.known.inventory, plan)
     elif not standalone and (seen is None or seen.config is None):
         kept = "its last configuration is" if spec is not None else "the node's own settings are"
         message = f"the operator has not resolved this node: {kept} in effect"
@@ -222,7 +190,7 @@ def configure(
         plan=plan,
         status=status,
         refused="" if problem is None or problem.waits else problem.of,
-        saving=to_save is not None and not node.unsaved_because,
+        saving=to_save is not None and not node.inputs.unsaved_because,
         helpers=helpers,
     )
     return _with_others(_with_pods(_with_cdi(configured, node), node), requested)
@@ -230,25 +198,25 @@ def configure(
 
 def _facts(
     node: Node, after: ActiveConfig, others: tuple[Held, ...], staying: tuple[Helper, ...], problem: Problem | None
-) -> gates.Facts:
+) -> gates.GateFacts:
     """What the gates decide by, where the configuration `after` is in effect."""
     waiting = problem if problem is not None and problem.takes_away is not None else None
-    return gates.Facts(
-        inventory=node.inventory,
-        verdicts=node.verdicts,
+    return gates.GateFacts(
+        inventory=node.known.inventory,
+        verdicts=node.known.verdicts,
         cordons=node.cordons,
         removed_probes=node.removed_probes,
         places=node.places,
         held=node.held,
         held_otherwise=others,
-        holdings=node.holdings,
+        holdings=node.inputs.holdings,
         unlisted=node.unlisted,
         change=_waiting_change(waiting) if waiting is not None else None,
         staying=staying,
-        answers=node.helpers.answers,
+        answers=node.inputs.helpers.answers,
         shown=frozenset(each.name for each in (node.last_plan or Plan()).resources if each.ids),
         libraries=access.without_libraries(after.effective, node.devices) if after.applied_once else (),
-        pods=node.pods,
+        pods=node.inputs.pods,
     )
 
 
@@ -317,9 +285,9 @@ def _running(before: ActiveConfig, node: Node, wanted: _Change | Problem) -> _Ru
         return _Running(shape=shape, helpers=helpers, clients=clients, problem=problem)
     if not needs.why:
         return _Running(shape=shape, helpers=helpers, clients=clients)
-    index = node.index.under(before.effective.index_prefix)
-    start = may_start(needs.unanswered, node.holdings, index, clients=clients)
-    if not start.apply and node.holdings.known:  # else nobody knows: after a restart helpers are wanted at once
+    index = node.known.index.under(before.effective.index_prefix)
+    start = may_start(needs.unanswered, node.inputs.holdings, index, clients=clients)
+    if not start.apply and node.inputs.holdings.known:  # else nobody knows: after a restart helpers are wanted at once
         problem = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
         return _Running(shape=shape, clients=clients, problem=problem)
     return _Running(shape=shape, helpers=helpers, clients=clients, problem=_helpers_await(needs))
@@ -339,15 +307,15 @@ def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node
     needs = _awaited(shape, node)
     decision = _may(before, requested, shape, needs=needs, running=running, node=node)
     if not decision.apply:
-        known = node.holdings.state is HoldersState.SYNCED
+        known = node.inputs.holdings.state is HoldersState.SYNCED
         shown = shape if known and not requested.observing else None
         waiting_for = decision.waiting_for
         return Problem(of="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown)
     if needs.why:
         return replace(_helpers_await(needs), coming=needs.helpers)
-    if before.applied_once and (node.saved is None or node.saved.shape != requested.shape):
+    if before.applied_once and (node.inputs.saved is None or node.inputs.saved.shape != requested.shape):
         what = ", ".join(sorted(changed_ids(running.shape or Plan(), shape))) or "what is offered"
-        why = node.unsaved_because or "it is being written"
+        why = node.inputs.unsaved_because or "it is being written"
         message = f"the change of {what} waits until the state file is written: {why}"
         return Problem(of="state", message=message, waits=True, to_save=requested, coming=needs.helpers)
     return replace(wanted, helpers=needs.helpers)
@@ -363,22 +331,22 @@ def _may(
     node: Node,
 ) -> ChangeDecision:
     """Whether it may be in effect at once, but for the devices that pods hold."""
-    index = node.index.under((before.effective if before.applied_once else requested).index_prefix)
+    index = node.known.index.under((before.effective if before.applied_once else requested).index_prefix)
     clients = running.clients
     if not before.applied_once:
-        decision = may_begin(needs.unanswered, wanted, node.holdings, index)
-        clients = known_clients(wanted, node.inventory, node.helpers)
+        decision = may_begin(needs.unanswered, wanted, node.inputs.holdings, index)
+        clients = known_clients(wanted, node.known.inventory, node.inputs.helpers)
     elif before.effective.observing and not requested.observing:
-        decision = take_over(wanted, node.holdings, index)
+        decision = take_over(wanted, node.inputs.holdings, index)
     else:
         resources = running.shape.resources if running.shape is not None else ()
         current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
-        decision = decide_change(current, wanted, node.holdings, node.unlisted, whole=requested.observing)
-    return may_start(needs.unanswered, node.holdings, index, clients=clients) if decision.apply else decision
+        decision = decide_change(current, wanted, node.inputs.holdings, node.unlisted, whole=requested.observing)
+    return may_start(needs.unanswered, node.inputs.holdings, index, clients=clients) if decision.apply else decision
 
 
 def _awaited(plan: Plan, node: Node) -> Awaited:
-    return awaited(plan, node.inventory, node.holdings, node.helpers, node.not_ours)
+    return awaited(plan, node.known.inventory, node.inputs.holdings, node.inputs.helpers, node.not_ours)
 
 
 def _with_cdi(configured: Configured, node: Node) -> Configured:
@@ -399,7 +367,7 @@ def _with_cdi(configured: Configured, node: Node) -> Configured:
 
 def _with_pods(configured: Configured, node: Node) -> Configured:
     """With why shares of computing power are not offered (gates.pods)."""
-    plan, status, pods = configured.plan, configured.status, node.pods
+    plan, status, pods = configured.plan, configured.status, node.inputs.pods
     if plan is None or not (by_pods := [each.name for each in plan.resources if each.cores]):
         return configured
     if pods.pods is not None:
@@ -417,7 +385,7 @@ def _with_pods(configured: Configured, node: Node) -> Configured:
 def _made(effective: Effective, node: Node) -> Plan:
     if not effective.observing:
         access.check(effective, node.devices)
-    return make_shape(node.inventory, plan_settings(effective))
+    return make_shape(node.known.inventory, plan_settings(effective))
 
 
 def plan_settings(effective: Effective) -> PlanSettings:
@@ -433,10 +401,10 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
     """Of a configuration that is in effect, and so has a plan."""
     sections = effective.sections
     return (
-        *unmatched(node.inventory, plan_settings(effective), from_file),
+        *unmatched(node.known.inventory, plan_settings(effective), from_file),
         *reasons.unmatched(sections.health.rules, node.vendors),
-        *unmatched_capacity(node.inventory, sections.capacity),
-        *unmatched_cordons(node.inventory, frozenset(each.id for each in node.cordons)),
+        *unmatched_capacity(node.known.inventory, sections.capacity),
+        *unmatched_cordons(node.known.inventory, frozenset(each.id for each in node.cordons)),
     )
 
 
@@ -452,9 +420,10 @@ def _shape(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
 def _of_the_rest(effective: Effective, node: Node, error: PlanError) -> Plan:
     odd = error.devices
     while odd:
-        kept = tuple(each for each in node.inventory.devices if each.fact.id not in odd)
+        kept = tuple(each for each in node.known.inventory.devices if each.fact.id not in odd)
         try:
-            return _made(effective, replace(node, inventory=replace(node.inventory, devices=kept)))
+            rest = replace(node.known, inventory=replace(node.known.inventory, devices=kept))
+            return _made(effective, replace(node, known=rest))
         except PlanError as another:
             odd = odd | another.devices if another.devices - odd else frozenset()
     return shape_of(node.last_plan or Plan())

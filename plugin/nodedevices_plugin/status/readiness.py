@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from nodedevices_common.http import Answer
 
 from nodedevices_plugin.model import HoldersState, Registration, RegistrationState
-from nodedevices_plugin.pipeline.step import World
+from nodedevices_plugin.pipeline.world import World
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.step_log import problems
 

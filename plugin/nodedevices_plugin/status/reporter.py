@@ -95,7 +95,7 @@ class Reporter:
             running_seconds=time.monotonic() - world.started,
             probes=tuple(
                 ProbeFacts(name=name, inventory=part, silent=name in outcome.silent, error=probe_errors[name])
-                for name, part in outcome.owned.items()
+                for name, part in outcome.world.known.owned.items()
             ),
             state_problem=state_problem,
             cdi_problem=cdi_problem,

@@ -12,7 +12,8 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.pipeline.step import Step, World
+from nodedevices_plugin.pipeline.step import Step
+from nodedevices_plugin.pipeline.world import World
 from nodedevices_plugin.sharing.clients import log_message
 from nodedevices_plugin.status.metrics import Metrics
 

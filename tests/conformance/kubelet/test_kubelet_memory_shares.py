@@ -17,7 +17,7 @@ from cluster.rig.problem import RigError
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_plugin.model import Holder, OfferedResource
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import begin
+from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.ids import memory_held
 from nodedevices_plugin.resources.plan import PlanSettings

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.model import ContainerEdits, HoldersState, Holdings
+from nodedevices_plugin.pipeline.assess import Assessment, assess
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Assessment, Inputs, World, assess, begin, decide
+from nodedevices_plugin.pipeline.step import decide
+from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.resources.containers import edits
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.settings.effective import from_saved

@@ -10,7 +10,7 @@ import pytest
 from nodedevices_plugin.model import HoldersState, Holdings, InventoryDevice
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.state import State, restored_devices
-from nodedevices_plugin.pipeline.step import Inputs, begin
+from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent
 from support.facts import START, gpu, gpu_id, old, snapshot, xid

@@ -10,7 +10,8 @@ import pytest
 from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin
+from nodedevices_plugin.pipeline.step import Step
+from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.faults import EVERY, FaultSources
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings

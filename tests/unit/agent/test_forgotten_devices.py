@@ -12,7 +12,7 @@ import pytest
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State, StateFile
-from nodedevices_plugin.pipeline.step import Inputs, begin
+from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState

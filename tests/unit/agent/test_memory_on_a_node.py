@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import AllocationError, Holder, NodePods
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import begin
+from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.flags import parse
 from support.facts import GIB, START, gpu, gpu_id, old
 from support.stepped_node import Node

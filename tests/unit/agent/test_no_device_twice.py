@@ -35,7 +35,7 @@ from nodedevices_plugin.kubelet.podresources import (
 from nodedevices_plugin.model import AllocationError, HoldersState, Holdings, Inventory, Offer, Plan, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, World, begin
+from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.ids import is_core
 from nodedevices_plugin.resources.preferred import prefer

@@ -11,7 +11,8 @@ from nodedevices_api.conditions import find
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin
+from nodedevices_plugin.pipeline.step import Step
+from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags

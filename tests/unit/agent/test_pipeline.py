@@ -24,7 +24,8 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS, Inputs, Step, World, begin
+from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS, Step
+from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file

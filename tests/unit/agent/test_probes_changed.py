@@ -11,7 +11,7 @@ from nodedevices_plugin.model import HoldersState, Holdings, RecentAllocate
 from nodedevices_plugin.pipeline.probe_set import PROVEN_SECONDS
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import begin
+from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings import file as files
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import parse

@@ -14,7 +14,8 @@ from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.requesting import request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
-from nodedevices_plugin.pipeline.step import Inputs, Step, World, begin
+from nodedevices_plugin.pipeline.step import Step
+from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.file import FileOutcome, from_document
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.probes import ProbeSpec, read
@@ -136,7 +137,7 @@ def test_events_are_counted_by_probe() -> None:
     node = both().line("nics", nic(), events=(replace(xid(79, sequence=7), device_id="NIC-0", kind="port"),))
     node.line("nvml", gpu(0), gpu(1), events=(xid(79, sequence=3),))
     assert node.states()[gpu_id(0)] == ("Unhealthy", "Xid79")
-    assert {name: cursor.sequence for name, cursor in node.world.cursors.items()} == {"nvml": 3, "nics": 7}
+    assert {name: cursor.sequence for name, cursor in node.world.known.cursors.items()} == {"nvml": 3, "nics": 7}
 
 
 @pytest.mark.parametrize("first", [("nvml", "nics"), ("nics", "nvml")])

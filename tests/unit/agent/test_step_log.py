@@ -8,7 +8,7 @@ from typing import Any
 from nodedevices_plugin.model import CONFIRM, HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import Inputs, World, begin
+from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.step_log import PROBLEMS_SECONDS, StepLog

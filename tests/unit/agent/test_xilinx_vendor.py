@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.pipeline.step import begin
+from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.effective import from_saved, to_saved
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.problems import ConfigError

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 from nodedevices_api.withheld import MEANINGS
-from nodedevices_plugin.gates import Facts, apply
+from nodedevices_plugin.gates import GateFacts, apply
 from nodedevices_plugin.gates.registry import GATES
 from nodedevices_plugin.model import AllocationError, Plan, Registration, RegistrationState
 from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.resources.plan import PlanSettings, make_shape
-from nodedevices_plugin.status.facts import Facts as ReportFacts
-from nodedevices_plugin.status.facts import ProbeFacts
+from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Attribute
 from support.burn_in import burn_in
@@ -28,7 +27,7 @@ WELL = healthy(*(device.fact for device in TESTED.devices))
 
 
 def plan() -> Plan:
-    facts = Facts(inventory=TESTED, verdicts=WELL, holdings=NOBODY)
+    facts = GateFacts(inventory=TESTED, verdicts=WELL, holdings=NOBODY)
     return apply(make_shape(TESTED, PlanSettings()), facts, gates=(*GATES, burn_in))
 
 
@@ -42,7 +41,7 @@ def test_its_devices_go_to_no_new_container_and_status_and_allocate_say_why() ->
     with pytest.raises(AllocationError, match=r"\(BurnIn: its burn-in test runs\)"):
         grant(resource, [gpu_id(1)])
     status = report(
-        ReportFacts(
+        Facts(
             inventory=TESTED,
             verdicts=WELL,
             plan=plan(),
@@ -60,7 +59,7 @@ def test_its_devices_go_to_no_new_container_and_status_and_allocate_say_why() ->
 
 
 def test_where_it_blocks_nothing_it_costs_nothing() -> None:
-    facts = Facts(inventory=inventory_of(gpu(0)), verdicts=healthy(gpu(0)), holdings=NOBODY)
+    facts = GateFacts(inventory=inventory_of(gpu(0)), verdicts=healthy(gpu(0)), holdings=NOBODY)
     assert burn_in(make_shape(facts.inventory, PlanSettings()), facts) is None
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from nodedevices_api import withheld as reasons
-from nodedevices_plugin.gates import Facts, MissingLibraries, WaitingChange, apply
+from nodedevices_plugin.gates import GateFacts, MissingLibraries, WaitingChange, apply
 from nodedevices_plugin.gates.registry import GATES
 from nodedevices_plugin.model import (
     Blocked,
@@ -185,7 +185,7 @@ def test_of_several_gates_the_first_says_why_and_the_last_form_of_listing_counts
         return lambda shape, facts: lambda resource, each: Blocked(reason=reason, message="", listing=listing)
 
     def after(*gates: object) -> OfferedResource:
-        facts = Facts(inventory=BOTH, verdicts=WELL, holdings=Holdings(state=HoldersState.SYNCED))
+        facts = GateFacts(inventory=BOTH, verdicts=WELL, holdings=Holdings(state=HoldersState.SYNCED))
         return apply(whole(0), facts, gates=gates).resources[0]  # type: ignore[arg-type]
 
     [listed] = after(gate("First"), gate("Second")).ids

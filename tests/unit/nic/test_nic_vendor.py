@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from nodedevices_api import conditions
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder
-from nodedevices_plugin.pipeline.step import begin
+from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config

@@ -20,7 +20,7 @@ from nodedevices_plugin.inputs.reader import MAX_VALUES, ProbeLineError, parse_l
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline.state import State, StateFile
-from nodedevices_plugin.pipeline.step import Inputs, begin
+from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report

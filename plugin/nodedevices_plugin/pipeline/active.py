@@ -1,0 +1,30 @@
+"""The configuration in effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodedevices_plugin.settings.effective import Effective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveConfig:
+    """The configuration in effect. `applied_once`: its plan was made, in this run or before the last restart.
+
+    Until then it is the node's own settings without the file: devices are judged by it, and nothing is offered.
+    """
+
+    effective: Effective
+    applied_hash: str | None = None
+    applied_once: bool = False
+
+    @property
+    def needs_offers(self) -> bool:
+        """Whether what other plugins offer decides something: foreign.observe, take_over and awaiting.may_begin."""
+        return self.effective.observing or not self.applied_once
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """`resources.exclude`; nothing is kept back from what other plugins offer."""
+        resources = self.effective.sections.resources
+        return tuple(resources.exclude) if self.applied_once and not self.effective.observing and resources else ()

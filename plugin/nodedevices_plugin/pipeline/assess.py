@@ -1,0 +1,335 @@
+"""The first half of a step: what is the case now, and what is wanted, before anything is decided about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from nodedevices_probe.protocol import ProbeEvent
+
+from nodedevices_plugin.health import signals
+from nodedevices_plugin.health.events import EventCursor, fresh_events
+from nodedevices_plugin.health.machine import judge_all
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import (
+    HoldersState,
+    Holdings,
+    Inventory,
+    Plan,
+    RecentAllocate,
+    Verdict,
+)
+from nodedevices_plugin.pipeline import access, auto_probes
+from nodedevices_plugin.pipeline import inventory as stage_inventory
+from nodedevices_plugin.pipeline import places as stage_places
+from nodedevices_plugin.pipeline import probe_set as probe_sets
+from nodedevices_plugin.pipeline.confirm import Confirm, read_confirm
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.foreign import held
+from nodedevices_plugin.pipeline.in_use import in_use
+from nodedevices_plugin.pipeline.probe_set import ProbeSet
+from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
+from nodedevices_plugin.pipeline.state import SeenSpec
+from nodedevices_plugin.pipeline.world import (
+    Inputs,
+    Known,
+    RequestedFrom,
+    World,
+    chosen_file,
+    clock_adjusted,
+    good_files,
+    together,
+)
+from nodedevices_plugin.resources.changes import not_listed
+from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.settings.effective import Effective
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest
+from nodedevices_plugin.vendors.faults import FaultSources
+from nodedevices_plugin.vendors.registry import described, fault_sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """Devices, verdicts and the wanted configuration."""
+
+    world: World  # before
+    now: datetime
+    monotonic: float
+    rules: HealthRules
+    vendors: FaultSources
+    confirm: Confirm
+    known: Known  # now
+    events: tuple[ProbeEvent, ...]
+    removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while somebody may hold them
+    removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
+    places: Mapping[str, str]  # devices whose place is another's -> why they go to no new pod
+    spec: SeenSpec | None
+    unlisted: tuple[RecentAllocate, ...]  # Allocates that no List has shown: their ids may be held unseen
+
+    @property
+    def active(self) -> Effective | None:
+        """The configuration in effect; None: there was none yet."""
+        return self.world.active.effective if self.world.active.applied_once else None
+
+    @property
+    def uses_cdi(self) -> bool:
+        """Whether containers get devices by CDI name, or are to."""
+        return access.uses_cdi(self.active) or access.uses_cdi(self.known.requested.effective)
+
+    def program_requests(self, existing: Set[str], cdi: Mapping[str, CdiEnvironment]) -> Mapping[str, SpecRequest]:
+        """What vendors' programs have to make, so that nothing is refused or withheld because it is missing."""
+        if self.known.inventory.line_monotonic is None:
+            return {}
+        devices = access.Devices(inventory=self.known.inventory, existing=existing, cdi=cdi)
+        return access.program_requests(self.active, self.known.requested.effective, devices)
+
+
+def assess(
+    world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
+) -> Assessment:
+    """What is the case now, and what is wanted. `now`: the wall clock, which is shown; `monotonic`: what waiting is
+    measured by; `vendors`: whose faults are known; None: the registered ones'."""
+    vendors = fault_sources() if vendors is None else vendors
+    world = clock_adjusted(world, now=now, monotonic=monotonic)
+    effective = world.active.effective
+    rules = HealthRules.from_section(effective.sections.health)
+    confirm = read_confirm(world, inputs)
+    confirmed = confirm.removed.union(world.state.removals)
+    spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
+    requested, requested_from = _requested(world, inputs, local, spec)
+    holding = _holding(world, inputs)
+    probed = _probed(
+        world,
+        inputs,
+        *_wanted_probes(world, inputs, local, requested),
+        holding=holding,
+        confirmed=confirmed,
+        now=now,
+        monotonic=monotonic,
+    )
+    probes, probe_set = probed.probes, probed.probe_set
+    owned = stage_inventory.owned(probes)
+    complete = not probe_set.waits(probes, monotonic)
+    inventory = together(owned, probe_set, complete=complete or world.plan is not None)
+    applied = effective if world.active.applied_once else None
+    used = in_use(inventory, world.plan, (applied, requested.effective))
+    verdicts: dict[str, Verdict] = {}
+    above: dict[tuple[str, str, int], float] = {}
+    for name, part in (*owned.items(), *(("", each.inventory) for each in probe_set.retired)):
+        above |= signals.follow(world.known.above, part, rules, monotonic=monotonic)
+        verdicts |= judge_all(
+            world.verdicts,
+            part,
+            probed.events if name == probed.source else (),
+            rules,
+            vendors,
+            now=now,
+            monotonic=monotonic,
+            confirmed=confirm.recovered,
+            above=above,
+            in_use=used,
+        )
+    removed_probes = probe_sets.withheld(probe_set, probes)
+    places = stage_places.taken(
+        owned,
+        held=None if holding.held is None else holding.devices,
+        offered=_on_offer(world.plan),
+        used=used,
+        indices=effective.index_prefix is not None,
+    )
+    problems = (*probe_sets.problems(probe_set, removed_probes.keys(), inventory), *places.problems(inventory))
+    if problems:
+        inventory = replace(inventory, problems=(*inventory.problems, *problems))
+    removals = confirmed & _gone(probes, probe_set)
+    known = Known(
+        inventory=inventory,
+        index=DeviceIndex(inventory),
+        probes=probes,
+        owned=owned,
+        probe_set=probe_set,
+        verdicts=verdicts,
+        cursors=probed.cursors,
+        above=above,
+        kept_back=places.wait_for_holders or not holding.devices.isdisjoint((*removals, *probe_set.retired_devices)),
+        listed=holding.listed,
+        requested=requested,
+        requested_from=requested_from,
+    )
+    return Assessment(
+        world=world,
+        now=now,
+        monotonic=monotonic,
+        rules=rules,
+        vendors=vendors,
+        confirm=confirm,
+        known=known,
+        events=probed.events,
+        removals=removals,
+        removed_probes=removed_probes,
+        places=places.withheld,
+        spec=spec,
+        unlisted=holding.unlisted,
+    )
+
+
+# --- what is wanted --------------------------------------------------------------------------------------------------
+def _requested(
+    world: World, inputs: Inputs, local: Local, spec: SeenSpec | None
+) -> tuple[RequestedConfig, RequestedFrom]:
+    """The wanted configuration, and what it was made of: made anew only where that has changed."""
+    made_of = (chosen_file(inputs.file, inputs.files, spec, local), spec, inputs.device_files, good_files(world.active))
+    if world.known.requested_from == made_of:
+        return world.requested, made_of
+    return request_config(local, *made_of), made_of
+
+
+def _wanted_probes(
+    world: World, inputs: Inputs, local: Local, requested: RequestedConfig
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The probes that are to run, as configured, and which of them stand for `auto`."""
+    texts, auto = world.probe_set.texts, world.probe_set.auto
+    if requested.probes is None:
+        return texts, auto
+    kept = auto_probes.started(texts, auto, world.probes)
+    return auto_probes.stands_for(requested.probes, hardware=inputs.hardware, kept=kept, options=local.probe_options)
+
+
+def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) -> SeenSpec | None:
+    """The operator's latest configuration: the object's, else the last one known. A standalone node has none."""
+    if standalone:
+        return None
+    if seen is None or seen.config is None:
+        return saved
+    return SeenSpec(config=seen.config, config_hash=seen.config_hash, config_name=seen.config_name or "")
+
+
+# --- who holds what --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holding:
+    """What is held before this step's line. `held` None: before the first List nobody knows, and every device and
+    partition counts."""
+
+    held: tuple[Held, ...] | None
+    devices: frozenset[str]
+    parts: frozenset[str]  # partitions
+    listed: frozenset[RecentAllocate]
+    unlisted: tuple[RecentAllocate, ...]
+
+
+def _holding(world: World, inputs: Inputs) -> _Holding:
+    listed = _listed(world.known.listed, inputs)
+    unlisted = not_listed(inputs.recent, listed, inputs.holdings)
+    index = world.known.index.under(world.active.effective.index_prefix)
+    held_now = _held(inputs.holdings, unlisted, index)
+    devices, parts = _held_ids(held_now, world.inventory)
+    return _Holding(held=held_now, devices=devices, parts=parts, listed=listed, unlisted=unlisted)
+
+
+def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[Held, ...] | None:
+    """What is held, or may be: an Allocate that no List has shown yet counts. None: before the first List nobody
+    knows."""
+    if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
+        return None
+    return held(holdings, unlisted, index)
+
+
+def _held_ids(of: Sequence[Held] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:
+    """Devices, and partitions, that are held; where nobody knows, every one that is listed."""
+    if of is None:
+        parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
+        return frozenset(device.fact.id for device in inventory.devices), parts
+    parts = frozenset(each.partition_id for each in of if each.partition_id is not None)
+    return frozenset(each.device_id for each in of), parts
+
+
+def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
+    """Which of the recent Allocates PodResources has shown. One that was shown and is gone is a pod that has ended.
+
+    Only a List that was called afterwards shows it: an older one may show who had these ids before.
+    """
+    held = {(holder.resource, each) for holder in inputs.holdings.holders for each in holder.ids}
+    return frozenset(
+        each
+        for each in inputs.recent
+        if each in before
+        or (inputs.holdings.taken > each.monotonic and {(each.resource, one) for one in each.ids} <= held)
+    )
+
+
+def _on_offer(plan: Plan | None) -> frozenset[str]:
+    """Devices that new pods can get."""
+    return frozenset(each.device_id for of in (plan.resources if plan else ()) for each in of.ids if each.healthy)
+
+
+# --- what the probes report ------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Probed:
+    """The devices of each probe, with this step's line. `source`: whose that is; `events`: those that it has."""
+
+    probes: Mapping[str, Inventory]
+    probe_set: ProbeSet
+    cursors: Mapping[str, EventCursor]
+    source: str
+    events: tuple[ProbeEvent, ...]
+
+
+def _probed(
+    world: World,
+    inputs: Inputs,
+    texts: tuple[str, ...],
+    auto: tuple[str, ...],
+    *,
+    holding: _Holding,
+    confirmed: frozenset[str],
+    now: datetime,
+    monotonic: float,
+) -> _Probed:
+    """`texts`, `auto`: the probes that are to run. `confirmed`: ids of devices that a person says were removed."""
+    effective = world.active.effective
+    forget = effective.sections.health.forget_missing_seconds
+    removed = (confirmed - holding.devices) | _taken_out(world.inventory, effective, holding.devices)
+    running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, monotonic, auto)
+    source = inputs.source or next(iter(running))
+    cursors = {name: world.known.cursors[name] for name in running if name in world.known.cursors}
+    events: tuple[ProbeEvent, ...] = ()
+    probes = {}
+    for name, before in running.items():
+        if inputs.snapshot is None or name != source:
+            probes[name] = stage_inventory.release(before, held_partitions=holding.parts, removed=removed)
+            continue
+        cursors[name], events = fresh_events(world.known.cursors.get(name, EventCursor()), inputs.snapshot)
+        probes[name] = stage_inventory.update(
+            before,
+            inputs.snapshot,
+            now=now,
+            monotonic=inputs.arrived,
+            held_partitions=holding.parts,
+            held_devices=holding.devices,
+            removed=removed,
+            forget_missing_seconds=forget,
+        )
+    probe_set = probe_sets.kept(
+        probe_set,
+        probes,
+        world.verdicts,
+        held=None if holding.held is None else {each.device_id for each in holding.held},
+        now=now,
+        monotonic=monotonic,
+        removed=confirmed,
+        forget_missing_seconds=forget,
+    )
+    return _Probed(probes=probes, probe_set=probe_set, cursors=cursors, source=source, events=events)
+
+
+def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> frozenset[str]:
+    """Ids of devices that a device file described and that it does no longer, but for those that a pod holds."""
+    every = (device.fact for device in inventory.devices if device.fact.id not in held)
+    return frozenset(fact.id for fact in every if not described(fact, active.node.files))
+
+
+def _gone(probes: Mapping[str, Inventory], probe_set: ProbeSet) -> frozenset[str]:
+    """Ids of devices that are listed and not here: a confirmation of their removal may still be acted on."""
+    missing = frozenset(each.fact.id for part in probes.values() for each in part.devices if not each.present)
+    return missing.union(probe_set.retired_devices)

@@ -1,0 +1,79 @@
+"""A person's confirmation on the object, the annotation nodedevices.io/confirm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from nodedevices_api.conditions import MISSING
+
+from nodedevices_plugin.model import Verdict
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.pipeline.world import Inputs, World
+
+MAX_CONFIRM = 128  # entries of the annotation
+CONFIRM_VALUES = ("recovered", "removed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirm:
+    value: str
+    recovered: frozenset[str] = frozenset()
+    removed: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def understood(self) -> tuple[str, ...]:
+        confirmed = {"recovered": self.recovered, "removed": self.removed}
+        return tuple(f"{device}={value}" for value, devices in confirmed.items() for device in sorted(devices))
+
+
+def read_confirm(world: World, inputs: Inputs) -> Confirm:
+    """A person's confirmation on the object, acted on once per value: `<id>=recovered|removed[,...]`."""
+    done = world.state.confirmed
+    ready = inputs.snapshot is not None or world.inventory.line_monotonic is not None
+    if inputs.seen is None or not inputs.seen.exists or inputs.seen.confirm == done or not ready:
+        return Confirm(value=done, problems=world.confirm_problems)
+    value = inputs.seen.confirm
+    known = {device.fact.id for device in world.inventory.devices}
+    known |= {part.id for device in world.inventory.devices for part in device.fact.partitions}
+    by_name = {name: id_ for id_, name in device_names(world.inventory).items()}
+    confirmed: dict[str, set[str]] = {outcome: set() for outcome in CONFIRM_VALUES}
+    problems = []
+    for entry in _entries(value):
+        device, _, outcome = entry.partition("=")
+        if outcome not in confirmed or not device:
+            problems.append(f"{entry[:120]}: give <device id>=recovered or <device id>=removed")
+        elif device not in known:
+            hint = f"give its id, {by_name[device]}" if device in by_name else "this node has no such device"
+            problems.append(f"{device[:96]}: {hint}")
+        else:
+            confirmed[outcome].add(device)
+    return Confirm(
+        value=value,
+        recovered=frozenset(confirmed["recovered"]),
+        removed=frozenset(confirmed["removed"]),
+        problems=tuple(problems),
+    )
+
+
+def spent_entries(value: str, verdicts: Mapping[str, Verdict], removals: Set[str]) -> tuple[str, ...]:
+    """The entries that were acted on, and that a person may be giving again in vain: the same value is no news.
+    `removals`: ids of devices whose removal is still to be acted on."""
+    spent = []
+    for entry in _entries(value):
+        device, _, outcome = entry.partition("=")
+        verdict = verdicts.get(device)
+        if verdict is None:
+            continue
+        if outcome == "removed" and device in removals:
+            continue
+        missing = verdict.reason == MISSING
+        if missing if outcome == "removed" else any(not each.confirmed for each in verdict.faults):
+            why = f"already acted on once; the device still has or again has a fault ({verdict.reason})"
+            spent.append(f"{entry}: {why}; to confirm again, remove the annotation first")
+    return tuple(spent)
+
+
+def _entries(value: str) -> list[str]:
+    return [each.strip() for each in value.split(",") if each.strip()][:MAX_CONFIRM]

@@ -1,0 +1,241 @@
+"""What comes into a step, what it knows, and the world that is remembered between two."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
+from nodedevices_probe.protocol import Snapshot
+
+from nodedevices_plugin.health import signals
+from nodedevices_plugin.health.events import EventCursor
+from nodedevices_plugin.health.machine import clock_set
+from nodedevices_plugin.model import (
+    HoldersState,
+    Holdings,
+    Inventory,
+    NodePods,
+    Plan,
+    RecentAllocate,
+    Registration,
+    Verdict,
+)
+from nodedevices_plugin.pipeline import auto_probes
+from nodedevices_plugin.pipeline import inventory as stage_inventory
+from nodedevices_plugin.pipeline import probe_set as probe_sets
+from nodedevices_plugin.pipeline.access import Access
+from nodedevices_plugin.pipeline.active import ActiveConfig
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.probe_set import ProbeSet
+from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
+from nodedevices_plugin.pipeline.state import SeenSpec, State
+from nodedevices_plugin.settings.effective import Effective, from_saved, resolve
+from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.named import NamedFiles, choose
+from nodedevices_plugin.settings.probes import DEFAULT, missing, read
+from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.sharing.base import Helper, HelperFacts
+from nodedevices_plugin.sharing.clients import restored as restored_clients
+from nodedevices_plugin.vendors.cdi import CdiEnvironment
+from nodedevices_plugin.vendors.files import DeviceFiles
+
+CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the scheduler between the two readings
+RequestedFrom = tuple[FileOutcome, SeenSpec | None, DeviceFiles, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The latest of everything that comes from outside."""
+
+    snapshot: Snapshot | None = None  # a line that no step has seen yet
+    source: str = ""  # the probe that wrote it; "": the only one
+    arrived: float = 0.0  # time.monotonic() when it came
+    file: FileOutcome = field(default_factory=FileOutcome)
+    files: NamedFiles | None = None  # in its place: a folder of them, where the agent has one
+    device_files: DeviceFiles = field(default_factory=dict)
+    seen: SeenObject | None = None  # None: not read from the API server (yet)
+    holdings: Holdings
+    recent: Sequence[RecentAllocate] = ()
+    registrations: tuple[Registration, ...] = ()
+    existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.paths)
+    helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
+    cdi: Mapping[str, CdiEnvironment] = field(default_factory=dict)  # what CDI finds, by vendor
+    pods: NodePods = field(default_factory=NodePods)  # of this node, while computing power is shared
+    hardware: frozenset[str] | None = None  # built-in probes whose hardware was found; None: not known yet
+    saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
+    unsaved_because: str = ""  # why the state file cannot be written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a step knows before anything is decided, and the next one begins with."""
+
+    inventory: Inventory  # of all probes together
+    index: DeviceIndex = field(compare=False)  # of the inventory
+    probes: Mapping[str, Inventory]  # of each probe that runs by its name, the first probe first
+    owned: Mapping[str, Inventory]  # of each probe what is its own (inventory.owned)
+    probe_set: ProbeSet  # which run, and what those left that no longer do
+    verdicts: Mapping[str, Verdict]
+    cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
+    above: signals.Above = field(default_factory=dict)  # readings that are too high, since when
+    kept_back: bool = False  # whether what is held keeps devices out of their places, or listed
+    listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
+    requested: RequestedConfig = field(default_factory=RequestedConfig)
+    requested_from: RequestedFrom | None = None  # what `requested` was made of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What the agent knows. `plan` None: no good line yet, and nothing is registered."""
+
+    known: Known  # by the last step
+    active: ActiveConfig
+    plan: Plan | None = None
+    observed: Plan | None = None  # what others offer the kubelet; None: this agent serves it
+    holdings: Holdings  # by our own ids
+    config: ConfigStatus = field(default_factory=ConfigStatus)
+    helpers: tuple[Helper, ...] | None = None  # what sharing modes want to run; None: nobody knows yet
+    access: Access = field(default_factory=Access)  # how containers get what they are granted
+    state: State  # what the state file should say
+    confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
+    confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
+    departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
+    lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of their devices, and why (lost)
+    left: Mapping[str, int] = field(default_factory=dict)  # devices that were known at the start, by a probe of before
+    started: float  # time.monotonic()
+    wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
+
+    @property
+    def confirm_waits(self) -> tuple[str, ...]:
+        """For people: confirmations that are remembered, and will be acted on."""
+        return tuple(f"{each}=removed: remembered; listed until no pod holds it" for each in self.state.removals)
+
+    @property
+    def waits_for_holders(self) -> bool:
+        """Whether something is kept back because of what containers hold, or may hold."""
+        waits = self.config.reason in {WAITING_FOR_HOLDERS, WAITING_FOR_DAEMON}
+        return waits or self.known.kept_back or self.holdings.state is HoldersState.INCOMPLETE
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.known.inventory
+
+    @property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        return self.known.verdicts
+
+    @property
+    def probes(self) -> Mapping[str, Inventory]:
+        return self.known.probes
+
+    @property
+    def probe_set(self) -> ProbeSet:
+        return self.known.probe_set
+
+    @property
+    def requested(self) -> RequestedConfig:
+        return self.known.requested
+
+
+def begin(
+    state: State,
+    local: Local,
+    *,
+    now: datetime,
+    monotonic: float,
+    file: FileOutcome | None = None,
+    files: NamedFiles | None = None,
+    device_files: DeviceFiles | None = None,
+    hardware: frozenset[str] | None = None,
+) -> World:
+    """The world after a start, before a probe has reported: what the state file remembers, and which probes run.
+    `file`, `files`, `device_files`, `hardware`: as in Inputs."""
+    active = ActiveConfig(effective=_own(local))
+    if state.applied is not None:
+        with contextlib.suppress(ConfigError):  # written by another version: the wanted configuration counts
+            active = ActiveConfig(
+                effective=from_saved(state.applied), applied_hash=state.applied_hash, applied_once=True
+            )
+    spec = None if local.standalone else state.spec
+    requested = request_config(
+        local, chosen_file(file or FileOutcome(), files, spec, local), spec, device_files, good_files(active)
+    )
+    if requested.probes is not None:
+        kept = auto_probes.after_restart(state, hardware)
+        texts, auto = auto_probes.stands_for(
+            requested.probes, hardware=hardware, kept=kept, options=local.probe_options
+        )
+    elif texts := _usable(state.probes, local):
+        auto = state.auto_probes
+    else:
+        texts, auto = DEFAULT, ()
+    probes, probe_set = probe_sets.restored(state, texts, now=now, monotonic=monotonic, auto=auto)
+    inventory = together(probes, probe_set, complete=False)
+    return World(
+        known=Known(
+            inventory=inventory,
+            index=DeviceIndex(inventory),
+            probes=probes,
+            owned=stage_inventory.owned(probes),
+            probe_set=probe_set,
+            verdicts=dict(state.verdicts),
+        ),
+        active=active,
+        holdings=Holdings(state=HoldersState.UNAVAILABLE),
+        left=probe_sets.left_by_others(state, probe_set),
+        state=replace(state, clients=restored_clients(state.clients)),
+        started=monotonic,
+        wall_offset=now.timestamp() - monotonic,
+    )
+
+
+def clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
+    """Times are kept by the wall clock, so that they can be saved and shown. Where it was set since the last step (NTP
+    after a boot, a resumed virtual machine), what waits is moved along, so that it waits as long as it would have."""
+    offset = now.timestamp() - monotonic
+    by = offset - world.wall_offset
+    if abs(by) < CLOCK_SET_SECONDS:
+        return world
+    moved = timedelta(seconds=by)
+    known = replace(
+        world.known,
+        inventory=stage_inventory.clock_set(world.inventory, moved),
+        probes={name: stage_inventory.clock_set(part, moved) for name, part in world.probes.items()},
+        probe_set=probe_sets.clock_set(world.probe_set, moved),
+        verdicts=clock_set(world.verdicts, moved),
+    )
+    return replace(world, wall_offset=offset, known=known)
+
+
+def chosen_file(file: FileOutcome, files: NamedFiles | None, spec: SeenSpec | None, local: Local) -> FileOutcome:
+    """The configuration file, or of a folder of them the one that applies."""
+    if files is None:
+        return file
+    name = spec.config_name if spec is not None else ""
+    return choose(files, name, default=local.default_config, fallbacks=local.fallback_strategies)
+
+
+def _usable(texts: tuple[str, ...], local: Local) -> tuple[str, ...]:
+    """Probes of the state file, if this version has them and has been given what they need; else none."""
+    specs, problems = read(texts)
+    return () if problems or missing(specs, local.probe_options) else texts
+
+
+def together(parts: Mapping[str, Inventory], probe_set: ProbeSet, *, complete: bool) -> Inventory:
+    """All devices of the node."""
+    retired = {f"retired {number}": each.inventory for number, each in enumerate(probe_set.retired)}
+    return stage_inventory.together({**parts, **retired}, complete=complete)
+
+
+def good_files(active: ActiveConfig) -> Mapping[str, object]:
+    """The contents of device files that are in effect."""
+    return active.effective.node.files if active.applied_once else {}
+
+
+def _own(local: Local) -> Effective:
+    return resolve(local, None, None)
