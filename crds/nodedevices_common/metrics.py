@@ -13,18 +13,18 @@ What is read at each scrape are samples, each of a row (`families`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from nodedevices_common.text import plain
+
 # One more series for each counter and histogram, which Prometheus does not need.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 M = TypeVar("M", Counter, Gauge, Histogram)
-_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
 class Row(Generic[M]):
@@ -48,7 +48,7 @@ class Row(Generic[M]):
 
     @property
     def help(self) -> str:
-        return _LINK.sub(r"\1", self.text).replace("`", "")
+        return plain(self.text)
 
     def registered(self, registry: CollectorRegistry) -> M:
         own: dict[str, Any] = {"buckets": self.buckets} if self.buckets else {}

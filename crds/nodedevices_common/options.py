@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar, overload
 
 from nodedevices_common.errors import InputError
-from nodedevices_common.text import nearest, show
+from nodedevices_common.text import nearest, plain, show
 
 Value = str | bool | tuple[str, ...]
+T = TypeVar("T")
 Kind = Literal["text", "bool", "list"]
+PREFIX = "NODEDEVICES_"  # of variables
 TRUE = frozenset({"true", "1", "t"})  # as Go's strconv.ParseBool, which NVIDIA's plugin uses
 FALSE = frozenset({"false", "0", "f"})
 # NODEDEVICES_OPERATOR_SERVICE_HOST, NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR, ...
@@ -30,9 +32,11 @@ _ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One setting. `default` is for people when it depends on other settings (whoever reads them resolves it).
-    `variable_prefix`: of a list; every variable that begins so adds to it, sorted by name, so that several who know
-    nothing of each other can."""
+    """One setting. `help`: Markdown, with links relative to docs/; `--help` has it as plain text. `default` is for
+    people when it depends on other settings (whoever reads them resolves it). `variable_prefix`: of a list; every
+    variable that begins so adds to it, sorted by name, so that several who know nothing of each other can."""
+
+    HEAD: ClassVar = ("flag (also)", "variable", "default", "what")  # of the table in docs/flags.md
 
     name: str
     help: str
@@ -47,33 +51,112 @@ class Option:
     works: tuple[str, ...] | None = None  # values that are implemented; None: all
     metavar: str = ""
 
+    @property
+    def shown_default(self) -> str:
+        """Empty where it has none."""
+        if isinstance(self.default, bool):
+            return "true" if self.default else ""
+        return ",".join(self.default) if isinstance(self.default, tuple) else self.default
 
-def like_its_flags(
+    @property
+    def shown_variables(self) -> tuple[str, ...]:
+        return (*self.variables, *([f"{self.variable_prefix}*"] if self.variable_prefix else []))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        also = f" ({', '.join(f'`--{alias}`' for alias in self.aliases)})" if self.aliases else ""
+        value = "" if self.kind == "bool" else f" {_metavar(self)}"
+        variables = ", ".join(f"`{each}`" for each in self.shown_variables)
+        default = f"`{self.shown_default}`" if self.shown_default else ""
+        key = f"; in the file: `{self.key}`" if self.key else ""
+        return f"`--{self.name}{value}`{also}", variables, default, self.help + key
+
+
+def option(
     name: str,
     help_text: str,
     *,
-    group: str,
-    default: Value,
-    key: str | None = None,
-    kind: Kind = "text",
+    group: str = "",
+    default: Value = "",
+    variables: tuple[str, ...] | None = None,
+    variable_prefix: str = "",
     aliases: tuple[str, ...] = (),
-    variables: tuple[str, ...] = (),
+    key: str | None = None,
     choices: tuple[str, ...] = (),
     works: tuple[str, ...] | None = None,
+    metavar: str = "",
 ) -> Option:
-    """An option whose variables, where it says no others, are called as its flags are: --mig-strategy, MIG_STRATEGY."""
+    """An option of its default's kind, whose variables, where it says no others, are called as it is."""
+    kind: Kind = "bool" if isinstance(default, bool) else "list" if isinstance(default, tuple) else "text"
     return Option(
         name=name,
         help=help_text,
         group=group,
         kind=kind,
         default=default,
-        variables=variables or tuple(each.upper().replace("-", "_") for each in (name, *aliases)),
+        variables=(variable(name),) if variables is None else variables,
+        variable_prefix=variable_prefix,
         aliases=aliases,
         key=key,
         choices=choices,
         works=works,
+        metavar=metavar,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value, and where it was given: `--log-level`, `environment variable LOG_LEVEL`."""
+
+    value: Value
+    place: str
+
+    @property
+    def text(self) -> str:
+        return str(self.value)
+
+
+@overload
+def setting(help_text: str, *, read: Callable[[Given], T], **rest: Any) -> T: ...
+@overload
+def setting(help_text: str, *, default: bool, **rest: Any) -> bool: ...
+@overload
+def setting(help_text: str, *, default: tuple[str, ...], **rest: Any) -> tuple[str, ...]: ...
+@overload
+def setting(help_text: str, *, default: str = "", **rest: Any) -> str: ...
+def setting(help_text: str, *, name: str = "", read: Callable[[Given], Any] | None = None, **rest: Any) -> Any:
+    """A field of a frozen record that is an option, too (see `option`), called as the field is where there is no
+    `name`. `read` makes the field's value of what was given; without it the field has just that."""
+    return field(metadata={"option": (name, help_text, rest), "read": read})
+
+
+def options_of(record: type) -> tuple[Option, ...]:
+    return tuple(_option_of(each) for each in fields(record) if "option" in each.metadata)
+
+
+def settings_of(record: type, given: Mapping[str, Given]) -> dict[str, Any]:
+    """The values of these fields, by which the record is made. Raises what they raise that read them."""
+    found = {}
+    for each in fields(record):
+        if "option" in each.metadata:
+            value, read = given[_option_of(each).name], each.metadata["read"]
+            found[each.name] = value.value if read is None else read(value)
+    return found
+
+
+def _option_of(of: Field[Any]) -> Option:
+    name, help_text, rest = of.metadata["option"]
+    return option(name or of.name.replace("_", "-"), help_text, **rest)
+
+
+def variable(name: str, prefix: str = PREFIX) -> str:
+    return prefix + name.upper().replace("-", "_")
+
+
+def like_its_flags(name: str, help_text: str, *, aliases: tuple[str, ...] = (), **rest: Any) -> Option:
+    """An option with a variable for each of its flags, called as they are: --mig-strategy, MIG_STRATEGY."""
+    rest.setdefault("variables", tuple(variable(each, prefix="") for each in (name, *aliases)))
+    return option(name, help_text, aliases=aliases, **rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +185,8 @@ class Values:
         return value if isinstance(value, tuple) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value, and where it was given: `--log-level`, `environment variable LOG_LEVEL`."""
-
-    value: Value
-    place: str
+def defaults(options: Iterable[Option]) -> dict[str, Given]:
+    return {each.name: Given(each.default, f"--{each.name}") for each in options}
 
 
 def values_of(given: Mapping[str, Given]) -> dict[str, Value]:
@@ -283,13 +362,7 @@ def _metavar(option: Option) -> str:
 
 
 def _help(option: Option) -> str:
-    default = option.default
-    if isinstance(default, bool):
-        default = "true" if default else ""
-    elif isinstance(default, tuple):
-        default = ",".join(default)
-    variables = (*option.variables, *([f"{option.variable_prefix}*"] if option.variable_prefix else []))
-    notes = [f"${' or $'.join(variables)}"]
-    if default:
-        notes.append(f"default {default}")
-    return f"{option.help} [{', '.join(notes)}]".replace("%", "%%")
+    notes = [f"${' or $'.join(option.shown_variables)}"]
+    if option.shown_default:
+        notes.append(f"default {option.shown_default}")
+    return f"{plain(option.help)} [{', '.join(notes)}]".replace("%", "%%")

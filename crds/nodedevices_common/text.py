@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 
@@ -15,6 +16,13 @@ _short.maxlevel = 2
 def clip(text: str, limit: int) -> str:
     """The text, or as much of it as fits with an ellipsis at its end. `limit` counts characters, as maxLength does."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def plain(markdown: str) -> str:
+    """The text without its links and without the marks of code: for a terminal, or HELP of a metric."""
+    if "](" in markdown:
+        markdown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown)
+    return markdown.replace("`", "")
 
 
 def place_of(section: str, entry: str) -> str:

@@ -1,6 +1,6 @@
 """The command line and the environment. What is wrong here ends the program with status 2 and says what would be right.
 
-How they are written and read is nodedevices_common.options': NODEDEVICES_HTTP_ADDRESS for --http-address.
+How they are written and read is nodedevices_common.options'.
 """
 
 from __future__ import annotations
@@ -14,91 +14,125 @@ from typing import cast
 from nodedevices_common import logs
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address, parse_address
-from nodedevices_common.options import Given, Kind, Option, Parser, Value, from_environment
+from nodedevices_common.options import (
+    PREFIX,
+    Given,
+    Parser,
+    defaults,
+    from_environment,
+    options_of,
+    setting,
+    settings_of,
+)
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS
 from nodedevices_operator.reconcile.fleet import NAMESPACE
 
-PREFIX = "NODEDEVICES_"
 HTTP_ADDRESS = ":9736"
 HEALTH_ADDRESS = ":9738"
 MAX_SECONDS = 86400.0
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-def option(
-    name: str,
-    text: str,
-    default: Value = "",
-    *,
-    kind: Kind = "text",
-    metavar: str = "",
-    choices: tuple[str, ...] = (),
-    also: str = "",
-) -> Option:
-    """A flag, and its variable. `also`: another name of that."""
-    variable = PREFIX + name.replace("-", "_").upper()
-    return Option(
-        name=name,
-        help=text,
-        kind=kind,
-        default=default,
-        variables=(variable, also) if also else (variable,),
-        choices=choices,
-        metavar=metavar,
-    )
+def kubeconfig(given: Given) -> str | None:
+    """None: there is none."""
+    path = given.text or None
+    if path is not None and not Path(path).is_file():
+        raise InputError(f"{given.place}: {path!r} is not a file; give the path of one kubeconfig")
+    return path
 
 
-COMMON = (  # of all commands
-    option("kubeconfig", "kubeconfig file; default: the pod's service account", metavar="FILE", also="KUBECONFIG"),
-    option("http-address", "address of /metrics, /healthz and /readyz", HTTP_ADDRESS, metavar="HOST:PORT"),
-    option(
-        "health-address",
-        "address of /healthz and /readyz, for the kubelet's probes only",
-        HEALTH_ADDRESS,
-        metavar="HOST:PORT",
-    ),
-    option("log-level", "minimum level of log messages", "info", choices=logs.LEVELS),
-    option("log-format", "auto: JSON unless on a terminal", "auto", choices=logs.FORMATS),
-)
-OPTIONS = (
-    *COMMON,
-    option(
-        "namespace",
-        f"of ConfigMap nodedevices-actions, the record of actions on faults; else the pod's own, else {NAMESPACE}",
-        metavar="NAME",
-    ),
-    option("relist-seconds", "interval between full LISTs, ± 10 %", f"{RELIST_SECONDS:.0f}", metavar="SECONDS"),
-    option(
-        "retired-seconds",
-        "time until the zero of a retired resource is removed from the Node; a real kubelet needs the default",
-        f"{SETTLED_SECONDS:.0f}",
-        metavar="SECONDS",
-    ),
-    option(
-        "delete-rejected-pods",
-        "delete Failed pods (UnexpectedAdmissionError) with a controller whose node had no device with enough free "
-        "shares by memory; needs the component delete-rejected-pods",
-        default=False,
-        kind="bool",
-    ),
-)
+def address(given: Given) -> Address:
+    try:
+        return parse_address(given.text)
+    except ValueError as error:
+        raise InputError(f"{given.place}: {error}") from error
+
+
+def _namespace(given: Given) -> str:
+    name = given.text
+    if not name:
+        try:
+            name = OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+        except OSError:
+            name = ""
+        return name or NAMESPACE
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
+        right = "give lower-case letters, digits and '-', at most 63, a letter or digit first and last"
+        raise InputError(f"{given.place}: {name!r} is not the name of a namespace; {right}")
+    return name
+
+
+def _seconds(given: Given) -> float:
+    try:
+        seconds = float(given.text)
+    except ValueError:
+        seconds = 0.0
+    if not 1.0 <= seconds <= MAX_SECONDS:
+        raise InputError(f"{given.place}: {given.value!r} is not allowed; give seconds, 1 to {MAX_SECONDS:.0f}")
+    return seconds
+
+
+def _level(given: Given) -> logs.Level:
+    return cast("logs.Level", given.value)
+
+
+def _format(given: Given) -> logs.Format:
+    return cast("logs.Format", given.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Common:
+    """What all commands have. Each field is a flag and its variable, too: NODEDEVICES_HTTP_ADDRESS, --http-address."""
+
+    kubeconfig: str | None = setting(
+        "kubeconfig file; default: the pod's service account",
+        variables=("NODEDEVICES_KUBECONFIG", "KUBECONFIG"),
+        metavar="FILE",
+        read=kubeconfig,
+    )
+    http_address: Address = setting(
+        "address of /metrics, /healthz and /readyz", default=HTTP_ADDRESS, metavar="HOST:PORT", read=address
+    )
+    health_address: Address = setting(
+        "address of /healthz and /readyz, for the kubelet's probes only",
+        default=HEALTH_ADDRESS,
+        metavar="HOST:PORT",
+        read=address,
+    )
+    log_level: logs.Level = setting("minimum level of log messages", default="info", choices=logs.LEVELS, read=_level)
+    log_format: logs.Format = setting(
+        "auto: JSON unless on a terminal", default="auto", choices=logs.FORMATS, read=_format
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(Common):
+    namespace: str = setting(
+        f"of ConfigMap nodedevices-actions, the record of actions on faults; else the pod's own, else {NAMESPACE}",
+        metavar="NAME",
+        read=_namespace,
+    )
+    relist_seconds: float = setting(
+        "interval between full LISTs, ± 10 %", default=f"{RELIST_SECONDS:.0f}", metavar="SECONDS", read=_seconds
+    )
+    retired_seconds: float = setting(
+        "time until the zero of a retired resource is removed from the Node; a real kubelet needs the default",
+        default=f"{SETTLED_SECONDS:.0f}",
+        metavar="SECONDS",
+        read=_seconds,
+    )
+    delete_rejected_pods: bool = setting(
+        "delete Failed pods (UnexpectedAdmissionError) with a controller whose node had no device with enough free "
+        "shares by memory; needs the [component delete-rejected-pods](operations.md#pods-that-a-node-rejected)",
+        default=False,
+    )
     command: str  # run | cleanup
-    kubeconfig: str | None
-    http_address: Address
-    health_address: Address
-    log_level: logs.Level
-    log_format: logs.Format
-    namespace: str
-    relist_seconds: float
-    retired_seconds: float
-    delete_rejected_pods: bool
     dry_run: bool
+
+
+OPTIONS = options_of(Settings)
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
@@ -109,20 +143,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
         raise InputError(f"{parsed.command!r}: unknown command; give run or cleanup, or extender before all flags")
     if parsed.dry_run and parsed.command != "cleanup":
         raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
-    given = {option.name: Given(option.default, f"--{option.name}") for option in OPTIONS} | variables | flags
-    return Settings(
-        command=parsed.command,
-        kubeconfig=kubeconfig(given["kubeconfig"]),
-        http_address=address(given["http-address"]),
-        health_address=address(given["health-address"]),
-        log_level=cast("logs.Level", given["log-level"].value),
-        log_format=cast("logs.Format", given["log-format"].value),
-        namespace=_namespace(given["namespace"]),
-        relist_seconds=_seconds(given["relist-seconds"]),
-        retired_seconds=_seconds(given["retired-seconds"]),
-        delete_rejected_pods=bool(given["delete-rejected-pods"].value),
-        dry_run=parsed.dry_run,
-    )
+    given = defaults(OPTIONS) | variables | flags
+    return Settings(**settings_of(Settings, given), command=parsed.command, dry_run=parsed.dry_run)
 
 
 def _parser() -> Parser:
@@ -144,42 +166,3 @@ def _parser() -> Parser:
     )
     parser.add_options(OPTIONS, title="settings")
     return parser
-
-
-def kubeconfig(given: Given) -> str | None:
-    """None: there is none."""
-    path = str(given.value) or None
-    if path is not None and not Path(path).is_file():
-        raise InputError(f"{given.place}: {path!r} is not a file; give the path of one kubeconfig")
-    return path
-
-
-def address(given: Given) -> Address:
-    try:
-        return parse_address(str(given.value))
-    except ValueError as error:
-        raise InputError(f"{given.place}: {error}") from error
-
-
-def _namespace(given: Given) -> str:
-    name = str(given.value)
-    if not name:
-        try:
-            name = OWN_NAMESPACE.read_text(encoding="utf-8").strip()
-        except OSError:
-            name = ""
-        return name or NAMESPACE
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
-        right = "give lower-case letters, digits and '-', at most 63, a letter or digit first and last"
-        raise InputError(f"{given.place}: {name!r} is not the name of a namespace; {right}")
-    return name
-
-
-def _seconds(given: Given) -> float:
-    try:
-        seconds = float(str(given.value))
-    except ValueError:
-        seconds = 0.0
-    if not 1.0 <= seconds <= MAX_SECONDS:
-        raise InputError(f"{given.place}: {given.value!r} is not allowed; give seconds, 1 to {MAX_SECONDS:.0f}")
-    return seconds

@@ -39,9 +39,9 @@ class AcmeByCdi(Acme):
         group="Acme",
         title="of Acme's FPGAs",
         options=(
-            like_its_flags("acme-shells", "shells", group="Acme", key="flags.acmeShells", default=(), kind="list"),
-            like_its_flags("acme-control-required", "no FPGA without it", group="Acme", default=False, kind="bool"),
-            like_its_flags("acme-regions", "offer regions", group="Acme", default=False, kind="bool"),
+            like_its_flags("acme-shells", "shells", group="Acme", key="flags.acmeShells", default=()),
+            like_its_flags("acme-control-required", "no FPGA without it", group="Acme", default=False),
+            like_its_flags("acme-regions", "offer regions", group="Acme", default=False),
         ),
         variables=(IMAGE_VARIABLE,),
     )

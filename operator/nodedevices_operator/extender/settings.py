@@ -10,63 +10,77 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from nodedevices_common import logs
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address
-from nodedevices_common.options import Given, Parser, from_environment
+from nodedevices_common.options import (
+    PREFIX,
+    Given,
+    Parser,
+    defaults,
+    from_environment,
+    options_of,
+    setting,
+    settings_of,
+)
 
 from nodedevices_operator.extender.server import WHOLE_NODES, Certificate, Limits
-from nodedevices_operator.settings import COMMON, PREFIX, address, kubeconfig, option
+from nodedevices_operator.settings import Common, address
 
 COMMAND = "extender"
 ADDRESS = "127.0.0.1:9739"
 
-OPTIONS = (
-    *COMMON,
-    option("address", "where the scheduler calls; without TLS on loopback only", ADDRESS, metavar="HOST:PORT"),
-    option(
-        "tls-cert-file", "certificate to serve the scheduler with, in PEM; read again when it changes", metavar="FILE"
-    ),
-    option("tls-key-file", "its key", metavar="FILE"),
-    option(
-        "tls-client-ca-file",
-        "only clients with a certificate of this authority are served; needed where it is not on loopback",
-        metavar="FILE",
-    ),
-    option(
-        "any-client",
-        "serve clients without a certificate, too, where something else says who reaches the port",
-        default=False,
-        kind="bool",
-    ),
-    option(
-        "whole-nodes",
-        "take bodies of 64 MiB instead of 3, from a scheduler that sends whole Nodes (nodeCacheCapable: false); needs "
-        "2 GiB of memory",
-        default=False,
-        kind="bool",
-    ),
-    option(
-        "insecure-http",
-        "allow an address other than loopback without TLS, such as behind a proxy that encrypts",
-        default=False,
-        kind="bool",
-    ),
-)
+
+def _pem(given: Given) -> Path | None:
+    if given.text and not Path(given.text).is_file():
+        raise InputError(f"{given.place}: {given.text!r} is not a file; give the path of a PEM file")
+    return Path(given.text) if given.text else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtenderSettings:
-    kubeconfig: str | None
-    address: Address
-    certificate: Certificate | None
-    limits: Limits
-    http_address: Address
-    health_address: Address
-    log_level: logs.Level
-    log_format: logs.Format
+class ExtenderSettings(Common):
+    address: Address = setting(
+        "where the scheduler calls; without TLS on loopback only",
+        default=ADDRESS,
+        metavar="HOST:PORT",
+        read=address,
+    )
+    tls_cert_file: Path | None = setting(
+        "certificate to serve the scheduler with, in PEM; read again within ten seconds when it changes, and a pair "
+        "that cannot be used leaves the one before",
+        metavar="FILE",
+        read=_pem,
+    )
+    tls_key_file: Path | None = setting("its key", metavar="FILE", read=_pem)
+    tls_client_ca_file: Path | None = setting(
+        "only clients with a certificate of this authority are served; needed where it is not on loopback",
+        metavar="FILE",
+        read=_pem,
+    )
+    any_client: bool = setting(
+        "serve clients without a certificate, too, where something else says who reaches the port", default=False
+    )
+    whole_nodes: bool = setting(
+        "take bodies of 64 MiB instead of 3, from a scheduler that sends whole Nodes (nodeCacheCapable: false); needs "
+        "2 GiB of memory",
+        default=False,
+    )
+    insecure_http: bool = setting(
+        "allow an address other than loopback without TLS, such as behind a proxy that encrypts", default=False
+    )
+
+    @property
+    def certificate(self) -> Certificate | None:
+        if self.tls_cert_file is None or self.tls_key_file is None:
+            return None
+        return Certificate(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
+
+    @property
+    def limits(self) -> Limits:
+        return WHOLE_NODES if self.whole_nodes else Limits()
+
+
+OPTIONS = options_of(ExtenderSettings)
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSettings:
@@ -79,47 +93,26 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
     parser.add_options(OPTIONS, title="settings")
     variables = from_environment(OPTIONS, environment, prefix=PREFIX)
     _, flags = parser.read(arguments, rest=f"unknown argument; see nodedevices-operator {COMMAND} --help")
-    given = {each.name: Given(each.default, f"--{each.name}") for each in OPTIONS} | variables | flags
-    found = ExtenderSettings(
-        kubeconfig=kubeconfig(given["kubeconfig"]),
-        address=address(given["address"]),
-        certificate=_certificate(given),
-        limits=WHOLE_NODES if given["whole-nodes"].value else Limits(),
-        http_address=address(given["http-address"]),
-        health_address=address(given["health-address"]),
-        log_level=cast("logs.Level", given["log-level"].value),
-        log_format=cast("logs.Format", given["log-format"].value),
-    )
+    given = defaults(OPTIONS) | variables | flags
+    found = ExtenderSettings(**settings_of(ExtenderSettings, given))
+    if found.certificate is None and (found.tls_cert_file or found.tls_key_file or found.tls_client_ca_file):
+        absent = "tls-key-file" if found.tls_cert_file else "tls-cert-file"
+        raise InputError(f"--{absent}: absent; --tls-cert-file and --tls-key-file go together")
     if _loopback(found.address.host):
         return found
-    if found.certificate is None and not given["insecure-http"].value:
+    if found.certificate is None and not found.insecure_http:
         raise InputError(
             f"{given['address'].place}: {str(found.address)!r} is no loopback address, and there is no TLS: whoever "
             f"can answer in the extender's place decides where pods run; give --tls-cert-file and --tls-key-file, or "
             f"{ADDRESS}, or --insecure-http if something else protects the connection"
         )
-    if found.certificate is not None and found.certificate.client_ca is None and not given["any-client"].value:
+    if found.certificate is not None and found.certificate.client_ca is None and not found.any_client:
         raise InputError(
             f"{given['address'].place}: {str(found.address)!r} is no loopback address, and clients need no "
             f"certificate: who has which GPU would be told to whoever reaches it; give --tls-client-ca-file, or "
             f"--any-client if something else says who that is"
         )
     return found
-
-
-def _certificate(given: Mapping[str, Given]) -> Certificate | None:
-    names = ("tls-cert-file", "tls-key-file", "tls-client-ca-file")
-    texts = {name: str(given[name].value) for name in names}
-    for name, text in texts.items():
-        if text and not Path(text).is_file():
-            raise InputError(f"{given[name].place}: {text!r} is not a file; give the path of a PEM file")
-    file, key, authority = texts.values()
-    if not file and not key and not authority:
-        return None
-    if not file or not key:
-        absent = "tls-key-file" if file else "tls-cert-file"
-        raise InputError(f"--{absent}: absent; --tls-cert-file and --tls-key-file go together")
-    return Certificate(Path(file), Path(key), Path(authority) if authority else None)
 
 
 def _loopback(host: str) -> bool:

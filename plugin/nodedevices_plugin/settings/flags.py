@@ -1,6 +1,7 @@
 """The command line and the environment. What is wrong here ends the program with status 2 and says why.
 
-How they are written and read is nodedevices_common.options'; the table is `options`.
+How they are written and read is nodedevices_common.options'; the table is `options`, of which the fields of
+`local.Local` are a part.
 """
 
 from __future__ import annotations
@@ -8,16 +9,15 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 
 from nodedevices_api.fields import HOST_PATH_PATTERN, NOT_EXTENDED, reserved_by_kubernetes
 from nodedevices_common import __version__
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import Address, parse_address
-from nodedevices_common.options import Parser, Value, from_environment, values_of
+from nodedevices_common.options import PREFIX, Given, Parser, Value, from_environment, settings_of, values_of
 from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import memory_flags, probes
+from nodedevices_plugin.settings.local import Local, address, seconds
 from nodedevices_plugin.settings.options import (
     by_name,
     file_options,
@@ -30,53 +30,16 @@ from nodedevices_plugin.settings.options import (
 from nodedevices_plugin.settings.options import values as by_option
 from nodedevices_plugin.settings.problems import ConfigError
 
-OWN_PREFIX = "NODEDEVICES_"
+__all__ = ["Local", "parse"]
 CONFIGURING = frozenset({"serving-mode", "resource-prefix", *memory_flags.NAMES})  # beside the options that a file has
-MOST_WAIT_SECONDS = 600
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
-    """What is fixed while the agent runs: paths, sockets, logging, and what flags and variables say of the rest."""
-
-    node_name: str
-    standalone: bool
-    telemetry: bool
-    kubeconfig: str | None
-    config_file: str | None
-    config_dir: str | None = None
-    default_config: str = ""
-    fallback_strategies: tuple[str, ...] = ()
-    resource_prefix: str
-    serving_mode: str
-    added_probes: tuple[str, ...] = ()  # beside those that are listed, by flags, environment, file or default
-    probe_options: Mapping[str, Value]  # what built-in probes get of the agent's options, by name
-    device_plugin_dir: str
-    kubelet_socket: str
-    pod_resources_socket: str
-    state_file: str
-    http_address: Address | None
-    log_level: str
-    log_format: str
-    health_address: Address | None
-    device_files: Mapping[str, str] = field(default_factory=dict)  # paths by the option's name, where given
-    given: Mapping[str, Value]  # name -> value, for options that a file could also set, and all that vendors bring
-    allocations_dir: str = ""
-    cdi_dir: str = "/var/run/cdi"
-    cdi_spec_dirs: tuple[str, ...] = ()
-    mps_dir: str = "/mps"
-    container_mount_dirs: tuple[str, ...] = ()
-    own_pod: tuple[str, str] | None = None  # namespace and name; None: a plain process
-    operator_wait_seconds: float = 0.0  # how long a first registration without a state file waits for it
-    sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     """The local settings. Raises ConfigError; `--help` and `--version` print and raise SystemExit(0)."""
     try:
-        in_environment = values_of(from_environment(options(), environment, prefix=OWN_PREFIX))
+        in_environment = values_of(from_environment(options(), environment, prefix=PREFIX))
         flags = values_of(_parser().read(arguments, rest="every argument is a flag (see --help)")[1])
     except InputError as error:
         raise ConfigError(error.problems) from error
@@ -94,34 +57,17 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     if problems:
         raise ConfigError(problems)
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
+    elsewhere = {
+        "node-name": socket.gethostname().lower(),
+        "kubelet-socket": f"{directory}/kubelet.sock",
+        "state-file": f"{directory}/nodedevices-state.json",
+        "allocations-dir": f"{directory}/nodedevices-allocations",
+    }
+    in_effect = values | {name: values[name] or default for name, default in elsewhere.items()}
+    in_effect |= {"device-plugin-dir": directory, "add-probe": added}
     return Local(
-        node_name=str(values["node-name"]) or socket.gethostname().lower(),
-        standalone=bool(values["standalone"]),
-        telemetry=bool(values["telemetry"]),
-        kubeconfig=str(values["kubeconfig"]) or None,
-        config_file=str(values["config-file"]) or None,
-        config_dir=str(values["config-dir"]) or None,
-        default_config=str(values["default-config"]),
-        fallback_strategies=_list(values["fallback-strategies"]),
-        resource_prefix=str(values["resource-prefix"]),
-        serving_mode=str(values["serving-mode"]),
-        added_probes=added,
+        **settings_of(Local, {name: Given(value, f"--{name}") for name, value in in_effect.items()}),
         probe_options=probes.passed_on(values),
-        device_plugin_dir=directory,
-        kubelet_socket=str(values["kubelet-socket"]) or f"{directory}/kubelet.sock",
-        pod_resources_socket=str(values["pod-resources-socket"]),
-        state_file=str(values["state-file"]) or f"{directory}/nodedevices-state.json",
-        allocations_dir=str(values["allocations-dir"]) or f"{directory}/nodedevices-allocations",
-        http_address=_address(str(values["http-address"])),
-        health_address=_address(str(values["health-address"])),
-        log_level=str(values["log-level"]),
-        log_format=str(values["log-format"]),
-        cdi_dir=str(values["cdi-dir"]),
-        cdi_spec_dirs=_list(values["cdi-spec-dirs"]),
-        mps_dir=str(values["mps-dir"]),
-        container_mount_dirs=_list(values["container-mount-dir"]),
-        own_pod=(str(values["pod-namespace"]), str(values["pod-name"])) if values["pod-name"] else None,
-        operator_wait_seconds=float(_seconds(str(values["operator-wait-seconds"]))),
         device_files={each.name: str(values[each.name]) for each in file_options() if values[each.name]},
         given={name: value for name, value in given.items() if name in _passed_on()} | alone,
         sources=_sources(flags, in_environment, by_variables_alone=bool(alone)),
@@ -179,12 +125,12 @@ def _between(
         if not re.fullmatch(HOST_PATH_PATTERN, each)
     ]
     try:
-        _seconds(str(values["operator-wait-seconds"]))
+        seconds(Given(values["operator-wait-seconds"], ""))
     except ValueError as error:
         problems.append(f"--operator-wait-seconds (NODEDEVICES_OPERATOR_WAIT_SECONDS): {error}")
     for each in ("http-address", "health-address"):
         try:
-            _address(str(values[each]))
+            address(Given(values[each], ""))
         except ValueError as error:
             problems.append(f"--{each}: {error}; or off")
     return problems
@@ -208,18 +154,6 @@ def _sources(flags: Iterable[str], variables: Iterable[str], *, by_variables_alo
 
 def _list(value: Value) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else ()
-
-
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) <= MOST_WAIT_SECONDS):
-        raise ValueError(f"{show(text)} is not a whole number of seconds from 0 to {MOST_WAIT_SECONDS}")
-    return int(text)
-
-
-def _address(text: str) -> Address | None:
-    if text == "off":
-        return None
-    return parse_address(text)
 
 
 def _parser() -> Parser:

@@ -14,7 +14,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.presets import MEMORY_UNITS
 from nodedevices_api.sections import Sharing
 from nodedevices_common.errors import InputError
-from nodedevices_common.options import Option, Values
+from nodedevices_common.options import Option, Values, option, variable
 from nodedevices_common.quantity import MEBIBYTE, to_bytes
 from nodedevices_common.text import show
 
@@ -38,34 +38,34 @@ _FIELDS = {  # of an entry of sharing.resources
 }
 
 
-def _variable(name: str) -> str:
-    return f"NODEDEVICES_{name.upper().replace('-', '_')}"
-
-
-def _option(name: str, **rest: Any) -> Option:
-    return Option(name=name, variables=(_variable(name),), group=GROUP, **rest)
-
-
 OPTIONS: tuple[Option, ...] = (
-    _option(
+    option(
         UNIT,
+        "share GPUs by [memory](sharing.md#by-flags-and-in-a-file), in shares of this amount: GiB, MiB, or a quantity "
+        f"such as 512Mi; default: that of --{RESOURCE}, where it is "
+        f"{' or '.join(f'{name} ({unit})' for name, unit in MEMORY_UNITS.items())}",
+        group=GROUP,
         metavar="AMOUNT",
-        help="share GPUs by memory, in shares of this amount: GiB, MiB, or a quantity such as 512Mi; default: that of "
-        f"--{RESOURCE}, where it is {' or '.join(f'{name} ({unit})' for name, unit in MEMORY_UNITS.items())}",
     ),
-    _option(RESERVE, metavar="AMOUNT", help="the amount of each GPU's memory that is not divided, such as 512Mi"),
-    _option(RESOURCE, metavar="NAME", help=f"the shares' resource; default: {SHARES_NAME}"),
-    _option(
+    option(
+        RESERVE,
+        "the amount of each GPU's memory that is not divided, such as 512Mi",
+        group=GROUP,
+        metavar="AMOUNT",
+    ),
+    option(RESOURCE, f"the shares' resource; default: {SHARES_NAME}", group=GROUP, metavar="NAME"),
+    option(
         PACKING,
+        "shares come from the fullest GPU that has room, or from the emptiest; default: binpack",
+        group=GROUP,
         choices=("binpack", "spread"),
-        help="shares come from the fullest GPU that has room, or from the emptiest; default: binpack",
     ),
-    _option(
+    option(
         DEVICES,
-        kind="list",
+        "only these GPUs: indices, ids, or globs over ids; the others stay whole; default: all",
+        group=GROUP,
         default=(),
         metavar="GPUS",
-        help="only these GPUs: indices, ids, or globs over ids; the others stay whole; default: all",
     ),
 )
 NAMES = tuple(option.name for option in OPTIONS)
@@ -107,7 +107,7 @@ def conflict(values: Values, of_file: Sharing | None) -> tuple[str, str] | None:
     if not given or of_file is None or of_file.strategy in {"none", "memory"}:
         return None
     place = f"sharing.{of_file.strategy}"
-    text = f"--{given[0]} ({_variable(given[0])}) is given, and shares by memory; leave out one of the two"
+    text = f"--{given[0]} ({variable(given[0])}) is given, and shares by memory; leave out one of the two"
     return place, f"{place}: {text}"
 
 

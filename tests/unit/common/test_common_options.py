@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from nodedevices_common.errors import InputError
-from nodedevices_common.options import Given, Option, Parser, Value, from_environment, values_of
+from nodedevices_common.options import (
+    Given,
+    Option,
+    Parser,
+    Value,
+    defaults,
+    from_environment,
+    options_of,
+    setting,
+    settings_of,
+    values_of,
+)
 
 OPTIONS = (
     Option(name="log-level", help="", choices=("debug", "info"), default="info", variables=("ND_LOG_LEVEL",)),
@@ -71,3 +84,49 @@ def test_the_help_says_which_variables_and_which_default(capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "[$ND_LOG_LEVEL, default info]" in said
     assert "100 % of it [$ND_KUBECONFIG or $KUBECONFIG]" in " ".join(said.split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    wait_seconds: float = setting(
+        "how [long](flags.md#wait), in `s`", default="15", read=lambda given: float(given.text)
+    )
+    folders: tuple[str, ...] = setting("where", name="folder", default=("/etc", "/run"), metavar="DIR")
+    verbose: bool = setting("say more", default=False, variables=("VERBOSE",))
+    command: str
+
+
+def test_a_record_that_is_the_table_has_a_flag_and_a_variable_for_each_field() -> None:
+    named = {option.name: (option.kind, option.variables) for option in options_of(Settings)}
+    assert named == {
+        "wait-seconds": ("text", ("NODEDEVICES_WAIT_SECONDS",)),
+        "folder": ("list", ("NODEDEVICES_FOLDER",)),
+        "verbose": ("bool", ("VERBOSE",)),
+    }
+
+
+def test_a_field_has_what_was_given_else_its_default() -> None:
+    options = options_of(Settings)
+    given = defaults(options) | {"wait-seconds": Given("0.5", "--wait-seconds")}
+    assert Settings(**settings_of(Settings, given), command="run") == Settings(
+        wait_seconds=0.5, folders=("/etc", "/run"), verbose=False, command="run"
+    )
+
+
+def test_a_record_is_not_made_without_a_value_for_each_field() -> None:
+    with pytest.raises(TypeError, match="wait_seconds"):
+        Settings(command="run")
+
+
+def test_help_is_the_pages_text_without_its_marks(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser(prog="program", description="", epilog="")
+    parser.add_options(options_of(Settings))
+    parser.print_help()
+    assert "how long, in s [$NODEDEVICES_WAIT_SECONDS, default 15]" in " ".join(capsys.readouterr().out.split())
+    wait, *_ = options_of(Settings)
+    assert wait.cells == (
+        "`--wait-seconds VALUE`",
+        "`NODEDEVICES_WAIT_SECONDS`",
+        "`15`",
+        "how [long](flags.md#wait), in `s`",
+    )

@@ -44,7 +44,8 @@ class Generic(NoCodes):
                 variables=("NODEDEVICES_GENERIC_CONFIG_FILE",),
                 group="probe",
                 metavar="FILE",
-                help="which devices --probe generic searches for, and what containers get (docs/devices/generic.md)",
+                help="which devices `--probe generic` searches for, and what containers get: [generic devices]"
+                "(devices/generic.md); edits take effect while the agent runs",
             ),
             type=GenericConfig,
             parse=parse,

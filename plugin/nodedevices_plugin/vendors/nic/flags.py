@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nodedevices_common.options import Option, Values
+from nodedevices_common.options import Values, option
 
 from nodedevices_plugin.model import PlanError, resource_names
 from nodedevices_plugin.vendors.files import DeviceFile
@@ -56,56 +56,54 @@ FLAGS = VendorFlags(
     group=GROUP,
     title="NICs of all makers: SR-IOV, RDMA, Onload",
     options=(
-        Option(
-            name=PREFIX_OPTION,
+        option(
+            PREFIX_OPTION,
+            "the part before the slash of resources in `--sriov-config-file` that do not say theirs: "
+            "`-resource-prefix` of that plugin",
+            group=GROUP,
             default=sriov_config.DEFAULT_PREFIX,
-            variables=("NODEDEVICES_SRIOV_RESOURCE_PREFIX",),
-            group=GROUP,
             metavar="DOMAIN",
-            help="the part before the slash of resources in --sriov-config-file that do not say theirs: "
-            "-resource-prefix of that plugin",
         ),
-        Option(
-            name=INFO_OPTION,
-            default=device_info.FOLDER,
-            variables=("NODEDEVICES_DEVICE_INFO_DIR",),
+        option(
+            INFO_OPTION,
+            "where CNI plugins read what functions of `--sriov-config-file` are "
+            "([files](devices/sriov.md#device-info-files)); empty for nowhere",
             group=GROUP,
+            default=device_info.FOLDER,
             metavar="DIR",
-            help="where CNI plugins read what functions of --sriov-config-file are; empty for nowhere",
         ),
     ),
 )
 FILES = (
     DeviceFile(
-        option=Option(
-            name=RDMA_OPTION,
-            variables=("NODEDEVICES_RDMA_CONFIG_FILE",),
+        option=option(
+            RDMA_OPTION,
+            "[config.json](devices/rdma.md) of Mellanox' k8s-rdma-shared-dev-plugin; edits take effect while the "
+            "agent runs",
             group=GROUP,
             metavar="FILE",
-            help="config.json of Mellanox' k8s-rdma-shared-dev-plugin; edits take effect while the agent runs",
         ),
         type=rdma_config.RdmaConfig,
         parse=rdma_config.parse,
     ),
     DeviceFile(
-        option=Option(
-            name=SRIOV_OPTION,
-            variables=("NODEDEVICES_SRIOV_CONFIG_FILE",),
+        option=option(
+            SRIOV_OPTION,
+            "[config.json](devices/sriov.md) of the SR-IOV network device plugin; edits take effect while the "
+            "agent runs",
             group=GROUP,
             metavar="FILE",
-            help="config.json of the SR-IOV network device plugin; edits take effect while the agent runs",
         ),
         type=sriov_config.SriovConfig,
         parse=sriov_config.parse,
     ),
     DeviceFile(
-        option=Option(
-            name=onload.OPTION,
-            variables=("NODEDEVICES_ONLOAD_CONFIG_FILE",),
+        option=option(
+            onload.OPTION,
+            "spec.devicePlugin of an Onload object, as JSON: offer [Onload](devices/onload.md) on Solarflare cards; "
+            "edits take effect while the agent runs",
             group=GROUP,
             metavar="FILE",
-            help="spec.devicePlugin of an Onload object, as JSON: offer Onload on Solarflare cards; edits take effect "
-            "while the agent runs",
         ),
         type=onload.OnloadConfig,
         parse=onload.parse,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import Health
-from nodedevices_common.options import Kind, Option, Value, Values, like_its_flags
+from nodedevices_common.options import Option, Values, like_its_flags, option
 
 from nodedevices_plugin.vendors.flags import VendorFlags
 from nodedevices_plugin.vendors.nvidia import driver_directory, imex
@@ -114,174 +115,137 @@ def sections(values: Values) -> dict[str, Any]:
     return found
 
 
-def _nvidia(
-    name: str,
-    key: str | None,
-    text: str,
-    *,
-    default: Value,
-    kind: Kind = "text",
-    works: tuple[str, ...] | None = None,
-    choices: tuple[str, ...] = (),
-    aliases: tuple[str, ...] = (),
-    variables: tuple[str, ...] = (),
-) -> Option:
-    return like_its_flags(
-        name,
-        text,
-        group=GROUP,
-        key=None if key is None else key if key.startswith("imex.") else f"flags.{key}",
-        default=default,
-        kind=kind,
-        works=works,
-        choices=choices,
-        aliases=aliases,
-        variables=variables,
-    )
-
-
+_nvidia = partial(like_its_flags, group=GROUP)
 _DIRECTORY = DriverDirectory()
 OPTIONS: tuple[Option, ...] = (
     _nvidia(
         "mig-strategy",
-        "migStrategy",
         "how MIG devices are offered",
+        key="flags.migStrategy",
         default="none",
         choices=("none", "single", "mixed"),
     ),
     _nvidia(
         "device-list-strategy",
-        "plugin.deviceListStrategy",
         "how a container gets its devices; one or several",
+        key="flags.plugin.deviceListStrategy",
         default=("envvar",),
-        kind="list",
         choices=("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", driver_directory.STRATEGY),
     ),
     _nvidia(
         "device-id-strategy",
-        "plugin.deviceIDStrategy",
         "what a container's devices are called",
+        key="flags.plugin.deviceIDStrategy",
         default="uuid",
         choices=("uuid", "index"),
     ),
     _nvidia(
         "pass-device-specs",
-        "plugin.passDeviceSpecs",
         "give device nodes to the container runtime",
+        key="flags.plugin.passDeviceSpecs",
         default=False,
-        kind="bool",
     ),
     _nvidia(
         "fail-on-init-error",
-        "failOnInitError",
         "has no effect: without a driver this agent keeps retrying and reports it",
+        key="flags.failOnInitError",
         default=True,
-        kind="bool",
     ),
     _nvidia(
         "device-discovery-strategy",
-        "deviceDiscoveryStrategy",
         "how devices are found",
+        key="flags.deviceDiscoveryStrategy",
         default="auto",
         choices=("auto", "nvml", "tegra"),
         works=("auto", "nvml"),
     ),
     _nvidia(
         "driver-root",
-        "nvidiaDriverRoot",
         "where the driver is installed on the host",
+        key="flags.nvidiaDriverRoot",
         default="/",
-        aliases=("nvidia-driver-root",),
         variables=("NVIDIA_DRIVER_ROOT",),
+        aliases=("nvidia-driver-root",),
     ),
     _nvidia(
         "dev-root",
-        "nvidiaDevRoot",
         "where the host's /dev is; default: the driver root",
-        default="",
-        aliases=("nvidia-dev-root",),
+        key="flags.nvidiaDevRoot",
         variables=("NVIDIA_DEV_ROOT",),
+        aliases=("nvidia-dev-root",),
     ),
-    _nvidia("gdrcopy-enabled", "gdrcopyEnabled", "give GDRCopy to containers", default=False, kind="bool"),
-    _nvidia("gds-enabled", "gdsEnabled", "give GPUDirect Storage to containers", default=False, kind="bool"),
-    _nvidia("mofed-enabled", "mofedEnabled", "give MOFED devices to containers", default=False, kind="bool"),
-    _nvidia("cdi-annotation-prefix", "plugin.cdiAnnotationPrefix", "prefix of CDI annotations", default="cdi.k8s.io/"),
+    _nvidia("gdrcopy-enabled", "give GDRCopy to containers", key="flags.gdrcopyEnabled", default=False),
+    _nvidia("gds-enabled", "give GPUDirect Storage to containers", key="flags.gdsEnabled", default=False),
+    _nvidia("mofed-enabled", "give MOFED devices to containers", key="flags.mofedEnabled", default=False),
+    _nvidia(
+        "cdi-annotation-prefix",
+        "prefix of CDI annotations",
+        key="flags.plugin.cdiAnnotationPrefix",
+        default="cdi.k8s.io/",
+    ),
     _nvidia(
         "nvidia-cdi-hook-path",
-        "plugin.nvidiaCTKPath",
         "path on the host of the hook in CDI specifications that nvidia-ctk generates",
+        key="flags.plugin.nvidiaCTKPath",
         default="/usr/bin/nvidia-ctk",
         aliases=("nvidia-ctk-path",),
     ),
-    _nvidia("cdi-feature-flags", None, "features of the CDI library in nvidia-ctk", default=(), kind="list"),
-    _nvidia("cdi-disable-hooks", None, "CDI hooks to leave out, or all", default=(), kind="list"),
+    _nvidia("cdi-feature-flags", "features of the CDI library in nvidia-ctk", default=()),
+    _nvidia("cdi-disable-hooks", "CDI hooks to leave out, or all", default=()),
     _nvidia(
         "imex-channel-ids",
-        "imex.channelIDs",
         "IMEX channels for every container; 0 is the only one",
+        key="imex.channelIDs",
         default=(),
-        kind="list",
         choices=("0",),
     ),
-    _nvidia(
-        "imex-required",
-        "imex.required",
-        "offer nothing while an IMEX channel is missing",
-        default=False,
-        kind="bool",
-    ),
-    Option(
-        name="cdi-without-libraries",
-        kind="bool",
-        default=False,
-        variables=("NODEDEVICES_CDI_WITHOUT_LIBRARIES",),
-        group="kubelet",
-        help="without a CDI specification that has the driver's libraries, offer one with device nodes alone; "
+    _nvidia("imex-required", "offer nothing while an IMEX channel is missing", key="imex.required", default=False),
+    option(
+        "cdi-without-libraries",
+        "without a CDI specification that has the driver's libraries, offer one with device nodes alone; "
         "false: refuse a CDI strategy then",
+        group="kubelet",
+        default=False,
     ),
-    Option(
-        name="nvidia-ctk-program",
-        variables=("NODEDEVICES_NVIDIA_CTK_PROGRAM",),
+    option(
+        "nvidia-ctk-program",
+        "path of nvidia-ctk in this container; default: on PATH, else below --driver-root-ctr-path",
         group="kubelet",
         metavar="FILE",
-        help="path of nvidia-ctk in this container; default: on PATH, else below --driver-root-ctr-path",
     ),
     # Named after Google's device plugin, whose names are the aliases; for --device-list-strategy driver-directory.
-    Option(
-        name="driver-directory",
+    option(
+        "driver-directory",
+        "with `--device-list-strategy driver-directory`, for [nodes prepared Google's way](devices/google.md): where "
+        "the driver is on the host",
+        group="kubelet",
         default=_DIRECTORY.path,
-        variables=("NODEDEVICES_DRIVER_DIRECTORY",),
         aliases=("host-path",),
-        group="kubelet",
         metavar="DIR",
-        help="with --device-list-strategy driver-directory: where the driver is on the host",
     ),
-    Option(
-        name="driver-directory-ctr-path",
+    option(
+        "driver-directory-ctr-path",
+        "where containers get it",
+        group="kubelet",
         default=_DIRECTORY.container_path,
-        variables=("NODEDEVICES_DRIVER_DIRECTORY_CTR_PATH",),
         aliases=("container-path",),
-        group="kubelet",
         metavar="DIR",
-        help="where containers get it",
     ),
-    Option(
-        name="vulkan-icd-directory",
+    option(
+        "vulkan-icd-directory",
+        "where its Vulkan ICD is on the host; empty: containers get none",
+        group="kubelet",
         default=_DIRECTORY.vulkan_icd,
-        variables=("NODEDEVICES_VULKAN_ICD_DIRECTORY",),
         aliases=("host-vulkan-icd-path",),
-        group="kubelet",
         metavar="DIR",
-        help="where its Vulkan ICD is on the host; empty: containers get none",
     ),
-    Option(
-        name="vulkan-icd-ctr-path",
-        default=_DIRECTORY.vulkan_icd_container_path,
-        variables=("NODEDEVICES_VULKAN_ICD_CTR_PATH",),
-        aliases=("container-vulkan-icd-path",),
+    option(
+        "vulkan-icd-ctr-path",
+        "where containers get that",
         group="kubelet",
+        default=_DIRECTORY.vulkan_icd_container_path,
+        aliases=("container-vulkan-icd-path",),
         metavar="DIR",
-        help="where containers get that",
     ),
 )
 FLAGS = VendorFlags(

@@ -104,7 +104,8 @@ FILE = DeviceFile(
         aliases=("gpu-config",),
         group="files",
         metavar="FILE",
-        help="gpu_config.json of Google's device plugin: how GPUs are shared and cut; edits take effect at once",
+        help="[gpu_config.json](devices/google.md#gpu_configjson) of Google's device plugin: how GPUs are shared and "
+        "cut; edits take effect at once",
     ),
     type=GpuConfig,
     parse=parse,

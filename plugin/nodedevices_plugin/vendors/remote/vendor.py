@@ -36,7 +36,8 @@ class Remote(NoCodes):
                 variables=("NODEDEVICES_REMOTE_CONFIG_FILE",),
                 group="probe",
                 metavar="FILE",
-                help="which pools --probe remote offers, and how it checks their controllers (docs/devices/remote.md)",
+                help="which pools `--probe remote` offers, and how it checks their controllers: [remote pools]"
+                "(devices/remote.md); edits take effect while the agent runs",
             ),
             type=RemoteConfig,
             parse=parse,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nodedevices_common.options import Option, Values
+from nodedevices_common.options import Values, option
 
 from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.vendors.flags import VendorFlags
@@ -98,37 +98,35 @@ FLAGS = VendorFlags(
     group=GROUP,
     title=f"of Xilinx' cards, with {VIRTUAL}, {VIRTUAL_COUNT} and {CUSTOMIZE} of its device plugin",
     options=(
-        Option(
-            name="fpga-resource-prefix",
+        option(
+            "fpga-resource-prefix",
+            "what stands before `<shell>-<timestamp>` in "
+            "[resource names](devices/fpga.md#what-is-offered-and-what-a-pod-writes); xilinx.com/fpga- is that of the "
+            "plugin of before 2022",
             group=GROUP,
-            help="what stands before <shell>-<timestamp> in resource names; xilinx.com/fpga- is that of the plugin of "
-            "before 2022",
             default=NEW_PREFIX,
             choices=(NEW_PREFIX, OLD_PREFIX),
-            variables=("NODEDEVICES_FPGA_RESOURCE_PREFIX",),
         ),
-        Option(
-            name="u30-name-convention",
+        option(
+            "u30-name-convention",
+            f"{COMMON}: U30s are amd.com/ama_u30, whatever their shell; {EXACT}: by their shell, as other cards",
             group=GROUP,
-            help=f"{COMMON}: U30s are amd.com/ama_u30, whatever their shell; {EXACT}: by their shell, as other cards",
             default=COMMON,
             variables=("U30NameConvention",),
         ),
-        Option(
-            name="u30-alloc-unit",
+        option(
+            "u30-alloc-unit",
+            f"{CARD}: a U30 is offered whole; {DEVICE}: each of its two FPGAs (partitions.strategy single)",
             group=GROUP,
-            help=f"{CARD}: a U30 is offered whole; {DEVICE}: each of its two FPGAs (partitions.strategy single)",
             default=CARD,
             variables=("U30AllocUnit",),
         ),
-        Option(
-            name="fpga-management-nodes",
-            group=GROUP,
-            help="give containers the management nodes of their cards (/dev/xclmgmt<N>), too: with them they can "
+        option(
+            "fpga-management-nodes",
+            "give containers the management nodes of their cards (`/dev/xclmgmt<N>`), too: with them they can "
             "reset and program a card",
-            kind="bool",
+            group=GROUP,
             default=False,
-            variables=("NODEDEVICES_FPGA_MANAGEMENT_NODES",),
         ),
     ),
     variables=(VIRTUAL, VIRTUAL_COUNT, CUSTOMIZE),

@@ -1,0 +1,227 @@
+"""What is fixed while the agent runs: paths, sockets, logging. Each field of `Local` is a flag and its variable, too.
+
+A field's help is Markdown, with links relative to docs/, as docs/flags.md has it; `--help` has it without the marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nodedevices_common.http import Address, parse_address
+from nodedevices_common.options import Given, Value, setting
+from nodedevices_common.text import show
+
+from nodedevices_plugin.settings import probes
+
+KUBELET = "/var/lib/kubelet"
+HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
+HEALTH_ADDRESS = ":9737"
+MOST_WAIT_SECONDS = 600
+
+
+def address(given: Given) -> Address | None:
+    """Raises ValueError."""
+    return None if given.text == "off" else parse_address(given.text)
+
+
+def seconds(given: Given) -> float:
+    """Raises ValueError."""
+    text = given.text
+    if not (text.isascii() and text.isdecimal() and int(text) <= MOST_WAIT_SECONDS):
+        raise ValueError(f"{show(text)} is not a whole number of seconds from 0 to {MOST_WAIT_SECONDS}")
+    return float(text)
+
+
+def _or_none(given: Given) -> str | None:
+    return given.text or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """What flags and variables say of this, and (`given`) of what a configuration can say as well."""
+
+    node_name: str = setting(
+        "name of this Node, which its NodeDevices object has too; in a pod from `spec.nodeName`",
+        group="node",
+        variables=("NODE_NAME",),
+        metavar="NAME",
+    )
+    pod_name: str = setting(
+        "this agent's own pod, from `metadata.name`: by it the agent knows when the kubelet's list of pods is "
+        "complete, which it is not just after its start; without it any pod counts in its place",
+        group="node",
+        variables=("POD_NAME",),
+        metavar="NAME",
+    )
+    pod_namespace: str = setting(
+        "its namespace, from `metadata.namespace`", group="node", variables=("POD_NAMESPACE",), metavar="NAMESPACE"
+    )
+    operator_wait_seconds: float = setting(
+        "how long the first registration of a node without a state file waits for the operator's configuration, "
+        "0 to 600",
+        group="node",
+        default="15",
+        metavar="SECONDS",
+        read=seconds,
+    )
+    standalone: bool = setting(
+        "never connect to an API server: serve the kubelet and metrics only", group="node", default=False
+    )
+    kubeconfig: str | None = setting(
+        "kubeconfig file; default: the pod's service account",
+        group="node",
+        variables=("NODEDEVICES_KUBECONFIG", "KUBECONFIG"),
+        metavar="FILE",
+        read=_or_none,
+    )
+    config_file: str | None = setting(
+        "configuration in NVIDIA's v1 format; edits take effect while the agent runs",
+        group="node",
+        variables=("CONFIG_FILE",),
+        metavar="FILE",
+        read=_or_none,
+    )
+    config_dir: str | None = setting(
+        "instead of one file: a folder of them, such as a mounted ConfigMap; the Node's label "
+        "`nvidia.com/device-plugin.config` names the one that applies, and may change at any time",
+        group="node",
+        variables=("CONFIG_FILE_SRCDIR",),
+        aliases=("config-file-srcdir",),
+        metavar="DIR",
+        read=_or_none,
+    )
+    default_config: str = setting(
+        "with `--config-dir`: the file that applies where the Node has no such label",
+        group="node",
+        variables=("DEFAULT_CONFIG",),
+        metavar="NAME",
+    )
+    fallback_strategies: tuple[str, ...] = setting(
+        "with `--config-dir`, without label and default, the first of these that exists: a file called default, "
+        "the only file, no file",
+        group="node",
+        default=("named", "single"),
+        choices=("named", "single", "empty"),
+        variables=("FALLBACK_STRATEGIES",),
+    )
+    resource_prefix: str = setting(
+        "the part of usual resource names before the slash; default: each vendor's own, `nvidia.com` for NVIDIA",
+        group="node",
+        metavar="DOMAIN",
+    )
+    serving_mode: str = setting(
+        "Serve: register with the kubelet; Observe: the vendor's own plugin does, and this agent only observes",
+        group="node",
+        default="Serve",
+        choices=("Serve", "Observe"),
+    )
+    added_probes: tuple[str, ...] = setting(
+        f"a probe beside those of `--probe` or, without it, beside {', '.join(probes.DEFAULT)}; all variables and "
+        f"flags add, none replaces another's; {probes.AUTO} takes the place of {', '.join(probes.DEFAULT)} "
+        "([choosing probes](devices/index.md#choosing-probes))",
+        name="add-probe",
+        group="probe",
+        default=(),
+        variables=(),
+        variable_prefix=probes.ADD_VARIABLES,
+        metavar="PROBE",
+    )
+    telemetry: bool = setting(
+        "[metrics of temperature, power](metrics.md#telemetry), fan, utilization, memory used, clocks and error "
+        "counts, for clusters without NVIDIA's DCGM exporter",
+        group="probe",
+        default=False,
+    )
+    device_plugin_dir: str = setting(
+        "the kubelet's directory for device plugins' sockets",
+        group="kubelet",
+        default=f"{KUBELET}/device-plugins",
+        metavar="DIR",
+    )
+    kubelet_socket: str = setting(
+        "where to register; default: `kubelet.sock` in the device-plugin directory",
+        group="kubelet",
+        variables=("KUBELET_SOCKET",),
+        metavar="SOCKET",
+    )
+    pod_resources_socket: str = setting(
+        "socket of the kubelet's PodResources API",
+        group="kubelet",
+        default=f"{KUBELET}/pod-resources/kubelet.sock",
+        metavar="SOCKET",
+    )
+    state_file: str = setting(
+        "state file, which must survive a restart; default: `nodedevices-state.json` in the device-plugin directory",
+        group="kubelet",
+        metavar="FILE",
+    )
+    allocations_dir: str = setting(
+        "where containers' [`allocation.json`](sharing.md#shares-of-computing-power) are written if computing power is "
+        "shared, on the host and, under the same path, in this container; default: `nodedevices-allocations` in the "
+        "device-plugin directory",
+        group="kubelet",
+        metavar="DIR",
+    )
+    cdi_dir: str = setting(
+        "where CDI specifications are written for the container runtime",
+        group="kubelet",
+        default="/var/run/cdi",
+        metavar="DIR",
+    )
+    cdi_spec_dirs: tuple[str, ...] = setting(
+        "folders with the container toolkit's own CDI specification; the last takes precedence",
+        group="kubelet",
+        default=("/etc/cdi", "/var/run/cdi"),
+        metavar="DIRS",
+    )
+    mps_dir: str = setting(
+        "where `--mps-root` is mounted in this container", group="kubelet", default="/mps", metavar="DIR"
+    )
+    container_mount_dirs: tuple[str, ...] = setting(
+        "a directory of the host that policies may [mount](sharing.md#variables-and-files-by-policy), read-only, into "
+        "containers with shares of memory (`sharing.resources[].container.mounts`), with all below it; repeat it for "
+        "several; default: none",
+        name="container-mount-dir",
+        group="kubelet",
+        default=(),
+        variables=("NODEDEVICES_CONTAINER_MOUNT_DIR", "CONTAINER_MOUNT_DIR"),
+        metavar="DIR",
+    )
+    http_address: Address | None = setting(
+        "where /metrics, /healthz and /readyz are served; 'off' for nowhere",
+        group="service",
+        default=HTTP_ADDRESS,
+        metavar="HOST:PORT",
+        read=address,
+    )
+    health_address: Address | None = setting(
+        "where /healthz and /readyz are served for the kubelet's probes alone; 'off' for nowhere",
+        group="service",
+        default=HEALTH_ADDRESS,
+        metavar="HOST:PORT",
+        read=address,
+    )
+    log_level: str = setting(
+        "minimum level of log messages",
+        group="service",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+    )
+    log_format: str = setting(
+        "json for machines, text for people; auto: text on a terminal",
+        group="service",
+        default="auto",
+        choices=("auto", "json", "text"),
+    )
+
+    # Not flags themselves: what other flags and variables say.
+    probe_options: Mapping[str, Value]  # what built-in probes get of the agent's options, by name
+    device_files: Mapping[str, str] = field(default_factory=dict)  # paths by the option's name, where given
+    given: Mapping[str, Value]  # name -> value, for options that a file could also set, and all that vendors bring
+    sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
+
+    @property
+    def own_pod(self) -> tuple[str, str] | None:
+        """Its namespace and name; None: a plain process."""
+        return (self.pod_namespace, self.pod_name) if self.pod_name else None
