@@ -20,6 +20,8 @@ from nodedevices_probe.document import MAX_FILE_BYTES
 from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 
 T = TypeVar("T")
+FILE_MISSING = "FileMissing"
+FILE_INVALID = "FileInvalid"
 _Mark = tuple[int, int, int, int]  # device, inode, size, mtime: changes when the file is edited or replaced
 
 
@@ -39,7 +41,7 @@ class WatchedFile(Generic[T]):
             found = self.path.stat()
         except OSError as error:
             self._mark = self._changing = None
-            self._refuse("FileMissing", error.strerror or "cannot be found")
+            self._refuse(FILE_MISSING, error.strerror or "cannot be found")
             return
         mark = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
         if self._mark is None or (mark != self._mark and mark == self._changing):
@@ -52,9 +54,9 @@ class WatchedFile(Generic[T]):
         try:
             self.value, self.problem = self.parse(_content(self.path)), None
         except OSError as error:
-            self._refuse("FileInvalid", error.strerror or "cannot be read")
+            self._refuse(FILE_INVALID, error.strerror or "cannot be read")
         except InputError as error:
-            self._refuse("FileInvalid", str(error))
+            self._refuse(FILE_INVALID, str(error))
 
     def _refuse(self, code: str, why: str) -> None:
         self.problem = Problem(code=code, message=text(f"{self.path}: {why}", MAX_MESSAGE))

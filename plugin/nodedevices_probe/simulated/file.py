@@ -38,7 +38,6 @@ from nodedevices_probe.simulated.profiles import MODELS, Planned, parse_profile
 from nodedevices_probe.simulated.rules import READINGS, RULES, TEXTS
 from nodedevices_probe.sysfs import normal_bus_id, parse_mig_minors
 
-MAX_FILE_BYTES = 1 << 20
 MAX_LINKS = 64
 NO_MODEL = nvidia_boards.PLAIN
 
@@ -65,6 +64,11 @@ def parse(text: str, *, node: str) -> SimulatedState:
         raise CheckError("is empty; give a profile or devices, for example 'profile: h100 x 8'")
     RULES.check("", value)
     return _state(value, node)
+
+
+def parse_file(raw: bytes, *, node: str) -> SimulatedState:
+    """What the file's content says. Raises CheckError."""
+    return parse(document.decode(raw), node=node)
 
 
 def from_profile(profile: str, *, node: str) -> SimulatedState:

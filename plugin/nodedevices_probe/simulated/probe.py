@@ -1,9 +1,8 @@
 """The simulated probe: devices from a YAML file that may change at any time, or from a named profile.
 
-The file's metadata is polled ten times a second, and the file read when two polls in a row see the same change, so that
-a file half written by an editor is not taken for the truth. A file that cannot be understood changes nothing: the last
-good state stays and the line carries the Problem `FileInvalid`. No file is a node without a driver. An event in the
-file happens once, when its id first appears while the probe runs; those that were there at the start are history, as on
+The file is looked at ten times a second (watched_file). One that cannot be understood changes nothing: the last good
+state stays and the line carries the Problem `FileInvalid`. No file is a node without a driver. An event in the file
+happens once, when its id first appears while the probe runs; those that were there at the start are history, as on
 hardware.
 """
 
@@ -12,18 +11,17 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from nodedevices_probe.check import CheckError
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import NO_DRIVER, Facts
-from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
-from nodedevices_probe.simulated.file import MAX_FILE_BYTES, SimulatedState, from_profile, parse
+from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse_file
+from nodedevices_probe.watched_file import FILE_MISSING, WatchedFile
 
 FILE_POLL_SECONDS = 0.1
 MAX_REMEMBERED_EVENTS = 4096
-
-FileMark = tuple[int, int, int, int]  # device, inode, size, mtime: changes when the file is edited or replaced
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,61 +46,29 @@ class ProfileSource:
 class FileSource:
     """What the file says now."""
 
-    path: Path
-    node: str
+    file: WatchedFile[SimulatedState]
     name: str = "simulated"
     poll_seconds: float = FILE_POLL_SECONDS
     events: EventLog = field(default_factory=EventLog)
-    _facts: Facts | None = None
-    _mark: FileMark | None = None  # of what is in effect, or was refused
-    _changing: FileMark | None = None
-    _last_good: Facts | None = None
     _remembered: dict[str, None] = field(default_factory=dict)  # ids of events, oldest first
     _had_good: bool = False
 
+    @classmethod
+    def of(cls, path: Path, *, node: str) -> FileSource:
+        return cls(file=WatchedFile(path=path, parse=partial(parse_file, node=node)))
+
     def poll(self) -> Facts:
-        mark = self._marked()
-        if mark is None:
-            self._mark = self._changing = None
-            self._facts = Facts(driver=NO_DRIVER, problems=(_problem("FileMissing", f"{self.path}: no such file"),))
-        elif self._facts is None or (mark != self._mark and mark == self._changing):
-            self._mark, self._changing = mark, None
-            self._facts = self._read()
-        elif mark != self._mark:
-            self._changing = mark
-        return self._facts or Facts(driver=NO_DRIVER)
-
-    def _marked(self) -> FileMark | None:
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return None
-        except OSError:
-            return (0, 0, 0, 0)  # it is there and its metadata cannot be read: reading the file says why
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-    def _read(self) -> Facts:
-        try:
-            state = parse(self._text(), node=self.node)
-        except (CheckError, OSError) as error:
-            why = f"{error.strerror}" if isinstance(error, OSError) else str(error)
-            before = self._last_good or Facts(driver=NO_DRIVER)
-            return replace(before, problems=(*before.problems, _problem("FileInvalid", f"{self.path}: {why}")))
-        self._fire(state)
-        self._last_good = state.facts
-        while state.hang:  # like a call that never comes back; only a new process reads the file again
-            time.sleep(3600)
-        return state.facts
-
-    def _text(self) -> str:
-        with self.path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-        if len(raw) > MAX_FILE_BYTES:
-            raise CheckError(f"more than {MAX_FILE_BYTES} bytes are too many")
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise CheckError(f"byte {error.start}: not UTF-8 text") from None
+        before = self.file.value
+        self.file.refresh()
+        state, problem = self.file.value, self.file.problem
+        if state is not None and state is not before:
+            self._fire(state)
+            while state.hang:  # like a call that never comes back; only a new process reads the file again
+                time.sleep(3600)
+        wrong = () if problem is None else (problem,)
+        if state is None or (problem is not None and problem.code == FILE_MISSING):
+            return Facts(driver=NO_DRIVER, problems=wrong)
+        return replace(state.facts, problems=(*state.facts.problems, *wrong))
 
     def _fire(self, state: SimulatedState) -> None:
         for name, event in state.events.items():
@@ -114,14 +80,10 @@ class FileSource:
             self._remembered.pop(next(iter(self._remembered)))
 
 
-def _problem(code: str, message: str) -> Problem:
-    return Problem(code=code, message=text(message, MAX_MESSAGE))
-
-
 def source(options: Namespace) -> ProfileSource | FileSource:
     """From its arguments (kind). Raises CheckError when there is no such profile."""
     if options.file:
-        return FileSource(path=options.file, node=options.node_name)
+        return FileSource.of(options.file, node=options.node_name)
     try:
         return ProfileSource.of(options.profile, node=options.node_name)
     except CheckError as error:
