@@ -88,6 +88,13 @@ class FleetNode:
         conditions: dict[str, tuple[str, ...]] = {"Ready": ("True", "AgentRunning"), "DevicesHealthy": devices_healthy}
         conditions |= {"HoldersKnown": ("True", "Synced"), "ConfigApplied": ("True", "Applied")}
         self.heartbeat = self.heartbeat or stamp()
+        names = [f"gpu-{index}" for index, it in unwell.items() if it.get("state") != "Degraded"]
+        withheld = {
+            "reason": "Unhealthy",
+            "count": len(names),
+            "devices": names[:8],
+            "message": worst.get("reason", ""),
+        }
         status = {
             "nodeUID": self.uid,
             "agent": {
@@ -119,6 +126,7 @@ class FleetNode:
                     "sharing": "none",
                     "managedBy": "plugin",
                 }
+                | ({"withheld": [withheld]} if names else {})
             ],
             "conditions": [
                 {
