@@ -199,7 +199,7 @@ def test_where_observe_was_forgotten_the_vendors_plugin_goes_on_until_it_is_remo
     assert reported["reason"] == "ServedByAnother"
     assert f"another device plugin serves {GPU} to this kubelet: 4 healthy ids" in reported["message"]
     assert "set serving.mode: Observe" in reported["message"]
-    assert condition(cluster.agent(cluster.b), "Ready")["status"] == "False"
+    cluster.until("the agent's pod is not", lambda: condition(cluster.agent(cluster.b), "Ready")["status"] == "False")
     cluster.until("NodeDevices names the holder", lambda: cluster.summary(cluster.b).get("held") == 1)
     cluster.pod("next", cluster.b, {GPU: 1})
     assert {allocated_by(cluster, "train"), allocated_by(cluster, "next")} == {"vendor"}

@@ -22,6 +22,12 @@ from support.rig_cluster import RigCluster
 MPS = "daemonset/nodedevices-mps"
 # The images' own, with a folder of programs on each node before it.
 PATH = "/app/packages/bin:/app/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+AT_ONCE = {
+    "apiVersion": "apps/v1",
+    "kind": "DaemonSet",
+    "metadata": {"name": "nodedevices-agent", "namespace": SYSTEM},
+    "spec": {"minReadySeconds": 0, "updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}}},
+}
 _WRITE = """
 import pathlib, sys
 path = pathlib.Path(sys.argv[1])
@@ -35,19 +41,11 @@ path.chmod(int(sys.argv[3], 8))
 def installed_with(
     cluster: Cluster, *components: str, patches: Sequence[Mapping[str, Any]] = (), other: Sequence[str] = ()
 ) -> Iterator[None]:
-    """`patches`: strategic merge patches. `other`: workloads besides ours to wait for, and to delete afterwards."""
-    assert cluster.own_rig is not None
-    images = cluster.own_rig.images
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        manifests = os.path.relpath(installing.ROOT / "manifests", folder.resolve())
-        more = {
-            "components": [f"{manifests}/components/{each}" for each in components],
-            "patches": [{"patch": yaml.safe_dump(dict(each))} for each in patches],
-        }
-        text = installing.kustomization(folder, images, "demo") + yaml.safe_dump(more)
-        (folder / "kustomization.yaml").write_text(text)
-        cluster.kubectl.run("apply", "-k", name)
+    """`patches`: strategic merge patches. `other`: workloads besides ours to wait for, and to delete afterwards.
+
+    Both agents are replaced at once. That a roll-out goes from node to node is test_e2e_restarts.py's to show.
+    """
+    _apply(cluster, components, (AT_ONCE, *patches))
     try:
         for what in (installing.AGENT, *other):
             _ready(cluster, what)
@@ -55,7 +53,24 @@ def installed_with(
     finally:
         for what in other:
             cluster.kubectl.run("delete", "-n", SYSTEM, what, "--wait=true", seconds=150)
-        installing.install(cluster.kubectl, images)
+        _apply(cluster, (), (AT_ONCE,))
+        for what in (installing.AGENT, installing.OPERATOR):
+            cluster.kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=150s", seconds=160)
+        _apply(cluster, (), ())
+
+
+def _apply(cluster: Cluster, components: Sequence[str], patches: Sequence[Mapping[str, Any]]) -> None:
+    assert cluster.own_rig is not None
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        manifests = os.path.relpath(installing.ROOT / "manifests", folder.resolve())
+        more = {
+            "components": [f"{manifests}/components/{each}" for each in components],
+            "patches": [{"patch": yaml.safe_dump(dict(each))} for each in patches],
+        }
+        text = installing.kustomization(folder, cluster.own_rig.images, "demo") + yaml.safe_dump(more)
+        (folder / "kustomization.yaml").write_text(text)
+        cluster.kubectl.run("apply", "-k", name)
 
 
 def _ready(cluster: Cluster, what: str) -> None:
