@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from nodedevices_api.base import to_dict
 from nodedevices_api.matching import matches
 from nodedevices_api.sections import CapacityEntry, DeviceMatch, SharedResource, Sharing
+from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
@@ -28,7 +29,6 @@ from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.files import FileNames
 
 NAMED = 8  # names in one note
-MEBIBYTE = 1 << 20
 VALUE_LIMIT = 96
 
 

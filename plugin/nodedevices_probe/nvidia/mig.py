@@ -13,6 +13,7 @@ from typing import Any
 
 import pynvml
 from nodedevices_api.bounds import MAX_PARTITIONS
+from nodedevices_common.quantity import MEBIBYTE
 
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls
@@ -47,7 +48,6 @@ _ATTRIBUTES = {
         (pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME), "-me"
     ),
 }
-MIB = 1 << 20
 MAX_SMALL = 65535
 GIB = 1 << 30
 _PROFILE_IN_NAME = re.compile(r"MIG ((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb\S*)$")
@@ -109,7 +109,7 @@ class MigDevices:
             ci=ci,
             start=start,
             size=_small(info.placement.size) if info else None,
-            capacity=memory_capacity(attributes.memorySizeMB * MIB)
+            capacity=memory_capacity(attributes.memorySizeMB * MEBIBYTE)
             | nvidia.counts(
                 {
                     "multiprocessors": _small(attributes.multiprocessorCount),
@@ -141,7 +141,7 @@ def _profile_attributes(nvml: NvmlCalls, gpu: Any, profile_id: int) -> str:
 
 def _profile(attributes: Any, memory_bytes: int) -> str:
     """The profile's name by go-nvlib's rule: memory in eighths of the GPU's, rounded up, in GB as the name has them."""
-    eighths = math.ceil(attributes.memorySizeMB * MIB / max(memory_bytes, 1) * 8) / 8
+    eighths = math.ceil(attributes.memorySizeMB * MEBIBYTE / max(memory_bytes, 1) * 8) / 8
     gigabytes = round(eighths * ((memory_bytes + GIB - 1) // GIB))
     compute, whole = attributes.computeInstanceSliceCount, attributes.gpuInstanceSliceCount
     return ("" if compute == whole else f"{compute}c.") + f"{whole}g.{gigabytes}gb"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nodedevices_api.bounds import MAX_DEVICES
-from nodedevices_common.quantity import from_bytes
+from nodedevices_common.quantity import MEBIBYTE, from_bytes
 
 from nodedevices_probe import document
 from nodedevices_probe.check import CheckError, wrong
@@ -32,7 +32,7 @@ from nodedevices_probe.protocol import (
     nearest,
 )
 from nodedevices_probe.simulated.boards import nvidia as nvidia_boards
-from nodedevices_probe.simulated.boards.board import MIB, Board, Seat, attribute, function_bus_id, pci_bus_id
+from nodedevices_probe.simulated.boards.board import Board, Seat, attribute, function_bus_id, pci_bus_id
 from nodedevices_probe.simulated.boards.nvidia import NvidiaBoard
 from nodedevices_probe.simulated.profiles import MODELS, Planned, parse_profile
 from nodedevices_probe.simulated.rules import READINGS, RULES, TEXTS
@@ -209,7 +209,7 @@ def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> Device
                     f"{entry.place}.{key}: only NVIDIA's GPUs have this; the device is one of {board.vendor}"
                 )
     own = board.details(seat, said, entry.place)
-    memory = said.get("memoryBytes", board.memory_mib * MIB)
+    memory = said.get("memoryBytes", board.memory_mib * MEBIBYTE)
     texts = {name: said.get(key, getattr(board, name, "")) for key, name in TEXTS.items()}
     texts["pcie_root"] = said.get("pcieRoot", _pcie_root(entry, seat) if entry.model else "")
     numa = said.get("numaNode", _usual_numa_node(entry, count) if entry.model else None)

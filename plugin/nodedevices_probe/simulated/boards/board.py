@@ -14,7 +14,6 @@ from typing import Any
 
 from nodedevices_probe.protocol import Attribute, Driver, DriverState, Link, Partition
 
-MIB = 1 << 20
 _NAMESPACE = uuid.UUID("3d0a9d3e-3f5c-5a0e-9d0b-6e6f64646576")  # any constant: it keeps our ids apart from others'
 
 

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nodedevices_common.quantity import MEBIBYTE
+
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import Driver, Link
-from nodedevices_probe.simulated.boards.board import MIB, Board, Details, Seat, identity, loaded
+from nodedevices_probe.simulated.boards.board import Board, Details, Seat, identity, loaded
 from nodedevices_probe.simulated.mig import partitions
 
 DRIVER = loaded("nvidia", "570.148.08", "12.8")
@@ -56,7 +58,7 @@ class NvidiaBoard(Board):
                 node=seat.node,
                 index=seat.index,
                 minor=minor,
-                memory_bytes=entry.get("memoryBytes", self.memory_mib * MIB),
+                memory_bytes=entry.get("memoryBytes", self.memory_mib * MEBIBYTE),
                 multiprocessors_per_slice=self.mig_multiprocessors,
                 mig_minors=seat.mig_minors,
             ),
