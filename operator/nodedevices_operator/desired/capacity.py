@@ -1,4 +1,4 @@
-"""Extended resources that the operator owns on a Node: how many, and which it must not touch. Pure.
+"""Extended resources that the operator owns on a Node: how many, and which it must not touch.
 
 A resource name has one owner. A name that a NodeDevices lists as `managedBy: plugin`, or that the Node showed above 0
 without us, is refused and shown. No value is written that is lower than what pods on the node request already: a

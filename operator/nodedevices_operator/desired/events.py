@@ -1,6 +1,6 @@
 """Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, DevicesUnavailable and
 DeletingRejectedPod, and EventsSuppressed for those that were too many; on DevicePolicies ActionsStopped, ActionsResumed
-and ResumeRefused. Pure.
+and ResumeRefused.
 
 The name is a hash of (uid of the object, device, reason, since), so that writing the same thing again is a 409 and no
 duplicate, whoever writes it and however often the operator was killed.

@@ -1,4 +1,4 @@
-"""Which actions on the fleet are granted: what takes something from running pods, across all nodes. Pure.
+"""Which actions on the fleet are granted: what takes something from running pods, across all nodes.
 
 A node proposes, nobody acts without a grant, and a grant stands in the record before it is given. The record is one
 ConfigMap: whether the breaker is open, the recent actions, and which nodes are out of service by them. What cannot be

@@ -1,4 +1,4 @@
-"""Labels on a Node: those of its devices' vendors, and a policy's own. Pure.
+"""Labels on a Node: those of its devices' vendors, and a policy's own.
 
 What a vendor's labels say is its own matter (desired.vendors). The node's own labels of before stay with whom they are:
 a key that shows another value and is not ours is left out and reported (LabelsSynced=False/Conflict), never fought for.

@@ -1,6 +1,6 @@
 """The Node condition nodedevices.io/DevicesHealthy: what the agent says of its devices, unless that is out of date.
 
-A fault that is known stays shown while the node is stale; "all is well" becomes Unknown then. Pure.
+A fault that is known stays shown while the node is stale; "all is well" becomes Unknown then.
 """
 
 from __future__ import annotations

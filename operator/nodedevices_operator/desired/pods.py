@@ -1,4 +1,4 @@
-"""Which pods a fault concerns, what their condition says, and whether this NodeDevices may name them. Pure.
+"""Which pods a fault concerns, what their condition says, and whether this NodeDevices may name them.
 
 PodResources knows no pod uid, so a holder is a name. The operator reads the pod of that name and `match_holder` decides
 whether it is the one that holds the device (the CRD contract's "whose pod"): a namesake elsewhere, or one created

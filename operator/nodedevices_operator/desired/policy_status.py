@@ -1,4 +1,4 @@
-"""What a DevicePolicy says about itself: Accepted, Applied, Conflicted, and counts of nodes. Pure.
+"""What a DevicePolicy says about itself: Accepted, Applied, Conflicted, and counts of nodes.
 
 Counted are nodes that have a NodeDevices: a policy is about devices, and a node without any would never apply it.
 

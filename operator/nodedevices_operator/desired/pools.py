@@ -1,5 +1,5 @@
 """The fleet as budgets and breakers see it: what is at fault on each node, and for each policy that reacts to faults,
-its nodes, and which of them are out of service. Pure.
+its nodes, and which of them are out of service.
 
 A node belongs to the policy whose section `faults` is in effect there, as its spec says: a policy that cannot take
 effect limits nothing, and the one that it would replace goes on to. A new policy comes to its nodes one by one; what it

@@ -1,4 +1,4 @@
-"""Which rejected pods are deleted, and when. Pure.
+"""Which rejected pods are deleted, and when.
 
 A pod without devices of ours is nobody's business here: the kubelet's message has to name, in full, a resource that
 the node's NodeDevices offers as shares by memory. Thirty seconds are for whoever reads the pod's status, and for its

@@ -1,4 +1,4 @@
-"""Why a node had no devices for a pod that its kubelet rejected, as its NodeDevices shows it. Pure.
+"""Why a node had no devices for a pod that its kubelet rejected, as its NodeDevices shows it.
 
 Where the kubelet finds no free id it never asks the agent, so the pod's status has the kubelet's words alone. What is
 said here is made of the fields of NodeDevices, never of that message.

@@ -1,4 +1,4 @@
-"""Which devices people took out of service or brought back, for Events. Pure.
+"""Which devices people took out of service or brought back, for Events.
 
 Who it was is what the entry says (`by`), else the field manager that wrote it: kubectl-patch, a GitOps controller.
 """

@@ -1,4 +1,4 @@
-"""A stored configuration, as far as this version understands it: what is acted by, and what is left as it is. Pure.
+"""A stored configuration, as far as this version understands it: what is acted by, and what is left as it is.
 
 NodeDevices.spec.config may have been written by a newer operator, or by hand. What is not understood is no reason to
 take anything back: each section is read by itself, without the fields that are not known. By a section of which

@@ -1,4 +1,4 @@
-"""The Node condition XidCriticalError, as Google's device plugin writes it, for those who alert on it. Pure.
+"""The Node condition XidCriticalError, as Google's device plugin writes it, for those who alert on it.
 
 It is there while one of the XIDs that plugin watches has come since the machine booted, and gone with the next boot:
 `reason` is a JSON object of their numbers, `message` the boot id. A fault that is repaired without a reboot stays in

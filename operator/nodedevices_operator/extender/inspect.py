@@ -1,4 +1,4 @@
-"""Who has how much of which GPU, in the JSON of Aliyun's GPU share, so that what reads that reads this. Pure.
+"""Who has how much of which GPU, in the JSON of Aliyun's GPU share, so that what reads that reads this.
 
     {"nodes": [{"name", "totalGPU", "usedGPU", "devs": [{"id", "totalGPU", "usedGPU", "pods": [{"name", "namespace",
     "usedGPU"}]}]}], "error": ""}

@@ -1,4 +1,4 @@
-"""What is free on a node for the next pod, and what becomes of a pod there. Pure.
+"""What is free on a node for the next pod, and what becomes of a pod there.
 
 A NodeDevices is some seconds behind: what it shows as free is less what pods get that are bound to the node and not
 among the holders yet. They are placed as the agent places them, in the order in which they were bound. What containers

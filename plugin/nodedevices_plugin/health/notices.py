@@ -1,4 +1,4 @@
-"""Notices: events that changed no device's state, kept for those who ask "was it the code, or the GPU?". Pure.
+"""Notices: events that changed no device's state, kept for those who ask "was it the code, or the GPU?".
 
 A program's own error (XID 31), a contained memory error, the clean-up after a killed process. What a policy's rules
 ignore leaves none. Each is kept for a day after it came last, a few for each device, the newest first.

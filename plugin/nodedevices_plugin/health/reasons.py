@@ -1,4 +1,4 @@
-"""Which health reasons there are, for rules that name one: a typo in a rule decides nothing, and is said. Pure."""
+"""Which health reasons there are, for rules that name one: a typo in a rule decides nothing, and is said."""
 
 from __future__ import annotations
 

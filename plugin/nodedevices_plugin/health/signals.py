@@ -1,4 +1,4 @@
-"""Readings that a policy calls too high (`health.degraded`): each makes its device Degraded while it lasts. Pure.
+"""Readings that a policy calls too high (`health.degraded`): each makes its device Degraded while it lasts.
 
 `follow` keeps since when a reading has been at its threshold or above, in every line: a line with less, one in which it
 cannot be read, and a probe's silence begin the count anew, and so does a restart of the agent. A device that is already

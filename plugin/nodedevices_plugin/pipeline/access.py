@@ -1,4 +1,4 @@
-"""How containers get the devices that they are granted: what decides about injection and CDI. Pure.
+"""How containers get the devices that they are granted: what decides about injection and CDI.
 
 A CDI name must be in a file before it is handed out, and the file must bring the driver's libraries along where its
 devices need them, unless somebody said that device nodes will do. So a configuration that uses CDI names is

@@ -1,4 +1,4 @@
-"""Which probes `auto` stands for on this node. Pure.
+"""Which probes `auto` stands for on this node.
 
 Those whose hardware was found, those whose devices a file describes, and those that it started before: one is never
 taken away by itself, so that hardware that vanished is Missing, and not forgotten. After a restart that holds for the

@@ -1,4 +1,4 @@
-"""What the sharing modes of a plan await on the node before their shares are offered, and whom that waits for. Pure.
+"""What the sharing modes of a plan await on the node before their shares are offered, and whom that waits for.
 
 A mode with helpers (package sharing) has a program for each resource that it shares. This is where a plan meets the
 node: which helpers are wanted, whether they answer, and whether they may be started under the pods that are there.

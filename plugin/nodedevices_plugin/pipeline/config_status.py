@@ -1,4 +1,4 @@
-"""What is said of a configuration: the condition ConfigApplied, and the same as fields. Pure.
+"""What is said of a configuration: the condition ConfigApplied, and the same as fields.
 
 Everything that another part acts by is a field; messages are for people only.
 """

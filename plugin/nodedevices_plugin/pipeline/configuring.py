@@ -1,4 +1,4 @@
-"""Which configuration is in effect, and what ConfigApplied says. Pure.
+"""Which configuration is in effect, and what ConfigApplied says.
 
 The last good one stays until another one is known to be good and makes sense on this node. Then what has no ids takes
 effect at once (Effective.shape); what decides which ids are offered does when the state file has it, so that a restart

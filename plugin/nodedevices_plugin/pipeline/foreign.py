@@ -1,4 +1,4 @@
-"""What others than this agent offer and allocate on this node: another device plugin, a DRA driver. Pure.
+"""What others than this agent offer and allocate on this node: another device plugin, a DRA driver.
 
 With `serving.mode: Observe` a vendor's plugin serves the kubelet and this agent registers nothing. All that can be seen
 of that plugin is what PodResources lists: which ids it calls healthy (GetAllocatableResources leaves others out), and

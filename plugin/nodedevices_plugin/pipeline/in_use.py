@@ -1,4 +1,4 @@
-"""Which devices are in a resource: in one that is offered, or that a configuration gives a name. Pure.
+"""Which devices are in a resource: in one that is offered, or that a configuration gives a name.
 
 What is wrong with a device that nobody offers may be no fault of the node (vendors.faults.Condition.unused). A
 requested configuration counts beside the one in effect, so that a NIC without a link is not offered in the step that

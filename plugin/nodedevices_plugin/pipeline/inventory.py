@@ -11,7 +11,7 @@ can be seen, so nothing counts as gone.
 Each probe has its own inventory, so that one's line, silence or driver says nothing of another's devices; all of
 them together are the node's.
 
-Pure: a snapshot and the previous inventory in, the next inventory out.
+A snapshot and the previous inventory in, the next inventory out.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A place has one device: what may be one thing by two ids goes to no new pod by the one while a pod has it by the
-other. Pure.
+other.
 
 A pod's container restarts with what it was given at first, and that may name a place and not a device: a device node,
 or an index. The kubelet knows ids, and neither. So:

@@ -1,4 +1,4 @@
-"""Which probes run, and what becomes of the devices of one that no longer does. Pure.
+"""Which probes run, and what becomes of the devices of one that no longer does.
 
 A probe is known by what is configured of it, `nics=/opt/nic-probe --fast`: with another command it is another probe.
 One that is taken away ends at once, and its devices are *retired*, because they cannot vanish with it: pods hold them,

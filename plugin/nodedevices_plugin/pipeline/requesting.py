@@ -1,4 +1,4 @@
-"""The configuration requested for this node: its own settings, the file and what the operator resolved. Pure."""
+"""The configuration requested for this node: its own settings, the file and what the operator resolved."""
 
 from __future__ import annotations
 

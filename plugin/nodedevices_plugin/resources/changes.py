@@ -1,4 +1,4 @@
-"""When a changed configuration may take effect: which part of it at once, and what it waits for. Pure.
+"""When a changed configuration may take effect: which part of it at once, and what it waits for.
 
 Most changes need not wait. A device that pods hold in its old shape is withheld in the new one until they have ended
 (gates.held_otherwise), and all others change at once. What waits as a whole:

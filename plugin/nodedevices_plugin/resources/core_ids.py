@@ -1,4 +1,4 @@
-"""Computing power as a resource of its own, as gpu-manager's tencent.com/vcuda-core: 100 for each GPU. Pure.
+"""Computing power as a resource of its own, as gpu-manager's tencent.com/vcuda-core: 100 for each GPU.
 
 A container that shares a GPU requests 1 to 99 beside an amount of memory. The amount's ids say which GPU it has, and
 the kubelet allocates the two resources in any order, so that these 100 for each shared GPU are ids of no device: they

@@ -1,4 +1,4 @@
-"""Shares of computing power: no device is promised to more than 100 percent. Pure.
+"""Shares of computing power: no device is promised to more than 100 percent.
 
 An Allocate names ids and no pod, so nobody knows whose it is. The candidates are the containers of this node's pods
 that request exactly so many of the resource and have none yet. What is booked for it is the largest demand among them

@@ -1,4 +1,4 @@
-"""Which devices are near to each other across probes: those on the same PCIe root (`attributes.pcieRoot`). Pure.
+"""Which devices are near to each other across probes: those on the same PCIe root (`attributes.pcieRoot`).
 
 A probe knows the paths between its own devices; of another probe's it knows nothing. What both say is the root complex,
 below which a GPU reads from a NIC without passing through a CPU. A device that is missing counts while it is listed, so

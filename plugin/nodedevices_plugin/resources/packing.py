@@ -1,4 +1,4 @@
-"""Shares that are amounts of memory: all that one container gets are of one device. Pure.
+"""Shares that are amounts of memory: all that one container gets are of one device.
 
 The kubelet knows ids and no devices. It asks which of the free ids are best (GetPreferredAllocation), and what is
 answered here it allocates. Where it aligns shares by NUMA nodes and needs all of some, it takes these unasked, so that

@@ -1,4 +1,4 @@
-"""What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has. Pure.
+"""What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has.
 
 It is no fault, since one configuration serves many nodes, and what is in effect is not changed by it; but a name with a
 typo shares nothing, and whoever wrote it has to see it, with what there is and what it missed nearly. Every note

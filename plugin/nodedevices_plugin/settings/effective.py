@@ -1,4 +1,4 @@
-"""What is in effect: sections of `spec.config` over what the node itself says. Pure.
+"""What is in effect: sections of `spec.config` over what the node itself says.
 
 A section of `spec.config` replaces the node's own whole. Without any `spec.config` (nobody has resolved the node yet)
 the last one that was seen holds, from the state file if need be; before there ever was one, the node's own settings.

@@ -1,4 +1,4 @@
-"""Sharing by memory from flags and variables, as Aliyun's GPU share is configured: `--memory-unit=GiB`. Pure.
+"""Sharing by memory from flags and variables, as Aliyun's GPU share is configured: `--memory-unit=GiB`.
 
 They say what an entry of `sharing.resources` says of NVIDIA's GPUs; those of other makers are shared by the file or by
 a policy. They make the whole section `sharing`: that of the configuration file is replaced by it, and a policy's

@@ -1,4 +1,4 @@
-"""Named configurations: a folder of files in NVIDIA's v1 format (a mounted ConfigMap), of which one applies. Pure.
+"""Named configurations: a folder of files in NVIDIA's v1 format (a mounted ConfigMap), of which one applies.
 
 Which one is chosen as NVIDIA's config-manager chooses it: by the name that the operator carries from the Node label
 nvidia.com/device-plugin.config into `spec.configName`, else the default, else the first fallback that finds one:

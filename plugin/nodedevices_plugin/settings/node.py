@@ -1,4 +1,4 @@
-"""Settings of the node for which a policy has no field: where things are on it, and what vendors' flags say. Pure.
+"""Settings of the node for which a policy has no field: where things are on it, and what vendors' flags say.
 
 They come from flags, environment and file, and stay when a policy replaces a section.
 """

@@ -1,5 +1,5 @@
 """Which probes the agent has: a built-in one by its name (`--probe nvml`), `--probe NAME=COMMAND`, `--probe
-NAME=unix:/PATH`, as often as wanted. Pure.
+NAME=unix:/PATH`, as often as wanted.
 
 `auto` stands for the built-in ones whose hardware the node has (nodedevices_probe.presence), which change as hardware
 and drivers come; it may be combined with others.

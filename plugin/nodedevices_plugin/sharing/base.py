@@ -1,4 +1,4 @@
-"""The port of a sharing mode, and the values that pass through it. Pure.
+"""The port of a sharing mode, and the values that pass through it.
 
 A mode answers five questions: is it possible on this node (`check`), how many shares does each device have (`split`),
 what does a container with a share get (`edits`), what does it need beside the kubelet (`helper`), and, with that, when

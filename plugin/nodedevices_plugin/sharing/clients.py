@@ -1,4 +1,4 @@
-"""Which containers lost something when the helper of their resource ended. Pure.
+"""Which containers lost something when the helper of their resource ended.
 
 A client's state is kept in its helper (for MPS: its CUDA contexts in the daemon's server): when that ends it is lost,
 also where a new helper answers a moment later. So each client is remembered with the helper that it came to

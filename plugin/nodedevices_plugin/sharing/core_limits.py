@@ -1,5 +1,5 @@
 """How a container learns what it has where computing power is shared: a variable where that is certain when it is
-allocated, and always a file, which is written before it starts (host.allocation_files). Pure."""
+allocated, and always a file, which is written before it starts (host.allocation_files)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sharing modes of a plan await beside the kubelet: which helpers are wanted, and whether they answer. Pure.
+"""What the sharing modes of a plan await beside the kubelet: which helpers are wanted, and whether they answer.
 
 The same for all modes: each says what its helpers are (sharing.base), and nothing here knows one of them.
 """

@@ -1,5 +1,5 @@
 """What a policy gives containers with shares of memory besides: variables with `$(WORD)` in them, and directories of
-the node. For a limiter library, or a framework that reads its limit from a variable of its own. Pure.
+the node. For a limiter library, or a framework that reads its limit from a variable of its own.
 
 A directory is mounted read-only, and only at or below one that the node's own flag allows, at the time of each
 Allocate: who may write policies is not thereby allowed to read the node. Paths are compared as they are written, and

@@ -1,4 +1,4 @@
-"""What one container has of a device's memory: the value from which all that it is told of its limit is made. Pure.
+"""What one container has of a device's memory: the value from which all that it is told of its limit is made.
 
 Each form in which programs read a limit is its own module of pure functions from this value: our variables
 (memory_variables), those that the resource's name brings (memory_presets). memory.py puts them together.

@@ -1,4 +1,4 @@
-"""What a client of an MPS control daemon may have of a GPU, where MPS enforces shares of memory. Pure.
+"""What a client of an MPS control daemon may have of a GPU, where MPS enforces shares of memory.
 
 The container's variables set the limits of its CUDA processes, and the driver enforces them; each process is a client
 with limits of its own. They can only lower what the daemon allows (CUDA documentation, Multi-Process Service), which

@@ -1,5 +1,4 @@
 """NVIDIA's Multi-Process Service: its limits, what a client container needs, and which commands its daemon is sent.
-Pure.
 
 One control daemon serves all GPUs of one resource, as NVIDIA runs it: its pipe is a directory named like the resource
 under the MPS root, which every client mounts, with one /dev/shm for all. Memory and threads are split evenly, but among

@@ -1,4 +1,4 @@
-"""The port of a vendor: what differs from one maker's devices to another's. Pure.
+"""The port of a vendor: what differs from one maker's devices to another's.
 
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is

@@ -1,4 +1,4 @@
-"""The port of a vendor whose containers may get devices by CDI name (Container Device Interface). Pure.
+"""The port of a vendor whose containers may get devices by CDI name (Container Device Interface).
 
 A name must be in a file before it is handed out. Such files are the container toolkit's, where the vendor has one that
 keeps a specification on the node, or ours. The vendor says which of ours are needed (`CdiVendor`, CdiNeeds); whether a

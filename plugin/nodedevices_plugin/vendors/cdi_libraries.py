@@ -1,4 +1,4 @@
-"""Where the driver's libraries in our CDI specifications come from, for devices that need them. Pure.
+"""Where the driver's libraries in our CDI specifications come from, for devices that need them.
 
 Device nodes alone are not enough for a container that brings no driver along: it would start, and find no CUDA. So a
 specification that needs libraries (CdiSpec.libraries) is whole or it is not used. What makes it whole, best first:

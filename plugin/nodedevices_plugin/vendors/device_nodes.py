@@ -1,4 +1,4 @@
-"""Containers that get the device nodes which the probe lists for what they are granted. Pure.
+"""Containers that get the device nodes which the probe lists for what they are granted.
 
 It is all that a device without a vendor has, and all that most vendors' devices need.
 """

@@ -1,4 +1,4 @@
-"""The port of a vendor, as far as it is about faults: an optional interface of a vendor. Pure.
+"""The port of a vendor, as far as it is about faults: an optional interface of a vendor.
 
 It answers three questions: what does one event mean (`event`), what do events come to whose meaning depends on what
 came beside them (`decide`), and what do a device's readings say (`read`). The machine in health/ does the rest, the

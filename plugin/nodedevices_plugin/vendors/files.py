@@ -1,4 +1,4 @@
-"""The port of a vendor's device files: configuration of its devices in a file of its own. Pure.
+"""The port of a vendor's device files: configuration of its devices in a file of its own.
 
 Makers' device plugins have such files (config.json of RDMA's and SR-IOV's, gpu_config.json), and devices that exist by
 configuration alone need one. The agent has a flag for each, reads the file again every second, and parses it by what

@@ -1,4 +1,4 @@
-"""The port of a vendor's own flags: settings of the node that only one maker's devices need. Pure.
+"""The port of a vendor's own flags: settings of the node that only one maker's devices need.
 
 A vendor brings options to the one table of the agent (settings.options): flags, their variables, their keys in the
 configuration file. They are read, checked and refused as the agent's own are. What they say comes back to the vendor:

@@ -1,4 +1,4 @@
-"""Keys of files that other device plugins read with Go's encoding/json. Pure.
+"""Keys of files that other device plugins read with Go's encoding/json.
 
 It takes a key in any case, and writes a field that has no name for JSON as it is called in Go: `IsRdma`.
 """

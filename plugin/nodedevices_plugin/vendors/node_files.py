@@ -1,5 +1,5 @@
 """The port of files that a vendor keeps on the node for other programs, such as CNI plugins, which read there what a
-device is. Pure.
+device is.
 
 The agent keeps them as they are to be (host.node_files): written before an id is offered, replaced as devices change,
 removed when nothing needs them. They are no condition of what is offered: a folder that cannot be written withholds

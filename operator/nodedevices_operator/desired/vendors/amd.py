@@ -1,4 +1,4 @@
-"""The labels of AMD's node labeller (k8s-device-plugin, cmd/k8s-node-labeller), by the same names and values. Pure.
+"""The labels of AMD's node labeller (k8s-device-plugin, cmd/k8s-node-labeller), by the same names and values.
 
 `amd.com/gpu.vram=192G` where all GPUs of the node agree, and `amd.com/gpu.vram.192G=8`, how many have it, always; both
 also as `beta.amd.com/...`, for older clusters. Of a GPU that is cut each partition counts, with what it has itself; but

@@ -1,4 +1,4 @@
-"""The labels of NVIDIA's GPU Feature Discovery, by the same names and values. Pure.
+"""The labels of NVIDIA's GPU Feature Discovery, by the same names and values.
 
 They say what the NodeDevices says, and use nothing else. Where GPU Feature Discovery and this differ:
 

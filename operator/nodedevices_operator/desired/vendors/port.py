@@ -1,4 +1,4 @@
-"""The port of a vendor's labels: what its devices put on a Node, where a policy enables feature discovery. Pure.
+"""The port of a vendor's labels: what its devices put on a Node, where a policy enables feature discovery.
 
 A vendor answers from the record of a NodeDevices alone. Which of its labels may be set on the Node, what others have
 there, and when anything is written is decided for all vendors alike (desired.labels, concerns.labels).

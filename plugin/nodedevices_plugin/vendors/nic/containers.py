@@ -1,4 +1,4 @@
-"""What a container needs for the NICs that it is granted: device nodes and PCIDEVICE_* variables. Pure.
+"""What a container needs for the NICs that it is granted: device nodes and PCIDEVICE_* variables.
 
 By who named the resource:
 - the file of Mellanox' plugin: the RDMA character devices, with its permissions (rwm). No variable, as there, but where

@@ -1,5 +1,5 @@
 """Files by which CNI plugins and Multus learn what a function is: the Device Information Specification 1.1 of the
-Network Plumbing Working Group. Pure.
+Network Plumbing Working Group.
 
 One for each id of a resource of the SR-IOV plugin's file, as that plugin writes them; besides, the physical function
 and the RDMA device, for which the specification has fields. Multus copies them into a pod's network status.

@@ -1,4 +1,4 @@
-"""Regular expressions that somebody else wrote, searched for in linear time. Pure.
+"""Regular expressions that somebody else wrote, searched for in linear time.
 
 Go's are (RE2), whatever is written; Python's take a time that is exponential in a name's length for `(.|.|.)+X`, and
 what a file selects is decided on the event loop that answers the kubelet. So an expression is compiled to a small

@@ -1,4 +1,4 @@
-"""Flags and files of the NIC vendor, and what they say of a node. Pure.
+"""Flags and files of the NIC vendor, and what they say of a node.
 
 The files are those of the plugins whose place the agent takes; without them no NIC is offered but those that a rule
 of `resources.devices` names.

@@ -1,4 +1,4 @@
-"""Onload on Solarflare cards, as kubernetes-onload's device plugin and the older sfc-device-plugin have it. Pure.
+"""Onload on Solarflare cards, as kubernetes-onload's device plugin and the older sfc-device-plugin have it.
 
 Onload is no part of a card: programs that preload its library open character devices that are the machine's, and use
 whatever Solarflare card the traffic goes by. So `amd.com/onload` stands for all cards of the node at once, and counts

@@ -1,4 +1,4 @@
-"""The configuration file of Mellanox' k8s-rdma-shared-dev-plugin. Pure.
+"""The configuration file of Mellanox' k8s-rdma-shared-dev-plugin.
 
     {"periodicUpdateInterval": 300,
      "configList": [{"resourceName": "hca_a", "resourcePrefix": "rdma", "rdmaHcaMax": 1000,

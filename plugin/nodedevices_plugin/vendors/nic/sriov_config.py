@@ -1,4 +1,4 @@
-"""The configuration file of the SR-IOV network device plugin (k8snetworkplumbingwg). Pure.
+"""The configuration file of the SR-IOV network device plugin (k8snetworkplumbingwg).
 
     {"resourceList": [{"resourceName": "dpdk", "resourcePrefix": "intel.com", "deviceType": "netDevice",
                        "excludeTopology": false,

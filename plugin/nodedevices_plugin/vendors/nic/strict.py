@@ -1,5 +1,5 @@
 """Reading another device plugin's JSON file strictly: every value that is not right is named, with its place and what
-would be right, and all of them at once. Pure.
+would be right, and all of them at once.
 
 The plugins themselves ignore unknown and misspelled keys, so that a typo selects other devices than was meant; here a
 file is taken as a whole or not at all. Hostile input (deep nesting, a million entries, keys that are there twice) is

@@ -1,4 +1,4 @@
-"""What selectors ask of a NIC, from the attributes of its probe (nodedevices_probe.nic.attributes). Pure."""
+"""What selectors ask of a NIC, from the attributes of its probe (nodedevices_probe.nic.attributes)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""NVIDIA's GPUs: what is handed out of them, under which names, and what a container gets. Pure."""
+"""NVIDIA's GPUs: what is handed out of them, under which names, and what a container gets."""

@@ -2,7 +2,7 @@
 
 One spec per class, under NVIDIA's plugin's kinds and file names. A spec has device nodes and what goes with them, no
 libraries: where those come from is vendors.cdi_libraries' matter. The container toolkit's own spec (kind
-nvidia.com/gpu) is preferred for every device that it has, else one of our kind. Pure: documents in, documents out.
+nvidia.com/gpu) is preferred for every device that it has, else one of our kind.
 A class without devices has no spec, and no name in an answer either. How nvidia-ctk makes one is in ctk.py.
 """
 

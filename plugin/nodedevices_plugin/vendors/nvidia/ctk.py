@@ -1,4 +1,4 @@
-"""How nvidia-ctk makes the CDI specification of the GPUs. Pure: its arguments, and what is made of its output.
+"""How nvidia-ctk makes the CDI specification of the GPUs: its arguments, and what is made of its output.
 
 It runs in this container, where the driver root may be mounted at another place than on the host.
 """

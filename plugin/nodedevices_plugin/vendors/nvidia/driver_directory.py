@@ -1,4 +1,4 @@
-"""Containers that get the driver itself: its directory on the node, mounted read-only beside device nodes. Pure.
+"""Containers that get the driver itself: its directory on the node, mounted read-only beside device nodes.
 
 So Google's device plugin (container-engine-accelerators) hands GPUs out on nodes without NVIDIA's container runtime: no
 variable names the devices, their nodes are all that a container sees of them, and programs find the driver's libraries

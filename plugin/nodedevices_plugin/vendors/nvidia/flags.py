@@ -1,4 +1,4 @@
-"""NVIDIA's flags and variables, as its device plugin has them (v0.20.0), and what they say of a node. Pure.
+"""NVIDIA's flags and variables, as its device plugin has them (v0.20.0), and what they say of a node.
 
 Names, variables, defaults and `flags.*` keys are the plugin's, so that a DaemonSet written for it says the same things
 here. What a section of a policy can say, too, becomes that section; the rest is `NvidiaSettings`.

@@ -1,4 +1,4 @@
-"""gpu_config.json, by which nodes that are prepared Google's way say how their GPUs are shared and cut. Pure.
+"""gpu_config.json, by which nodes that are prepared Google's way say how their GPUs are shared and cut.
 
     {"GPUPartitionSize": "1g.5gb",
      "GPUSharingConfig": {"GPUSharingStrategy": "time-sharing", "MaxSharedClientsPerGPU": 4}}

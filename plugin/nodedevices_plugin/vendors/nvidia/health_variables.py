@@ -1,4 +1,4 @@
-"""NVIDIA's two variables for health checks, and Google's, as health rules. Pure."""
+"""NVIDIA's two variables for health checks, and Google's, as health rules."""
 
 from __future__ import annotations
 

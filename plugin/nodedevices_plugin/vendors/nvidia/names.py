@@ -1,4 +1,4 @@
-"""What clusters with NVIDIA's plugin and DRA driver call things today: resources, and devices in claims. Pure.
+"""What clusters with NVIDIA's plugin and DRA driver call things today: resources, and devices in claims.
 
 NVIDIA's plugin is stricter with names in its configuration file than Kubernetes is (resource_names): 63 characters for
 the whole name, and a DNS-1123 subdomain after the slash.

@@ -1,4 +1,4 @@
-"""`resources` and `sharing` of NVIDIA's v1 configuration file, as our own sections. Pure.
+"""`resources` and `sharing` of NVIDIA's v1 configuration file, as our own sections.
 
 Values as a YAML reader gives them go in; sections come out, or sentences in `problems` (all that is found, not the
 first). What NVIDIA's plugin documents and then ignores is implemented here: renaming, and `devices` as a count or a

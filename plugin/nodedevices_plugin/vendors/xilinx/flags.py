@@ -1,4 +1,4 @@
-"""Flags of Xilinx' cards, and the variables of Xilinx' device plugin (FPGA_as_a_Service, k8s-device-plugin). Pure.
+"""Flags of Xilinx' cards, and the variables of Xilinx' device plugin (FPGA_as_a_Service, k8s-device-plugin).
 
 A DaemonSet written for that plugin says the same things here. What a policy can say, too, becomes a section.
 """

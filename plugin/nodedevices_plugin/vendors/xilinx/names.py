@@ -1,4 +1,4 @@
-"""What cards are offered as: by their shell and its timestamp, or as NameCustomize.json says. Pure.
+"""What cards are offered as: by their shell and its timestamp, or as NameCustomize.json says.
 
 The file is that of Xilinx' device plugin: `{"u250-*-1623351600": "'u250-'+timestamp"}`. A key is a device type, a shell
 and a timestamp, or the last six characters of the shell's UUID, with dashes between; `*` is any. A value is made of
