@@ -14,7 +14,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Literal, NoReturn, TypeVar, overload
+from typing import Any, ClassVar, Literal, NoReturn, TypedDict, TypeVar, Unpack, overload
 
 from nodedevices_common.errors import InputError
 from nodedevices_common.text import nearest, plain, show
@@ -72,36 +72,34 @@ class Option:
         return f"`--{self.name}{value}`{also}", variables, default, self.help + key
 
 
-def option(
-    name: str,
-    help_text: str,
-    *,
-    group: str = "",
-    default: Value = "",
-    variables: tuple[str, ...] | None = None,
-    variable_prefix: str = "",
-    aliases: tuple[str, ...] = (),
-    key: str | None = None,
-    choices: tuple[str, ...] = (),
-    works: tuple[str, ...] | None = None,
-    metavar: str = "",
-) -> Option:
-    """An option of its default's kind, whose variables, where it says no others, are called as it is."""
+class Details(TypedDict, total=False):
+    """The fields of an Option that it can do without."""
+
+    group: str
+    variables: tuple[str, ...]
+    variable_prefix: str
+    aliases: tuple[str, ...]
+    key: str | None
+    choices: tuple[str, ...]
+    works: tuple[str, ...]
+    metavar: str
+
+
+def option(name: str, help_text: str, *, default: Value = "", **details: Unpack[Details]) -> Option:
+    """An option of its default's kind, whose variable, where it says no other, is called as it is."""
     kind: Kind = "bool" if isinstance(default, bool) else "list" if isinstance(default, tuple) else "text"
-    return Option(
-        name=name,
-        help=help_text,
-        group=group,
-        kind=kind,
-        default=default,
-        variables=(variable(name),) if variables is None else variables,
-        variable_prefix=variable_prefix,
-        aliases=aliases,
-        key=key,
-        choices=choices,
-        works=works,
-        metavar=metavar,
-    )
+    details.setdefault("variables", (PREFIX + variable(name),))
+    return Option(name=name, help=help_text, kind=kind, default=default, **details)
+
+
+def like_its_flags(name: str, help_text: str, *, default: Value = "", **details: Unpack[Details]) -> Option:
+    """An option with a variable for each of its flags, called as they are: --mig-strategy, MIG_STRATEGY."""
+    details.setdefault("variables", tuple(variable(each) for each in (name, *details.get("aliases", ()))))
+    return option(name, help_text, default=default, **details)
+
+
+def variable(name: str) -> str:
+    return name.upper().replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +115,28 @@ class Given:
 
 
 @overload
-def setting(help_text: str, *, read: Callable[[Given], T], **rest: Any) -> T: ...
+def setting(
+    help_text: str, *, read: Callable[[Given], T], default: Value = "", name: str = "", **details: Unpack[Details]
+) -> T: ...
 @overload
-def setting(help_text: str, *, default: bool, **rest: Any) -> bool: ...
+def setting(help_text: str, *, default: bool, name: str = "", **details: Unpack[Details]) -> bool: ...
 @overload
-def setting(help_text: str, *, default: tuple[str, ...], **rest: Any) -> tuple[str, ...]: ...
+def setting(
+    help_text: str, *, default: tuple[str, ...], name: str = "", **details: Unpack[Details]
+) -> tuple[str, ...]: ...
 @overload
-def setting(help_text: str, *, default: str = "", **rest: Any) -> str: ...
-def setting(help_text: str, *, name: str = "", read: Callable[[Given], Any] | None = None, **rest: Any) -> Any:
+def setting(help_text: str, *, default: str = "", name: str = "", **details: Unpack[Details]) -> str: ...
+def setting(
+    help_text: str,
+    *,
+    default: Value = "",
+    name: str = "",
+    read: Callable[[Given], Any] | None = None,
+    **details: Unpack[Details],
+) -> Any:
     """A field of a frozen record that is an option, too (see `option`), called as the field is where there is no
     `name`. `read` makes the field's value of what was given; without it the field has just that."""
-    return field(metadata={"option": (name, help_text, rest), "read": read})
+    return field(metadata={"option": (name, help_text, default, details), "read": read})
 
 
 def options_of(record: type) -> tuple[Option, ...]:
@@ -145,18 +154,8 @@ def settings_of(record: type, given: Mapping[str, Given]) -> dict[str, Any]:
 
 
 def _option_of(of: Field[Any]) -> Option:
-    name, help_text, rest = of.metadata["option"]
-    return option(name or of.name.replace("_", "-"), help_text, **rest)
-
-
-def variable(name: str, prefix: str = PREFIX) -> str:
-    return prefix + name.upper().replace("-", "_")
-
-
-def like_its_flags(name: str, help_text: str, *, aliases: tuple[str, ...] = (), **rest: Any) -> Option:
-    """An option with a variable for each of its flags, called as they are: --mig-strategy, MIG_STRATEGY."""
-    rest.setdefault("variables", tuple(variable(each, prefix="") for each in (name, *aliases)))
-    return option(name, help_text, aliases=aliases, **rest)
+    name, help_text, default, details = of.metadata["option"]
+    return option(name or of.name.replace("_", "-"), help_text, default=default, **details)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.presets import MEMORY_UNITS
 from nodedevices_api.sections import Sharing
 from nodedevices_common.errors import InputError
-from nodedevices_common.options import Option, Values, option, variable
+from nodedevices_common.options import PREFIX, Option, Values, option, variable
 from nodedevices_common.quantity import MEBIBYTE, to_bytes
 from nodedevices_common.text import show
 
@@ -107,7 +107,7 @@ def conflict(values: Values, of_file: Sharing | None) -> tuple[str, str] | None:
     if not given or of_file is None or of_file.strategy in {"none", "memory"}:
         return None
     place = f"sharing.{of_file.strategy}"
-    text = f"--{given[0]} ({variable(given[0])}) is given, and shares by memory; leave out one of the two"
+    text = f"--{given[0]} ({PREFIX}{variable(given[0])}) is given, and shares by memory; leave out one of the two"
     return place, f"{place}: {text}"
 
 
