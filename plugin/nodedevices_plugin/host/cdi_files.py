@@ -75,19 +75,22 @@ class CdiFiles:
         self._written: tuple[CdiSpec, ...] | None = None
         self._failed_at: float | None = None  # time.monotonic()
         self._ours: frozenset[str] = frozenset()  # names of files that this process wrote, or found at its start
-        self._before: Mapping[str, Document] = {}  # what those had that it found
+        self._before: Mapping[str, Document] = {}  # what those had that it found, until no pod has a device
+        self._libraries: Document | None = None
         self.problem = ""
 
     @property
     def before(self) -> Document | None:
-        """The specification with libraries from before this process."""
-        return self._before.get(self._source.libraries_file)
+        """The specification with libraries from before this process. It stays a source of them when its own devices
+        are of no use any more: it may be the last good one, while the toolkit's file is broken."""
+        return self._libraries
 
     async def first(self) -> None:
         """Looks what there is, unless it takes too long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
                 self._before = await self._worker.run(lambda: _documents(self._folder, self._source.files))
+                self._libraries = self._before.get(self._source.libraries_file)
 
     async def keep(self, specs: tuple[CdiSpec, ...], *, free: bool = False) -> None:
         """Returns when they are written, or after a moment: a folder that hangs must not hold the kubelet back.

@@ -232,6 +232,15 @@ async def test_where_another_file_is_of_our_name_its_devices_stay_until_no_pod_h
     assert json.loads((tmp_path / FILE).read_text()) == document("GPU-0", "GPU-1")
 
 
+async def test_libraries_from_before_the_start_are_there_after_the_last_pod_has_ended(tmp_path: Path) -> None:
+    ours = document("GPU-0", library=True)
+    (tmp_path / FILE).write_text(json.dumps(ours))
+    files = CdiFiles(tmp_path, SOURCE, worker=Worker("test"))
+    await files.first()
+    await files.keep(minimal("GPU-0"), free=True)
+    assert files.before == ours
+
+
 async def test_a_file_that_is_no_longer_wanted_goes_when_no_pod_holds_a_device_and_others_files_stay(
     tmp_path: Path,
 ) -> None:
