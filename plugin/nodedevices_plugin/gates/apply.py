@@ -13,7 +13,7 @@ from dataclasses import replace
 from nodedevices_plugin.gates.base import Check, Gate, GateFacts
 from nodedevices_plugin.gates.health import unfit
 from nodedevices_plugin.gates.registry import GATES
-from nodedevices_plugin.model import Blocked, InventoryDevice, Listing, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import Blocked, InventoryDevice, ListedAs, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.resources.occupancy import not_in
 
 Devices = Mapping[str, InventoryDevice]
@@ -43,17 +43,17 @@ def _gated(
     kept: list[SchedulableId] = []
     for each in resource.ids:
         first: Blocked | None = None
-        listing = Listing.UNHEALTHY
+        listed_as = ListedAs.UNHEALTHY
         for check in checks:
             blocked = check(resource, each)
             if blocked is not None:
                 first = first or blocked
-                listing = max(listing, blocked.listing)
+                listed_as = max(listed_as, blocked.listed_as)
         if first is None:
             ids.append(each)
-        elif listing is Listing.UNHEALTHY:
+        elif listed_as is ListedAs.UNHEALTHY:
             ids.append(replace(each, blocked=first))
-        elif listing is Listing.KEPT_FOR_HOLDER:
+        elif listed_as is ListedAs.KEPT_FOR_HOLDER:
             kept.append(_with_health(each, facts, devices))
     return replace(resource, ids=tuple(ids), retained=(*retained, *kept))
 

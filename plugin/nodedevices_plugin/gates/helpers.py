@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodedevices_api.withheld import HELPER_IN_USE, HELPER_NOT_READY
 
 from nodedevices_plugin.gates.base import Check, GateFacts
-from nodedevices_plugin.model import Blocked, Listing, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import Blocked, ListedAs, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.sharing.helpers import described, exclusive_devices, not_ready
 
 
@@ -16,7 +16,7 @@ def helper_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
         each.name: Blocked(
             reason=HELPER_NOT_READY,
             message=why,
-            listing=Listing.UNHEALTHY if each.name in facts.shown else Listing.NOT_LISTED,
+            listed_as=ListedAs.UNHEALTHY if each.name in facts.shown else ListedAs.NOT_LISTED,
         )
         for each in shape.resources
         if (why := not_ready(each, facts.answers))
@@ -38,7 +38,7 @@ def helper_in_use(shape: Plan, facts: GateFacts) -> Check | None:
     pods = tuple(dict.fromkeys(each.holder for each in facts.held if each.device_id in devices and each.holder))
     message = described(facts.staying)
     theirs = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods)
-    kept = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods, listing=Listing.KEPT_FOR_HOLDER)
+    kept = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods, listed_as=ListedAs.KEPT_FOR_HOLDER)
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
         if each.device_id not in devices:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodedevices_api.withheld import NO_CDI_SPECIFICATION
 
 from nodedevices_plugin.gates.base import Check, GateFacts
-from nodedevices_plugin.model import Blocked, Listing, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import Blocked, ListedAs, OfferedResource, Plan, SchedulableId
 
 
 def libraries(shape: Plan, facts: GateFacts) -> Check | None:
@@ -20,8 +20,8 @@ def libraries(shape: Plan, facts: GateFacts) -> Check | None:
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
         why = _why(each, facts)
-        listing = Listing.NOT_LISTED if resource.name in unshown else Listing.UNHEALTHY
-        return Blocked(reason=NO_CDI_SPECIFICATION, message=why, listing=listing) if why else None
+        listed_as = ListedAs.NOT_LISTED if resource.name in unshown else ListedAs.UNHEALTHY
+        return Blocked(reason=NO_CDI_SPECIFICATION, message=why, listed_as=listed_as) if why else None
 
     return check
 

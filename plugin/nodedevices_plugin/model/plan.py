@@ -50,7 +50,7 @@ class ContainerEdits:
     cdi_devices: tuple[str, ...] = ()
 
 
-class Listing(IntEnum):
+class ListedAs(IntEnum):
     """What becomes of a blocked id in the list that the kubelet is sent. Of several the last one counts."""
 
     UNHEALTHY = 0  # it is listed as Unhealthy
@@ -66,7 +66,7 @@ class Blocked:
     reason: str
     message: str
     waits_for: tuple[str, ...] = ()
-    listing: Listing = Listing.UNHEALTHY
+    listed_as: ListedAs = ListedAs.UNHEALTHY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

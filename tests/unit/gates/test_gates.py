@@ -16,7 +16,7 @@ from nodedevices_plugin.model import (
     Holder,
     HoldersState,
     Holdings,
-    Listing,
+    ListedAs,
     MemoryShares,
     NodePod,
     NodePods,
@@ -181,8 +181,8 @@ def test_shares_of_computing_power_wait_until_the_pods_are_known_but_for_those_t
 
 # --- several ---------------------------------------------------------------------------------------------------------
 def test_of_several_gates_the_first_says_why_and_the_last_form_of_listing_counts() -> None:
-    def gate(reason: str, listing: Listing = Listing.UNHEALTHY) -> object:
-        return lambda shape, facts: lambda resource, each: Blocked(reason=reason, message="", listing=listing)
+    def gate(reason: str, listed_as: ListedAs = ListedAs.UNHEALTHY) -> object:
+        return lambda shape, facts: lambda resource, each: Blocked(reason=reason, message="", listed_as=listed_as)
 
     def after(*gates: object) -> OfferedResource:
         facts = GateFacts(inventory=BOTH, verdicts=WELL, holdings=Holdings(state=HoldersState.SYNCED))
@@ -191,8 +191,8 @@ def test_of_several_gates_the_first_says_why_and_the_last_form_of_listing_counts
     [listed] = after(gate("First"), gate("Second")).ids
     assert listed.blocked is not None
     assert listed.blocked.reason == "First"
-    assert after(gate("First"), gate("Second", Listing.NOT_LISTED)) == OfferedResource(name=GPU, ids=())
-    kept = after(gate("First", Listing.NOT_LISTED), gate("Second", Listing.KEPT_FOR_HOLDER))
+    assert after(gate("First"), gate("Second", ListedAs.NOT_LISTED)) == OfferedResource(name=GPU, ids=())
+    kept = after(gate("First", ListedAs.NOT_LISTED), gate("Second", ListedAs.KEPT_FOR_HOLDER))
     assert (kept.ids, [(each.id, each.healthy) for each in kept.retained]) == ((), [(gpu_id(0), True)])
 
 
