@@ -61,7 +61,7 @@ class Preview:
             groups.setdefault((_refusal(answers, each.action), each.grace_seconds), []).append(each.pod)
         for (why, grace), pods in sorted(groups.items()):
             more = f" and {len(pods) - MAX_PODS} more" if len(pods) > MAX_PODS else ""
-            after = f" after a grace of {grace} s" if grace else ""
+            after = f" when {grace} s since its mark are over" if grace else ""
             what = f"evict {', '.join(sorted(pods)[:MAX_PODS])}{more}{after}"
             if why:
                 refused.setdefault(why, []).append(what)

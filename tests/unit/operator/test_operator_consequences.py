@@ -363,4 +363,4 @@ def test_a_dry_run_says_what_would_not_be_done_now_and_why() -> None:
 def test_a_dry_run_names_the_grace() -> None:
     faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 600}, "budget": {"perHour": 1}}
     found = preview(Trial(("faults",), faults=faults), record(lost(0)), ())
-    assert found.text({}) == "would evict ml/pod-0 after a grace of 600 s"
+    assert found.text({}) == "would evict ml/pod-0 when 600 s since its mark are over"
