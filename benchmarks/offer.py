@@ -25,14 +25,14 @@ import grpc
 import yaml
 from google.protobuf.message import Message
 from nodedevices_api.sections import Injection, Packing, Partitions, Sections, SharedResource, Sharing
+from nodedevices_plugin.granting.answers import Answers
+from nodedevices_plugin.granting.containers import node_containers
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, snapshot
 from nodedevices_plugin.model import Blocked, Inventory, OfferedResource
+from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline import inventory
-from nodedevices_plugin.resources.answers import Answers
-from nodedevices_plugin.resources.containers import node_containers
-from nodedevices_plugin.resources.plan import PlanSettings, make_shape
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.simulated.probe import FileSource

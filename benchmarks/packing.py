@@ -22,10 +22,10 @@ from nodedevices_common.pod_requests import MAIN
 from nodedevices_operator.extender.requests import Request
 from nodedevices_operator.extender.shares import SharedDevice, SharedResource
 from nodedevices_operator.extender.table import Table
+from nodedevices_plugin.granting.grants import grant
+from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.topology import build
 from nodedevices_plugin.model import AllocationError, Inventory, OfferedResource
-from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.preferred import prefer
-from nodedevices_plugin.resources.topology import build
 
 from benchmarks.offer import Case, by_memory, machine, offered
 from benchmarks.table import Row

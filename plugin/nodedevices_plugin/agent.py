@@ -27,7 +27,9 @@ import structlog
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
 
+from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.gates.full import counts_containers
+from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.host.allocation_files import AllocationFiles
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.core_gate import CoreGate
@@ -46,14 +48,12 @@ from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.model import Holdings, Plan, RegistrationState
+from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.pipeline.assess import assess
 from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins, unread_holders
 from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import decide
 from nodedevices_plugin.pipeline.world import Inputs, begin
-from nodedevices_plugin.resources.answers import Answers
-from nodedevices_plugin.resources.changes import RECENT_SECONDS, none_held
-from nodedevices_plugin.resources.core_book import CoreBook
 from nodedevices_plugin.runtime.later import Later
 from nodedevices_plugin.runtime.memory import keep_small
 from nodedevices_plugin.runtime.supervise import Supervisor
@@ -63,7 +63,7 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.sharing.core_limits import key
+from nodedevices_plugin.sharing.memory.core_limits import key
 from nodedevices_plugin.status.client import KubeStore, Object, PodStore, Store
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_plugin.status.publisher import Publisher

@@ -22,8 +22,8 @@ from nodedevices_common.backoff import Backoff
 
 from nodedevices_probe.kind import Given, Kind
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
-from nodedevices_probe.presence import Hardware, never
-from nodedevices_probe.roots import Roots
+from nodedevices_probe.node.presence import Hardware, never
+from nodedevices_probe.node.roots import Roots
 
 NAME = "auto"
 HELP = "those of the others whose hardware this machine has, each in a process of its own"

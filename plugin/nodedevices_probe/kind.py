@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from nodedevices_probe.loop import Source
-from nodedevices_probe.presence import Hardware, Present, never
+from nodedevices_probe.node.presence import Hardware, Present, never
 
 Given = Mapping[str, str | bool | tuple[str, ...]]  # options of the agent by name; "" and False: not given
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from nodedevices_probe.check import CheckError
+from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.wanted import MAX_BYTES, follow
 
 MAX_CLIENTS = 4

@@ -21,12 +21,12 @@ from pathlib import Path
 from nodedevices_common import __version__, unix_socket
 
 from nodedevices_probe import auto, wanted
-from nodedevices_probe.check import CheckError
+from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.kind import Kind
 from nodedevices_probe.listening import Listener
 from nodedevices_probe.loop import Facts, LineLoop, write_all
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.sysfs import System
 
 EXIT_UNUSABLE = 1
 EXIT_USAGE = 2

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import Facts
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Machine, Problem
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import System
 
 KERNEL = "linux"  # the driver's name where any driver will do
 

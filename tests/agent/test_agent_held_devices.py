@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from nodedevices_plugin.agent import Agent
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
+from nodedevices_plugin.offering import changes
 from nodedevices_plugin.pipeline import step
-from nodedevices_plugin.resources import changes
 from nodedevices_plugin.settings.flags import parse
 from support.fakestore import FakeStore
 from support.kubelet import AdmissionError, StandInKubelet

@@ -25,9 +25,9 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
+from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.inventory import owned
-from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Driver, DriverState

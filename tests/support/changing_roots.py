@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodedevices_probe.roots import MAX_BYTES, Roots
-from nodedevices_probe.sysfs import System
+from nodedevices_probe.node.roots import MAX_BYTES, Roots
+from nodedevices_probe.node.sysfs import System
 
 
 @dataclass(frozen=True, slots=True)

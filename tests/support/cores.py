@@ -6,7 +6,7 @@ from typing import Any
 
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_plugin.model import OfferedResource
-from nodedevices_plugin.resources.plan import PlanSettings
+from nodedevices_plugin.offering.shape import PlanSettings
 from support.facts import GIB, gpu, healthy, inventory_of
 from support.plans import make_plan
 

@@ -10,7 +10,7 @@ from nodedevices_plugin.gates import GateFacts, apply
 from nodedevices_plugin.gates.cordon import cordon
 from nodedevices_plugin.gates.health import health
 from nodedevices_plugin.model import Blocked, Cordon, HoldersState, Holdings, Inventory, Plan, Verdict
-from nodedevices_plugin.resources.plan import PlanSettings, make_shape
+from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 
 UNFIT = Blocked(reason=UNHEALTHY, message="Xid79")
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
 
+from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings, NodePods
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
-from nodedevices_plugin.resources.answers import Answers
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.sharing.base import HelperFacts

@@ -9,8 +9,8 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.sections import Partitions, Sharing
 from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory
+from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline import inventory
-from nodedevices_plugin.resources.plan import PlanSettings
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.simulated.file import parse

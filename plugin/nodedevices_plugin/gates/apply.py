@@ -14,7 +14,7 @@ from nodedevices_plugin.gates.base import Check, Gate, GateFacts
 from nodedevices_plugin.gates.health import unfit
 from nodedevices_plugin.gates.registry import GATES
 from nodedevices_plugin.model import Blocked, InventoryDevice, ListedAs, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.resources.occupancy import not_in
+from nodedevices_plugin.offering.occupancy import not_in
 
 Devices = Mapping[str, InventoryDevice]
 

@@ -18,7 +18,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
-from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.offering.occupancy import Held
 from nodedevices_plugin.sharing.base import Helper
 from nodedevices_plugin.sharing.helpers import Answers
 
@@ -53,7 +53,7 @@ class GateFacts:
     removed_probes: Mapping[str, str] = field(default_factory=dict)  # device -> the probe that was taken away
     places: Mapping[str, str] = field(default_factory=dict)  # device -> why its place is another's
     held: Sequence[Held] = ()  # all ids of this node's devices that are held, or may be
-    held_otherwise: Sequence[Held] = ()  # those of them that the shape does not have (resources.occupancy)
+    held_otherwise: Sequence[Held] = ()  # those of them that the shape does not have (offering.occupancy)
     holdings: Holdings
     unlisted: Sequence[RecentAllocate] = ()  # Allocates that PodResources has not shown yet
     change: WaitingChange | None = None

@@ -8,7 +8,7 @@ from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.resources.occupancy import Held, Parts, collide
+from nodedevices_plugin.offering.occupancy import Held, Parts, collide
 
 MESSAGE = "held under another resource or id"
 

@@ -7,7 +7,7 @@ from nodedevices_api.withheld import CHANGE_WAITS
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.resources.changes import bound_to, held_as
+from nodedevices_plugin.offering.changes import bound_to, held_as
 
 MESSAGE = "a change of the configuration takes it away, and waits"
 

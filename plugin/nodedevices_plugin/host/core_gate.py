@@ -16,8 +16,8 @@ from time import monotonic
 
 from nodedevices_common.errors import OperationError
 
+from nodedevices_plugin.cores.book import Allocated, CoreBook
 from nodedevices_plugin.model import AllocationError, Holdings
-from nodedevices_plugin.resources.core_book import Allocated, CoreBook
 
 SEEN_SECONDS = 1.0  # for a pod to be seen, before it is allocated
 KNOWN_SECONDS = 10.0  # for a pod to be known, before it starts

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import structlog
 from nodedevices_common.periodic import Periodic
-from nodedevices_probe.presence import Hardware as Machine
+from nodedevices_probe.node.presence import Hardware as Machine
+from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.roots import Roots
 
 from nodedevices_plugin.runtime.worker import Worker
 

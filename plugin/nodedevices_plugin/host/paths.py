@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from nodedevices_common.periodic import Periodic
-from nodedevices_probe.rooted import inside
+from nodedevices_probe.node.rooted import inside
 
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.base import HostPaths as Wanted

@@ -74,7 +74,7 @@ class SchedulableId:
     """One id of one resource, as ListAndWatch shows it."""
 
     id: str  # GPU-..., MIG-..., GPU-...::3
-    device_id: str  # the physical device whose health it carries; "": of none, it is counted (resources.core_ids)
+    device_id: str  # the physical device whose health it carries; "": of none, it is counted (cores.ids)
     partition_id: str | None = None
     replica: int | None = None
     numa_node: int | None = None
@@ -111,14 +111,14 @@ class OfferedResource:
     replicas: int | None = None
     unit: str | None = None  # of memory that a share is, where it has a size
     memory: MemoryShares | None = None  # then one container's shares are of one device
-    per_device: int | None = None  # how many ids a device has that one container gets all of (resources.core_ids)
+    per_device: int | None = None  # how many ids a device has that one container gets all of (cores.ids)
     enforcement: str = "none"  # the sharing mode whose helper keeps containers to their shares, where another has none
-    cores: bool = False  # computing power is shared as well (resources.cores)
-    # What a policy gives each container with shares of it, besides; values may hold $(WORD) (sharing.memory_container).
+    cores: bool = False  # computing power is shared as well (cores.ledger)
+    # What a policy gives each container with shares of it, besides; values may hold $(WORD) (sharing.memory.container).
     container: ContainerEdits = field(default_factory=ContainerEdits)
     fail_requests_greater_than_one: bool = False
     together: bool = False  # whoever gets an id gets all devices of the resource (vendors.base.OwnShares)
-    retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (resources.occupancy)
+    retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (offering.occupancy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,10 @@ from nodedevices_api.sections import Injection
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.gates.base import MissingLibraries
+from nodedevices_plugin.granting.containers import NodeContainers, node_containers
 from nodedevices_plugin.model import Inventory, Plan, PlanError
-from nodedevices_plugin.resources.containers import NodeContainers, node_containers
 from nodedevices_plugin.settings.effective import Effective
-from nodedevices_plugin.sharing import memory_container
+from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.vendors import cdi_libraries, registry
 from nodedevices_plugin.vendors.base import NodeView, Requirements
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest

@@ -20,6 +20,8 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     Verdict,
 )
+from nodedevices_plugin.offering.changes import not_listed
+from nodedevices_plugin.offering.occupancy import Held
 from nodedevices_plugin.pipeline import access, auto_probes
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
@@ -41,8 +43,6 @@ from nodedevices_plugin.pipeline.world import (
     good_files,
     together,
 )
-from nodedevices_plugin.resources.changes import not_listed
-from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest

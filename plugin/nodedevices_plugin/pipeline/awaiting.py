@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, OfferedResource, Plan
+from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins
-from nodedevices_plugin.resources.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.helpers import (
     exclusive,

@@ -15,8 +15,8 @@ from nodedevices_api.sections import SECTION_NAMES
 from nodedevices_plugin.model import Holder, Inventory, Plan, Refused, Unmatched, WaitingPod
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import listing
-from nodedevices_plugin.resources.changes import pods_named
-from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.offering.changes import pods_named
+from nodedevices_plugin.offering.occupancy import Held
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper
 
@@ -32,7 +32,7 @@ class ConfigStatus:
     sources: tuple[str, ...] = ()  # where it comes from, strongest first
     refused: Refused | None = None
     others: tuple[Refused, ...] = ()  # everything that is refused, also beside what is in effect
-    unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (resources.unmatched)
+    unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (offering.unmatched)
     waiting_for: tuple[WaitingPod, ...] = ()  # whose end a change waits for
     waiting_for_helpers: int = 0  # of so many resources
     cdi_problem: str = ""  # what is wrong with the source of CDI specifications

@@ -2,7 +2,7 @@
 
 The last good one stays until another one is known to be good and makes sense on this node. Then what has no ids takes
 effect at once (Effective.shape); what decides which ids are offered does when the state file has it, so that a restart
-comes back with the same ids, and when nothing that it changes has to wait for pods (resources.changes). What follows is
+comes back with the same ids, and when nothing that it changes has to wait for pods (offering.changes). What follows is
 a shape; which of its ids go to new containers is up to the gates, whatever is in effect.
 
 Where there never was a good one (a first start with a bad file), nothing is offered until there is: other names or
@@ -30,6 +30,10 @@ from nodedevices_plugin.model import (
     Refused,
     Unmatched,
 )
+from nodedevices_plugin.offering.changes import ChangeDecision, changed_ids, decide_change
+from nodedevices_plugin.offering.occupancy import Held, held_otherwise
+from nodedevices_plugin.offering.shape import PlanSettings, make_shape, shape_of
+from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
@@ -38,14 +42,10 @@ from nodedevices_plugin.pipeline.foreign import take_over
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.pipeline.world import Inputs, Known
-from nodedevices_plugin.resources.changes import ChangeDecision, changed_ids, decide_change
-from nodedevices_plugin.resources.occupancy import Held, held_otherwise
-from nodedevices_plugin.resources.plan import PlanSettings, make_shape, shape_of
-from nodedevices_plugin.resources.unmatched import unmatched, unmatched_capacity, unmatched_cordons
 from nodedevices_plugin.settings.effective import Effective
-from nodedevices_plugin.sharing import memory_container
 from nodedevices_plugin.sharing.base import Helper
 from nodedevices_plugin.sharing.helpers import kept_text, shares, still_used
+from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.vendors.faults import FaultSources
 
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.resources.ids import split
+from nodedevices_plugin.model.ids import split
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
 

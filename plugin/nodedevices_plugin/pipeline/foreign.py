@@ -29,10 +29,10 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     SchedulableId,
 )
+from nodedevices_plugin.model.ids import is_core, share_of, split
+from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
+from nodedevices_plugin.offering.occupancy import Held
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
-from nodedevices_plugin.resources.changes import ChangeDecision, unnamed_text, wait, waiting_for
-from nodedevices_plugin.resources.ids import is_core, share_of, split
-from nodedevices_plugin.resources.occupancy import Held
 from nodedevices_plugin.sharing import none, time_slicing
 from nodedevices_plugin.sharing.helpers import run_by
 
@@ -141,7 +141,7 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
     the other plugin may still be there. Any other id of our devices would vanish under its pod, or be handed out twice;
     so would any other id under a name of ours, also one that tells us nothing: whatever it is, it is of what that name
     is to offer.
-    How others share cannot be seen, so that nobody may hold what is to have a helper (resources.changes has why).
+    How others share cannot be seen, so that nobody may hold what is to have a helper (offering.changes has why).
     """
     what = ", ".join(each.name for each in wanted.resources) or "nothing"
     if not holdings.known or holdings.offered is None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from nodedevices_plugin.model import Inventory, Plan, PlanError
+from nodedevices_plugin.offering.shape import named_units
 from nodedevices_plugin.pipeline.configuring import plan_settings
-from nodedevices_plugin.resources.plan import named_units
 from nodedevices_plugin.settings.effective import Effective
 
 

@@ -27,6 +27,8 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     served_by_others,
 )
+from nodedevices_plugin.offering.changes import RECENT_SECONDS
+from nodedevices_plugin.offering.occupancy import with_all
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
@@ -46,8 +48,6 @@ from nodedevices_plugin.pipeline.world import (
     Known,
     World,
 )
-from nodedevices_plugin.resources.changes import RECENT_SECONDS
-from nodedevices_plugin.resources.occupancy import with_all
 from nodedevices_plugin.settings.effective import Effective, to_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.clients import follow

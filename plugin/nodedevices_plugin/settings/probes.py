@@ -1,8 +1,8 @@
 """Which probes the agent has: a built-in one by its name (`--probe nvml`), `--probe NAME=COMMAND`, `--probe
 NAME=unix:/PATH`, as often as wanted.
 
-`auto` stands for the built-in ones whose hardware the node has (nodedevices_probe.presence), which change as hardware
-and drivers come; it may be combined with others.
+`auto` stands for the built-in ones whose hardware the node has (nodedevices_probe.node.presence), which change as
+hardware and drivers come; it may be combined with others.
 
 Parts of an installation that know nothing of each other (components of a kustomization) each add theirs, and none
 replaces another's (`together`): `--add-probe`, any variable NODEDEVICES_ADD_PROBE_<part>, and a file that describes
@@ -24,7 +24,7 @@ from nodedevices_api.bounds import MAX_PROBE_NAME, MAX_PROBES, PROBE_NAME_PATTER
 from nodedevices_common import unix_socket
 from nodedevices_common.options import Value
 from nodedevices_common.text import show
-from nodedevices_probe.check import CheckError
+from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.registry import KINDS
 
 FLAG, KEY, POLICY = "--probe", "flags.probe", "discovery.probes"

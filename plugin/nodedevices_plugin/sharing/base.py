@@ -6,7 +6,7 @@ a change to it or from it must wait. The agent does the rest, the same for all m
 the kubelet, reports.
 
 A mode without a helper needs nothing but the kubelet, and a change of it waits for nobody: devices that pods hold in
-another shape are withheld until these end (resources.occupancy). A mode with one has a program on the node for each
+another shape are withheld until these end (offering.occupancy). A mode with one has a program on the node for each
 resource that it shares. Its shares are offered while that answers and withheld while it does not, and the end of the
 program is the end of its clients' work: a change to or from the mode, or of what a helper serves, waits for the pods
 that hold the resource.

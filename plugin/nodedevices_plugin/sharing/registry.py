@@ -9,7 +9,7 @@ from nodedevices_api.sections import STRATEGIES, known_strategies
 from nodedevices_plugin.model import OfferedResource, PlanError
 from nodedevices_plugin.sharing import by_nature, none
 from nodedevices_plugin.sharing.base import HelperKind, SharingMode
-from nodedevices_plugin.sharing.memory import Memory
+from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.none import NoSharing
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from nodedevices_probe.protocol import Driver, DriverState
 
 from nodedevices_plugin.model import HoldersState, Inventory, OfferedResource, SchedulableId, served_by_others
-from nodedevices_plugin.resources.ids import memory_held, share_of
+from nodedevices_plugin.model.ids import memory_held, share_of
 from nodedevices_plugin.status.facts import Facts, offered
 
 MAX_RESOURCES = 32

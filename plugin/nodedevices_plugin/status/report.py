@@ -42,10 +42,10 @@ from nodedevices_plugin.model import (
     served_by_others,
 )
 from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.ids import is_core, physical_id
+from nodedevices_plugin.offering.nearness import nearest
+from nodedevices_plugin.offering.units import excluded_by
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.resources.ids import is_core, physical_id
-from nodedevices_plugin.resources.nearness import nearest
-from nodedevices_plugin.resources.units import excluded_by
 from nodedevices_plugin.sharing.clients import client_verdict
 from nodedevices_plugin.sharing.clients import key as key_of
 from nodedevices_plugin.status.conditions import SILENT_MESSAGE, badness, conditions

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from nodedevices_common.metrics import Sample, counter, gauge
 
 from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, served_by_others
+from nodedevices_plugin.model.ids import memory_held, physical_id
 from nodedevices_plugin.model.probe_counters import ProbeCounters
-from nodedevices_plugin.resources.ids import memory_held, physical_id
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.counts import allocated, loaded_drivers, missing_parts, reported_healthy, share_counts
 from nodedevices_plugin.status.facts import Facts, offered

@@ -9,7 +9,7 @@ from nodedevices_api import nodedevices as api
 from nodedevices_common.quantity import from_bytes
 
 from nodedevices_plugin.model import OfferedResource
-from nodedevices_plugin.resources.ids import memory_held
+from nodedevices_plugin.model.ids import memory_held
 from nodedevices_plugin.status.counts import ShareCounts
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from nodedevices_probe.roots import Roots
+from nodedevices_probe.node.roots import Roots
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
 MAX_LINKS = 64  # of one node

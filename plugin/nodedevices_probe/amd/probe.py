@@ -15,13 +15,14 @@ from pathlib import Path
 
 from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
 
-from nodedevices_probe import pcie
 from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY, KFD_NODE, PROFILE, VENDOR
 from nodedevices_probe.amd.exporter import Exporter
 from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_nodes, partition_numbers
 from nodedevices_probe.amd.readings import read
-from nodedevices_probe.drm import Drm, drm
 from nodedevices_probe.loop import Facts
+from nodedevices_probe.node import pcie
+from nodedevices_probe.node.drm import Drm, drm
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import (
     Attribute,
     DeviceFact,
@@ -31,7 +32,6 @@ from nodedevices_probe.protocol import (
     Readings,
 )
 from nodedevices_probe.source import Found, SysfsSource
-from nodedevices_probe.sysfs import System
 
 PCI_VENDOR = "0x1002"
 MODULE = "amdgpu"

@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodedevices_probe import drm
+from nodedevices_probe.node import drm
+from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, Readings, within
-from nodedevices_probe.roots import Roots
 
 MAX_BAD_PAGES_BYTES = 1 << 16
 _ERRORS = re.compile(r"^ue: ([0-9]{1,18})$", re.MULTILINE)  # ras/*_err_count: uncorrectable

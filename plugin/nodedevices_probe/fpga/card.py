@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from nodedevices_probe.drm import drm, hwmon, missing, sensors
 from nodedevices_probe.fpga.attributes import FIREWALL, NO_SHELL
 from nodedevices_probe.fpga.functions import Functions, instance
+from nodedevices_probe.node.drm import drm, hwmon, missing, sensors
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import PCI_DEVICES
 from nodedevices_probe.protocol import MAX_INTEGER, Readings, text, within
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import PCI_DEVICES
 
 NO_DRIVER = "no driver has its user function (XRT's xocl)"
 NO_USER = "its user function is not on the bus: the card is being reset or programmed"

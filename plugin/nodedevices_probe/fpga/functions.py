@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import PCI_DEVICE, PCI_DEVICES
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES
 
 MAKERS = {"0x10ee": "Xilinx", "0x13fe": "Advantech", "0x1d0f": "AWS", "0x3475": "Arista"}
 XILINX = "0x10ee"

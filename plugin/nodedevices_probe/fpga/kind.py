@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodedevices_probe.kind import Kind, add_driver_root
-from nodedevices_probe.presence import any_of, exists, on_pci
+from nodedevices_probe.node.presence import any_of, exists, on_pci
 
 _CLASSES, _DRIVERS = ("0x1200",), ("xocl", "xclmgmt")
 

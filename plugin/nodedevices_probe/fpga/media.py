@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from nodedevices_api.bounds import MAX_INDEX
 
-from nodedevices_probe.drm import missing
+from nodedevices_probe.node.drm import missing
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import PCI_DEVICES, normal_bus_id
 from nodedevices_probe.protocol import Readings, text
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import PCI_DEVICES, normal_bus_id
 
 MISC = "sys/class/misc"
 MODULE = "ama_transcoder"

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from nodedevices_probe import pcie
-from nodedevices_probe.bounded import BoundedReads
+from nodedevices_probe.files.bounded import BoundedReads
 from nodedevices_probe.fpga import card, media
 from nodedevices_probe.fpga.attributes import (
     DEVICE_ID,
@@ -39,6 +38,9 @@ from nodedevices_probe.fpga.card import Fpga
 from nodedevices_probe.fpga.functions import MAKERS, U30_IDS, OnBus, on_bus, slot
 from nodedevices_probe.fpga.media import Media
 from nodedevices_probe.loop import Facts
+from nodedevices_probe.node import pcie
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     Attribute,
@@ -48,9 +50,7 @@ from nodedevices_probe.protocol import (
     Readings,
     text,
 )
-from nodedevices_probe.roots import Roots
 from nodedevices_probe.source import Found, SysfsSource, numbered
-from nodedevices_probe.sysfs import System
 
 MODULES = ("xocl", "xclmgmt", media.MODULE)
 MAX_PROBLEMS = 16

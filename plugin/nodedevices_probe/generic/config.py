@@ -16,11 +16,11 @@ from typing import Any
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.errors import InputError
 
-from nodedevices_probe import document
-from nodedevices_probe.check import Anything, CheckError, Flag, Integer, ListOf, Object, OneOf, Rule, Text, wrong
+from nodedevices_probe.files import document
+from nodedevices_probe.files.check import Anything, CheckError, Flag, Integer, ListOf, Object, OneOf, Rule, Text, wrong
+from nodedevices_probe.files.resource_rules import DOMAIN, NAME, Env
+from nodedevices_probe.files.templates import Template
 from nodedevices_probe.generic import glob
-from nodedevices_probe.resource_rules import DOMAIN, NAME, Env
-from nodedevices_probe.templates import Template
 
 MAX_COUNT = 1000  # pods on one device; a kubelet runs some hundred
 MAX_PARTS = 16  # of a group; as many device nodes as a device has

@@ -21,12 +21,14 @@ from pathlib import Path
 
 from nodedevices_api.bounds import MAX_DEVICE_ID, MAX_DEVICE_NAME, MAX_DEVICES
 
-from nodedevices_probe.drm import NODE_MISSING
 from nodedevices_probe.generic import attributes, usb
 from nodedevices_probe.generic.config import Entry, GenericConfig, Group, PathPart, UsbPart, needed, shape
 from nodedevices_probe.generic.glob import is_pattern, match_text, matches
 from nodedevices_probe.generic.sets import Match, Set, sets
-from nodedevices_probe.pcie import Place
+from nodedevices_probe.node.drm import NODE_MISSING
+from nodedevices_probe.node.pcie import Place
+from nodedevices_probe.node.roots import MAX_ENTRIES, Roots
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import (
     DEVICE_NODE,
     MAX_DEVICE_NODE,
@@ -39,8 +41,6 @@ from nodedevices_probe.protocol import (
     is_device_id,
     text,
 )
-from nodedevices_probe.roots import MAX_ENTRIES, Roots
-from nodedevices_probe.sysfs import System
 
 MAX_NODES = 16  # of a device, in a line
 MAX_PROBLEMS = 16

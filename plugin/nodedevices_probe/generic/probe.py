@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodedevices_probe.events import EventLog
+from nodedevices_probe.files.watched_file import WatchedFile
 from nodedevices_probe.generic.config import GenericConfig, parse
 from nodedevices_probe.generic.discovery import devices
 from nodedevices_probe.loop import NO_DRIVER, Facts
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Driver, DriverState
-from nodedevices_probe.sysfs import System
-from nodedevices_probe.watched_file import WatchedFile
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import text
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import System
 
 DEVICES = "sys/bus/usb/devices"
 USB = "usb"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from nodedevices_probe.kind import Kind, add_driver_root
-from nodedevices_probe.presence import on_pci
-from nodedevices_probe.sysfs import COMPUTE_CLASSES
+from nodedevices_probe.node.presence import on_pci
+from nodedevices_probe.node.sysfs import COMPUTE_CLASSES
 
 
 def _add_arguments(parser: ArgumentParser) -> None:

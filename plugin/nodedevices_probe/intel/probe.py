@@ -11,11 +11,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodedevices_probe import pcie
-from nodedevices_probe.check import CheckError
-from nodedevices_probe.drm import drm, hwmon, missing, sensors
+from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDOR
 from nodedevices_probe.loop import Facts
+from nodedevices_probe.node import pcie
+from nodedevices_probe.node.drm import drm, hwmon, missing, sensors
+from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, System
 from nodedevices_probe.protocol import (
     MAX_SMALL,
     Attribute,
@@ -25,7 +26,6 @@ from nodedevices_probe.protocol import (
     within,
 )
 from nodedevices_probe.source import Found, SysfsSource
-from nodedevices_probe.sysfs import PCI_DEVICE, PCI_DEVICES, System
 
 PCI_VENDOR = "0x8086"
 MODULES = tuple(reversed(DRIVERS))  # where both are loaded, the newer one is the driver

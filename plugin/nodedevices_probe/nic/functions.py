@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from nodedevices_probe.nic.models import SOLARFLARE
 from nodedevices_probe.nic.owners import SUB_FUNCTION, Owner, auxiliary_type, owner
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, text, within
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import PCI_DEVICE, PCI_DEVICES
 
 NETWORK_CLASS = "0x02"
 AUXILIARY = "sys/bus/auxiliary/devices"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
 from nodedevices_probe.nic.owners import Owner, owner
+from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import MAX_SMALL, text, within
-from nodedevices_probe.roots import Roots
 
 NET = "sys/class/net"
 _IFF_UP = 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-from nodedevices_probe.check import CheckError
+from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.kind import Given, Kind, add_driver_root
 from nodedevices_probe.nic.attributes import RDMA_NODES, RDMA_REQUIRED
-from nodedevices_probe.presence import Hardware, any_of, has_entries
-from nodedevices_probe.sysfs import PCI_DEVICES
+from nodedevices_probe.node.presence import Hardware, any_of, has_entries
+from nodedevices_probe.node.sysfs import PCI_DEVICES
 
 FLAG = "rdma-required"
 

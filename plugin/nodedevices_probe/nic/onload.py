@@ -10,7 +10,7 @@ import re
 
 from nodedevices_probe.nic.attributes import ONLOAD_MISSING, ONLOAD_NODES
 from nodedevices_probe.nic.models import SOLARFLARE
-from nodedevices_probe.roots import Roots
+from nodedevices_probe.node.roots import Roots
 
 DRIVER = "sfc"
 MAX_BYTES = 1 << 16  # of /proc/devices

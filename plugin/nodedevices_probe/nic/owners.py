@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import PCI_DEVICE
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import PCI_DEVICE
 
 # <driver>.<type>.<number> of the auxiliary bus. A sub-function is a device of its own; other types (mlx5_core.rdma.0,
 # ice.roce.0) are parts of their device.

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from nodedevices_api.bounds import MAX_DEVICES
 
-from nodedevices_probe import drm, pcie
 from nodedevices_probe.loop import Facts
 from nodedevices_probe.nic import attributes as names
 from nodedevices_probe.nic import onload
@@ -27,6 +26,9 @@ from nodedevices_probe.nic.models import LINUX, maker, model
 from nodedevices_probe.nic.owners import Owner, owner
 from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices, sensors
 from nodedevices_probe.nic.routes import default_interfaces
+from nodedevices_probe.node import drm, pcie
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import PCI_DEVICES, System
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_SMALL,
@@ -40,9 +42,7 @@ from nodedevices_probe.protocol import (
     text,
     within,
 )
-from nodedevices_probe.roots import Roots
 from nodedevices_probe.source import Found, SysfsSource, numbered
-from nodedevices_probe.sysfs import PCI_DEVICES, System
 
 EXCLUSIVE = (
     "RDMA devices are seen in one network namespace alone: a pod sees those that its CNI plugin moves into its network."

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 
-from nodedevices_probe import drm
-from nodedevices_probe.bounded import BoundedReads
+from nodedevices_probe.files.bounded import BoundedReads
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
 from nodedevices_probe.nic.interfaces import NET
 from nodedevices_probe.nic.owners import Owner, owner
+from nodedevices_probe.node import drm
+from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import MAX_SMALL, within
-from nodedevices_probe.roots import Roots
 
 INFINIBAND_CLASS = "sys/class/infiniband"
 NETNS_MODE = "sys/module/ib_core/parameters/netns_mode"  # Y: all namespaces share all RDMA devices

@@ -7,7 +7,7 @@ no default route: any router may announce one on a network that is not the node'
 from __future__ import annotations
 
 from nodedevices_probe.nic.interfaces import NET
-from nodedevices_probe.roots import Roots
+from nodedevices_probe.node.roots import Roots
 
 MAX_ROUTES_BYTES = 1 << 20
 MAX_INTERFACES = 64

@@ -16,6 +16,7 @@ import pynvml
 from nodedevices_api.bounds import MAX_MINOR
 from nodedevices_common.quantity import from_bytes
 
+from nodedevices_probe.node.sysfs import System, normal_bus_id
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.protocol import (
@@ -28,7 +29,6 @@ from nodedevices_probe.protocol import (
     text,
     within,
 )
-from nodedevices_probe.sysfs import System, normal_bus_id
 
 MAX_NVLINKS = 64
 TEMPERATURES = (-273, 300)  # degrees Celsius that a card can mean

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 from nodedevices_probe.kind import Kind, add_telemetry
-from nodedevices_probe.presence import any_of, exists, on_pci
-from nodedevices_probe.sysfs import ACCELERATOR_CLASSES
+from nodedevices_probe.node.presence import any_of, exists, on_pci
+from nodedevices_probe.node.sysfs import ACCELERATOR_CLASSES
 
 
 def _add_arguments(parser: ArgumentParser) -> None:

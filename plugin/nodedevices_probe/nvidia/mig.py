@@ -15,6 +15,7 @@ import pynvml
 from nodedevices_api.bounds import MAX_PARTITIONS
 from nodedevices_common.quantity import MEBIBYTE
 
+from nodedevices_probe.node.sysfs import System, mig_device_nodes
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.nvidia.facts import memory_capacity
@@ -24,7 +25,6 @@ from nodedevices_probe.protocol import (
     is_device_id,
     within,
 )
-from nodedevices_probe.sysfs import System, mig_device_nodes
 
 # nvmlGpuInstanceGetInfo names a profile by a number of the card's; which of nvml.h's profiles that is says what it has
 # besides slices and memory. The names are go-nvlib's (pkg/nvlib/device/mig_profile.go).

@@ -21,6 +21,7 @@ from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import Facts
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import DriverGoneError, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
@@ -50,7 +51,6 @@ from nodedevices_probe.protocol import (
     nearest,
     text,
 )
-from nodedevices_probe.sysfs import System
 
 PCI_VENDOR = "0x10de"
 DRIVER_NAME = "nvidia"

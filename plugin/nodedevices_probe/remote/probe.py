@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from nodedevices_api.bounds import MAX_DEVICE_NAME
 
 from nodedevices_probe.events import EventLog
+from nodedevices_probe.files.watched_file import WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, Facts
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
@@ -30,7 +31,6 @@ from nodedevices_probe.protocol import (
 from nodedevices_probe.remote.attributes import CONTROLLER, POOL, TYPE, UNCHECKED, UNREACHABLE, VENDOR
 from nodedevices_probe.remote.checks import Checker
 from nodedevices_probe.remote.config import Check, Pool, RemoteConfig, parse
-from nodedevices_probe.watched_file import WatchedFile
 
 FIRST_SECONDS = 10.0  # the agent waits 15 s for a probe's first line
 

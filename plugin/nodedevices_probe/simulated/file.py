@@ -12,11 +12,12 @@ from typing import Any
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common.quantity import MEBIBYTE, from_bytes
 
-from nodedevices_probe import document
-from nodedevices_probe.check import CheckError, wrong
 from nodedevices_probe.events import EventKey
+from nodedevices_probe.files import document
+from nodedevices_probe.files.check import CheckError, wrong
 from nodedevices_probe.loop import Facts
 from nodedevices_probe.nic import attributes as nic
+from nodedevices_probe.node.sysfs import normal_bus_id, parse_mig_minors
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import (
     MAX_OWN,
@@ -36,7 +37,6 @@ from nodedevices_probe.simulated.boards.board import Board, Seat, attribute, fun
 from nodedevices_probe.simulated.boards.nvidia import NvidiaBoard
 from nodedevices_probe.simulated.profiles import MODELS, Planned, parse_profile
 from nodedevices_probe.simulated.rules import READINGS, RULES, TEXTS
-from nodedevices_probe.sysfs import normal_bus_id, parse_mig_minors
 
 MAX_LINKS = 64
 NO_MODEL = nvidia_boards.PLAIN

@@ -13,11 +13,11 @@ from typing import Any
 
 from nodedevices_common.quantity import from_bytes
 
-from nodedevices_probe.check import CheckError, shown
+from nodedevices_probe.files.check import CheckError, shown
+from nodedevices_probe.node.sysfs import mig_device_nodes
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import Partition
 from nodedevices_probe.simulated.boards.board import identity
-from nodedevices_probe.sysfs import mig_device_nodes
 
 PROFILE = re.compile(r"(?:(?P<c>[1-7])c\.)?(?P<g>[1-7])g\.(?P<gb>[0-9]{1,3})gb(?:[+-][a-z0-9.]{1,12}){0,3}")
 COMPUTE_SLICES = 7

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from nodedevices_probe.check import CheckError
 from nodedevices_probe.events import EventLog
+from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files.watched_file import FILE_MISSING, WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, Facts
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse_file
-from nodedevices_probe.watched_file import FILE_MISSING, WatchedFile
 
 FILE_POLL_SECONDS = 0.1
 MAX_REMEMBERED_EVENTS = 4096

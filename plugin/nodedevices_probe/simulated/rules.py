@@ -21,7 +21,7 @@ from nodedevices_api.bounds import (
     WORD_PATTERN,
 )
 
-from nodedevices_probe.check import Flag, Integer, ListOf, Object, OneOf, OrNull, Rule, Text, wrong
+from nodedevices_probe.files.check import Flag, Integer, ListOf, Object, OneOf, OrNull, Rule, Text, wrong
 from nodedevices_probe.protocol import (
     DEVICE_ID,
     DEVICE_NODE,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from conformance.amd_device_plugin.cases import CASES, MI308X_GPUS, Case
 from conformance.amd_device_plugin.machines import MI210, MI300X, MI308X, build, gpus
-from nodedevices_plugin.resources import topology
-from nodedevices_plugin.resources.preferred import prefer
+from nodedevices_plugin.granting import topology
+from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_probe.amd.probe import AmdSource
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
-from nodedevices_probe.sysfs import System
 from support.facts import inventory_of
 from support.stepped_node import Node, nodes
 

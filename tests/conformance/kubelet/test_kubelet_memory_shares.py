@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from cluster.rig.problem import RigError
 from nodedevices_api.sections import SharedResource, Sharing
+from nodedevices_plugin.granting.grants import grant
+from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.topology import build
 from nodedevices_plugin.model import Holder, OfferedResource
+from nodedevices_plugin.model.ids import memory_held
+from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
-from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.ids import memory_held
-from nodedevices_plugin.resources.plan import PlanSettings
-from nodedevices_plugin.resources.preferred import prefer
-from nodedevices_plugin.resources.topology import build
 from support.bookings import Sample, doubled, physical
 from support.device_manager import Container, DeviceManager, Held, Listed, Refused, program
 from support.facts import GIB, START, gpu, healthy, inventory_of, old

@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from nodedevices_plugin.granting.containers import edits
+from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import ContainerEdits, HoldersState, Holdings
 from nodedevices_plugin.pipeline.assess import Assessment, assess
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import decide
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
-from nodedevices_plugin.resources.containers import edits
-from nodedevices_plugin.resources.granting import grant
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, ToolkitDevice

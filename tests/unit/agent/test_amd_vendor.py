@@ -13,9 +13,9 @@ from nodedevices_api import conditions
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.vendors.amd.vendor import Amd
 from nodedevices_probe.amd.probe import AmdSource
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.simulated.file import from_profile
-from nodedevices_probe.sysfs import System
 from support.facts import START, gpu, gpu_id, old
 from support.stepped_node import Node, nodes
 from support.trees import amd_bus_id, mi300x

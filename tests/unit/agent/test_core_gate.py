@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 from nodedevices_api.sections import Injection
 from nodedevices_common.pod_requests import Demand
+from nodedevices_plugin.cores.book import CoreBook
+from nodedevices_plugin.cores.ledger import Recorded
+from nodedevices_plugin.granting.answers import Answers
+from nodedevices_plugin.granting.containers import node_containers
 from nodedevices_plugin.host.allocation_files import KEPT_SECONDS, AllocationFiles, AllocationFilesError, recorded
 from nodedevices_plugin.host.core_gate import CoreGate
 from nodedevices_plugin.model import (
@@ -25,12 +29,8 @@ from nodedevices_plugin.model import (
     Plan,
     PodContainer,
 )
-from nodedevices_plugin.resources.answers import Answers
-from nodedevices_plugin.resources.containers import node_containers
-from nodedevices_plugin.resources.core_book import CoreBook
-from nodedevices_plugin.resources.cores import Recorded
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.sharing.core_limits import key
+from nodedevices_plugin.sharing.memory.core_limits import key
 from support.cores import MEMORY, offered
 from support.facts import GIB, START, gpu, gpu_id, inventory_of
 

@@ -20,6 +20,9 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from nodedevices_plugin.granting.grants import grant
+from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.topology import build
 from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import Entry
@@ -33,13 +36,10 @@ from nodedevices_plugin.kubelet.podresources import (
     with_checkpoint,
 )
 from nodedevices_plugin.model import AllocationError, HoldersState, Holdings, Inventory, Offer, Plan, RecentAllocate
+from nodedevices_plugin.model.ids import is_core
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
-from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.ids import is_core
-from nodedevices_plugin.resources.preferred import prefer
-from nodedevices_plugin.resources.topology import build
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse

@@ -10,8 +10,8 @@ from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFileReader
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.vendors.files import DeviceFile, DeviceFileOutcome
-from nodedevices_probe.check import CheckError
-from nodedevices_probe.document import load
+from nodedevices_probe.files.check import CheckError
+from nodedevices_probe.files.document import load
 
 HUGE = "0x" + "F" * 4000  # no message can show it: Python turns no int of that length into text
 WORDS = [

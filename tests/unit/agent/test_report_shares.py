@@ -283,7 +283,7 @@ def test_whatever_is_held_in_whatever_unit_the_parts_add_up_to_the_memory_of_the
     more = data.draw(st.integers(0, left // units[earlier]))
     before = {f"GPU-0::{earlier}.{1000 + n}" for n in range(more)}
     memory = MemoryShares(unit_bytes=units[unit], devices={"GPU-0": (total, "0")})
-    if before:  # then nothing of the device is offered (resources.occupancy)
+    if before:  # then nothing of the device is offered (offering.occupancy)
         ids = tuple(replace(each, blocked=UNFIT) for each in ids)
     offered = OfferedResource(name=MEMORY, ids=ids, sharing="memory", unit=unit, memory=memory)
     [said] = count((offered,), {MEMORY: of_now, "an.earlier/name": before})

@@ -20,8 +20,8 @@ from nodedevices_plugin.vendors.xilinx.flags import NAMES_FILE
 from nodedevices_plugin.vendors.xilinx.names import Aliases
 from nodedevices_plugin.vendors.xilinx.names import parse as parse_names
 from nodedevices_probe.fpga.probe import FpgaSource
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Attribute, DeviceFact
-from nodedevices_probe.sysfs import System
 from support.facts import START
 from support.fpga_trees import (
     U30_SHELL,

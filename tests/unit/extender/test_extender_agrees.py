@@ -17,11 +17,11 @@ from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_common.pod_requests import INIT
 from nodedevices_operator.extender.cache import Cache
 from nodedevices_operator.extender.requests import requests_of
+from nodedevices_plugin.granting.grants import grant
+from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.topology import build
 from nodedevices_plugin.model import AllocationError, OfferedResource
-from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.plan import PlanSettings
-from nodedevices_plugin.resources.preferred import prefer
-from nodedevices_plugin.resources.topology import build
+from nodedevices_plugin.offering.shape import PlanSettings
 from support import nodeshares
 from support.facts import GIB, gpu, healthy, inventory_of
 from support.nodeshares import MEMORY, container, holder, node_devices, pod

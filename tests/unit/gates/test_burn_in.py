@@ -11,9 +11,9 @@ import pytest
 from nodedevices_api.withheld import MEANINGS
 from nodedevices_plugin.gates import GateFacts, apply
 from nodedevices_plugin.gates.registry import GATES
+from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import AllocationError, Plan, Registration, RegistrationState
-from nodedevices_plugin.resources.granting import grant
-from nodedevices_plugin.resources.plan import PlanSettings, make_shape
+from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Attribute

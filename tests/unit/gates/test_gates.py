@@ -25,7 +25,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
-from nodedevices_plugin.resources.occupancy import Held
+from nodedevices_plugin.offering.occupancy import Held
 from nodedevices_plugin.sharing import mps
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.plans import gated

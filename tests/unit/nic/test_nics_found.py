@@ -14,8 +14,8 @@ from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.nic.probe import NicSource
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
-from nodedevices_probe.sysfs import System
 from support.facts import START
 from support.nic_trees import Nics, connectx_7_pair, e810, soft_roce, solarflare, sriov
 from support.stepped_node import Node

@@ -16,8 +16,8 @@ from nodedevices_plugin.vendors.amd.faults import read
 from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY
 from nodedevices_probe.amd.exporter import METHOD, SOCKET, Exporter
 from nodedevices_probe.amd.probe import AmdSource
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import System
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import System
 from support.trees import amd_bus_id, mi300x
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from nodedevices_probe.bounded import BoundedReads
+from nodedevices_probe.files.bounded import BoundedReads
 
 
 def until(reads: BoundedReads[str], key: str, wanted: str) -> None:

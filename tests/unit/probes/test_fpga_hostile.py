@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.loop import Facts, LineLoop
-from nodedevices_probe.roots import MAX_ENTRIES
-from nodedevices_probe.sysfs import System
+from nodedevices_probe.node.roots import MAX_ENTRIES
+from nodedevices_probe.node.sysfs import System
 from support.fpga_trees import alveo, fpga_bus_id, fpga_slot, ma35, u30
 
 ODD = ("", "-1", "N/A", "9" * 40, "0x", "1_000", "a" * 10_000, "\x00\x1b[31m", "é\u202e", "a/b\n../..", "= = =")

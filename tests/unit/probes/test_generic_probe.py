@@ -11,19 +11,18 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_plugin.model import AllocationError, DeviceNode, Holder, Mount
-from nodedevices_plugin.resources import ids
+from nodedevices_plugin.model import AllocationError, DeviceNode, Holder, Mount, ids
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_probe.files.watched_file import WatchedFile
 from nodedevices_probe.generic.attributes import OPTION
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
 from nodedevices_probe.loop import Facts, LineLoop
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.sysfs import System
-from nodedevices_probe.watched_file import WatchedFile
 from support.facts import START
 from support.stepped_node import Node, nodes
 from support.trees import Tree, char_device, usb

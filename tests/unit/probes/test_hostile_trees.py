@@ -17,8 +17,8 @@ from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.intel.probe import IntelSource
 from nodedevices_probe.loop import Facts, LineLoop, Source
 from nodedevices_probe.nic.probe import NicSource
-from nodedevices_probe.roots import MAX_BYTES, MAX_ENTRIES, Roots
-from nodedevices_probe.sysfs import System
+from nodedevices_probe.node.roots import MAX_BYTES, MAX_ENTRIES, Roots
+from nodedevices_probe.node.sysfs import System
 from support.changing_roots import SystemOf, VanishingRoots
 from support.nic_trees import Nics, connectx_7_pair, e810, soft_roce, sriov
 from support.trees import Tree, amd_bus_id, flex, intel_bus_id, mi300x

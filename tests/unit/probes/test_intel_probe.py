@@ -11,8 +11,8 @@ import pytest
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.intel.probe import IntelSource
 from nodedevices_probe.loop import Facts
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DriverState, PciePath
-from nodedevices_probe.sysfs import System
 from support.stepped_node import Node, nodes
 from support.trees import FLEX_170, FLEX_MIB, MAX_1550, flex, intel_bus_id
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nodedevices_probe.nic.onload import missing
 from nodedevices_probe.nic.probe import NicSource
-from nodedevices_probe.roots import Roots
-from nodedevices_probe.sysfs import System
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.sysfs import System
 from support.nic_trees import connectx_7_pair, solarflare
 
 CARD, OTHER = "0000:65:00.0", "0000:65:00.1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from nodedevices_probe.node.rooted import inside
 from nodedevices_probe.nvidia.library import FOLDERS, NAME, find
-from nodedevices_probe.rooted import inside
 
 
 def touch(root: Path, path: str) -> Path:

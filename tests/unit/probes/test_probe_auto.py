@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
-from nodedevices_probe.presence import Hardware
+from nodedevices_probe.node.presence import Hardware
+from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS
-from nodedevices_probe.roots import Roots
 from support.trees import Tree, mi300x
 
 AUTO = (sys.executable, "-m", "nodedevices_probe.main", "auto")

@@ -12,10 +12,10 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import OPTIONS
 from nodedevices_probe.main import main
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DriverState, Problem
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.source import Found, SysfsSource
-from nodedevices_probe.sysfs import System
 from support import leds
 from support.trees import Tree
 

@@ -20,13 +20,13 @@ from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.remote.vendor import Remote
+from nodedevices_probe.files.watched_file import WatchedFile
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.remote.attributes import OPTION
 from nodedevices_probe.remote.checks import Checker, attempt
 from nodedevices_probe.remote.config import Check, RemoteConfig, parse
 from nodedevices_probe.remote.probe import FIRST_SECONDS, RemoteSource
-from nodedevices_probe.watched_file import WatchedFile
 from pydantic import TypeAdapter
 from support.facts import START
 from support.stepped_node import Node

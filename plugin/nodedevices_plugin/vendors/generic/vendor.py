@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from nodedevices_common.options import Option
+from nodedevices_probe.files.templates import rendered, rendered_path
 from nodedevices_probe.generic import attributes
 from nodedevices_probe.generic.config import Entry, GenericConfig, Group, PathPart, find, parse
 from nodedevices_probe.generic.glob import is_pattern, match_text
 from nodedevices_probe.protocol import DeviceFact, Readings
-from nodedevices_probe.templates import rendered, rendered_path
 
 from nodedevices_plugin.model import (
     AllocationError,

@@ -1,7 +1,7 @@
 """What the configuration files of the plugins say together of the NICs of a node.
 
 A NIC is in one resource: the SR-IOV plugin's file comes first, because what it names belongs to one container, and must
-not be shared by another file's. A rule of `resources.devices` comes before all (resources.matching).
+not be shared by another file's. A rule of `resources.devices` comes before all (offering.naming).
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nodedevices_common.options import Option
+from nodedevices_probe.files.templates import rendered
 from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.remote import attributes
 from nodedevices_probe.remote.config import Pool, RemoteConfig, parse
-from nodedevices_probe.templates import rendered
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares

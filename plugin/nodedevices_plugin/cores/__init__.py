@@ -1,0 +1,1 @@
+"""Computing power: its ids, and what is booked of each device."""

@@ -1,0 +1,284 @@
+"""The bookings of computing power on this node, resource by resource: the only place that remembers them.
+
+Nothing here waits or does I/O. The kubelet's questions change what is booked, PodResources and the node's pods say
+whose it is. Where computing power is not shared, nothing is booked and nothing costs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from nodedevices_common.pod_requests import ALL, WHOLE, Demand
+from nodedevices_common.quantity import MEBIBYTE
+
+from nodedevices_plugin.cores import ledger as cores
+from nodedevices_plugin.cores.ledger import Booking, Claim, Ledger, Owner, Recorded, Room, Shares, Wanted
+from nodedevices_plugin.model import (
+    AllocationError,
+    CoresHeld,
+    HoldersState,
+    Holdings,
+    NodePod,
+    NodePods,
+    OfferedResource,
+)
+
+SHOWN_AFTER_SECONDS = 0.5  # from an Allocate's answer until PodResources has it: milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    """What one container has, as far as it is known: `owner` None: whose it is, `cores` None: how much of its computing
+    power."""
+
+    resource: str
+    device: str
+    ids: frozenset[str]
+    owner: Owner | None = None
+    demand: Demand | None = None
+    cores: int | None = None
+    memory_mib: int = 0
+    memory_total_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Whether a container may start. `wait`: more may be known in a moment; `refusal`: why it may not, "" where it may.
+    `allocated`: what to write down for it, None: what is written stays."""
+
+    refusal: str = ""
+    wait: bool = False
+    allocated: Allocated | None = None
+
+
+class CoreBook:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._shares: dict[str, Shares] = {}
+        self._made_of: dict[str, OfferedResource] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        self._since: dict[str, float] = {}
+        self._claims: dict[str, tuple[Claim, ...]] = {}
+        self._holdings = Holdings(state=HoldersState.UNAVAILABLE)
+        self._pods: NodePods = NodePods()
+        self._by_name: Mapping[tuple[str, str], NodePod] = {}
+        self._recorded: Mapping[frozenset[str], Recorded] = {}
+
+    # --- what is the case ---------------------------------------------------------------------------------------------
+    def use(self, resources: Iterable[OfferedResource]) -> None:
+        """From now on these are offered."""
+        of = {each.name: each for each in resources if each.cores}
+        for name, resource in of.items():
+            before = self._made_of.get(name)
+            if before is not resource and before != resource:
+                self._shares[name] = Shares.of(resource)
+            if name not in self._ledgers:
+                self._ledgers[name], self._since[name] = Ledger(), self._clock()
+                self._claims[name] = cores.claims(self._pods.pods or (), name)
+        for gone in self._ledgers.keys() - of.keys():
+            del self._ledgers[gone], self._shares[gone], self._since[gone], self._claims[gone]
+        self._made_of = of
+        self._resolve()
+
+    def remember(self, recorded: Mapping[frozenset[str], Recorded]) -> None:
+        """What an earlier run of this agent wrote down."""
+        self._recorded = recorded
+        self._resolve()
+
+    def observe(self, holdings: Holdings) -> None:
+        if holdings != self._holdings:
+            self._holdings = holdings
+            self._resolve()
+
+    def observe_pods(self, pods: NodePods) -> None:
+        if pods.pods != self._pods.pods:
+            # Of two that had the same name one after the other, the one that has not finished.
+            order = sorted(pods.pods or (), key=lambda each: (not each.finished, each.seen))
+            self._by_name = {(each.namespace, each.name): each for each in order}
+            self._claims = {name: cores.claims(pods.pods or (), name) for name in self._ledgers}
+            self._pods = pods
+            self._resolve()
+
+    def _resolve(self) -> None:
+        for name, ledger in self._ledgers.items():
+            shares = self._shares[name]
+            found = cores.resolved(
+                ledger,
+                shares,
+                [each for each in self._holdings.holders if each.resource == name],
+                self._claims[name],
+                taken=self._holdings.taken,
+                pods=self._by_name,
+                recorded=self._recorded,
+            )
+            found = replace(found, bookings=self._current(name, found.bookings))
+            since = max(self._since[name] + SHOWN_AFTER_SECONDS, ledger.asked)
+            if self._holdings.state is HoldersState.SYNCED and self._holdings.taken > since:
+                found = replace(found, complete=True)
+            self._ledgers[name] = found
+
+    def _current(self, resource: str, bookings: tuple[Booking, ...]) -> tuple[Booking, ...]:
+        """Without those of ids that are no longer offered (another unit of memory) and that nobody holds any more: the
+        kubelet never calls these free. Their device is withheld until then (offering.occupancy)."""
+        offered, listed = self._shares[resource].device_of.keys(), self._listed(resource)
+        unnamed = (each.ids for each in self._holdings.possible or () if each.resource == resource)
+        listed |= {id_ for ids in unnamed for id_ in ids}
+        known = self._holdings.known
+        return tuple(
+            each
+            for each in bookings
+            if each.ids <= offered
+            or not known
+            or each.ids & listed
+            or self._holdings.taken - each.at < SHOWN_AFTER_SECONDS
+        )
+
+    def _listed(self, resource: str) -> frozenset[str]:
+        """Ids that PodResources shows held."""
+        return frozenset(id_ for each in self._holdings.holders if each.resource == resource for id_ in each.ids)
+
+    # --- the kubelet's questions --------------------------------------------------------------------------------------
+    def knows(self, resource: str, size: int, ids: Iterable[str] = ()) -> bool:
+        """Whether a pod that may request this is known. True where computing power is not shared."""
+        if resource not in self._ledgers:
+            return True
+        return cores.wanted(self._ledgers[resource], self._claims[resource], size, ids=frozenset(ids)).known
+
+    def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Room | None:
+        """What each device has left for a request; None: computing power is not shared. Raises AllocationError."""
+        if resource not in self._ledgers:
+            return None
+        shares, must = self._shares[resource], frozenset(must_include)
+        free, listed = frozenset(available) - must, self._listed(resource)
+        ledger = cores.freed(self._ledgers[resource], shares, free, listed, at=self._clock())
+        self._ledgers[resource] = ledger
+        wanted = self._wanted(resource, size, must)
+        return cores.room(ledger, shares, wanted, ids=must)
+
+    def grant(self, resource: str, ids: Sequence[str]) -> int | None:
+        """Books an Allocate. The percentage that the container has, where it is certain. Raises AllocationError."""
+        if resource not in self._ledgers:
+            return None
+        ledger, shares, own = self._ledgers[resource], self._shares[resource], frozenset(ids)
+        wanted = self._wanted(resource, len(own), own)
+        device = shares.device_of[ids[0]]
+        room = cores.room(ledger, shares, wanted, ids=own)
+        if not room.has(device):
+            raise AllocationError(
+                f"{resource}: {device} has not {room.needed_text}; it has {room.left_text(device)}. Delete the pod, so "
+                "that it is scheduled again."
+            )
+        self._ledgers[resource] = cores.granted(ledger, shares, wanted, own, at=self._clock())
+        return cores.exact(wanted, shares.totals[device])
+
+    def _wanted(self, resource: str, size: int, ids: frozenset[str]) -> Wanted:
+        wanted = cores.wanted(self._ledgers[resource], self._claims[resource], size, ids=ids)
+        cores.check_claims(resource, wanted)
+        return wanted
+
+    def start(self, resource: str, ids: Sequence[str]) -> Start:
+        """Of a container with these ids. What is booked for it is enough for it, or it does not start for the first
+        time. Later it has what it has, whatever is not known of others."""
+        own, shares = frozenset(ids), self._shares.get(resource)
+        overlapping = [each for each in self._bookings(resource) if each.ids & own]
+        booking = next((each for each in overlapping if each.ids == own), None)
+        if shares is None or (booking is None and not overlapping and self._started_before(own)):
+            # Computing power is no longer shared, or it starts again; a record alone may be of who had the ids before.
+            return Start(wait=shares is not None and self._pods.pods is None)
+        if booking is not None and not own <= shares.device_of.keys():
+            return Start()  # of an earlier unit of memory: what is written down for it stays
+        if booking is None and overlapping:  # an init container, with what a container of its pod took over
+            return Start(allocated=self._allocated(resource, overlapping[0].device, own))
+        if booking is None or booking.owner is None:
+            if booking is not None and booking.demand == ALL:
+                if booking.at == 0.0 and self._started_before(own):
+                    return Start(wait=True)  # what is written says more
+                if booking.at or not self._refusal(resource, shares, booking):  # nobody checked it in this run
+                    return Start(wait=True, allocated=self._allocated(resource, booking.device, own))
+            why = self._holdings.message or self._pods.problem or "the kubelet does not list them yet"
+            text = f"it is not known which pod these shares are for ({why}); the kubelet tries again"
+            return Start(wait=True, refusal=f"{resource}: {text}")
+        claim = next((each for each in self._claims[resource] if each.owner == booking.owner), None)
+        if claim is not None and claim.problem and not claim.started:
+            return Start(refusal=f"{resource}: {claim.problem}")
+        if not (claim is not None and claim.started) and (refusal := self._refusal(resource, shares, booking)):
+            return Start(refusal=refusal)
+        return Start(allocated=self._allocated(resource, booking.device, own, booking))
+
+    def _refusal(self, resource: str, shares: Shares, booking: Booking) -> str:
+        """Why a container cannot have what is booked for it; "": it can."""
+        room = cores.room(self._ledgers[resource], shares, Wanted(demand=booking.demand), ids=booking.ids)
+        if room.has(booking.device):
+            return ""
+        text = f"{booking.device} has not {room.needed_text}; it has {room.left_text(booking.device)}"
+        return f"{resource}: {text}. Delete the pod, so that it is scheduled again."
+
+    def _started_before(self, ids: frozenset[str]) -> bool:
+        """Whether the container that has these ids was started before this agent, as far as that is known."""
+        recorded = self._recorded.get(ids)
+        if recorded is None:
+            return False
+        if self._pods.pods is None:
+            holders = [each for each in self._holdings.holders if frozenset(each.ids) == ids]
+            named = {(each.namespace, each.pod, each.container) for each in holders}
+            return not named or (recorded.namespace, recorded.pod, recorded.container) in named
+        return any(each.uid == recorded.uid and not each.finished for each in self._pods.pods)
+
+    # --- what is shown ------------------------------------------------------------------------------------------------
+    def allocated(self) -> tuple[Allocated, ...]:
+        """Of every container that is known."""
+        return tuple(
+            self._allocated(name, each.device, each.ids, each)
+            for name in self._ledgers
+            for each in self._bookings(name)
+            if each.owner is not None
+        )
+
+    def held(self) -> CoresHeld:
+        """For the report: by pods that have not finished, and by Allocates that PodResources has not shown yet."""
+        listed = {(each.resource, frozenset(each.ids)): each for each in self._holdings.holders}
+        devices: dict[str, tuple[int, int]] = {}  # as Demand.of, and the device's shares
+        holders: dict[tuple[str, str, str, str], int] = {}
+        for name, shares in self._shares.items():
+            for each in self._bookings(name):
+                if not each.ids <= shares.device_of.keys():
+                    continue  # of an earlier unit of memory
+                holder = listed.get((name, each.ids))
+                if holder is None and each.at < self._holdings.taken:
+                    continue
+                if each.owner is not None and self._finished(each.owner):
+                    continue
+                total = shares.totals.get(each.device, 0)
+                devices[each.device] = (devices.get(each.device, (0, total))[0] + each.demand.of(total), total)
+                if holder is not None and each.owner is not None:
+                    key = (holder.namespace, holder.pod, holder.container, name)
+                    holders[key] = each.demand.percent_of(total)
+            for device, total in shares.totals.items():
+                devices.setdefault(device, (0, total))
+        shown = {device: min(WHOLE, -(-held // total)) for device, (held, total) in devices.items() if total}
+        return CoresHeld(devices=shown, holders=holders)
+
+    def _finished(self, owner: Owner) -> bool:
+        pod = self._by_name.get((owner.namespace, owner.pod))
+        return pod is not None and pod.uid == owner.uid and pod.finished
+
+    def _bookings(self, resource: str) -> tuple[Booking, ...]:
+        ledger = self._ledgers.get(resource)
+        return () if ledger is None else ledger.bookings
+
+    def _allocated(self, resource: str, device: str, ids: frozenset[str], booking: Booking | None = None) -> Allocated:
+        total = self._shares[resource].totals.get(device, 0)
+        memory = self._made_of[resource].memory
+        of_device = memory.devices.get(device, (0, ""))[0] if memory is not None else 0
+        return Allocated(
+            resource=resource,
+            device=device,
+            ids=ids,
+            owner=booking.owner if booking is not None else None,
+            demand=booking.demand if booking is not None else None,
+            cores=booking.demand.percent_of(total) if booking is not None else None,
+            memory_mib=len(ids) * memory.unit_bytes // MEBIBYTE if memory is not None else 0,
+            memory_total_mib=of_device // MEBIBYTE,
+        )

@@ -1,0 +1,118 @@
+"""Computing power as a resource of its own, as gpu-manager's tencent.com/vcuda-core: 100 for each GPU.
+
+A container that shares a GPU requests 1 to 99 beside an amount of memory. The amount's ids say which GPU it has, and
+the kubelet allocates the two resources in any order, so that these 100 for each shared GPU are ids of no device: they
+are counted, and a container gets nothing for them. They can neither agree nor disagree with the memory's.
+
+A multiple of 100 is whole GPUs: those of the resource that are not shared. Their ids are given all 100 or none, to one
+container (`GPU-...::core.3`). What the kubelet is answered it allocates, but where exactly as many ids are free as are
+requested it does not ask: so Allocate checks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId, ids
+
+PER_DEVICE = 100
+COUNTED = "shared"  # before the ids of no device
+
+Closest = Callable[[Sequence[SchedulableId], Sequence[SchedulableId], int], Sequence[SchedulableId]]
+
+
+def counted(devices: int) -> tuple[SchedulableId, ...]:
+    """The ids that go with shares of so many devices."""
+    return tuple(
+        SchedulableId(id=ids.compose(COUNTED, number, ids.CORE), device_id="") for number in range(devices * PER_DEVICE)
+    )
+
+
+def prefer(
+    resource: OfferedResource,
+    known: Sequence[SchedulableId],
+    must_include: frozenset[str],
+    size: int,
+    closest: Closest,
+) -> tuple[str, ...]:
+    """`size` of the known ids, `must_include` (what an init container of the pod had) among them: ids of no device, or
+    all ids of devices that nobody has, those that are connected best (`closest`: which to add to some, and how many).
+    Raises AllocationError."""
+    _check_size(resource, size)
+    must = [each for each in known if each.id in must_include]
+    if size < PER_DEVICE:
+        free = [each.id for each in known if not each.device_id]
+        if any(each.device_id for each in must):
+            raise AllocationError(_init_containers(resource))
+        if len(free) < size:
+            raise AllocationError(_none_to_share(resource, size, len(free)))
+        others = [each for each in free if each not in must_include]
+        chosen = {*must_include, *others[: size - len(must)]}
+        return tuple(each for each in free if each in chosen)
+    whole, wanted = _complete(resource, known), size // PER_DEVICE
+    anchors = dict.fromkeys(each.part_id for each in must)
+    if any(each not in whole for each in anchors) or len(anchors) > wanted:
+        raise AllocationError(_init_containers(resource))
+    if len(whole) < wanted:
+        raise AllocationError(_none_whole(resource, wanted, len(whole)))
+    first = [whole[each][0] for each in anchors]
+    others_first = [some[0] for part, some in whole.items() if part not in anchors]
+    parts = {each.part_id for each in (*first, *closest(first, others_first, wanted - len(first)))}
+    return tuple(each.id for each in known if each.device_id and each.part_id in parts)
+
+
+def check(resource: OfferedResource, granted: Sequence[SchedulableId]) -> None:
+    """Raises AllocationError unless these are ids of no device, fewer than 100, or all ids of some devices."""
+    _check_size(resource, len(granted))
+    free = [each for each in granted if not each.device_id]
+    if len(granted) < PER_DEVICE:
+        if len(free) < len(granted):
+            raise AllocationError(_none_to_share(resource, len(granted), len(free)))
+        return
+    whole = _complete(resource, granted)
+    if len(whole) * PER_DEVICE < len(granted):
+        raise AllocationError(_none_whole(resource, len(granted) // PER_DEVICE, len(whole)))
+
+
+def is_counted(granted: Sequence[SchedulableId]) -> bool:
+    """Whether these are ids of no device alone, for which a container gets nothing."""
+    return bool(granted) and not any(each.device_id for each in granted)
+
+
+def _complete(resource: OfferedResource, known: Sequence[SchedulableId]) -> Mapping[str, Sequence[SchedulableId]]:
+    """The devices and partitions of which all ids are among the known."""
+    found: dict[str, list[SchedulableId]] = {}
+    for each in known:
+        if each.device_id:
+            found.setdefault(each.part_id, []).append(each)
+    return {part: some for part, some in found.items() if len(some) == resource.per_device}
+
+
+def _check_size(resource: OfferedResource, size: int) -> None:
+    if size > PER_DEVICE and size % PER_DEVICE:
+        raise AllocationError(
+            f"{resource.name}: {size} requested; request 1 to {PER_DEVICE - 1} with an amount of GPU memory to share a "
+            f"GPU, or a multiple of {PER_DEVICE} for whole GPUs, such as {size // PER_DEVICE * PER_DEVICE}."
+        )
+
+
+def _none_to_share(resource: OfferedResource, size: int, free: int) -> str:
+    shared = sum(not each.device_id for each in resource.ids)
+    do = "Delete the pod, so that it is scheduled again" if shared >= size else "No GPU of this node is shared"
+    return f"{resource.name}: {size} requested of shared GPUs, and {free} of {shared} on this node are free. {do}."
+
+
+def _none_whole(resource: OfferedResource, wanted: int, free: int) -> str:
+    total = len({each.part_id for each in resource.ids if each.device_id})
+    do = "Delete the pod, so that it is scheduled again" if total >= wanted else "The others are shared: request fewer"
+    return (
+        f"{resource.name}: {wanted * PER_DEVICE} requested, whole GPUs: {wanted}, and {free} of the {total} that this "
+        f"node gives whole are free. {do}."
+    )
+
+
+def _init_containers(resource: OfferedResource) -> str:
+    return (
+        f"{resource.name}: what the pod's init containers have is not all of what this container requests; request the "
+        "same in init containers and containers."
+    )

@@ -1,0 +1,92 @@
+"""What a container needs for what it was granted: a pure function of the grant and the node. No look-up, no I/O.
+
+The shares of a device need what their sharing mode says, the devices themselves what their vendor says
+(vendors.base.Containers). For devices that no vendor knows it is the device nodes that the probe lists for them, and
+nothing else; for a partition those that are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+
+from nodedevices_api.sections import Injection
+
+from nodedevices_plugin.cores.ids import is_counted
+from nodedevices_plugin.model import ContainerEdits, Grant, Inventory
+from nodedevices_plugin.sharing.base import Settings, merged
+from nodedevices_plugin.sharing.registry import of as sharing_of
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import NOTHING_SAID, Containers, NodeView, VendorValues
+from nodedevices_plugin.vendors.cdi import CdiEnvironment
+from nodedevices_plugin.vendors.device_nodes import DeviceNodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContainers:
+    """What containers of this node need. `vendors`: of each device that a vendor knows, the vendor's name;
+    `by_vendor`: what these answer; `others`: the same for devices that no vendor knows; `modes`: the node's flags that
+    sharing modes read."""
+
+    vendors: Mapping[str, str] = field(default_factory=dict)
+    by_vendor: Mapping[str, Containers] = field(default_factory=dict)
+    others: Containers = field(default_factory=DeviceNodes)
+    modes: Settings = field(default_factory=dict)
+
+
+def node_containers(
+    inventory: Inventory,
+    injection: Injection,
+    *,
+    existing: Set[str] = frozenset(),
+    values: VendorValues = NOTHING_SAID,
+    cdi: Mapping[str, CdiEnvironment] | None = None,
+    modes: Settings | None = None,
+) -> NodeContainers:
+    """From the devices and the effective `injection` section. `values`: what flags and device files say to vendors.
+    `cdi`: by vendor, what CDI finds for it."""
+    by_vendor = {
+        vendor.name: vendor.containers(
+            NodeView(
+                inventory=inventory,
+                injection=injection,
+                existing=existing,
+                local=values.local.get(vendor.name),
+                files=values.files,
+                cdi=(cdi or {}).get(vendor.name) or CdiEnvironment(),
+            )
+        )
+        for vendor in registry.vendors()
+    }
+    known = {device.fact.id: registry.of(device.fact) for device in inventory.devices}
+    others = DeviceNodes.of(device for device in inventory.devices if known[device.fact.id] is None)
+    vendors = {id_: vendor.name for id_, vendor in known.items() if vendor is not None}
+    return NodeContainers(vendors=vendors, by_vendor=by_vendor, others=others, modes=modes or {})
+
+
+def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
+    """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
+    if is_counted(grant.ids):  # the device comes with the shares of memory that the container has, too
+        return ContainerEdits()
+    parts = []
+    grant = _all_of_it(grant)
+    if shares := [each for each in grant.ids if each.replica is not None]:
+        parts.append(sharing_of(grant.resource).edits(replace(grant, ids=tuple(shares)), node.modes))
+    # One that gets nothing of a vendor's resource is given a variable that says so: an image may request everything.
+    ids = grant.ids or grant.resource.ids[:1]
+    for vendor in dict.fromkeys(node.vendors.get(each.device_id) for each in ids):
+        own = tuple(each for each in grant.ids if node.vendors.get(each.device_id) == vendor)
+        if vendor is not None:
+            parts.append(node.by_vendor[vendor].edits(replace(grant, ids=own)))
+        else:
+            parts.append(node.others.edits(replace(grant, ids=own)))
+    return merged(parts)
+
+
+def _all_of_it(grant: Grant) -> Grant:
+    """Where a share is of all devices of the resource: with one id of each that is fit for use, or was granted."""
+    if not grant.resource.together or not grant.ids:
+        return grant
+    granted = {(each.device_id, each.partition_id): each for each in grant.ids}
+    fit = {(each.device_id, each.partition_id): each for each in reversed(grant.resource.ids) if each.healthy}
+    return replace(grant, ids=tuple((fit | granted)[each] for each in sorted(fit | granted, key=str)))

@@ -1,0 +1,90 @@
+"""Several partitions for one container, from as few devices as they can come from (vendors.base.GatheredPartitions).
+
+As AMD's device plugin (allocator/besteffort_policy.go): of a device everything that is free is taken, and of the last
+one what is still needed. Of these sets the one whose members work together best is chosen, by the sum of pair scores;
+of equal ones that which begins with the devices that have the least free, so that whole devices are left for others.
+
+Partitions of one device are alike, so only devices are compared: all sets of up to 8, and beyond that the best
+beginnings of each length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nodedevices_plugin.granting.topology import Topology
+from nodedevices_plugin.model import SchedulableId
+
+MAX_BEGINNINGS = 128  # of one length; 8 devices have 70
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """Devices of which everything is taken, in order, and as a set of bits. `gains`: what one more partition of each
+    device would add."""
+
+    devices: tuple[int, ...] = ()
+    bits: int = 0
+    count: int = 0
+    score: int = 0
+    gains: tuple[int, ...]
+
+
+def gather(
+    must: Sequence[SchedulableId], free: Sequence[SchedulableId], needed: int, topology: Topology
+) -> list[SchedulableId]:
+    """`needed` of the free ones, no more than there are, to go with those of `must`."""
+    groups = _by_device(free)
+    names = list(groups)
+    scores = [[topology.score(one, other) for other in names] for one in names]
+    sizes = [len(groups[name]) for name in names]
+    start = tuple(sum(topology.score(name, each.device_id) for each in must) for name in names)
+    devices = _best(_Taken(gains=start), sizes, scores, needed)
+    ordered = [each for device in devices for each in groups[names[device]]]
+    return ordered[:needed]
+
+
+def _by_device(free: Sequence[SchedulableId]) -> Mapping[str, Sequence[SchedulableId]]:
+    """Those with the fewest first, of equal ones in the order of the resource."""
+    groups: dict[str, list[SchedulableId]] = {}
+    for each in free:
+        groups.setdefault(each.device_id, []).append(each)
+    return dict(sorted(groups.items(), key=lambda each: len(each[1])))
+
+
+def _best(start: _Taken, sizes: Sequence[int], scores: Sequence[Sequence[int]], needed: int) -> Sequence[int]:
+    """The devices to take from, in this order; as far as it matters the first of equally good ones."""
+    best: tuple[int, tuple[int, ...]] | None = None
+    beginnings = [start]
+    while beginnings:
+        longer: dict[int, _Taken] = {}
+        for taken in beginnings:
+            for device, size in enumerate(sizes):
+                bits = taken.bits | 1 << device
+                if bits == taken.bits or bits in longer:
+                    continue
+                count = min(size, needed - taken.count)
+                score = taken.score + count * taken.gains[device] + count * (count - 1) // 2 * scores[device][device]
+                if taken.count + count == needed:
+                    if best is None or score > best[0]:
+                        best = score, (*taken.devices, device)
+                    continue
+                gains = tuple(old + count * pair for old, pair in zip(taken.gains, scores[device], strict=True))
+                longer[bits] = _Taken(
+                    devices=(*taken.devices, device),
+                    bits=bits,
+                    count=taken.count + count,
+                    score=score,
+                    gains=gains,
+                )
+        beginnings = _most_promising(list(longer.values()))
+    return best[1] if best is not None else ()
+
+
+def _most_promising(found: list[_Taken]) -> list[_Taken]:
+    """Without the worst where there are too many; in their order."""
+    if len(found) <= MAX_BEGINNINGS:
+        return found
+    least = sorted((each.score for each in found), reverse=True)[MAX_BEGINNINGS - 1]
+    return [each for each in found if each.score >= least][:MAX_BEGINNINGS]

@@ -1,0 +1,38 @@
+"""Which ids a container gets: a pure function of the request and the plan. No look-up, no I/O, no lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodedevices_plugin.cores import ids as core_ids
+from nodedevices_plugin.granting import packing
+from nodedevices_plugin.model import AllocationError, Grant, OfferedResource
+
+
+def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
+    """These ids for one container. Raises AllocationError, whose text the pod's owner reads in its status: also for an
+    id that was blocked since the kubelet chose it, so that the pod fails with a reason and another can be scheduled."""
+    wanted = frozenset(ids)
+    found = {each.id: each for each in resource.ids if each.id in wanted}
+    for each in ids:
+        if each not in found:
+            raise AllocationError(
+                f"{resource.name}: this node does not offer {each[:128]} (any more). Delete the pod, so that it is "
+                "scheduled again."
+            )
+        if (blocked := found[each].blocked) is not None:
+            raise AllocationError(
+                f"{resource.name}: {each} goes to no new container ({blocked.reason}: {blocked.message}); see `kubectl "
+                "describe nodedevices` for this node. Delete the pod, so that it is scheduled again."
+            )
+    shares = any(each.replica is not None for each in found.values())
+    if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:
+        raise AllocationError(
+            f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "
+            "(failRequestsGreaterThanOne). More shares are not more of a device: set the limit to 1."
+        )
+    if resource.memory is not None:
+        packing.check(resource, found.values())
+    if resource.per_device is not None:
+        core_ids.check(resource, tuple(found.values()))
+    return Grant(resource=resource, ids=tuple(found[each] for each in dict.fromkeys(ids)))

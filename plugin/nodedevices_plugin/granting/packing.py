@@ -1,0 +1,103 @@
+"""Shares that are amounts of memory: all that one container gets are of one device.
+
+The kubelet knows ids and no devices. It asks which of the free ids are best (GetPreferredAllocation), and what is
+answered here it allocates. Where it aligns shares by NUMA nodes and needs all of some, it takes these unasked, so that
+Allocate checks again. Either refusal ends the pod's admission, with a text that says how much each device has.
+
+What is free is what the kubelet says in its request, and nothing that was remembered here: two answers that cross
+cannot give a share twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from nodedevices_common.packing import choose
+
+from nodedevices_plugin.cores.ledger import Room
+from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
+
+SHOWN = 8  # devices in one message
+SAME_AMOUNT = "request the same amount in init containers and containers."
+
+
+def pack(
+    resource: OfferedResource,
+    known: Sequence[SchedulableId],
+    must_include: frozenset[str],
+    size: int,
+    room: Room | None = None,
+) -> tuple[str, ...]:
+    """`size` of the known ids, all of one device, `must_include` (what an init container of the pod had) among them: of
+    the devices with room the fullest (`spread`: the emptiest), of equals the first by index. `room`: where computing
+    power is shared, too. Raises AllocationError where no device has room."""
+    free: dict[str, list[SchedulableId]] = {}
+    for each in known:
+        free.setdefault(each.part_id, []).append(each)
+    anchors = {each.part_id for each in known if each.id in must_include}
+    if len(anchors) > 1:
+        raise AllocationError(
+            f"{resource.name}: the init containers of this pod have shares of {_several(anchors)}; {SAME_AMOUNT}"
+        )
+    counts = {each: len(ids) for each, ids in free.items()}
+    spread = resource.memory is not None and resource.memory.spread
+    best = choose(
+        counts,
+        size,
+        spread=spread,
+        among=lambda device: (not anchors or device in anchors) and (room is None or room.has(device)),
+    )
+    if best is None:
+        anywhere = choose(counts, size, spread=spread, among=None if room is None else room.has)
+        for anchor in anchors:
+            if anywhere is not None and counts[anchor] < size:
+                raise AllocationError(_bound(resource, anchor, counts, size))
+        raise AllocationError(no_room(resource, counts, size, room))
+    own = [each.id for each in free[best]]
+    others = [each for each in own if each not in must_include]
+    chosen = {*must_include, *others[: size - len(must_include)]}
+    return tuple(each for each in own if each in chosen)
+
+
+def check(resource: OfferedResource, granted: Iterable[SchedulableId]) -> None:
+    """Raises AllocationError for shares of several devices."""
+    devices = {each.part_id for each in granted}
+    if len(devices) > 1:
+        raise AllocationError(
+            f"{resource.name}: the free shares of this node are on {_several(devices)}, and a container's are of one "
+            "device. Delete the pod, so that it is scheduled again; a request of fewer fits sooner."
+        )
+
+
+def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room: Room | None = None) -> str:
+    """For the pod's owner."""
+    memory, unit = resource.memory, f" of {resource.unit}" if resource.unit else ""
+    most = max((_total(resource, each) for each in (memory.devices if memory is not None else free)), default=0)
+    power = {} if room is None else {each: f" and {room.left_text(each)}" for each in free}
+    shown = ", ".join(f"{each}: {count}{power.get(each, '')}" for each, count in list(free.items())[:SHOWN])
+    more = f" and {len(free) - SHOWN} devices more" if len(free) > SHOWN else ""
+    left = f"free are {shown}{more}" if free else "none is free"
+    do = (
+        "delete the pod, so that it is scheduled again"
+        if size <= most
+        else f"the largest device has {most}: request fewer"
+    )
+    also = f" and {room.needed_text}" if room is not None else ""
+    return f"{resource.name}: no device of this node has {size} free shares{unit}{also}; {left}; {do}."
+
+
+def _bound(resource: OfferedResource, anchor: str, free: Mapping[str, int], size: int) -> str:
+    """Another device has room, and this pod is bound to one by what its init containers had."""
+    return (
+        f"{resource.name}: the init containers of this pod have shares of {anchor}, which has {free[anchor]} for this "
+        f"pod; {size} are requested: {SAME_AMOUNT}"
+    )
+
+
+def _total(resource: OfferedResource, device: str) -> int:
+    return sum(each.part_id == device for each in resource.ids)
+
+
+def _several(devices: Iterable[str]) -> str:
+    named = sorted(devices)
+    return f"{len(named)} devices ({', '.join(named[:SHOWN])})"

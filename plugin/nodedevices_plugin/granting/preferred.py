@@ -1,0 +1,207 @@
+"""GetPreferredAllocation: which of the available ids make the best set.
+
+Whole devices: the set with the greatest sum of pair scores (topology.py), and of those the one that leaves the best
+connected rest; so a single device is taken where it hurts the rest least. Exact while the number of sets is small
+(every node of up to 8), by greedy growth and exchange beyond. Shares and partitions: the least shared device first
+(`packed`: the most shared); partitions of some vendors from as few devices as possible, see gathering. Shares of
+memory: see packing; computing power: core_ids. Equally good sets: the first by index, so the same question has the
+same answer.
+
+The kubelet takes an error as a failed admission, so there is none for a reason outside the request: unknown topology,
+lost or unhealthy neighbours. What cannot be granted is an empty list or an AllocationError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+from nodedevices_plugin.cores import ids as core_ids
+from nodedevices_plugin.cores.ledger import Room
+from nodedevices_plugin.granting.gathering import gather
+from nodedevices_plugin.granting.packing import pack
+from nodedevices_plugin.granting.topology import Topology
+from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
+
+EXACT_SETS = 1000  # about 1 ms; all of C(8, n), C(12, 6), C(16, 3)
+_STARTS = 8  # of the greedy search
+
+
+def prefer(
+    resource: OfferedResource,
+    available: Sequence[str],
+    must_include: Sequence[str],
+    size: int,
+    topology: Topology,
+    *,
+    packed: bool = False,
+    room: Room | None = None,
+) -> tuple[str, ...]:
+    """`size` of the available ids, `must_include` among them, in the resource's order. `room`: see pack.
+
+    Whole devices: empty when the request cannot be met (too many, `must_include` not available). Raises AllocationError
+    for ids that this resource does not have, where the others do not suffice, and for shares when there are too few.
+    """
+    required = frozenset(must_include)
+    allowed = frozenset(available)
+    known = [each for each in resource.ids if each.id in allowed or each.id in required]
+    _check_known(resource, known, allowed, required, size)
+    must = [each for each in known if each.id in required]
+    free = [each for each in known if each.id not in required]
+    needed = size - len(must)
+    if resource.memory is not None and size > 0 and needed >= 0:
+        return pack(resource, known, required, size, room)
+    if resource.per_device is not None and size > 0 and needed >= 0:
+        return core_ids.prefer(
+            resource, known, required, size, lambda some, others, count: _closest(some, others, count, topology)
+        )
+    if needed < 0 or size <= 0 or not required <= allowed:
+        return ()
+    whole = all(each.replica is None and each.partition_id is None for each in resource.ids)
+    if needed > len(free):
+        if whole:
+            return ()
+        raise AllocationError(f"{resource.name}: {size} requested, {len(known)} are available; request fewer.")
+    if whole:
+        picked = _closest(must, free, needed, topology)
+    elif _gathered(resource, topology):
+        picked = gather(must, free, needed, topology)
+    else:
+        picked = _spread(resource, free, needed, packed=packed)
+    chosen = {each.id for each in (*must, *picked)}
+    return tuple(each.id for each in known if each.id in chosen)
+
+
+def _gathered(resource: OfferedResource, topology: Topology) -> bool:
+    """Whether these are partitions that a container gets together, and no shares of them."""
+    return all(each.replica is None and each.device_id in topology.gathered for each in resource.ids)
+
+
+def _check_known(
+    resource: OfferedResource,
+    known: Sequence[SchedulableId],
+    allowed: frozenset[str],
+    required: frozenset[str],
+    size: int,
+) -> None:
+    """The kubelet may name an id that we stopped listing a moment ago: no harm while the others suffice."""
+    strange = (allowed | required) - {each.id for each in known}
+    if strange and (len(known) < size or strange & required):
+        shown = ", ".join(each[:128] for each in sorted(strange)[:3])
+        raise AllocationError(f"{resource.name}: this node does not offer {shown} (any more).")
+
+
+def _closest(
+    must: Sequence[SchedulableId], free: Sequence[SchedulableId], needed: int, topology: Topology
+) -> list[SchedulableId]:
+    """The members to add so that first the set, then the rest, is connected best.
+
+    With D(v) the scores from v to all that is available, the rest is worth: total - sum of D over the set + its inside.
+    So of sets with the same inside, the one with the smallest sum of D leaves the best rest.
+    """
+    members = [*must, *free]
+    scores = [[topology.score(one.device_id, other.device_id) for other in members] for one in members]
+    fixed = len(must)
+    search = _Search(
+        candidates=range(fixed, len(members)),
+        scores=scores,
+        to_fixed=[sum(row[:fixed]) for row in scores],
+        degree=[sum(row) for row in scores],
+    )
+    best = search.exact(needed) if comb(len(free), needed) <= EXACT_SETS else search.grown(needed)
+    return [members[each] for each in best]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """The search for members, by their positions: `to_fixed` and `degree` are sums of scores, to `must` and to all."""
+
+    candidates: range
+    scores: Sequence[Sequence[int]]
+    to_fixed: Sequence[int]
+    degree: Sequence[int]
+
+    def exact(self, needed: int) -> Sequence[int]:
+        """By whichever is fewer, the members to take or those to leave; of equals the first to take."""
+        left = len(self.candidates) - needed
+        if needed <= left:
+            return max(combinations(self.candidates, needed), key=self._worth)  # the first: they come in order
+        # The first to take are the others of the last to leave.
+        _, spared = max((self._worth_without(each), each) for each in combinations(self.candidates, left))
+        return [each for each in self.candidates if each not in spared]
+
+    def grown(self, needed: int) -> Sequence[int]:
+        starts = sorted(self.candidates, key=lambda each: (-self.to_fixed[each], self.degree[each], each))[:_STARTS]
+        sets = [list(self.candidates[:needed]), *(self._grown_from(start, needed) for start in starts)]
+        found = sorted(tuple(sorted(self._exchanged(each))) for each in sets)
+        return max(found, key=self._worth)
+
+    def _worth(self, chosen: Sequence[int]) -> tuple[int, int]:
+        inside = sum(self.to_fixed[each] for each in chosen)
+        inside += sum(self.scores[one][other] for one, other in combinations(chosen, 2))
+        return inside, -sum(self.degree[each] for each in chosen)
+
+    def _worth_without(self, left: Sequence[int]) -> tuple[int, int]:
+        """Orders as `_worth` of all others does: every score of those left is lost, the ones between them once."""
+        degree = sum(self.degree[each] for each in left)
+        return sum(self.scores[one][other] for one, other in combinations(left, 2)) - degree, degree
+
+    def _grown_from(self, start: int, needed: int) -> list[int]:
+        """From one member, always add the one that is closest to what is there."""
+        chosen = [start]
+        gain = {each: self.to_fixed[each] + self.scores[start][each] for each in self.candidates if each != start}
+        while len(chosen) < needed:
+            best = max(gain, key=lambda each: (gain[each], -self.degree[each], -each))
+            chosen.append(best)
+            del gain[best]
+            for each in gain:
+                gain[each] += self.scores[best][each]
+        return chosen
+
+    def _exchanged(self, chosen: list[int]) -> list[int]:
+        """Exchange a member for one outside while that makes the set better; as often as it has members, at most."""
+        for _ in range(len(chosen)):
+            outside = [each for each in self.candidates if each not in chosen]
+            inner = {
+                each: self.to_fixed[each] + sum(self.scores[each][other] for other in chosen)
+                for each in self.candidates
+            }
+            change, leaving, coming = max(
+                ((inner[new] - self.scores[new][old] - inner[old], self.degree[old] - self.degree[new]), old, new)
+                for old in chosen
+                for new in outside
+            )
+            if change <= (0, 0):
+                break
+            chosen = [coming if each == leaving else each for each in chosen]
+        return chosen
+
+
+def _spread(
+    resource: OfferedResource, free: Sequence[SchedulableId], needed: int, *, packed: bool
+) -> list[SchedulableId]:
+    """One by one from the device of which the fewest (packed: the most) shares are taken; then from the one that gave
+    the fewest in this call; then by index. A share that is not healthy is not a taken one."""
+    shares: dict[str, int] = {}
+    left: dict[str, list[SchedulableId]] = {}
+    for each in resource.ids:
+        shares[each.device_id] = shares.get(each.device_id, 0) + each.healthy
+    for each in reversed(free):
+        left.setdefault(each.device_id, []).append(each)
+    order = {device: place for place, device in enumerate(shares)}
+    given = dict.fromkeys(left, 0)
+    picked: list[SchedulableId] = []
+    for _ in range(needed):
+        device = min(
+            (each for each in left if left[each]),
+            key=lambda each: (
+                (-1 if packed else 1) * (shares[each] - len(left[each])),
+                given[each],
+                order[each],
+            ),
+        )
+        picked.append(left[device].pop())
+        given[device] += 1
+    return picked

@@ -1,0 +1,114 @@
+"""Under which resource name each unit is offered: the rules of `resources.devices`, then the usual names.
+
+The first rule that matches decides; what no rule matches keeps its vendor's usual name. A rule with a `profile` is
+about partitions, one without is about whole devices, and about partitions only where they take the place of devices
+(partitions.strategy single): a rule for a model never swallows slices.
+
+No rule gives a name by the way to a device that its maker does not know (vendors.registry; what every maker builds
+is such a device): it is meant by a rule that gives its type or its id, or by its vendor where nobody registered that.
+So a rule for all products of a maker does not offer its NICs as GPUs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from nodedevices_api.matching import matches
+from nodedevices_api.sections import DeviceMatch, Resources
+from nodedevices_probe.protocol import DeviceFact
+
+from nodedevices_plugin.model import Unit, resource_names
+from nodedevices_plugin.offering.nearness import Near
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import NOTHING_SAID, EveryMaker, VendorValues
+
+NOTHING_NEAR: Near = {}
+
+
+def by_name(
+    units: Sequence[Unit],
+    resources: Resources,
+    strategy: str,
+    prefix: str,
+    *,
+    values: VendorValues = NOTHING_SAID,
+    near: Near = NOTHING_NEAR,
+) -> Mapping[str, tuple[Unit, ...]]:
+    """Resource name -> its units, in their order. `near`: which types are near to each device (nearness). Raises
+    PlanError for a name that the kubelet would not take."""
+    for place, rule in enumerate(resources.devices):
+        resource_names.check(f"resources.devices[{place}].name", rule.name)
+    found: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        if _withheld(unit, values):
+            continue
+        single = strategy == "single"
+        named = (rule.name for rule in resources.devices if _matches(rule.match, unit, near, stands_in=single))
+        name = next(named, None) or _usual(unit, strategy, prefix, values)
+        if name is not None:
+            found[name].append(unit)
+    return {name: tuple(some) for name, some in found.items()}
+
+
+def _withheld(unit: Unit, values: VendorValues) -> bool:
+    vendor = registry.of(unit.device.fact) if values.withheld else None
+    return vendor is not None and vendor.name in values.withheld
+
+
+def fitting(
+    match: DeviceMatch, units: Sequence[Unit], near: Near, *, stands_in: bool, any_case: bool = False
+) -> list[Unit]:
+    """The units that a rule is about. `near`: as in `by_name`. `stands_in`: partitions take the place of devices
+    (partitions.strategy single). `any_case`: as if upper and lower case were the same, to find a near miss."""
+    return [unit for unit in units if _matches(match, unit, near, stands_in=stands_in, any_case=any_case)]
+
+
+def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str | None:
+    """None, too, where it would be a name that no kubelet takes: one odd device costs no other its name."""
+    vendor = registry.of(unit.device.fact)
+    if vendor is None:
+        return None
+    name = vendor.usual_name(unit, values.naming(vendor.name, strategy=strategy, prefix=prefix))
+    return name if name is None or resource_names.is_one(name) else None
+
+
+def _matches(match: DeviceMatch, unit: Unit, near: Near, *, stands_in: bool, any_case: bool = False) -> bool:
+    fact, part = unit.device.fact, unit.partition
+    vendor = registry.of(fact)
+    if (vendor is None or isinstance(vendor, EveryMaker)) and not _means(match, fact):
+        return False
+    if match.profile is None and part is not None and not stands_in:
+        return False
+    return like(match, unit, near, any_case=any_case)
+
+
+def like(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool = False) -> bool:
+    """Whether a unit that has a name already is meant; without a profile a partition is as its device is."""
+    fact, part = unit.device.fact, unit.partition
+
+    def fits(text: str, pattern: str) -> bool:
+        return fnmatchcase(text.lower(), pattern.lower()) if any_case else fnmatchcase(text, pattern)
+
+    if match.profile is not None and (
+        part is None
+        or not any(fits(each, match.profile) for each in (part.profile, resource_names.plain_profile(part.profile)))
+    ):
+        return False
+    return matches(
+        match,
+        vendor=fact.vendor,
+        product_name=fact.product_name,
+        type=fact.type,
+        memory_bytes=unit.memory_bytes,
+        ids=(unit.id, fact.id),
+        near=near.get(fact.id, ()),
+        any_case=any_case,
+    )
+
+
+def _means(match: DeviceMatch, fact: DeviceFact) -> bool:
+    """Whether a rule says itself that it is about a device like this, which its maker does not know."""
+    by_vendor = match.vendor is not None and not registry.known(fact.vendor)
+    return by_vendor or match.type is not None or match.ids is not None

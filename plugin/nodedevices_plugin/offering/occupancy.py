@@ -1,0 +1,111 @@
+"""What is held of this node's devices, and what of it in another shape than the plan's.
+
+A shape is made of configuration and hardware alone. Pods keep what they were given: a whole device that a policy now
+offers in shares, a share of a plan that a lost state file had, a device that was cut into partitions under an idle pod,
+an id of another plugin. Whatever the reason, a device that anybody holds under an id that is not in the shape goes to
+no new pod until that holder is gone (gates.held_otherwise): the kubelet knows ids, not devices, and would allocate the
+same device a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Self
+
+from nodedevices_probe.protocol import Partition
+
+from nodedevices_plugin.model import Holder, Holdings, Inventory, Plan
+from nodedevices_plugin.model.ids import physical_id
+from nodedevices_plugin.sharing.by_nature import NAME as SHARED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One id that is held: by a listed pod, by one that is not listed yet, or, as the kubelet's checkpoint says, by
+    some container. As this agent names it, whoever offered it."""
+
+    resource: str | None  # None: a DRA claim
+    id: str
+    device_id: str
+    partition_id: str | None = None
+    replica: int | None = None
+    holder: str = ""  # <namespace>/<pod>; "": not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The partitions of a node's devices, by id, and those of them that the driver no longer lists."""
+
+    listed: Mapping[str, Partition]
+    departed: Set[str]
+
+    @classmethod
+    def of(cls, inventory: Inventory) -> Self:
+        return cls(
+            listed={part.id: part for device in inventory.devices for part in device.fact.partitions},
+            departed={part for device in inventory.devices for part in device.departed_partitions},
+        )
+
+
+def not_in(shape: Plan, held: Sequence[Held]) -> tuple[Held, ...]:
+    """What is held by an id that the shape does not have."""
+    if not held:
+        return ()
+    offered = {(resource.name, each.id) for resource in shape.resources for each in resource.ids}
+    return tuple(each for each in held if (each.resource, each.id) not in offered)
+
+
+def held_otherwise(shape: Plan, held: Sequence[Held], inventory: Inventory) -> tuple[Held, ...]:
+    """What is held in another shape, in the order given."""
+    departed = Parts.of(inventory).departed
+    others = set(not_in(shape, held))
+    by_nature = {
+        (resource.name, each.device_id)
+        for resource in shape.resources
+        if resource.sharing == SHARED
+        for each in resource.ids
+    }
+    # A partition that the driver no longer lists is one, though its id stays listed: others may be where it was. One
+    # share more than there are now, of what several may use anyway, takes nothing from anybody.
+    return tuple(
+        each
+        for each in held
+        if (each in others or each.partition_id in departed)
+        and (each.replica is None or (each.resource, each.device_id) not in by_nature)
+    )
+
+
+def collide(partition_id: str | None, held: Held, parts: Parts) -> bool:
+    """Whether this part of a device (None: all of it) and what is held of the same device are, or may be, one. Two
+    partitions that exist side by side are not; one that is gone may be where another is now, which placements show."""
+    if held.partition_id is None or partition_id is None or held.partition_id == partition_id:
+        return True
+    if held.partition_id not in parts.departed:
+        return held.partition_id not in parts.listed
+    return _overlap(parts.listed[held.partition_id], parts.listed.get(partition_id))
+
+
+def _overlap(one: Partition, other: Partition | None) -> bool:
+    if other is None or one.start is None or one.size is None or other.start is None or other.size is None:
+        return True  # not known
+    return one.start < other.start + other.size and other.start < one.start + one.size
+
+
+def with_all(holdings: Holdings, plan: Plan | None) -> Holdings:
+    """Holders of a resource that is given whole with all its devices, whichever ids they were granted."""
+    whole = {
+        each.name: dict.fromkeys(one.part_id for one in (*each.ids, *each.retained))
+        for each in (plan.resources if plan is not None else ())
+        if each.together
+    }
+    if not whole:
+        return holdings
+
+    def now(holder: Holder) -> Holder:
+        if holder.resource is None or holder.resource not in whole or not holder.ids:
+            return holder
+        own = {physical_id(each) for each in holder.ids}
+        return replace(holder, also=tuple(each for each in whole[holder.resource] if each not in own))
+
+    return replace(holdings, holders=tuple(map(now, holdings.holders)))

@@ -1,0 +1,217 @@
+"""The shape of the plan: devices and configuration in; which ids exist under which names out.
+
+Always holds: an id belongs to one resource (kubelets before 1.34 find a pod by the id alone); an id is listed as long
+as its device is in the inventory, fit for use or not; the order is stable, so equal facts give equal plans and no
+message. Whether a new container may get an id is not decided here: see the package gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nodedevices_api.sections import Partitions, Resources, Sections, Serving, Sharing
+from nodedevices_common.quantity import from_bytes, to_bytes
+
+from nodedevices_plugin.cores import ids as core_ids
+from nodedevices_plugin.model import (
+    Inventory,
+    MemoryShares,
+    OfferedResource,
+    Plan,
+    PlanError,
+    SchedulableId,
+    Unit,
+    ids,
+)
+from nodedevices_plugin.offering.naming import by_name
+from nodedevices_plugin.offering.nearness import near
+from nodedevices_plugin.offering.shares import Share, own_shares, share
+from nodedevices_plugin.offering.units import units
+from nodedevices_plugin.sharing.base import NodeTraits, Settings
+from nodedevices_plugin.sharing.registry import by_strategy
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import NOTHING_SAID, OwnTopology, VendorValues
+
+__all__ = ["PlanError", "PlanSettings", "make_shape", "shape_of"]
+
+# One ListAndWatch answer is one gRPC message, and the kubelet reads 4 MiB (grpc-go's default) at most.
+MAX_ANSWER_BYTES = 3 * 1024 * 1024
+# Protobuf around an id in ListAndWatchResponse: four tags with lengths, "Unhealthy", one NUMA node.
+_BYTES_BESIDES_ID = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """What decides the shape of the plan. `resource_prefix`: the domain of usual names, empty for each vendor's own;
+    `modes`: the node's flags that sharing modes read; `vendors`: what flags and device files say to vendors."""
+
+    serving: Serving = field(default_factory=Serving)
+    resources: Resources = field(default_factory=Resources)
+    sharing: Sharing = field(default_factory=Sharing)
+    partitions: Partitions = field(default_factory=Partitions)
+    resource_prefix: str = ""
+    modes: Settings = field(default_factory=dict)
+    vendors: VendorValues = NOTHING_SAID
+
+    @classmethod
+    def from_sections(
+        cls,
+        sections: Sections,
+        *,
+        resource_prefix: str = "",
+        modes: Settings | None = None,
+        vendors: VendorValues = NOTHING_SAID,
+    ) -> PlanSettings:
+        """From effective sections; an absent one is at its built-in default."""
+        return cls(
+            serving=sections.serving or Serving(),
+            resources=sections.resources or Resources(),
+            sharing=sections.sharing or Sharing(),
+            partitions=sections.partitions or Partitions(),
+            resource_prefix=resource_prefix,
+            modes=modes or {},
+            vendors=vendors,
+        )
+
+
+def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
+    """The shape: a plan in which nothing is blocked. Raises PlanError for a configuration that makes no sense on this
+    node; see `shape_of` for what to do then."""
+    if settings.serving.mode == "Observe":
+        return Plan()
+    strategy = settings.partitions.strategy
+    sharing = settings.sharing
+    traits = NodeTraits(partition_strategy=strategy, settings=settings.modes, rules=sharing.resources)
+    for name in dict.fromkeys((sharing.strategy, *map(sharing.strategy_of, sharing.resources))):
+        by_strategy(name).check(traits)
+    named = named_units(inventory, settings)
+    own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
+    shares = share(named, settings.sharing, own, near=near(inventory))
+    anywhere = _without_topology(named, settings)
+    return Plan(resources=tuple(_offered(each, anywhere) for each in shares))
+
+
+def named_units(inventory: Inventory, settings: PlanSettings) -> Mapping[str, tuple[Unit, ...]]:
+    """Resource name -> its units, before sharing. Raises PlanError."""
+    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
+    found = units(inventory, strategy, settings.resources.exclude)
+    values, around = settings.vendors, near(inventory)
+    return by_name(found, settings.resources, strategy, prefix, values=values, near=around)
+
+
+def shape_of(plan: Plan) -> Plan:
+    """The shape that a plan was made of, as far as the kubelet was sent it: what stays in effect while a configuration
+    makes no sense here. Ids of devices that are gone since stay with it, for the gates to block."""
+    kept = (
+        replace(resource, ids=tuple(replace(each, blocked=None) for each in resource.ids), retained=())
+        for resource in plan.resources
+        if resource.ids or not resource.retained
+    )
+    return Plan(resources=tuple(kept))
+
+
+def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> frozenset[str]:
+    """Ids of units whose NUMA node the kubelet is not told."""
+    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
+    found = set()
+    for name, some in named.items():
+        for unit in some:
+            vendor = registry.of(unit.device.fact)
+            if vendor is None or not isinstance(vendor, OwnTopology):
+                continue
+            naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
+            if vendor.without_topology(name, naming):
+                found.add(unit.id)
+    return frozenset(found)
+
+
+def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
+    """`anywhere`: ids of units whose NUMA node the kubelet is not told."""
+    if shared.cores_of is not None:
+        return _cores(shared, shared.cores_of)
+    schedulable: list[SchedulableId] = []
+    size = 0
+    for unit, replicas in shared.units:
+        whole = _schedulable(unit)
+        whole = replace(whole, numa_node=None) if unit.id in anywhere else whole
+        if replicas is None:
+            schedulable.append(whole)
+            size += len(whole.id) + _BYTES_BESIDES_ID
+            continue
+        whole = whole if shared.numa else replace(whole, numa_node=None)
+        size += replicas * (len(ids.compose(whole.id, replicas, shared.unit)) + _BYTES_BESIDES_ID)
+        if size > MAX_ANSWER_BYTES:
+            break
+        schedulable += (
+            SchedulableId(
+                id=ids.compose(whole.id, n, shared.unit),
+                device_id=whole.device_id,
+                partition_id=whole.partition_id,
+                replica=n,
+                numa_node=whole.numa_node,
+            )
+            for n in range(replicas)
+        )
+    if size > MAX_ANSWER_BYTES:
+        if shared.unit is not None:
+            raise PlanError(f"{shared.place}.memoryUnit", shared.unit, _next_unit(shared))
+        hint = f"with {len(shared.units)} devices one answer to the kubelet would exceed 3 MiB; give fewer replicas"
+        raise PlanError(f"{shared.place or shared.name}.replicas", shared.replicas, hint)
+    return OfferedResource(
+        name=shared.name,
+        ids=tuple(schedulable),
+        sharing=shared.strategy,
+        replicas=shared.replicas,
+        unit=shared.unit,
+        memory=_memory(shared),
+        enforcement=shared.enforcement,
+        cores=shared.cores,
+        container=shared.container,
+        fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
+        together=shared.together,
+    )
+
+
+def _cores(shared: Share, counted_devices: int) -> OfferedResource:
+    """Without NUMA nodes: by them the kubelet would choose ids of whole devices for who shares one."""
+    whole = (replace(_schedulable(unit), numa_node=None) for unit, _ in shared.units)
+    own = tuple(
+        replace(each, id=ids.compose(each.id, number, ids.CORE), replica=number)
+        for each in whole
+        for number in range(core_ids.PER_DEVICE)
+    )
+    return OfferedResource(
+        name=shared.name, ids=own + core_ids.counted(counted_devices), per_device=core_ids.PER_DEVICE
+    )
+
+
+def _memory(shared: Share) -> MemoryShares | None:
+    if shared.unit is None:
+        return None
+    devices = {unit.id: (unit.memory_bytes, unit.index) for unit, count in shared.units if count is not None}
+    return MemoryShares(unit_bytes=to_bytes(shared.unit), devices=devices, spread=shared.spread)
+
+
+def _next_unit(shared: Share) -> str:
+    """What would be right where an answer to the kubelet would be too long."""
+    counts = {unit.id: count or 0 for unit, count in shared.units}
+    size, unit = MAX_ANSWER_BYTES + 1, to_bytes(shared.unit or "1")
+    doubled = 0
+    while size > MAX_ANSWER_BYTES:
+        doubled += 1
+        size = sum(
+            (count >> doubled) * (len(ids.compose(id_, count, from_bytes(unit << doubled))) + _BYTES_BESIDES_ID)
+            for id_, count in counts.items()
+        )
+    total = sum(counts.values())
+    return f"gives {total} shares, and one answer to the kubelet would exceed 3 MiB; give {from_bytes(unit << doubled)}"
+
+
+def _schedulable(unit: Unit) -> SchedulableId:
+    return SchedulableId(
+        id=unit.id,
+        device_id=unit.device.fact.id,
+        partition_id=unit.partition.id if unit.partition else None,
+        numa_node=unit.device.fact.numa_node,
+    )

@@ -1,0 +1,173 @@
+"""Sharing: which units of a resource are offered how many times, and under which name.
+
+Names and devices are the same matter for all modes and are decided here; how many shares a device has is the mode's
+(package sharing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
+
+from nodedevices_plugin.model import ContainerEdits, PlanError, Unit, resource_names
+from nodedevices_plugin.offering.naming import NOTHING_NEAR, like
+from nodedevices_plugin.offering.nearness import Near
+from nodedevices_plugin.sharing import by_nature, none
+from nodedevices_plugin.sharing.base import Request, SharesName, SharingMode
+from nodedevices_plugin.sharing.registry import by_strategy
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import OwnShares, VendorShares, VendorValues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One resource as it will be offered: plain units, and units that are offered several times."""
+
+    name: str
+    units: tuple[tuple[Unit, int | None], ...]  # unit, its number of shares (None: whole)
+    place: str = ""  # the path of its rule
+    strategy: str = none.NAME
+    replicas: int | None = None
+    unit: str | None = None  # of memory that a share is
+    spread: bool = False
+    numa: bool = True
+    enforcement: str = "none"
+    cores: bool = False
+    container: ContainerEdits = field(default_factory=ContainerEdits)
+    fail_requests_greater_than_one: bool = False
+    together: bool = False  # every share is of all units
+    cores_of: int | None = None  # computing power of the units, and of so many that are shared (core_ids); None: not it
+
+
+def own_shares(
+    units: Mapping[str, tuple[Unit, ...]], strategy: str, prefix: str, values: VendorValues
+) -> Mapping[str, VendorShares]:
+    """By resource: how often its units are offered where they are shared by their nature. A resource whose units are of
+    several vendors is offered whole. Raises PlanError."""
+    found: dict[str, VendorShares] = {}
+    for name, some in units.items():
+        vendor = registry.of(some[0].device.fact)
+        if vendor is None or any(registry.of(unit.device.fact) is not vendor for unit in some):
+            continue
+        if isinstance(vendor, OwnShares):
+            shares = vendor.shares(name, some, values.naming(vendor.name, strategy=strategy, prefix=prefix))
+            if shares is not None:
+                found[name] = shares
+    return found
+
+
+def share(
+    units: Mapping[str, tuple[Unit, ...]],
+    sharing: Sharing,
+    own: Mapping[str, VendorShares] | None = None,
+    *,
+    near: Near = NOTHING_NEAR,
+) -> tuple[Share, ...]:
+    """Every resource after sharing. `own`: see own_shares; `near`: as in matching.by_name. Raises PlanError."""
+    shared = by_strategy(sharing.strategy).name != none.NAME
+    rules = {rule.name: rule for rule in sharing.resources} if shared else {}
+    offered: dict[str, Share] = {}
+    for name, all_units in units.items():
+        rule = rules.get(name)
+        if rule is not None:
+            mode = by_strategy(sharing.strategy_of(rule))
+            parts = _shared(rule, all_units, meant(all_units, rule, near), sharing, mode)
+        else:
+            parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
+        for part in parts:
+            if part.name in offered:
+                if part.cores_of is not None:
+                    hint = "another entry has that name, too, and a resource has one; leave it out of one of them"
+                    raise PlanError(f"sharing.resources[{name}].coreResource", part.name, hint)
+                field = f"sharing.resources[{name}].rename"
+                raise PlanError(field, part.name, "another resource of this node has that name; choose another")
+            offered[part.name] = part
+    return tuple(offered[name] for name in sorted(offered))
+
+
+def _whole(name: str, units: Sequence[Unit]) -> Share:
+    return Share(name=name, units=tuple((unit, None) for unit in units))
+
+
+def _by_nature(name: str, units: Sequence[Unit], shares: VendorShares) -> Share:
+    counts = dict(zip((unit.id for unit in units), shares.counts, strict=True))
+    alike = set(counts.values())
+    return Share(
+        name=name,
+        units=tuple((unit, counts[unit.id]) for unit in units),
+        strategy=by_nature.NAME,
+        replicas=alike.pop() if len(alike) == 1 and not shares.together else None,
+        together=shares.together,
+    )
+
+
+def _shared(
+    rule: SharedResource, units: Sequence[Unit], chosen: Sequence[Unit], sharing: Sharing, mode: SharingMode
+) -> tuple[Share, ...]:
+    """A rule may concern some devices only (`chosen`); the others stay whole, under the plain name or that of their
+    cores."""
+    name, place = rule.name, f"sharing.resources[{rule.name}]"
+    own_name = mode.shares_name if isinstance(mode, SharesName) else name
+    new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else own_name)
+    if chosen and new_name != name:
+        resource_names.check(f"{place}.rename", new_name)
+    rest = [unit for unit in units if unit not in chosen]
+    request = Request(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name, name=new_name)
+    split = mode.split(request)
+    whole: tuple[Share, ...] = (_whole(name, rest),) if rest else ()
+    if rule.core_resource is not None:
+        whole = (_cores(rule.core_resource, rest, sum(count > 0 for count in split.counts)),)
+    if not chosen:
+        return whole
+    counts = dict(zip((unit.id for unit in chosen), split.counts, strict=True))
+    in_order = units if new_name == name else chosen
+    shared = Share(
+        name=new_name,
+        units=tuple((unit, counts.get(unit.id)) for unit in in_order),
+        place=place,
+        strategy=mode.name,
+        replicas=split.replicas,
+        unit=split.unit,
+        spread=split.spread,
+        numa=split.numa,
+        enforcement=split.enforcement,
+        cores=split.cores,
+        container=split.container,
+        # Of memory a container requests as many shares as it needs.
+        fail_requests_greater_than_one=sharing.fail_requests_greater_than_one and split.unit is None,
+    )
+    return (shared,) if new_name == name else (*whole, shared)
+
+
+def _cores(name: str, whole: Sequence[Unit], shared: int) -> Share:
+    return Share(name=name, units=tuple((unit, None) for unit in whole), cores_of=shared)
+
+
+def meant(units: Sequence[Unit], rule: SharedResource, near: Near) -> list[Unit]:
+    """Those of a resource's units that a rule is about: what `devices` and `match` both mean, where it has them."""
+    chosen = chosen_units(units, rule.devices)
+    return chosen if rule.match is None else [unit for unit in chosen if like(rule.match, unit, near)]
+
+
+def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None) -> list[Unit]:
+    """The units that `devices` means, in their order: ids, indices (`0`, `0:1`), globs over ids, `all`, `first:2`.
+
+    None means all. What the node has not is no error: one configuration serves many nodes.
+    """
+    if devices is None:
+        return list(units)
+    counts = (each.removeprefix(FIRST) for each in devices if each.startswith(FIRST))
+    first = max((int(each) for each in counts if each.isascii() and each.isdecimal()), default=0)
+    return [
+        unit for place, unit in enumerate(units) if place < first or any(_names(pattern, unit) for pattern in devices)
+    ]
+
+
+def _names(pattern: str, unit: Unit) -> bool:
+    if pattern in {ALL_DEVICES, unit.index}:
+        return True
+    pattern = registry.without_share(pattern)
+    return any(pattern == name or fnmatchcase(name, pattern) for name in (unit.id, *registry.other_names(unit)))

@@ -1,0 +1,279 @@
+"""What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has.
+
+It is no fault, since one configuration serves many nodes, and what is in effect is not changed by it; but a name with a
+typo shares nothing, and whoever wrote it has to see it, with what there is and what it missed nearly. Every note
+has the section and the path of the entry (by the configuration file's keys where the section is the
+file's): from them the operator knows whose policy a note is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from fnmatch import fnmatchcase
+
+from nodedevices_api.base import to_dict
+from nodedevices_api.matching import matches
+from nodedevices_api.sections import CapacityEntry, DeviceMatch, SharedResource, Sharing
+from nodedevices_common.quantity import MEBIBYTE
+from nodedevices_probe.protocol import DeviceFact, memory_bytes
+
+from nodedevices_plugin.model import Inventory, Unit, Unmatched
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.offering.naming import by_name, fitting, like
+from nodedevices_plugin.offering.nearness import Near, near
+from nodedevices_plugin.offering.shape import PlanSettings
+from nodedevices_plugin.offering.shares import chosen_units, meant
+from nodedevices_plugin.offering.units import units
+from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.base import partitions
+from nodedevices_plugin.vendors.files import FileNames
+
+NAMED = 8  # names in one note
+VALUE_LIMIT = 96
+
+
+def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] = frozenset()) -> tuple[Unmatched, ...]:
+    """A note for each entry of `resources` and `sharing.resources` that is about nothing here.
+
+    from_file: sections that the configuration file gives. A node without devices has none; raises PlanError as
+    `make_plan` does.
+    """
+    rules, shares = settings.resources.devices, settings.sharing.resources
+    exclude = settings.resources.exclude
+    if (
+        settings.serving.mode == "Observe"
+        or not inventory.devices
+        or not (rules or shares or exclude or settings.vendors.files)
+    ):
+        return ()
+    found = units(inventory, settings.partitions.strategy, settings.resources.exclude)
+    around = near(inventory)
+    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
+    named = by_name(found, settings.resources, strategy, prefix, values=settings.vendors, near=around)
+    places = registry.file_format().rule_places(settings.resources) if "resources" in from_file else None
+    notes = _rules(found, settings, places, around) + _excludes(inventory, exclude)
+    if settings.sharing.strategy != "none":
+        kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
+        notes += _shares(named, settings.sharing, f"{kind}resources", around)
+    return (*notes, *_files(inventory, named, settings))
+
+
+def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> list[Unmatched]:
+    """Entries of device files that no device has, where the node has devices of such a kind."""
+    strategy, prefix = settings.partitions.strategy, settings.resource_prefix
+    notes = []
+    for vendor in registry.vendors():
+        own = [device.fact.id for device in inventory.devices if registry.of(device.fact) is vendor]
+        if own and isinstance(vendor, FileNames) and vendor.name not in settings.vendors.withheld:
+            naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
+            names = vendor.file_names(naming)
+            message = f"no such device on this node, or an earlier entry has it; there are: {_listed(sorted(own))}"
+            notes += [
+                Unmatched(section=option, entry=f"{place} {_cut(name)}", message=message)
+                for name, (option, place) in names.items()
+                if name not in named
+            ]
+    return notes
+
+
+def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, around: Near) -> list[Unmatched]:
+    notes = []
+    for number, rule in enumerate(sharing.resources):
+        entry, units = f"{place}[{number}]", named.get(rule.name, ())
+        if rule.name not in named:
+            offered = _listed(sorted(named)) or "nothing"
+            near = _near(name for name in named if name.lower() == rule.name.lower())
+            message = f"no such resource on this node; offered: {offered}{near}"
+            notes.append(Unmatched(section="sharing", entry=f"{entry}.name {rule.name}", message=message))
+        elif not chosen_units(units, rule.devices):
+            wanted = _cut(", ".join(rule.devices or ()))
+            here = _listed(f"{unit.index} ({unit.id})" for unit in units)
+            lower = [each.lower() for each in rule.devices or ()]
+            near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), each) for each in lower))
+            message = f"{rule.name} has no such device on this node; there are: {here}{near}"
+            notes.append(Unmatched(section="sharing", entry=f"{entry}.devices {wanted}", message=message))
+        elif rule.match is not None and not meant(units, rule, around):
+            left, match = chosen_units(units, rule.devices), rule.match
+            here = _listed(sorted({_kind(unit, match, around) for unit in left}))
+            near = _near(_kind(unit, match, around) for unit in left if like(match, unit, around, any_case=True))
+            message = f"{rule.name} has no such device on this node; there are: {here}{near}"
+            wanted = _cut(_shown(match, pattern_only=False))
+            notes.append(Unmatched(section="sharing", entry=f"{entry}.match {wanted}".rstrip(), message=message))
+        else:
+            notes += _some_lacking(units, rule, entry)
+    return notes
+
+
+def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str) -> list[Unmatched]:
+    """Of a list of devices those that this node lacks, while it has others. Another node may have them: whoever sums
+    these notes up reads those of all nodes."""
+    here = _listed(f"{unit.index} ({unit.id})" for unit in units)
+    message = f"{rule.name} has no such device on this node; there are: {here}"
+    return [
+        Unmatched(section="sharing", entry=f"{entry}.devices[{at}] {_cut(each)}", message=message)
+        for at, each in enumerate(rule.devices or ())
+        if not chosen_units(units, [each])
+    ]
+
+
+def _rules(
+    found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] | None, around: Near
+) -> list[Unmatched]:
+    single = settings.partitions.strategy == "single"
+    left, notes = list(found), []
+    for number, rule in enumerate(settings.resources.devices):
+        mine = fitting(rule.match, left, around, stands_in=single)
+        if not mine:
+            place = places[number] if places is not None else f"devices[{number}].match"
+            entry = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
+            if fitting(rule.match, found, around, stands_in=single):
+                others = f"; of the others {_existing(left, rule.match, around)}" if left else ""
+                message = f"an earlier entry names every device that it matches{others}"
+            else:
+                nearly = fitting(rule.match, found, around, stands_in=single, any_case=True)
+                alike = _near(_kind(unit, rule.match, around) for unit in nearly)
+                message = f"no such device on this node; {_existing(found, rule.match, around)}{alike}"
+            notes.append(Unmatched(section="resources", entry=entry, message=message))
+        left = [unit for unit in left if unit not in mine]
+    return notes
+
+
+def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
+    """An id that another node has is rightly in a policy for both: whoever sums these notes up reads those of all
+    nodes."""
+    facts = [device.fact for device in inventory.devices]
+    ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
+    known = {str(fact.index): fact.id for fact in reversed(facts)} | _ids_by_name(inventory)
+    here = _listed(sorted(fact.id for fact in facts)) or "none"
+    return [
+        Unmatched(
+            section="resources",
+            entry=f"exclude[{number}] {_cut(pattern)}",
+            message="no device on this node has such an id; " + _meant(pattern, known, here),
+        )
+        for number, pattern in enumerate(exclude)
+        if not any(fnmatchcase(each, pattern) for each in ids)
+    ]
+
+
+def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) -> tuple[Unmatched, ...]:
+    """A note for each entry of `capacity` whose match no device of this node has: the operator counts none for it. A
+    node without devices has none."""
+    facts, around = [device.fact for device in inventory.devices], near(inventory)
+    notes = []
+    for number, entry in enumerate(capacity):
+        if entry.match is None or not facts or any(_counted(entry.match, fact, around) for fact in facts):
+            continue
+        wanted = _cut(_shown(entry.match, pattern_only=False))
+        alike = _near(
+            _what(fact, entry.match, around) for fact in facts if _counted(entry.match, fact, around, any_case=True)
+        )
+        there_are = _listed(sorted({_what(fact, entry.match, around) for fact in facts}))
+        message = f"{entry.name} counts no device on this node; there are: {there_are}{alike}"
+        notes.append(Unmatched(section="capacity", entry=f"[{number}].match {wanted}".rstrip(), message=message))
+    return tuple(notes)
+
+
+def unmatched_cordons(inventory: Inventory, unschedulable: Iterable[str]) -> tuple[Unmatched, ...]:
+    """A note for each entry of the node's own `spec.unschedulable` whose id no device or partition has."""
+    facts = [device.fact for device in inventory.devices]
+    ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
+    known = _ids_by_name(inventory)
+    here = _listed(sorted(fact.id for fact in facts)) or "none"
+    return tuple(
+        Unmatched(
+            section="unschedulable",
+            entry=f"[{_cut(each)}]",
+            message="no device on this node has such an id; " + _meant(each, known, here),
+        )
+        for each in sorted(unschedulable)
+        if each not in ids
+    )
+
+
+def _ids_by_name(inventory: Inventory) -> dict[str, str]:
+    """What devices and partitions are called, by NodeDevices or by their vendor, beside their ids."""
+    known = {
+        name: unit.id
+        for device in inventory.devices
+        for unit in (Unit(device), *partitions(device))
+        for name in registry.other_names(unit)
+    }
+    return known | {name: id_ for id_, name in device_names(inventory).items()}
+
+
+def _meant(name: str, known: Mapping[str, str], here: str) -> str:
+    meant = known.get(name) or known.get(registry.without_share(name))
+    return f"did you mean {meant}?" if meant is not None else f"there are: {here}"
+
+
+def _counted(match: DeviceMatch, fact: DeviceFact, around: Near, *, any_case: bool = False) -> bool:
+    """As the operator counts: devices, never partitions."""
+    return matches(
+        match,
+        vendor=fact.vendor,
+        product_name=fact.product_name,
+        type=fact.type,
+        memory_bytes=memory_bytes(fact.capacity),
+        ids=(fact.id,),
+        near=around.get(fact.id, ()),
+        any_case=any_case,
+    )
+
+
+def _what(fact: DeviceFact, match: DeviceMatch, around: Near) -> str:
+    """What a person compares with the match."""
+    parts = [fact.product_name or fact.id]
+    parts += [fact.id] if match.ids is not None and fact.product_name else []
+    parts += [f"of vendor {fact.vendor}"] if match.vendor is not None else []
+    parts += [f"of type {fact.type}"] if match.type is not None else []
+    parts += [f"with {memory_bytes(fact.capacity) // MEBIBYTE}Mi"] if match.min_memory is not None else []
+    parts += [_near_to(around.get(fact.id, ()))] if match.near is not None else []
+    return " ".join(parts)
+
+
+def _existing(found: Sequence[Unit], match: DeviceMatch, around: Near) -> str:
+    parts = [unit for unit in found if unit.partition is not None]
+    if match.profile is not None and not parts:
+        return "no partition is offered under a name of its own (see partitions.strategy)"
+    kinds = {_kind(unit, match, around) for unit in (found if match.profile is None else parts)}
+    return f"there are: {_listed(sorted(kinds)) or 'none'}"
+
+
+def _kind(unit: Unit, match: DeviceMatch, around: Near) -> str:
+    """What a person compares with the match: the model or the profile, and what else the match requires."""
+    profile = unit.partition.profile if unit.partition is not None else ""
+    shown = profile if match.profile is not None else unit.device.fact.product_name
+    if match.ids is not None:
+        shown = f"{shown} {unit.id}"
+    if match.near is not None:
+        shown = f"{shown} {_near_to(around.get(unit.device.fact.id, ()))}"
+    return shown if match.min_memory is None else f"{shown} with {unit.memory_bytes // MEBIBYTE}Mi"
+
+
+def _near_to(types: Iterable[str]) -> str:
+    return f"near {', '.join(sorted(types)) or 'nothing'}"
+
+
+def _near(names: Iterable[str]) -> str:
+    listed = _listed(sorted(set(names)))
+    return f"; upper and lower case count: {listed} is the same but for the case" if listed else ""
+
+
+def _shown(match: DeviceMatch, *, pattern_only: bool) -> str:
+    if pattern_only:
+        return match.profile or match.product_name or ""
+    return ", ".join(
+        f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in to_dict(match).items()
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
+    return ", ".join(every[:NAMED]) + more
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= VALUE_LIMIT else text[: VALUE_LIMIT - 1] + "…"

@@ -1,0 +1,89 @@
+"""Sharing by memory: a share is an amount of one device's memory, and a container requests as many as it needs.
+
+Every share belongs to one device, which its id says, so the kubelet's own record of ids is the whole accounting: no
+annotation, no lock, no guess which pod an Allocate is for. All shares of one container are of one device
+(granting.packing). What a container gets for them is made by small modules, each of one kind: variables that tell a
+program its limit (memory_variables, memory_presets), limits that MPS enforces (memory_limits), and what a policy adds
+(memory_container).
+"""
+
+from __future__ import annotations
+
+from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
+
+from nodedevices_plugin.model import ContainerEdits, Grant, PlanError, Unit
+from nodedevices_plugin.sharing import mps, none
+from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, merged
+from nodedevices_plugin.sharing.memory import container as memory_container
+from nodedevices_plugin.sharing.memory import limits as memory_limits
+from nodedevices_plugin.sharing.memory import presets as memory_presets
+from nodedevices_plugin.sharing.memory import variables as memory_variables
+from nodedevices_plugin.sharing.memory.grant import memory_grant
+
+NAME = "memory"
+SHARES_NAME = "nodedevices.io/gpu-memory"
+_UNENFORCED = "use enforcement none"
+LEAST_UNIT = MEBIBYTE  # limits are told in MiB
+
+
+class Memory:
+    name = NAME
+    shares_name = SHARES_NAME
+    helper = None  # where `enforcement` is mps, that mode's
+
+    def check(self, node: NodeTraits) -> None:
+        """Always possible, but for what a rule's enforcement needs."""
+        for rule in node.rules:
+            if rule.enforcement == mps.NAME:
+                mps.check_node(f"sharing.resources[{rule.name}].enforcement", node, instead=_UNENFORCED)
+
+    def split(self, request: Request) -> Split:
+        """Each device by its own memory: a node may have several models. One whose memory its probe does not say, or
+        has not said yet, has no shares."""
+        place, given = f"{request.place}.memoryUnit", request.rule.unit_of_memory
+        unit = _bytes(given, place)
+        if unit < LEAST_UNIT or unit % MEBIBYTE:
+            raise PlanError(place, given, "give whole MiB, such as 1Gi")
+        if not request.renamed:
+            hint = f"memory has shares of a name of their own; leave rename out for {SHARES_NAME}"
+            raise PlanError(f"{request.place}.rename", request.rule.rename, hint)
+        enforcement = request.rule.enforcement or none.NAME
+        if enforcement == mps.NAME:
+            mps.check_name(request)
+            for each in request.units:
+                mps.check_unit(f"{request.place}.enforcement", each, instead=_UNENFORCED)
+        reserve = to_bytes(request.rule.memory_reserve or "0")
+        for each in request.units:
+            if 0 < each.memory_bytes < reserve + unit:
+                raise PlanError(place, given, _too_large(each, reserve))
+        return Split(
+            counts=tuple(max(0, each.memory_bytes - reserve) // unit for each in request.units),
+            unit=from_bytes(unit),
+            spread=request.rule.packing == "spread",
+            numa=bool(request.rule.numa),
+            enforcement=enforcement,
+            cores=bool(request.rule.cores),
+            container=memory_container.template(request.rule.container),
+        )
+
+    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
+        """The limit, in forms that programs read; shares of one container are of one device."""
+        resource, has = grant.resource, memory_grant(grant)
+        if has is None:
+            return ContainerEdits()
+        envs = memory_variables.variables(has) | memory_presets.variables(has)
+        parts = [memory_container.edits(resource, has, settings), ContainerEdits(envs=envs)]
+        if resource.enforcement == mps.NAME:
+            parts += [ContainerEdits(envs=memory_limits.variables(has)), mps.client_edits(resource, settings)]
+        return merged(parts)
+
+
+def _bytes(quantity: str | None, place: str) -> int:
+    if quantity is None:
+        raise PlanError(place, "absent", "memory needs memoryUnit, such as 1Gi")
+    return to_bytes(quantity)
+
+
+def _too_large(unit: Unit, reserve: int) -> str:
+    left = f"{from_bytes(unit.memory_bytes)} of memory" + (f", {from_bytes(reserve)} of it reserved" if reserve else "")
+    return f"{unit.id} has {left}: give a smaller unit, or leave the device out (devices, match)"

@@ -1,0 +1,1 @@
+"""The node as probes read it: its roots, PCI functions and display adapters."""

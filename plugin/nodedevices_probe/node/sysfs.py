@@ -1,0 +1,158 @@
+"""What the kernel says about PCI devices, NUMA, the machine and NVIDIA's capability nodes, below a configurable root.
+
+Everything here is optional knowledge: a file that is missing, unreadable or odd is "not known" (None or ""), never an
+error. Texts are as the line may carry them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodedevices_api.bounds import MAX_NUMA_NODE
+
+from nodedevices_probe.node.pcie import Place
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.protocol import text, within
+
+# pci_ids.h: VGA, 3D and other display controllers, and processing accelerators. Audio, USB and bridges are not counted.
+ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+# Without VGA, which the display adapters of many server boards are: these count where their driver has them.
+COMPUTE_CLASSES = ("0x0302", "0x0380", "0x1200")
+PCI_DEVICES = "sys/bus/pci/devices"
+MAX_BYTES = 1 << 20  # of the files of /proc that list things
+_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+# A folder of a device in sysfs; drivers have other files beside these.
+PCI_DEVICE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_MIG_MINOR = re.compile(r"gpu([0-9]{1,5})/gi([0-9]{1,5})(?:/ci([0-9]{1,5}))?/access ([0-9]{1,7})")
+
+
+def normal_bus_id(bus_id: str) -> str:
+    """`00000000:1B:00.0` (NVML) or `1b:00.0` -> `0000:1b:00.0` (sysfs); "" when it is no PCI address."""
+    match = _BUS_ID.fullmatch(bus_id.strip())
+    if not match:
+        return ""
+    domain = int(match.group(1) or "0", 16)
+    return f"{domain:04x}:{match.group(2)}:{match.group(3)}.{match.group(4)}".lower()
+
+
+def parse_mig_minors(lines: str) -> dict[tuple[int, int, int | None], int]:
+    """/proc/driver/nvidia-caps/mig-minors: (GPU minor, GPU instance, compute instance or None) -> capability minor."""
+    found = (_MIG_MINOR.fullmatch(line.strip()) for line in lines.splitlines())
+    return {
+        (int(each[1]), int(each[2]), int(each[3]) if each[3] else None): int(each[4])
+        for each in found
+        if each is not None
+    }
+
+
+def mig_device_nodes(minors: dict[tuple[int, int, int | None], int], gpu: int, gi: int, ci: int) -> tuple[str, ...]:
+    """The capability nodes that a container needs for this MIG device: GPU instance, then compute instance."""
+    wanted = (minors.get((gpu, gi, None)), minors.get((gpu, gi, ci)))
+    return tuple(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in wanted if minor is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvidiaCard:
+    """One directory of /proc/driver/nvidia/gpus: what the kernel module knows even of a GPU that NVML cannot reach."""
+
+    id: str  # its UUID, or PCI-<address> where that was never read
+    bus_id: str
+    model: str
+    minor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The kernel's files below `root` (in a container: where the host's /sys and /proc are)."""
+
+    root: Path = Path("/")
+    driver_root: Path | None = None  # where the driver's or the host's root is mounted; its dev counts, if it has one
+    host_sys: Path | None = None  # where the host's /sys is mounted; it counts, if it is there
+
+    @property
+    def roots(self) -> Roots:
+        devices = self.driver_root / "dev" if self.driver_root is not None else None
+        return Roots(self.root, devices=_folder(devices), sys=_folder(self.host_sys))
+
+    def numa_node(self, bus_id: str) -> int | None:
+        """NUMA node of a PCI device; None where the kernel knows none (-1)."""
+        return within(self.roots.number(f"{PCI_DEVICES}/{bus_id}/numa_node"), 0, MAX_NUMA_NODE)
+
+    def pci_path(self, bus_id: str) -> tuple[str, ...]:
+        """From the root complex to the device: pci0000:16, 0000:16:01.0, 0000:17:00.0; () where it is not known."""
+        parts = self.roots.target(f"{PCI_DEVICES}/{bus_id}")
+        begin = next((at for at, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)), len(parts))
+        return parts[begin:]
+
+    def bus_ids(self, folder: str = PCI_DEVICES) -> list[str]:
+        """PCI addresses that a folder lists, in the order of the bus: hexadecimal, so not the natural one."""
+        return sorted(each for each in self.roots.names(folder) if PCI_DEVICE.fullmatch(each))
+
+    def place(self, bus_id: str) -> Place:
+        return Place(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
+
+    def pci_device_of(self, link: str) -> str:
+        """The PCI device, last of several, through which a link of sysfs leads: of /sys/dev/char/10:229, of a USB
+        device its controller; "" where there is none."""
+        return next((part for part in reversed(self.roots.target(link)) if PCI_DEVICE.fullmatch(part)), "")
+
+    def pcie_root(self, bus_id: str) -> str:
+        return Place(path=self.pci_path(bus_id)).root
+
+    def accelerators_on_bus(self, vendor: str) -> int:
+        """How many display, 3D and processing-accelerator devices of a vendor (0x10de) the PCI bus shows."""
+        roots, count = self.roots, 0
+        for device in (f"{PCI_DEVICES}/{name}" for name in roots.names(PCI_DEVICES)):
+            if roots.read(f"{device}/class")[:6] in ACCELERATOR_CLASSES and roots.read(f"{device}/vendor") == vendor:
+                # A virtual function is part of a device that is counted already.
+                count += not roots.exists(f"{device}/physfn")
+        return min(count, 65535)
+
+    def machine_type(self) -> str:
+        """DMI product name, such as DGXH100."""
+        return text(self._read("sys/class/dmi/id/product_name"))
+
+    def mig_minors(self) -> dict[tuple[int, int, int | None], int]:
+        """NVIDIA's capability minors; empty without the driver or without MIG."""
+        return parse_mig_minors(self._read("proc/driver/nvidia-caps/mig-minors"))
+
+    def display_mode(self, bus_id: str) -> str:
+        """compute | graphics, by PCI class, as NVIDIA's feature discovery distinguishes them; "" for others."""
+        pci_class = self._read(f"sys/bus/pci/devices/{bus_id}/class")[:6]
+        return {"0x0302": "compute", "0x0300": "graphics"}.get(pci_class, "")
+
+    def nvidia_cards(self) -> list[NvidiaCard]:
+        """Every GPU of the NVIDIA kernel module, by PCI address."""
+        folder = self.root / "proc/driver/nvidia/gpus"
+        try:
+            bus_ids = sorted(filter(None, (normal_bus_id(each.name) for each in folder.iterdir())))
+        except OSError:
+            return []
+        cards = []
+        for bus_id in bus_ids:
+            lines = self._read(f"proc/driver/nvidia/gpus/{bus_id}/information").splitlines()
+            said = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+            identity, minor = said.get("GPU UUID", ""), said.get("Device Minor", "")
+            cards.append(
+                NvidiaCard(
+                    id=identity if re.fullmatch(r"GPU-[0-9a-f-]{36}", identity) else f"PCI-{bus_id}",
+                    bus_id=bus_id,
+                    model=text(said.get("Model", "")),
+                    minor=int(minor) if minor.isdecimal() and len(minor) < 6 else None,
+                )
+            )
+        return cards
+
+    def boot_id(self) -> str:
+        """This boot of the machine; "" when the kernel does not say."""
+        return text(self._read("proc/sys/kernel/random/boot_id"))
+
+    def _read(self, path: str) -> str:
+        return self.roots.read(path, MAX_BYTES)
+
+
+def _folder(path: Path | None) -> Path | None:
+    return path if path is not None and path.is_dir() else None

@@ -1,0 +1,347 @@
+"""Shares by memory: how many each device has, which of them one container gets, and what it is told of its limit."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from nodedevices_api.defaults import with_defaults
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Injection, Sections, SharedResource, Sharing
+from nodedevices_common.errors import InputError
+from nodedevices_plugin.granting.containers import edits, node_containers
+from nodedevices_plugin.granting.grants import grant
+from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.topology import build
+from nodedevices_plugin.model import AllocationError, OfferedResource, PlanError, SchedulableId
+from nodedevices_plugin.offering.shape import PlanSettings
+from nodedevices_plugin.sharing.memory.variables import fraction
+from nodedevices_probe.protocol import DeviceFact
+from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
+from support.plans import make_plan
+
+GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
+L4 = 24 * GIB - 512 * (1 << 20)  # what a driver says of a card of 24 GB is less
+
+
+def cards(*sizes: int) -> tuple[DeviceFact, ...]:
+    """GPUs of so many GiB each."""
+    return tuple(gpu(number, memory_bytes=size * GIB) for number, size in enumerate(sizes))
+
+
+def plan(*gpus: DeviceFact, unit: str | None = "1Gi", broken: frozenset[str] = frozenset(), **rule: Any) -> Any:
+    shared = SharedResource(name=GPU, memory_unit=unit, **rule)
+    settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(shared,)))
+    return make_plan(inventory_of(*gpus), healthy(*gpus), settings, broken)
+
+
+def offered(*gpus: DeviceFact, **rule: Any) -> OfferedResource:
+    [found] = plan(*gpus, **rule).resources
+    return found  # type: ignore[no-any-return]
+
+
+def counts(resource: OfferedResource) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in resource.ids:
+        found[each.device_id] = found.get(each.device_id, 0) + 1
+    return found
+
+
+def asked(
+    resource: OfferedResource, available: list[str], size: int, must: tuple[str, ...] = (), gpus: int = 4
+) -> tuple[str, ...]:
+    return prefer(resource, available, must, size, build(inventory_of(*(gpu(number) for number in range(gpus)))))
+
+
+def ids(number: int, *shares: int, unit: str = "1Gi") -> list[str]:
+    return [f"{gpu_id(number)}::{unit}.{share}" for share in shares]
+
+
+# --- how many ---------------------------------------------------------------------------------------------------------
+def test_each_device_is_divided_by_its_own_memory() -> None:
+    resource = offered(*cards(40, 80, 10))
+    assert resource.name == MEMORY
+    assert counts(resource) == {gpu_id(0): 40, gpu_id(1): 80, gpu_id(2): 10}
+    assert (resource.sharing, resource.unit, resource.replicas) == ("memory", "1Gi", None)
+
+
+def test_what_is_reserved_and_what_fills_no_share_is_nobodys() -> None:
+    resource = offered(gpu(0, memory_bytes=L4), memory_reserve="512Mi")
+    assert counts(resource) == {gpu_id(0): 23}
+
+
+def test_an_id_has_its_device_and_its_amount_and_no_index() -> None:
+    assert [each.id for each in offered(*cards(4), unit="2Gi").ids] == ids(0, 0, 1, unit="2Gi")
+    assert [each.id for each in offered(*cards(4), unit="2048Mi").ids] == ids(0, 0, 1, unit="2Gi")
+
+
+def test_devices_that_are_not_meant_stay_whole_under_their_usual_name() -> None:
+    found = plan(*cards(40, 80), devices=("1",))
+    assert {each.name: len(each.ids) for each in found.resources} == {MEMORY: 80, GPU: 1}
+
+
+def test_one_entry_shares_the_l4s_of_a_mixed_node_and_leaves_its_h100s_whole() -> None:
+    cards = (gpu(0, product_name="NVIDIA H100 NVL", memory_bytes=94 * GIB), gpu(1, product_name="NVIDIA L4"))
+    found = plan(*cards, gpu(2, product_name="NVIDIA L4", memory_bytes=L4), match={"productName": "NVIDIA L4"})
+    by_name = {each.name: counts(each) for each in found.resources}
+    assert by_name == {GPU: {gpu_id(0): 1}, MEMORY: {gpu_id(1): 80, gpu_id(2): 23}}
+
+
+@pytest.mark.parametrize(
+    ("given", "shared"),
+    [
+        ({"match": {"min_memory": "40Gi"}}, {1, 2}),
+        ({"match": {"min_memory": "40Gi"}, "devices": ("0", "1")}, {1}),
+        ({"match": {"ids": (gpu_id(2),)}}, {2}),
+        ({"match": {"near": "nic"}}, set()),
+        ({"match": {}}, {0, 1, 2}),
+    ],
+)
+def test_devices_and_match_select_what_both_mean(given: dict[str, Any], shared: set[int]) -> None:
+    found = plan(*cards(24, 40, 80), **given)
+    by_name = {each.name: set(counts(each)) for each in found.resources}
+    assert by_name.get(MEMORY, set()) == {gpu_id(number) for number in shared}
+    assert by_name.get(GPU, set()) == {gpu_id(number) for number in {0, 1, 2} - shared}
+
+
+@pytest.mark.parametrize(("name", "unit"), [("aliyun.com/gpu-mem", "1Gi"), ("tencent.com/vcuda-memory", "256Mi")])
+def test_a_name_of_another_maker_brings_its_unit(name: str, unit: str) -> None:
+    assert offered(*cards(4), rename=name, unit=None).unit == unit
+    assert offered(*cards(4), rename=name, unit="512Mi").unit == "512Mi"
+
+
+def test_another_name_can_be_chosen_but_not_that_of_whole_devices() -> None:
+    assert offered(*cards(4), rename="aliyun.com/gpu-mem").name == "aliyun.com/gpu-mem"
+    with pytest.raises(PlanError, match=r"rename: nvidia\.com/gpu: memory has shares of a name of their own"):
+        offered(*cards(4), rename=GPU)
+
+
+@pytest.mark.parametrize(
+    ("unit", "says"),
+    [
+        ("100", "give whole MiB, such as 1Gi"),
+        ("1500k", "give whole MiB"),
+        ("48Gi", "has 40Gi of memory: give a smaller unit, or leave the device out"),
+    ],
+)
+def test_a_unit_that_cannot_be_is_refused_with_what_would_be_right(unit: str, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        offered(*cards(40, 80), unit=unit)
+
+
+def test_a_list_that_the_kubelet_would_not_read_is_refused_with_the_next_unit_that_fits() -> None:
+    with pytest.raises(PlanError) as refused:
+        offered(*cards(*[141] * 8), unit="1Mi")
+    assert "gives 1155072 shares" in str(refused.value)
+    assert "give 32Mi" in str(refused.value)
+    assert len(offered(*cards(*[141] * 8), unit="32Mi").ids) == 36096
+
+
+def test_some_devices_of_a_node_are_shared_by_memory_and_others_by_time_slicing() -> None:
+    rule = {"match": {"productName": "NVIDIA A10"}, "name": "example.com/slices"}
+    memory, slices = {"name": GPU, "memoryUnit": "2Gi"}, {"name": "example.com/slices", "replicas": 3}
+    devices = (gpu(0, memory_bytes=8 * GIB), gpu(1, product_name="NVIDIA A10", memory_bytes=24 * GIB))
+    for section in (
+        {"strategy": "memory", "resources": [memory, {**slices, "strategy": "timeSlicing"}]},
+        {
+            "strategy": "timeSlicing",
+            "failRequestsGreaterThanOne": True,
+            "resources": [{**memory, "strategy": "memory"}, slices],
+        },
+    ):
+        sections = with_defaults(parse(Sections, {"resources": {"devices": [rule]}, "sharing": section}))
+        offers = make_plan(inventory_of(*devices), healthy(*devices), PlanSettings.from_sections(sections)).resources
+        found = {each.name: (each.sharing, len(each.ids), each.fail_requests_greater_than_one) for each in offers}
+        one = section["strategy"] == "timeSlicing"
+        assert found == {MEMORY: ("memory", 4, False), "example.com/slices": ("timeSlicing", 3, one)}
+
+
+def test_an_entrys_own_strategy_says_which_of_replicas_and_memory_unit_it_has() -> None:
+    wrong = {"name": GPU, "strategy": "memory", "replicas": 2}
+    with pytest.raises(InputError, match="strategy memory needs memoryUnit, and every other one replicas"):
+        parse(Sharing, {"strategy": "timeSlicing", "resources": [wrong]})
+
+
+def test_a_device_of_unknown_memory_has_no_shares() -> None:
+    assert counts(offered(gpu(0, memory_bytes=0), *cards(8)[:0], gpu(1, memory_bytes=8 * GIB))) == {gpu_id(1): 8}
+
+
+def test_shares_have_no_numa_node_unless_that_is_wanted() -> None:
+    assert {each.numa_node for each in offered(gpu(0, memory_bytes=4 * GIB, numa_node=1)).ids} == {None}
+    assert {each.numa_node for each in offered(gpu(0, memory_bytes=4 * GIB, numa_node=1), numa=True).ids} == {1}
+
+
+# --- which ------------------------------------------------------------------------------------------------------------
+def test_a_request_comes_from_the_fullest_device_that_has_room() -> None:
+    resource = offered(*cards(8, 8, 8))
+    free = [*ids(0, *range(8)), *ids(1, 3, 4, 5), *ids(2, 6, 7)]
+    assert asked(resource, free, 3) == tuple(ids(1, 3, 4, 5))
+    assert asked(resource, free, 2) == tuple(ids(2, 6, 7))
+    assert asked(resource, free, 4) == tuple(ids(0, 0, 1, 2, 3))
+
+
+def test_or_from_the_emptiest() -> None:
+    resource = offered(*cards(8, 8, 8), packing="spread")
+    free = [*ids(0, 0, 1, 2, 3), *ids(1, *range(8)), *ids(2, 6, 7)]
+    assert asked(resource, free, 2) == tuple(ids(1, 0, 1))
+
+
+@pytest.mark.parametrize("packing", ["binpack", "spread"])
+def test_of_equals_the_first_by_index_is_taken(packing: str) -> None:
+    resource = offered(*cards(8, 8), packing=packing)
+    assert asked(resource, [*ids(1, *range(8)), *ids(0, *range(8))], 1) == tuple(ids(0, 0))
+
+
+def test_what_an_init_container_had_is_kept_and_decides_the_device() -> None:
+    resource = offered(*cards(8, 8))
+    free = [*ids(0, 0, 1), *ids(1, *range(8))]
+    assert asked(resource, free, 3, must=tuple(ids(1, 5))) == tuple(ids(1, 0, 1, 5))
+
+
+def test_where_no_device_has_room_the_answer_says_how_much_each_has() -> None:
+    resource = offered(*cards(8, 8))
+    with pytest.raises(AllocationError) as refused:
+        asked(resource, [*ids(0, 1, 2), *ids(1, 0, 3, 5)], 4)
+    assert str(refused.value) == (
+        f"{MEMORY}: no device of this node has 4 free shares of 1Gi; free are {gpu_id(0)}: 2, {gpu_id(1)}: 3; "
+        "delete the pod, so that it is scheduled again."
+    )
+
+
+def test_a_request_for_more_than_any_device_has_is_told_so() -> None:
+    resource = offered(*cards(8, 4))
+    with pytest.raises(AllocationError, match="the largest device has 8: request fewer"):
+        asked(resource, [each.id for each in resource.ids], 9)
+
+
+def test_where_only_the_init_containers_device_has_no_room_the_answer_says_so() -> None:
+    resource = offered(*cards(8, 8))
+    with pytest.raises(AllocationError) as refused:
+        asked(resource, [*ids(0, 0, 1, 2), *ids(1, *range(8))], 5, must=tuple(ids(0, 0, 1)))
+    assert str(refused.value) == (
+        f"{MEMORY}: the init containers of this pod have shares of {gpu_id(0)}, which has 3 for this pod; 5 are "
+        "requested: request the same amount in init containers and containers."
+    )
+
+
+def test_an_init_container_that_leaves_no_room_is_told_so() -> None:
+    resource = offered(*cards(8, 8))
+    with pytest.raises(AllocationError, match=r"init containers of this pod have shares of 2 devices"):
+        asked(resource, [*ids(0, 0), *ids(1, 0, 1)], 3, must=(*ids(0, 0), *ids(1, 0)))
+
+
+def test_shares_of_two_devices_are_refused_as_the_kubelet_does_not_always_ask() -> None:
+    resource = offered(*cards(8, 8))
+    with pytest.raises(AllocationError, match=r"free shares of this node are on 2 devices .* a container's are of one"):
+        grant(resource, [*ids(0, 7), *ids(1, 7)])
+
+
+# --- what a container is told -----------------------------------------------------------------------------------------
+def variables(resource: OfferedResource, shares: list[str], *gpus: DeviceFact) -> dict[str, str]:
+    return dict(edits(grant(resource, shares), node_containers(inventory_of(*gpus), Injection())).envs)
+
+
+def test_a_container_gets_its_device_and_its_limit() -> None:
+    gpus = (gpu(0, memory_bytes=L4), gpu(1, memory_bytes=80 * GIB))
+    told = variables(offered(*gpus), ids(0, 0, 1, 2, 3, 4), *gpus)
+    assert told == {
+        "NVIDIA_VISIBLE_DEVICES": gpu_id(0),
+        "NODEDEVICES_MEMORY_DEVICE": gpu_id(0),
+        "NODEDEVICES_MEMORY_LIMIT_MIB": "5120",
+        "NODEDEVICES_MEMORY_TOTAL_MIB": "24064",
+        "NODEDEVICES_MEMORY_FRACTION": "0.2127",
+        "NODEDEVICES_MEMORY_UNITS": "5",
+    }
+
+
+STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "driver-directory")
+
+
+@pytest.mark.parametrize("strategies", [*((each,) for each in STRATEGIES), STRATEGIES[:-1]])
+@pytest.mark.parametrize("enforcement", ["none", "mps"])
+def test_a_container_gets_its_device_as_one_with_a_whole_device_whatever_the_strategy(
+    strategies: tuple[str, ...], enforcement: str
+) -> None:
+    gpus, modes = cards(8, 8), {"mps-root": "/run/nvidia/mps"}
+    nodes = frozenset(("/dev/nvidiactl", "/dev/nvidia-uvm"))
+    section = Injection(device_list_strategies=strategies, pass_device_specs=True)
+    containers = node_containers(inventory_of(*gpus), section, existing=nodes, modes=modes)
+    [whole] = make_plan(inventory_of(*gpus), healthy(*gpus), PlanSettings()).resources
+    rule = SharedResource(name=GPU, memory_unit="1Gi", enforcement=enforcement)
+    settings = PlanSettings(sharing=Sharing(strategy="memory", resources=(rule,)), modes=modes)
+    [shared] = make_plan(inventory_of(*gpus), healthy(*gpus), settings).resources
+    expected = edits(grant(whole, [gpu_id(1)]), containers)
+    found = edits(grant(shared, ids(1, 0, 1, 2)), containers)
+    assert found.envs["NODEDEVICES_MEMORY_UNITS"] == "3"
+    ours = ("NODEDEVICES_MEMORY", "CUDA_MPS")
+    assert {name: value for name, value in found.envs.items() if not name.startswith(ours)} == expected.envs
+    assert [each for each in found.mounts if not each.host_path.startswith("/run/nvidia/mps")] == [*expected.mounts]
+    assert (found.devices, found.cdi_devices) == (expected.devices, expected.cdi_devices)
+    assert [*found.annotations.values()] == [*expected.annotations.values()]
+    assert any((expected.envs, expected.mounts, expected.devices, expected.cdi_devices, expected.annotations))
+
+
+def test_under_aliyuns_name_it_is_told_so_in_aliyuns_variables_too() -> None:
+    gpus = cards(16, 32)
+    told = variables(offered(*gpus, rename="aliyun.com/gpu-mem"), ids(1, 0, 1, 2), *gpus)
+    assert {name: value for name, value in told.items() if name.startswith("ALIYUN")} == {
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
+        "ALIYUN_COM_GPU_MEM_POD": "3",
+        "ALIYUN_COM_GPU_MEM_DEV": "32",
+    }
+
+
+@pytest.mark.parametrize(("limit", "total", "text"), [(1, 1, "1.0000"), (1, 3, "0.3333"), (2, 3, "0.6666")])
+def test_a_fraction_is_rounded_down(limit: int, total: int, text: str) -> None:
+    assert fraction(limit, total) == text
+
+
+# --- through the kubelet's rules --------------------------------------------------------------------------------------
+class Kubelet:
+    """A kubelet at its hardest: it asks for the best where more ids are free than are requested, and else takes all, as
+    it does with NUMA nodes. tests/conformance/kubelet has the kubelet's own code."""
+
+    def __init__(self, resource: OfferedResource) -> None:
+        self.resource = resource
+        self.held: dict[int, tuple[SchedulableId, ...]] = {}
+
+    def admit(self, pod: int, size: int) -> bool:
+        taken = {each.id for ids in self.held.values() for each in ids}
+        free = [each.id for each in self.resource.ids if each.healthy and each.id not in taken]
+        if len(free) < size:
+            return False  # no node for it
+        try:
+            chosen = free if len(free) == size else asked(self.resource, free, size)
+            self.held[pod] = grant(self.resource, chosen).ids
+        except AllocationError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("packing", ["binpack", "spread"])
+def test_ten_thousand_grants_and_frees_never_over_book_a_device_nor_split_a_request(packing: str) -> None:
+    dice = random.Random(packing)
+    grants = refused = 0
+    while grants < 10_000:
+        sizes = [dice.choice((4, 8, 16, 24)) for _ in range(dice.randint(1, 4))]
+        resource = offered(*cards(*sizes), packing=packing)
+        kubelet, had = Kubelet(resource), counts(resource)
+        for pod in range(400):
+            if kubelet.held and dice.random() < 0.4:
+                del kubelet.held[dice.choice(list(kubelet.held))]
+            size = dice.randint(1, 12)
+            if kubelet.admit(pod, size):
+                grants += 1
+                assert len(kubelet.held[pod]) == size
+                assert len({each.device_id for each in kubelet.held[pod]}) == 1
+            else:
+                refused += 1
+            used: dict[str, int] = {}
+            every = [each for ids in kubelet.held.values() for each in ids]
+            for each in every:
+                used[each.device_id] = used.get(each.device_id, 0) + 1
+            assert len({each.id for each in every}) == len(every)
+            assert all(used[each] <= had[each] for each in used)
+    assert refused, "the hard cases came up"

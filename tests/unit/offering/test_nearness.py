@@ -1,0 +1,151 @@
+"""Which devices are near to each other across probes: the rule `near`, and the links that NodeDevices shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from nodedevices_api.matching import near_types
+from nodedevices_api.sections import CapacityEntry, DeviceMatch, ResourceRule, Resources
+from nodedevices_operator.desired.capacity import amount
+from nodedevices_operator.records.objects import node_devices_record
+from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.offering.nearness import near, nearest
+from nodedevices_plugin.offering.shape import PlanSettings
+from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity
+from nodedevices_probe.protocol import DeviceFact, PcieNeighbour, PciePath
+from support.facts import gpu, gpu_id, healthy, inventory_of
+from support.plans import make_plan
+
+NEAR, USUAL = "example.com/gpu-with-nic", "nvidia.com/gpu"
+RULE = ResourceRule(match=DeviceMatch(vendor="nvidia", near="nic"), name=NEAR)
+
+
+def at(number: int, root: str, bus: int = 0x17, **facts: Any) -> DeviceFact:
+    return gpu(number, pcie_root=root, pci_bus_id=f"0000:{bus:02x}:00.0", **facts)
+
+
+def nic(number: int, root: str, bus: int = 0x18, **facts: Any) -> DeviceFact:
+    known = {"id": f"NIC-{number}", "index": number, "type": "nic", "vendor": "mellanox", "pcie_root": root}
+    return DeviceFact(**{**known, "pci_bus_id": f"0000:{bus:02x}:00.0", **facts})
+
+
+def without(missing: str, *devices: DeviceFact) -> Inventory:
+    """One of them is listed and no longer there."""
+    found = inventory_of(*devices)
+    return replace(found, devices=tuple(replace(each, present=each.fact.id != missing) for each in found.devices))
+
+
+MACHINE = (at(0, "pci0000:16"), at(1, "pci0000:40"), at(2, ""), nic(0, "pci0000:16"), nic(1, ""))
+
+
+# --- which are near ---------------------------------------------------------------------------------------------------
+def test_near_to_a_device_is_what_else_is_on_its_root() -> None:
+    assert near(inventory_of(*MACHINE)) == {
+        gpu_id(0): {"nic"},
+        gpu_id(1): set(),
+        gpu_id(2): set(),
+        "NIC-0": {"gpu"},
+        "NIC-1": set(),
+    }
+
+
+def test_a_device_is_near_to_its_own_type_only_where_there_is_another_of_it() -> None:
+    assert near_types([("a", "gpu", "r"), ("b", "gpu", "r"), ("c", "gpu", "s")]) == {
+        "a": {"gpu"},
+        "b": {"gpu"},
+        "c": frozenset(),
+    }
+
+
+def test_without_a_root_nothing_is_near() -> None:
+    assert near_types([("a", "gpu", ""), ("b", "nic", "")]) == {"a": frozenset(), "b": frozenset()}
+
+
+# --- the rule ---------------------------------------------------------------------------------------------------------
+def named(inventory: Inventory, *rules: ResourceRule) -> dict[str, list[str]]:
+    facts = [each.fact for each in inventory.devices]
+    found = make_plan(inventory, healthy(*facts), PlanSettings(resources=Resources(devices=rules)))
+    return {resource.name: [each.id for each in resource.ids] for resource in found.resources}
+
+
+def test_gpus_beside_a_nic_get_a_name_of_their_own() -> None:
+    assert named(inventory_of(*MACHINE), RULE) == {NEAR: [gpu_id(0)], USUAL: [gpu_id(1), gpu_id(2)]}
+
+
+def test_a_nic_that_is_missing_renames_no_gpu_while_it_is_listed() -> None:
+    inventory = without("NIC-0", *MACHINE)
+    assert named(inventory, RULE)[NEAR] == [gpu_id(0)]
+    assert named(inventory_of(*MACHINE[:3]), RULE) == {USUAL: [gpu_id(0), gpu_id(1), gpu_id(2)]}
+
+
+def test_a_rule_that_matches_nothing_says_what_is_near_to_what() -> None:
+    rule = ResourceRule(match=DeviceMatch(vendor="nvidia", near="fpga"), name=NEAR)
+    [note] = unmatched(inventory_of(*MACHINE), PlanSettings(resources=Resources(devices=(rule,))))
+    assert note.entry == "devices[0].match vendor nvidia, near fpga"
+    there_are = "NVIDIA H100 80GB HBM3 near nic, NVIDIA H100 80GB HBM3 near nothing"
+    assert there_are in note.message
+    near_miss = ResourceRule(match=DeviceMatch(vendor="nvidia", near="NIC"), name=NEAR)
+    [note] = unmatched(inventory_of(*MACHINE), PlanSettings(resources=Resources(devices=(near_miss,))))
+    assert "upper and lower case count: NVIDIA H100 80GB HBM3 near nic is the same" in note.message
+
+
+def raw(inventory: Inventory) -> dict[str, Any]:
+    """As the operator reads it."""
+    devices = [
+        {
+            "id": each.fact.id,
+            "type": each.fact.type,
+            "attributes": {"vendor": each.fact.vendor, "pcieRoot": each.fact.pcie_root},
+            "health": {"state": "Healthy"},
+        }
+        for each in inventory.devices
+    ]
+    return {"metadata": {"name": "n1"}, "status": {"devices": devices}}
+
+
+@pytest.mark.parametrize(("wanted", "count"), [("nic", 1), ("gpu", 0), ("fpga", 0)])
+def test_agent_and_operator_have_one_answer(wanted: str, count: int) -> None:
+    inventory = inventory_of(*MACHINE)
+    match = DeviceMatch(type="gpu", near=wanted)
+    entry = CapacityEntry(name="example.com/fast", match=match, per_device=1, scope="all")
+    assert amount(entry, node_devices_record(raw(inventory)).devices, ()) == count
+    assert len(named(inventory, ResourceRule(match=match, name=NEAR)).get(NEAR, ())) == count
+    assert len(unmatched_capacity(inventory, (entry,))) == (count == 0)
+
+
+# --- what NodeDevices shows -------------------------------------------------------------------------------------------
+def test_gpus_and_nics_on_one_root_are_each_others_nearest() -> None:
+    found = nearest(inventory_of(*MACHINE))
+    assert found == {gpu_id(0): ("NIC-0",), "NIC-0": (gpu_id(0),)}
+
+
+def test_on_one_root_those_on_neighbouring_buses_come_first() -> None:
+    """A root complex with two switches, each with a GPU and a NIC."""
+    root = "pci0000:00"
+    machine = (at(0, root, 0x07), at(1, root, 0x47), nic(0, root, 0x48), nic(1, root, 0x08))
+    assert nearest(inventory_of(*machine)) == {
+        gpu_id(0): ("NIC-1", "NIC-0"),
+        gpu_id(1): ("NIC-0", "NIC-1"),
+        "NIC-0": (gpu_id(1), gpu_id(0)),
+        "NIC-1": (gpu_id(0), gpu_id(1)),
+    }
+
+
+def test_what_a_probe_says_of_a_path_counts_more_than_numbers() -> None:
+    root, path = "pci0000:00", (PcieNeighbour(to="NIC-0", path=PciePath.SINGLE),)
+    machine = (at(0, root, 0x07, pcie=path), nic(0, root, 0x48), nic(1, root, 0x08))
+    assert nearest(inventory_of(*machine))[gpu_id(0)] == ("NIC-0", "NIC-1")
+
+
+def test_a_missing_nic_and_a_virtual_function_are_nobodys_nearest() -> None:
+    function = nic(1, "pci0000:16", type="vf", id="VF-1")
+    inventory = without("NIC-0", at(0, "pci0000:16"), nic(0, "pci0000:16"), function)
+    assert nearest(inventory) == {}
+
+
+@pytest.mark.parametrize("address", ["", "x", "0000:zz:00.0", ":"])
+def test_an_address_that_is_none_is_no_error(address: str) -> None:
+    machine = (at(0, "pci0000:16"), nic(0, "pci0000:16", pci_bus_id=address))
+    assert nearest(inventory_of(*machine))[gpu_id(0)] == ("NIC-0",)

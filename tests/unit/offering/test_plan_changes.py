@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from nodedevices_plugin.model import (
+    Holder,
+    HoldersState,
+    Holdings,
+    OfferedResource,
+    Plan,
+    RecentAllocate,
+    SchedulableId,
+)
+from nodedevices_plugin.offering.changes import decide_change, not_listed
+from support.facts import START
+
+NOW = 1000.0
+
+
+def plan(**resources: list[str]) -> Plan:
+    return Plan(
+        resources=tuple(
+            OfferedResource(
+                name=f"nvidia.com/{name}",
+                ids=tuple(SchedulableId(id=each, device_id=each.split("::")[0]) for each in ids),
+            )
+            for name, ids in resources.items()
+        )
+    )
+
+
+WHOLE = plan(gpu=["GPU-0", "GPU-1"])
+SLICED = plan(gpu=["GPU-0::0", "GPU-0::1", "GPU-1::0", "GPU-1::1"])
+BY_MPS = Plan(resources=(replace(SLICED.resources[0], sharing="mps", replicas=2),))
+BY_TIME = Plan(resources=(replace(SLICED.resources[0], sharing="timeSlicing", replicas=2),))
+RENAMED = plan(shared=["GPU-0::0", "GPU-1::0"])
+
+
+def holder(pod: str = "train", *, resource: str | None = "nvidia.com/gpu", ids: tuple[str, ...] = ("GPU-0",)) -> Holder:
+    return Holder(namespace="ml", pod=pod, container="main", resource=resource, ids=ids, since=START)
+
+
+def holdings(*holders: Holder, state: HoldersState = HoldersState.SYNCED) -> Holdings:
+    return Holdings(state=state, message="no socket" if state is HoldersState.UNAVAILABLE else "", holders=holders)
+
+
+def recent(*ids: str, age: float, resource: str = "nvidia.com/gpu") -> RecentAllocate:
+    return RecentAllocate(resource=resource, ids=ids, time=START, monotonic=NOW - age)
+
+
+def test_a_change_that_nobody_feels_applies_at_once() -> None:
+    assert decide_change(WHOLE, SLICED, holdings(), (), whole=True).apply
+    assert decide_change(WHOLE, RENAMED, holdings(), (), whole=True).apply
+
+
+def test_a_change_of_ids_or_name_waits_for_the_pods_that_hold_one() -> None:
+    for wanted in (SLICED, RENAMED, Plan()):
+        decision = decide_change(WHOLE, wanted, holdings(holder()), (), whole=True)
+        assert not decision.apply
+        assert decision.waiting_for == (holder(),)
+        assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
+
+
+def test_a_plan_with_the_same_ids_never_waits() -> None:
+    assert decide_change(WHOLE, WHOLE, holdings(holder(), state=HoldersState.UNAVAILABLE), (), whole=True).apply
+    assert decide_change(BY_MPS, BY_MPS, holdings(holder(ids=("GPU-0::0",))), (), whole=True).apply
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "how"),
+    [(BY_TIME, BY_MPS, "from timeSlicing to mps"), (BY_MPS, BY_TIME, "from mps to timeSlicing")],
+)
+def test_a_change_to_or_from_mps_waits_though_the_ids_stay(current: Plan, wanted: Plan, how: str) -> None:
+    """The GPUs' compute mode and the daemon are under the pods' feet, which have MPS's environment or not."""
+    decision = decide_change(current, wanted, holdings(holder(ids=("GPU-0::0",))), (), whole=True)
+    assert (decision.apply, decision.waiting_for) == (False, (holder(ids=("GPU-0::0",)),))
+    assert decision.message == f"the change of nvidia.com/gpu {how} waits until these pods have ended: ml/train"
+    assert not decide_change(current, wanted, holdings(), (recent("GPU-0::0", age=5),), whole=True).apply
+    assert decide_change(current, wanted, holdings(), (), whole=True).apply
+
+
+def test_how_a_resource_is_shared_is_said_only_where_its_ids_do_not_say() -> None:
+    decision = decide_change(WHOLE, BY_MPS, holdings(holder()), (), whole=True)
+    assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
+
+
+def test_ways_to_share_that_no_pod_feels_do_not_wait() -> None:
+    plain = Plan(resources=(replace(BY_TIME.resources[0], sharing="none", replicas=None),))
+    assert decide_change(BY_TIME, plain, holdings(holder(ids=("GPU-0::0",))), (), whole=True).apply
+
+
+def test_a_new_resource_beside_the_old_ones_never_waits() -> None:
+    more = plan(gpu=["GPU-0", "GPU-1"], extra=["GPU-2::0"])
+    assert decide_change(WHOLE, more, holdings(holder()), (), whole=True).apply
+    assert decide_change(Plan(), SLICED, holdings(holder()), (), whole=True).apply
+
+
+def test_holders_of_other_resources_and_of_claims_do_not_count() -> None:
+    others = holdings(holder(resource="example.com/nic", ids=("nic-0",)), holder(resource=None, ids=("gpu-0",)))
+    assert decide_change(WHOLE, SLICED, others, (), whole=True).apply
+
+
+def test_a_change_waits_while_nobody_knows_who_holds_what() -> None:
+    for state in (HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED):
+        decision = decide_change(WHOLE, SLICED, holdings(state=state), (), whole=True)
+        assert not decision.apply
+        assert state.value in decision.message
+
+
+def test_a_change_waits_for_an_allocate_that_is_not_listed_yet() -> None:
+    young = recent("GPU-0", age=5)
+    decision = decide_change(WHOLE, SLICED, holdings(), (young,), whole=True)
+    assert (decision.apply, decision.waiting_for) == (False, ())
+    assert "allocated less than 30 s ago" in decision.message
+
+
+def test_an_allocate_counts_until_a_list_shows_it_or_one_half_a_minute_younger_does_not() -> None:
+    listed, young, failed = recent("GPU-0", age=5), recent("GPU-1", age=29.9), recent("GPU-2", age=30)
+    now = replace(holdings(), taken=NOW)
+    assert not_listed((failed, young, listed), {listed}, now) == (young,)
+    assert not_listed((failed,), (), replace(now, taken=NOW - 15)) == (failed,), "no List is that young"
+    assert not_listed((failed,), (), holdings(state=HoldersState.UNAVAILABLE)) == (failed,), "there was no List"
+
+
+def test_a_change_without_mps_waits_for_nobody_once_it_is_known_who_holds_what() -> None:
+    for wanted in (SLICED, RENAMED, Plan()):
+        assert decide_change(WHOLE, wanted, holdings(holder()), (recent("GPU-1", age=5),)).apply
+        assert not decide_change(WHOLE, wanted, holdings(state=HoldersState.INCOMPLETE), ()).apply
+
+
+def test_of_several_resources_only_those_by_mps_are_waited_for() -> None:
+    current = Plan(resources=(*RENAMED.resources, *BY_MPS.resources))
+    assert decide_change(current, WHOLE, holdings(holder(resource="nvidia.com/shared", ids=("GPU-0::0",))), ()).apply
+    waits = decide_change(current, Plan(resources=RENAMED.resources), holdings(holder(ids=("GPU-0::0",))), ())
+    assert (waits.apply, waits.message) == (
+        False,
+        "the change of nvidia.com/gpu waits until these pods have ended: ml/train",
+    )

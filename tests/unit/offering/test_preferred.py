@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nodedevices_api.sections import SharedResource, Sharing
+from nodedevices_plugin.granting import topology
+from nodedevices_plugin.granting.preferred import prefer
+from nodedevices_plugin.granting.topology import Topology
+from nodedevices_plugin.model import AllocationError, OfferedResource
+from nodedevices_plugin.offering.shape import PlanSettings
+from nodedevices_probe.protocol import DeviceFact, Link, PcieNeighbour, PciePath
+from support.facts import gpu, gpu_id, healthy, inventory_of, silent_gpu
+from support.plans import make_plan
+
+# What NVIDIA's device plugin v0.20.0 answered on these machines (go-gpuallocator's best-effort policy).
+# Pairs of GPUs and their direct NVLinks; every other pair has none.
+CUBE = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2, (2, 6): 1, (3, 7): 1,
+    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+}  # fmt: skip
+ALL = tuple(range(8))
+
+
+def machine(count: int, nvlinks: dict[tuple[int, int], int], *, per_socket: int) -> tuple[DeviceFact, ...]:
+    """GPUs on sockets: one PCIe switch per socket, and direct NVLinks as given."""
+    gpus = []
+    for one in range(count):
+        links = [
+            Link(kind="NVLink", to=gpu_id(sum(pair) - one), count=links)
+            for pair, links in nvlinks.items()
+            if one in pair and max(pair) < count
+        ]
+        near = [
+            PcieNeighbour(
+                to=gpu_id(other), path=PciePath.SINGLE if one // per_socket == other // per_socket else PciePath.SYSTEM
+            )
+            for other in range(count)
+            if other != one
+        ]
+        gpus.append(gpu(one, links=tuple(links), pcie=tuple(near), numa_node=one // per_socket))
+    return tuple(gpus)
+
+
+A100X8 = machine(8, {}, per_socket=4)
+GB200X8 = machine(8, {}, per_socket=2)
+NVLINK_CUBE = machine(8, CUBE, per_socket=4)
+NVLINK_FOUR = machine(4, CUBE, per_socket=4)
+RECORDED = [
+    (A100X8, ALL, (), 1, (0,)),
+    (A100X8, ALL, (), 2, (0, 1)),
+    (A100X8, ALL, (), 3, (0, 1, 2)),
+    (A100X8, ALL, (), 4, (0, 1, 2, 3)),
+    (A100X8, ALL, (), 8, ALL),
+    (A100X8, ALL, (5,), 2, (4, 5)),
+    (A100X8, ALL, (0, 7), 4, (0, 1, 2, 7)),
+    (A100X8, ALL, (2, 6), 2, (2, 6)),
+    (A100X8, (0, 4, 5), (), 2, (4, 5)),
+    (A100X8, (1, 2, 3, 6, 7), (), 3, (1, 2, 3)),
+    (GB200X8, ALL, (), 2, (0, 1)),
+    (GB200X8, ALL, (), 3, (0, 1, 2)),
+    (GB200X8, ALL, (), 4, (0, 1, 2, 3)),
+    (GB200X8, (0, 2, 3, 5), (), 2, (2, 3)),
+    (GB200X8, ALL, (3,), 2, (2, 3)),
+    (NVLINK_CUBE, ALL, (), 1, (0,)),
+    (NVLINK_CUBE, ALL, (), 2, (0, 3)),
+    (NVLINK_CUBE, ALL, (), 3, (0, 2, 3)),
+    (NVLINK_CUBE, ALL, (), 4, (0, 1, 2, 3)),
+    (NVLINK_CUBE, ALL, (5,), 2, (5, 6)),
+    (NVLINK_CUBE, (0, 1, 5, 6, 7), (), 2, (6, 7)),
+    (NVLINK_CUBE, (1, 2, 4, 7), (), 2, (1, 2)),
+    (NVLINK_CUBE, (0, 1, 2, 3, 4, 7), (), 4, (0, 1, 2, 3)),
+    (NVLINK_CUBE, ALL, (0,), 4, (0, 1, 2, 3)),
+    (NVLINK_FOUR, (0, 1, 2, 3), (), 1, (0,)),
+    (NVLINK_FOUR, (0, 1, 2, 3), (), 2, (0, 3)),
+    (NVLINK_FOUR, (0, 1, 2, 3), (), 3, (0, 2, 3)),
+    (NVLINK_FOUR, (0, 1, 2, 3), (1,), 2, (1, 2)),
+    (NVLINK_FOUR, (0, 1, 2), (), 2, (1, 2)),
+]
+
+
+def whole(gpus: tuple[DeviceFact, ...], *, cordoned: frozenset[str] = frozenset()) -> OfferedResource:
+    return make_plan(inventory_of(*gpus), healthy(*gpus), PlanSettings(), cordoned).resources[0]
+
+
+def shares(count: int, replicas: int, *, cordoned: frozenset[str] = frozenset()) -> OfferedResource:
+    gpus = tuple(gpu(number) for number in range(count))
+    rule = SharedResource(name="nvidia.com/gpu", replicas=replicas)
+    settings = PlanSettings(sharing=Sharing(strategy="timeSlicing", resources=(rule,)))
+    return make_plan(inventory_of(*gpus), healthy(*gpus), settings, cordoned).resources[0]
+
+
+def ids(numbers: tuple[int, ...]) -> list[str]:
+    return [gpu_id(number) for number in numbers]
+
+
+def share(device: int, replica: int) -> str:
+    return f"{gpu_id(device)}::{replica}"
+
+
+def inside(scores: Topology, chosen: list[str] | tuple[str, ...]) -> int:
+    return sum(scores.score(one, other) for one, other in combinations(chosen, 2))
+
+
+def per_gpu(chosen: tuple[str, ...]) -> list[int]:
+    devices = [each.partition("::")[0] for each in chosen]
+    return sorted(devices.count(each) for each in set(devices))
+
+
+# --- whole GPUs -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("gpus", "available", "must", "size", "recorded"), RECORDED)
+def test_the_choice_is_as_good_as_nvidias(
+    gpus: tuple[DeviceFact, ...],
+    available: tuple[int, ...],
+    must: tuple[int, ...],
+    size: int,
+    recorded: tuple[int, ...],
+) -> None:
+    scores = topology.build(inventory_of(*gpus))
+    chosen = prefer(whole(gpus), ids(available), ids(must), size, scores)
+    rest = [each for each in ids(available) if each not in chosen]
+    recorded_rest = [each for each in ids(available) if each not in ids(recorded)]
+    assert len(chosen) == size
+    assert set(ids(must)) <= set(chosen)
+    assert inside(scores, chosen) == inside(scores, ids(recorded))
+    assert inside(scores, rest) == inside(scores, recorded_rest)
+
+
+def test_a_single_gpu_is_taken_where_it_breaks_no_pair() -> None:
+    """NVIDIA's plugin takes the first, and so breaks NVLink pairs (its issue 1193)."""
+    pairs = machine(5, {(0, 1): 2, (3, 4): 2}, per_socket=5)
+    assert prefer(whole(pairs), ids((0, 1, 2, 3, 4)), [], 1, topology.build(inventory_of(*pairs))) == (gpu_id(2),)
+
+
+def test_the_order_of_the_question_does_not_change_the_answer() -> None:
+    scores = topology.build(inventory_of(*A100X8))
+    backwards = prefer(whole(A100X8), ids(ALL[::-1]), [], 4, scores)
+    assert backwards == tuple(ids((0, 1, 2, 3)))
+
+
+def test_without_topology_the_first_are_preferred() -> None:
+    assert prefer(whole(A100X8), ids(ALL), [], 3, Topology()) == tuple(ids((0, 1, 2)))
+
+
+def test_numa_stands_in_for_an_unknown_pcie_topology() -> None:
+    gpus = tuple(gpu(number, numa_node=number % 2) for number in range(4))
+    scores = topology.build(inventory_of(*gpus))
+    assert (scores.score(gpu_id(0), gpu_id(2)), scores.score(gpu_id(0), gpu_id(1))) == (20, 10)
+    assert prefer(whole(gpus), ids((0, 1, 2, 3)), [], 2, scores) == tuple(ids((0, 2)))
+
+
+def test_links_through_a_switch_say_nothing_about_a_choice() -> None:
+    gpus = tuple(gpu(number, links=(Link(kind="NVLink", to="switch", count=18),)) for number in range(2))
+    assert topology.build(inventory_of(*gpus)).score(gpu_id(0), gpu_id(1)) == 20
+
+
+def test_a_link_counts_though_only_one_end_reports_it() -> None:
+    one = gpu(0, links=(Link(kind="NVLink", to=gpu_id(1), count=4),), numa_node=None)
+    assert topology.build(inventory_of(one, gpu(1))).score(gpu_id(0), gpu_id(1)) == 400
+
+
+@pytest.mark.parametrize(
+    ("available", "must", "size"),
+    [((0, 1), (), 3), (ALL, (), 0), ((), (), 1), (ALL, (0, 1), 1), ((0, 1, 2), (7,), 2), (ALL, (), -1)],
+)
+def test_an_impossible_request_for_whole_gpus_gets_an_empty_list(
+    available: tuple[int, ...], must: tuple[int, ...], size: int
+) -> None:
+    scores = topology.build(inventory_of(*A100X8))
+    assert prefer(whole(A100X8), ids(available), ids(must), size, scores) == ()
+
+
+def test_an_unknown_id_is_an_error_only_when_the_others_do_not_suffice() -> None:
+    resource, scores = whole(A100X8), topology.build(inventory_of(*A100X8))
+    with pytest.raises(AllocationError, match="does not offer GPU-gone"):
+        prefer(resource, ["GPU-gone"], [], 1, scores)
+    with pytest.raises(AllocationError, match="does not offer GPU-gone"):
+        prefer(resource, ids(ALL), ["GPU-gone"], 2, scores)
+    assert prefer(resource, ["GPU-gone", *ids((0, 1))], [], 2, scores) == tuple(ids((0, 1)))
+
+
+def test_a_lost_neighbour_never_makes_the_question_fail() -> None:
+    """One GPU off the bus made every call of NVIDIA's plugin fail (its issue 2038)."""
+    gpus = (gpu(0), silent_gpu(1), gpu(2), gpu(3))
+    scores = topology.build(inventory_of(*gpus))
+    assert len(prefer(whole(gpus), ids((0, 2, 3)), [], 2, scores)) == 2
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+def test_shares_come_from_the_least_shared_gpu_first() -> None:
+    resource = shares(2, 4)
+    everything = [each.id for each in resource.ids]
+    assert per_gpu(prefer(resource, everything, [], 2, Topology())) == [1, 1]
+    assert per_gpu(prefer(resource, everything, [], 3, Topology())) == [1, 2]
+    assert prefer(resource, everything, [share(0, 1)], 2, Topology()) == (share(0, 1), share(1, 0))
+    uneven = [share(0, 0), share(0, 1), share(0, 2), share(1, 0)]
+    assert prefer(resource, uneven, [], 1, Topology()) == (share(0, 0),)
+
+
+@pytest.mark.parametrize(
+    ("available", "must", "size", "recorded"),
+    [
+        ([share(g, r) for g in (0, 1) for r in range(4)], [], 2, [2]),
+        ([share(g, r) for g in (0, 1) for r in range(4)], [], 4, [4]),
+        ([share(g, r) for g in (0, 1) for r in range(4)], [share(0, 1)], 2, [2]),
+        ([share(0, 0), share(0, 1), share(0, 2), share(1, 0)], [], 2, [1, 1]),
+        ([share(0, 0), share(0, 1), share(1, 0)], [], 1, [1]),
+    ],
+)
+def test_packed_shares_are_as_nvidias_plugin_packs_them(
+    available: list[str], must: list[str], size: int, recorded: list[int]
+) -> None:
+    chosen = prefer(shares(2, 4), available, must, size, Topology(), packed=True)
+    assert per_gpu(chosen) == recorded
+    assert set(must) <= set(chosen) <= set(available)
+
+
+def test_packed_takes_the_most_shared_gpu() -> None:
+    available = [share(0, 0), share(0, 1), share(1, 0)]
+    assert prefer(shares(2, 4), available, [], 1, Topology(), packed=True) == (share(1, 0),)
+
+
+def test_a_share_that_is_out_of_service_does_not_count_as_taken() -> None:
+    """NVIDIA's plugin takes it for allocated, and so packs onto the GPU with the bad one."""
+    resource = shares(3, 2, cordoned=frozenset({gpu_id(0)}))
+    available = [share(1, 0), share(2, 0), share(2, 1)]
+    assert prefer(resource, available, [], 1, Topology()) == (share(2, 0),)
+    assert prefer(resource, available, [], 1, Topology(), packed=True) == (share(1, 0),)
+
+
+def test_too_many_shares_are_an_error() -> None:
+    resource = shares(2, 4)
+    with pytest.raises(AllocationError, match="9 requested, 8 are available"):
+        prefer(resource, [each.id for each in resource.ids], [], 9, Topology())
+    with pytest.raises(AllocationError, match="does not offer GPU-none::0"):
+        prefer(resource, ["GPU-none::0"], [], 1, Topology())
+
+
+# --- what always holds ------------------------------------------------------------------------------------------------
+@st.composite
+def requests(draw: st.DrawFn, most: int) -> tuple[tuple[DeviceFact, ...], tuple[int, ...], tuple[int, ...], int]:
+    count = draw(st.integers(1, most))
+    pairs = list(combinations(range(count), 2))
+    nvlinks = draw(st.dictionaries(st.sampled_from(pairs), st.integers(1, 4))) if pairs else {}
+    available = draw(st.lists(st.integers(0, count - 1), unique=True, min_size=1))
+    must = draw(st.lists(st.sampled_from(available), unique=True))
+    size = draw(st.integers(max(1, len(must)), len(available)))
+    return machine(count, nvlinks, per_socket=4), tuple(available), tuple(must), size
+
+
+@settings(max_examples=150, deadline=None)
+@given(requests(8))
+def test_up_to_eight_gpus_no_set_is_better_and_none_as_good_comes_before_it(
+    request: tuple[tuple[DeviceFact, ...], tuple[int, ...], tuple[int, ...], int],
+) -> None:
+    gpus, available, must, size = request
+    scores = topology.build(inventory_of(*gpus))
+    chosen = prefer(whole(gpus), ids(available), ids(must), size, scores)
+    assert len(set(chosen)) == size
+    assert set(ids(must)) <= set(chosen) <= set(ids(available))
+
+    def worth(some: tuple[str, ...]) -> tuple[int, int]:
+        return inside(scores, some), inside(scores, [each for each in ids(available) if each not in some])
+
+    others = [some for some in combinations(ids(tuple(sorted(available))), size) if set(ids(must)) <= set(some)]
+    assert chosen == max(others, key=worth), "of equals the first by index: max keeps it"
+    assert prefer(whole(gpus), ids(available[::-1]), ids(must), size, scores) == chosen
+
+
+@settings(max_examples=40, deadline=None)
+@given(requests(20))
+def test_beyond_eight_gpus_the_set_is_valid_and_no_worse_than_the_first_ones(
+    request: tuple[tuple[DeviceFact, ...], tuple[int, ...], tuple[int, ...], int],
+) -> None:
+    gpus, available, must, size = request
+    scores = topology.build(inventory_of(*gpus))
+    chosen = prefer(whole(gpus), ids(available), ids(must), size, scores)
+    assert len(set(chosen)) == size
+    assert set(ids(must)) <= set(chosen) <= set(ids(available))
+    first = [*ids(must), *(each for each in ids(tuple(sorted(available))) if each not in ids(must))][:size]
+    assert inside(scores, chosen) >= inside(scores, first)
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(2, 4), st.booleans())
+def test_shares_are_always_a_valid_answer(data: st.DataObject, count: int, replicas: int, packed: bool) -> None:
+    resource = shares(count, replicas)
+    everything = [each.id for each in resource.ids]
+    available = data.draw(st.lists(st.sampled_from(everything), unique=True, min_size=1))
+    must = data.draw(st.lists(st.sampled_from(available), unique=True))
+    size = data.draw(st.integers(max(1, len(must)), len(available)))
+    chosen = prefer(resource, available, must, size, Topology(), packed=packed)
+    assert len(set(chosen)) == size
+    assert set(must) <= set(chosen) <= set(available)
+    assert prefer(resource, available[::-1], must[::-1], size, Topology(), packed=packed) == chosen
