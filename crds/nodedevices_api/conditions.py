@@ -132,7 +132,11 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
         ),
         "Unknown": (STARTING,),
     },
-    DEVICES_HEALTHY: {"True": (ALL_HEALTHY,), "False": (DEVICE_FAULT,), "Unknown": (PROBE_SILENT,)},
+    DEVICES_HEALTHY: {
+        "True": (ALL_HEALTHY,),
+        "False": (DEVICE_FAULT,),
+        "Unknown": (PROBE_SILENT, DRIVER_NOT_LOADED, DEVICES_LOST, STARTING),
+    },
     CONFIG_APPLIED: {
         "True": (APPLIED,),
         "False": (

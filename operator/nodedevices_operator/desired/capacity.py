@@ -24,6 +24,7 @@ from nodedevices_operator.records.requests import pod_requests
 
 EVERY_GPU = DeviceMatch(type="gpu")
 FINISHED = frozenset({"Succeeded", "Failed"})
+_WITHDRAWN = frozenset({names.DRIVER_NOT_LOADED, names.MISSING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]
     None that was taken out of service by hand, or that resources.exclude names. Healthy and Degraded ones are. Unknown
     ones are until the agent withdraws them, which shows in `healthy`: the plugin's resources then count no more ids
     than the well devices have. Where no plugin of ours serves, silence of the probe is not yet a withdrawal, an
-    unloaded driver is.
+    unloaded driver or a probe that lists nothing is.
     """
     in_service = [device for device in devices if not (device.unschedulable or device.excluded)]
     well = [device for device in in_service if device.health.state in {"Healthy", "Degraded"}]
@@ -131,7 +132,7 @@ def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]
     served = {resource.name: resource for resource in resources if resource.managed_by == "plugin"}
     listed = [device for device in devices if not device.excluded]
     if not served:
-        kept = [device for device in unknown if device.health.reason != names.DRIVER_NOT_LOADED]
+        kept = [device for device in unknown if device.health.reason not in _WITHDRAWN]
     else:
         kept = [device for device in unknown if _still_offered(device, listed, well, served)]
     return [device for device in devices if device in well or device in kept]

@@ -1,6 +1,7 @@
 """Which devices people took out of service or brought back, for Events.
 
-Who it was is what the entry says (`by`), else the field manager that wrote it: kubectl-patch, a GitOps controller.
+Who it was is what the entry says (`by`), else the field manager that wrote it: kubectl-patch, a GitOps controller. An
+entry that names no device of the node takes nothing out of service; the agent's ConfigApplied names it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ class Change:
 
 
 def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[Mapping[str, OutOfService], float | None]:
-    """The entries that hold now, by id, and the seconds until the next of them is over; None: none ends by itself."""
+    """The entries of devices and partitions that hold now, by id, and the seconds until the next of them is over; None:
+    none ends by itself."""
+    listed = _listed(record)
     found: dict[str, OutOfService] = {}
     waits: list[float] = []
     for each in record.out_of_service:
         left = seconds_between(now, each.until)
-        if left is not None and left <= 0:
+        if each.id not in listed or (left is not None and left <= 0):
             continue
         found[each.id] = each
         waits += [] if left is None else [left]
@@ -50,11 +53,16 @@ def changes(
             continue
         what = Fault(record.name, each.id, REASON, each.since)
         yield Change(what, f"{_name(record, each.id)}: out of service: {each.reason}{_who(each)}", back=False)
+    listed = _listed(record)  # one that is no longer listed has not come back
     for each in (known or {}).values():
-        if each.id not in now:
+        if each.id in listed and each.id not in now:
             over = f", until {each.until}" if each.until else ""
             text = f"{_name(record, each.id)}: in service again; was out of service for {each.reason}{_who(each)}{over}"
             yield Change(Fault(record.name, each.id, REASON, each.since), text, back=True)
+
+
+def _listed(record: NodeDevicesRecord) -> frozenset[str]:
+    return frozenset(part.id for device in record.devices for part in device.parts)
 
 
 def _who(entry: OutOfService) -> str:

@@ -60,6 +60,12 @@ class Health:
     domain: Annotated[Interned, At("faultDomain")] = ""
     xids: tuple[int, ...] = ()  # of all its faults, since the machine booted
 
+    @property
+    def missing(self) -> bool:
+        """Whether its driver no longer lists it: it is shown, and counts nowhere. One whose probe lists no device at
+        all is Unknown, and counts on."""
+        return self.reason == MISSING and self.state != "Unknown"
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -87,8 +93,7 @@ class Part:
 
     @property
     def missing(self) -> bool:
-        """Whether its driver no longer lists it: it is shown, and counts nowhere."""
-        return self.health.reason == MISSING
+        return self.health.missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +128,7 @@ class DeviceRecord:
 
     @property
     def missing(self) -> bool:
-        """Whether its driver no longer lists it: it is shown, and counts nowhere."""
-        return self.health.reason == MISSING
+        return self.health.missing
 
 
 @dataclass(frozen=True, slots=True)

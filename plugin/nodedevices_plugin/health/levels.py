@@ -3,7 +3,7 @@
 Four conditions are of any device: not listed, lost, does not answer, its driver requires an action; the others are its
 vendor's (ECC, row remapping, a link) and the policy's (`signals`). A condition is evident, over, or (the device or
 driver does not say) unreadable; unreadable never ends a fault. A device that is lost or does not answer says nothing
-else.
+else. Of a probe that sees no device at all nothing is learned: what it does not list is Unknown, and no fault.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ PROBE_ERROR = "ProbeError"
 RECOVERY_ACTION = "RecoveryAction"
 
 _ERROR_SHOWN = 200
-
+UNSEEN = (
+    "its probe sees none of the devices that it had (the condition Ready says why), so nothing is known of this one: "
+    "its pods are not marked, tainted for or evicted"
+)
 
 REASONS = (MISSING, FALLEN_OFF_BUS, PROBE_ERROR, RECOVERY_ACTION)  # of any device, whoever made it
 
@@ -34,10 +37,10 @@ _CALLED = frozenset({"gpu", "nic", "fpga", "vf", "dpu"})  # types that people wr
 
 
 def levels(
-    fact: DeviceFact, vendor: FaultSource, *, present: bool, of_policy: Sequence[Condition] = ()
+    fact: DeviceFact, vendor: FaultSource, *, present: bool, blind: bool = False, of_policy: Sequence[Condition] = ()
 ) -> tuple[Condition, ...]:
-    """Every condition of a device, evident or not. `present`: the last good line listed it. `of_policy`: what the
-    policy makes of its readings."""
+    """Every condition of a device, evident or not. `present`: the last good line listed it. `blind`: it listed none of
+    the probe's devices. `of_policy`: what the policy makes of its readings."""
     readings = fact.readings
     answers = present and not readings.lost and readings.error is None
     driver_action = readings.recovery_action if answers else None
@@ -46,9 +49,9 @@ def levels(
     return (
         Condition(
             reason=MISSING,
-            state=HealthState.UNHEALTHY,
-            message="the device is no longer listed by its driver",
-            action="Inspect",
+            state=HealthState.UNKNOWN if blind else HealthState.UNHEALTHY,
+            message=UNSEEN if blind else "the device is no longer listed by its driver",
+            action=NO_ACTION if blind else "Inspect",
             evident=not present,
             ends_by_itself=True,
         ),

@@ -16,7 +16,9 @@ requires an action). Flapping therefore costs one change, not many.
 Faults carry times of the wall clock, so that they can be saved. Within a run that clock counts by the monotonic one:
 `clock_set` moves every time that something waits for when the wall clock was set (pipeline).
 
-While the probe is silent, or before its first line, verdicts stay: nothing recovers and nothing is forgotten.
+While the probe is silent, or before its first line, verdicts stay: nothing recovers and nothing is forgotten. A probe
+that sees none of its devices (`blind`) makes each of them Unknown, whose faults of before stay; one that it lists again
+was never missing, and needs no hold-down for that.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class _View:
     unknown: tuple[str, str, bool] | None  # reason, message, still offered
     above: signals.Above
     in_use: Callable[[str], bool]
+    blind: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,17 +90,19 @@ def judge_all(
     confirmed: frozenset[str] = frozenset(),
     above: signals.Above = NOTHING_ABOVE,
     in_use: Callable[[str], bool] = always_in_use,
+    blind: bool = False,
 ) -> dict[str, Verdict]:
     """A verdict for every device of the inventory, and for each partition whose own differs from its GPU's.
 
     `new_events`: those not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock, which
     verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of devices
     of which a person said that they are recovered. `above`: readings that are too high, since when (signals.follow).
-    `in_use`: whether a device is in a resource; only called where that matters (Condition.unused).
+    `in_use`: whether a device is in a resource; only called where that matters (Condition.unused). `blind`: the probe
+    sees none of the devices that it had (pipeline.lost).
     Judging again with no news changes nothing, except that a fault which came too late for its hold-down has then been
     reported, and is over.
     """
-    view = _view(inventory, rules, vendors, now=now, monotonic=monotonic, above=above, in_use=in_use)
+    view = _view(inventory, rules, vendors, now=now, monotonic=monotonic, above=above, in_use=in_use, blind=blind)
     by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
     by_partition: dict[str, list[ProbeEvent]] = defaultdict(list)
     _route(view, new_events, by_device, by_partition)
@@ -168,6 +173,7 @@ def _view(
     monotonic: float,
     above: signals.Above,
     in_use: Callable[[str], bool],
+    blind: bool,
 ) -> _View:
     driver = inventory.driver
     started = driver is not None and inventory.line_monotonic is not None
@@ -199,13 +205,14 @@ def _view(
         good=good,
         driver_unloaded=unloaded,
         unknown=unknown,
+        blind=blind,
     )
 
 
 def _subject(device: InventoryDevice, view: _View) -> _Subject:
     vendor = source_of(view.vendors, device.fact)
     of_policy = signals.conditions(device, view.rules, view.above, monotonic=view.monotonic)
-    conditions = levels.levels(device.fact, vendor, present=device.present, of_policy=of_policy)
+    conditions = levels.levels(device.fact, vendor, present=device.present, blind=view.blind, of_policy=of_policy)
     return _Subject(
         device=device, vendor=vendor, conditions={each.reason: _as_used(each, device, view) for each in conditions}
     )
@@ -311,6 +318,9 @@ def _not_future(fault: Fault, now: datetime) -> Fault:
 def _apply_level(faults: dict[str, Fault], level: Condition, view: _View) -> None:
     known = faults.get(level.reason)
     boot_id = view.inventory.boot_id
+    if known is not None and level.state is HealthState.UNKNOWN and known.state is not HealthState.UNKNOWN:
+        # It was missing beside others that were seen, and is it still.
+        level = replace(level, state=known.state, message=known.message, action=known.action)
     if level.evident:
         rule = view.rules.rule(level.reason) if level.reason not in levels.UNUSABLE else None
         if rule is not None and rule.state == "Ignored":
@@ -325,13 +335,15 @@ def _apply_level(faults: dict[str, Fault], level: Condition, view: _View) -> Non
                 state=state,
                 message=level.message,
                 action=level.action,
-                fault_domain="Device",
-                since=known.since if known else view.now,
+                fault_domain="Node" if state is HealthState.UNKNOWN else "Device",
+                since=known.since if known and HealthState.UNKNOWN not in {known.state, state} else view.now,
                 last_seen=None,
                 boot_id=boot_id,
             )
         elif known.boot_id != boot_id or known.confirmed:
             faults[level.reason] = replace(known, boot_id=boot_id, confirmed=False)
+    elif known is not None and known.state is HealthState.UNKNOWN:
+        del faults[level.reason]  # its probe was blind, and sees it
     elif known is not None and known.last_seen is None and (level.evident is False or _outdated(known, boot_id)):
         faults[level.reason] = replace(known, last_seen=view.now)
 
@@ -466,9 +478,11 @@ def _verdict(
     return verdict
 
 
-def _display_order(fault: Fault, waits: Collection[str]) -> tuple[bool, bool, bool, tuple[bool, int, bool, str]]:
-    missing = fault.reason == MISSING and fault.last_seen is None
-    return (missing, fault.state is HealthState.UNHEALTHY, fault.reason in waits, events.severity(fault))
+def _display_order(fault: Fault, waits: Collection[str]) -> tuple[bool, bool, bool, bool, tuple[bool, int, bool, str]]:
+    unhealthy = fault.state is HealthState.UNHEALTHY
+    missing = fault.reason == MISSING and fault.last_seen is None and unhealthy
+    unknown = fault.state is HealthState.UNKNOWN
+    return (missing, unhealthy, unknown, fault.reason in waits, events.severity(fault))
 
 
 def _message(

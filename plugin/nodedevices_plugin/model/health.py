@@ -27,7 +27,7 @@ class Fault:
     """
 
     reason: str  # Xid79, FallenOffBus, Missing, RowRemapFailure, ...; one fault a reason
-    state: HealthState  # DEGRADED or UNHEALTHY
+    state: HealthState  # DEGRADED or UNHEALTHY; UNKNOWN: not listed by a probe that lists nothing
     message: str  # what happened, without what to do
     action: str  # SCHEMA recoveryAction that the table requires
     fault_domain: str  # Application | Device | Node

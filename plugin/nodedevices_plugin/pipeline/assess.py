@@ -13,6 +13,7 @@ from nodedevices_plugin.health.events import EventCursor, fresh_events
 from nodedevices_plugin.health.machine import judge_all
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import (
+    Cordon,
     HoldersState,
     Holdings,
     Inventory,
@@ -30,9 +31,10 @@ from nodedevices_plugin.pipeline.confirm import Confirm, read_confirm
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held
 from nodedevices_plugin.pipeline.in_use import in_use
+from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
-from nodedevices_plugin.pipeline.state import SeenSpec
+from nodedevices_plugin.pipeline.state import SeenSpec, State
 from nodedevices_plugin.pipeline.world import (
     Inputs,
     Known,
@@ -63,6 +65,8 @@ class Assessment:
     known: Known  # now
     events: tuple[ProbeEvent, ...]
     removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while somebody may hold them
+    cordons: tuple[Cordon, ...]  # what people took out of service, until whenever
+    given_up: frozenset[str]  # ids of devices of which people say that they are removed, or out of service now
     removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
     places: Mapping[str, str]  # devices whose place is another's -> why they go to no new pod
     spec: SeenSpec | None
@@ -115,6 +119,9 @@ def assess(
     inventory = together(owned, probe_set, complete=complete or world.plan is not None)
     applied = effective if world.active.applied_once else None
     used = in_use(inventory, world.plan, (applied, requested.effective))
+    removals = confirmed & _gone(probes, probe_set)
+    cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
+    given_up = removals.union(each.id for each in cordons if each.holds(now))
     verdicts: dict[str, Verdict] = {}
     above: dict[tuple[str, str, int], float] = {}
     for name, part in (*owned.items(), *(("", each.inventory) for each in probe_set.retired)):
@@ -130,6 +137,7 @@ def assess(
             confirmed=confirm.recovered,
             above=above,
             in_use=used,
+            blind=is_blind(part, given_up),
         )
     removed_probes = probe_sets.withheld(probe_set, probes)
     places = stage_places.taken(
@@ -142,7 +150,6 @@ def assess(
     problems = (*probe_sets.problems(probe_set, removed_probes.keys(), inventory), *places.problems(inventory))
     if problems:
         inventory = replace(inventory, problems=(*inventory.problems, *problems))
-    removals = confirmed & _gone(probes, probe_set)
     known = Known(
         inventory=inventory,
         index=DeviceIndex(inventory),
@@ -167,6 +174,8 @@ def assess(
         known=known,
         events=probed.events,
         removals=removals,
+        cordons=cordons,
+        given_up=given_up,
         removed_probes=removed_probes,
         places=places.withheld,
         spec=spec,
@@ -203,6 +212,17 @@ def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) 
     if seen is None or seen.config is None:
         return saved
     return SeenSpec(config=seen.config, config_hash=seen.config_hash, config_name=seen.config_name or "")
+
+
+def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: datetime) -> tuple[Cordon, ...]:
+    """What people took out of service: as in the object, else the last that is known. An object that is gone ends
+    none: the publisher makes it again with these."""
+    if standalone:
+        return ()
+    if seen is None or not seen.exists:
+        return state.unschedulable
+    known = {each.id: each.since for each in state.unschedulable}
+    return tuple(replace(each, since=each.since or known.get(each.id) or now) for each in seen.unschedulable)
 
 
 # --- who holds what --------------------------------------------------------------------------------------------------

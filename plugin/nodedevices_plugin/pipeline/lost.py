@@ -1,4 +1,5 @@
-"""Which probes see none of the devices that the node has: what keeps the agent from being ready.
+"""Which probes see none of the devices that the node has: what keeps the agent from being ready, and what makes no
+device faulty (health.machine's `blind`).
 
 A roll-out that loses the driver (a library that is not mounted, a forgotten RuntimeClass, another probe than before) is
 to stop at the first node, and a DaemonSet stops only at a pod that is not Ready. What the node has is known from the
@@ -44,6 +45,11 @@ def lost_devices(
     return found
 
 
+def is_blind(part: Inventory, given_up: Set[str]) -> bool:
+    """Whether the probe sees none of the devices that it had: then it knows nothing about each of them."""
+    return not _seen(part) and any(each.fact.id not in given_up for each in part.devices)
+
+
 def _seen(part: Inventory) -> bool:
     loaded = part.driver is not None and part.driver.state is DriverState.LOADED
     return loaded and any(each.present for each in part.devices)
@@ -52,8 +58,8 @@ def _seen(part: Inventory) -> bool:
 def _why(part: Inventory, hardware: bool, given_up: Set[str]) -> str:
     if _seen(part):
         return ""
-    known = [each for each in part.devices if each.fact.id not in given_up]
-    if known:
+    if is_blind(part, given_up):
+        known = [each for each in part.devices if each.fact.id not in given_up]
         names = device_names(part)
         listed = listing([names[each.fact.id] for each in known])
         return f"{len(known)} devices were here ({listed}), and none is seen now: {_said(part)}"

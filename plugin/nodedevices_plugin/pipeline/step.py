@@ -20,7 +20,6 @@ from nodedevices_plugin.health import notices
 from nodedevices_plugin.health.events import LoggedEvent, logged_events
 from nodedevices_plugin.health.machine import next_deadline
 from nodedevices_plugin.model import (
-    Cordon,
     HoldersState,
     Inventory,
     Plan,
@@ -41,7 +40,7 @@ from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held, named, observe, remembered
 from nodedevices_plugin.pipeline.lost import lost_devices
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
-from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
+from nodedevices_plugin.pipeline.requesting import RequestedConfig
 from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
 from nodedevices_plugin.pipeline.world import (
     Inputs,
@@ -83,7 +82,6 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     helpers = world.helpers
     awaits = _awaits(world, inputs, local, spec, monotonic)
     applied = active.effective if active.applied_once else None
-    cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
     unlisted_until = _unlisted_until(world, inputs)
     if inventory.line_monotonic is not None:
         node = Node(
@@ -97,7 +95,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
             helpers_now=inputs.helpers.before if world.helpers is None else world.helpers,
             not_ours=served_by_others(inputs.registrations),
             vendors=of.vendors,
-            cordons=tuple(each for each in cordons if each.holds(now)),
+            cordons=tuple(each for each in of.cordons if each.holds(now)),
             removed_probes=of.removed_probes,
             places=of.places,
             mount_dirs=local.container_mount_dirs,
@@ -123,7 +121,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         others = known.index.under(active.effective.index_prefix)
         shared_by = active.effective.sections.sharing.strategy
         observed = observe(world.state.observed, inputs.holdings, others, strategy=shared_by)
-    state = _state(of, inputs, local, active=active, applied=applied, plan=plan, observed=observed, cordons=cordons)
+    state = _state(of, inputs, local, active=active, applied=applied, plan=plan, observed=observed)
     devices = access.Devices(
         inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
     )
@@ -143,7 +141,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         lost=lost_devices(
             known.owned,
             hardware=inputs.hardware or frozenset(),
-            given_up={each.id for each in cordons if each.holds(now)} | of.removals,
+            given_up=of.given_up,
             left=world.left,
         ),
         left=world.left,
@@ -156,7 +154,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         *_judging_deadlines(of),
         probe_sets.next_change(known.probe_set, monotonic),
         _recent_over(of.unlisted, monotonic),
-        *(monotonic + (it.until - now).total_seconds() for it in cordons if it.until is not None and it.holds(now)),
+        *(monotonic + (it.until - now).total_seconds() for it in of.cordons if it.until is not None and it.holds(now)),
         world.started + local.operator_wait_seconds if awaits else None,
         unlisted_until,
     ]
@@ -180,7 +178,6 @@ def _state(
     applied: Effective | None,
     plan: Plan | None,
     observed: Plan | None,
-    cordons: tuple[Cordon, ...],
 ) -> State:
     """What the state file should say. `applied`: the configuration that it should have."""
     world, known, now = of.world, of.known, of.now
@@ -195,7 +192,7 @@ def _state(
         retired=retired,
         confirmed=of.confirm.value,
         removals=tuple(sorted(of.removals)),
-        unschedulable=cordons,
+        unschedulable=of.cordons,
         probes=known.probe_set.texts if known.inventory.line_monotonic is not None else world.state.probes,
         auto_probes=known.probe_set.auto if known.inventory.line_monotonic is not None else world.state.auto_probes,
         retired_devices=known.probe_set.retired_devices,
@@ -225,17 +222,6 @@ def _judging_deadlines(of: Assessment) -> Iterator[float | None]:
     known = of.known
     for part in (*known.probes.values(), *(each.inventory for each in known.probe_set.retired)):
         yield next_deadline(known.verdicts, part, of.rules, now=of.now, monotonic=of.monotonic, above=known.above)
-
-
-def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: datetime) -> tuple[Cordon, ...]:
-    """What people took out of service: as in the object, else the last that is known. An object that is gone ends
-    none: the publisher makes it again with these."""
-    if standalone:
-        return ()
-    if seen is None or not seen.exists:
-        return state.unschedulable
-    known = {each.id: each.since for each in state.unschedulable}
-    return tuple(replace(each, since=each.since or known.get(each.id) or now) for each in seen.unschedulable)
 
 
 def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:

@@ -14,6 +14,7 @@ from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import Condition, Status, condition, find
 from nodedevices_probe.protocol import DriverState
 
+from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.actions import action_rank
 from nodedevices_plugin.model import (
     CONFIRM,
@@ -32,6 +33,12 @@ from nodedevices_plugin.status.facts import STARTING_SECONDS, Facts, whole_secon
 
 HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
 SILENT_MESSAGE = "the probe has not reported for 15 s or more"
+_UNKNOWN_FOR = {  # a device's reason -> that of DevicesHealthy
+    machine.DRIVER_NOT_LOADED: names.DRIVER_NOT_LOADED,
+    machine.VERSION_MISMATCH: names.DRIVER_NOT_LOADED,
+    machine.STARTING: names.STARTING,
+    names.MISSING: names.DEVICES_LOST,
+}
 _WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DEGRADED: 2, HealthState.HEALTHY: 3}
 
 
@@ -179,9 +186,9 @@ def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition
         return _condition(facts, kind, "False", names.DEVICE_FAULT, parts + also)
     if unknown:
         parts = f"{_listed(unknown, devices)}: {unknown[0].health.message}".rstrip(": ")
-        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, parts)
+        return _condition(facts, kind, "Unknown", _UNKNOWN_FOR.get(unknown[0].health.reason, names.PROBE_SILENT), parts)
     if facts.inventory.line_time is None:
-        return _condition(facts, kind, "Unknown", names.PROBE_SILENT, "the probe has not reported yet")
+        return _condition(facts, kind, "Unknown", names.STARTING, "the probe has not reported yet")
     if degraded:
         parts = _listed(degraded, devices, holders_known=known)
         return _condition(facts, kind, "True", names.ALL_HEALTHY, f"degraded: {parts}")

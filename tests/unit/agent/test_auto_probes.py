@@ -123,7 +123,7 @@ def test_hardware_that_vanished_while_the_agent_was_away_is_missing_and_not_forg
     node = auto("nvml", state=before.world.state)
     assert node.runs == ("nvml", "amd")
     node.line("nvml", gpu(0)).line("amd")
-    assert node.states["NIC-0"] == ("Unhealthy", "Missing")
+    assert node.states["NIC-0"] == ("Unknown", "Missing")
 
 
 def test_a_probe_that_never_had_a_device_is_not_started_again_without_its_hardware() -> None:

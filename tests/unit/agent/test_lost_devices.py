@@ -11,6 +11,7 @@ from support.facts import gpu
 from support.probed_node import BOTH, NICS, Node, nic, said
 
 NVML = said("nvml")
+IDS = (gpu(0).id, gpu(1).id)
 UNLOADED = Driver(state=DriverState.NOT_LOADED, name="nvidia", version="")
 NO_LIBRARY = (Problem(code="DriverNotLoaded", message="libnvidia-ml.so.1: not found"),)
 
@@ -39,6 +40,35 @@ def test_devices_that_are_all_missing_are_lost_though_the_driver_is_loaded() -> 
 
 def test_it_is_ready_again_with_the_first_device_that_is_seen() -> None:
     assert had_two().line("nvml").line("nvml", gpu(1)).world.lost == {}
+
+
+def test_devices_that_their_probe_does_not_see_at_all_are_unknown_and_well_again_at_once() -> None:
+    """By this a pod is neither marked nor evicted: the operator acts on what is Unhealthy. No new pod gets one."""
+    node = had_two().line("nvml")
+    assert (node.states, node.offered) == (dict.fromkeys(IDS, ("Unknown", "Missing")), [])
+    node.restart().line("nvml")
+    assert node.states == dict.fromkeys(IDS, ("Unknown", "Missing"))
+    node = node.restart().line("nvml", gpu(0), gpu(1))
+    assert (node.states, sorted(node.offered)) == (dict.fromkeys(IDS, ("Healthy", "")), list(IDS))
+
+
+def test_a_device_that_is_missing_beside_one_that_is_seen_again_is_a_fault() -> None:
+    node = had_two().line("nvml").line("nvml", gpu(1))
+    assert node.states == {IDS[0]: ("Unhealthy", "Missing"), IDS[1]: ("Healthy", "")}
+
+
+def test_a_fault_of_before_stays_while_nothing_is_seen_and_keeps_its_hold_down() -> None:
+    node = had_two().line("nvml", gpu(1)).line("nvml")
+    assert node.states == {IDS[0]: ("Unhealthy", "Missing"), IDS[1]: ("Unknown", "Missing")}
+    node = node.restart().line("nvml", gpu(0), gpu(1))
+    assert node.states == {IDS[0]: ("Unhealthy", "Missing"), IDS[1]: ("Healthy", "")}
+
+
+def test_devices_out_of_service_by_hand_that_are_not_seen_are_missing() -> None:
+    node = had_two()
+    cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711") for each in (0, 1))
+    node.seen = replace(node.seen, unschedulable=cordons)
+    assert node.line("nvml").states == dict.fromkeys(IDS, ("Unhealthy", "Missing"))
 
 
 def test_a_missing_neighbour_or_a_fault_is_no_lost_driver() -> None:

@@ -276,5 +276,5 @@ def test_a_gpu_that_a_nic_of_another_probe_renames_goes_to_no_second_pod() -> No
     node.held(GPU)
     assert sorted(node.offered) == [gpu_id(0), gpu_id(1)]
     node.line("nics")
-    assert node.states["NIC-0"] == ("Unhealthy", "Missing")
+    assert node.states["NIC-0"] == ("Unknown", "Missing")
     assert sorted(node.offered) == [gpu_id(0), gpu_id(1)], "a NIC that fails renames no GPU"

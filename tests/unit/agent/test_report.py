@@ -272,9 +272,17 @@ def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
             bad("ProbeSilent", HealthState.UNKNOWN),
             ("Unknown", "ProbeSilent", "1 of 2: gpu-0 ProbeSilent: ProbeSilent happened"),
         ),
+        (
+            bad("DriverNotLoaded", HealthState.UNKNOWN),
+            ("Unknown", "DriverNotLoaded", "1 of 2: gpu-0 DriverNotLoaded: DriverNotLoaded happened"),
+        ),
+        (
+            bad("Missing", HealthState.UNKNOWN),
+            ("Unknown", "DevicesLost", "1 of 2: gpu-0 Missing: Missing happened"),
+        ),
     ],
 )
-def test_what_is_reported_of_devices_that_are_still_offered(verdict: Verdict, expected: tuple[str, str, str]) -> None:
+def test_devices_healthy_gives_the_reason_of_the_devices(verdict: Verdict, expected: tuple[str, str, str]) -> None:
     made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): verdict})
     assert condition(made, "DevicesHealthy") == expected
 

@@ -163,7 +163,7 @@ def test_nothing_is_offered_before_every_probe_has_reported_or_was_waited_for() 
 
 def test_a_restart_knows_whose_each_device_was() -> None:
     node = both().restart().line("nvml", gpu(0), gpu(1)).line("nics")
-    assert node.states()["NIC-0"] == ("Unhealthy", "Missing")
+    assert node.states()["NIC-0"] == ("Unknown", "Missing")
     assert node.states()[gpu_id(0)] == ("Healthy", "")
 
 

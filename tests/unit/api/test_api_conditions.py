@@ -64,7 +64,11 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
             ],
             "Unknown": ["Starting"],
         },
-        "DevicesHealthy": {"True": ["AllHealthy"], "False": ["DeviceFault"], "Unknown": ["ProbeSilent"]},
+        "DevicesHealthy": {
+            "True": ["AllHealthy"],
+            "False": ["DeviceFault"],
+            "Unknown": ["ProbeSilent", "DriverNotLoaded", "DevicesLost", "Starting"],
+        },
         "ConfigApplied": {
             "True": ["Applied"],
             "False": [

@@ -129,6 +129,13 @@ def test_silent_devices_are_told_apart_by_their_resources_however_many_shares_ea
     assert [it.id for it in offered(item.devices, item.resources)] == counted
 
 
+def test_devices_that_their_probe_does_not_see_at_all_count_as_those_that_are_there() -> None:
+    entry = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
+    unseen = [device(index, "Unknown", "Missing") for index in (0, 1)]
+    assert plan(entry, record(*unseen, resources=[resource(2, 0)]), node()).values == {MEMORY: 2 * ONE}
+    assert plan(entry, record(device(0), device(1, "Unhealthy", "Missing")), node()).values == {MEMORY: ONE}
+
+
 def test_where_no_plugin_of_ours_serves_an_unloaded_driver_counts_as_withdrawn() -> None:
     item = record(device(0, "Unknown", "ProbeSilent"), device(1, "Unknown", "DriverNotLoaded"), resources=[])
     assert [it.id for it in offered(item.devices, item.resources)] == ["GPU-0"]

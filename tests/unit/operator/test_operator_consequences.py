@@ -84,7 +84,9 @@ def test_a_taint_keeps_its_reason_while_that_fault_lasts() -> None:
     assert wanted(lost(0), lost(1, "Xid95", since=LATER), faults=section(**NO_SCHEDULE), shown=shown) == shown[0]
 
 
-@pytest.mark.parametrize(("state", "reason"), [("Unknown", "ProbeSilent"), ("Degraded", "Correlating")])
+@pytest.mark.parametrize(
+    ("state", "reason"), [("Unknown", "ProbeSilent"), ("Unknown", "Missing"), ("Degraded", "Correlating")]
+)
 def test_a_taint_stays_while_health_is_unknown_and_none_is_put(state: str, reason: str) -> None:
     faults, shown = section(**NO_SCHEDULE), (TaintRecord("NoSchedule", "Xid79"),)
     assert wanted(device(0, state, reason), faults=faults, shown=shown) == shown[0]

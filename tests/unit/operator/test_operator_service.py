@@ -40,7 +40,7 @@ async def started(kube: FakeKube) -> Manager:
 def kube() -> FakeKube:
     made = FakeKube()
     made.put(f"{names.NODES}/n1", raw_node({GPU: 1}))
-    made.put(ITEM, node_devices(device(0)))
+    made.put(ITEM, node_devices(device(0), device(1)))
     return made
 
 
@@ -77,6 +77,15 @@ async def test_what_the_agent_wrote_back_after_a_deletion_is_no_news(kube: FakeK
     manager.arrived(Kind.NODE_DEVICES, True, read(Kind.NODE_DEVICES, kube.objects[ITEM]))
     await settle(manager)
     write(manager, kube, RMA | {"since": "2999-01-01T00:00:00Z"}, by="nodedevices-agent-restore")
+    await settle(manager)
+    assert said(kube) == []
+
+
+async def test_an_entry_that_names_no_device_of_the_node_is_no_event(kube: FakeKube) -> None:
+    manager = await started(kube)
+    write(manager, kube, RMA | {"id": "gpu-0"})
+    await settle(manager)
+    write(manager, kube)
     await settle(manager)
     assert said(kube) == []
 
