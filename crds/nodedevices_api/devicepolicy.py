@@ -65,11 +65,13 @@ class Rollout(Strict):
     max_nodes: MaxNodes = Field(
         default="10%",
         description="Nodes that take a change at one time: a number, or 1% to 100%, rounded up, of the nodes on which "
-        "the policy supplies a section that agents act on. A node has taken it when its agent has applied it and "
-        "offers as many devices as before; then the next one follows.",
+        "the policy supplies a section that agents act on. A node has taken it when its agent has applied it and, "
+        "10 s later, offers as many devices as before; then the next one follows.",
     )
     pause_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
-        default=0, description="Seconds for which a node is watched at least before another one takes its place."
+        default=0,
+        description="Seconds for which a node is watched at least, from the change on, before another one takes its "
+        "place. It is watched for 10 s from when its agent has applied the change in any case.",
     )
 
     cel_rules = (

@@ -106,10 +106,10 @@ def test_nodedevices_are_selected_by_the_labels_of_their_nodes(cluster: Cluster)
 
 
 def test_a_policy_that_costs_a_node_its_devices_goes_no_further_until_a_person_says_so(cluster: Cluster) -> None:
-    """Observe, where no other plugin serves: right to the letter, and no device is left."""
+    """A probe that finds nothing: right to the letter, and no device is left, which shows only when it has reported."""
     nodes = (cluster.a, cluster.b)
     before = {node: cluster.ids(node) for node in nodes}
-    cluster.policy("hurts", {"serving": {"mode": "Observe"}})
+    cluster.policy("hurts", {"discovery": {"probes": ["nvml"]}})
 
     def rolled_out() -> dict[str, str]:
         return cluster.condition("devicepolicy", "hurts", "RolledOut")

@@ -16,7 +16,7 @@ from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve
-from nodedevices_operator.desired.rollout import held_back, next_change, pause_of, standing
+from nodedevices_operator.desired.rollout import Watch, held_back, next_change, pause_of, resumed, standing, watch
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
@@ -47,6 +47,8 @@ class ConfigurationConcern:
         self._writer = tools.writer
         self._events = tools.events
         self._rollouts = tools.rollouts
+        self._clock = tools.clock
+        self._watches: dict[str, Watch] = {}
         self._told: dict[str, str] = {}  # node -> the change of which an Event is there
 
     async def observe(self, view: View) -> Sources | Outcome:
@@ -62,7 +64,8 @@ class ConfigurationConcern:
         record, watched = view.record, view.record.change.policies if view.record.change is not None else ()
         pause = max((pause_of(view.cache.policies.get(each)) for each in watched), default=0)
         assert view.node is not None  # noqa: S101  observe has made sure
-        now = standing(record, view.node, desired, pause_seconds=pause, now=view.now)
+        settle = self._settle_seconds(record)
+        now = standing(record, view.node, desired, pause_seconds=pause, settle_seconds=settle, now=view.now)
         held = self._rollouts.ask(record.name, now)
         if held and record.config is None and not self._rollouts.begun:
             return Outcome()  # an agent that nobody has resolved waits; it would take a part for all
@@ -81,9 +84,22 @@ class ConfigurationConcern:
             log.info("configuration set", node=record.name, hash=desired.config_hash, watched=change is not None)
             view.wrote(Kind.NODE_DEVICES, raw)
             view.stored = True
-        elif now.hurt and record.change is not None:
+        elif now.hurt and record.change is not None and self._stops(view, record.change):
             problems = await self._tell(view, record.change, now.hurt)
         return Outcome(verdict, requeue_after=now.again, problems=tuple(problems))
+
+    def _settle_seconds(self, record: NodeDevicesRecord) -> float:
+        clock = self._clock()
+        found = watch(record, self._watches.pop(record.name, None), clock)
+        if found is None:
+            return 0.0
+        self._watches[record.name] = found
+        return found.remaining(clock)
+
+    @staticmethod
+    def _stops(view: View, change: ChangeRecord) -> bool:
+        """Whether other nodes wait for one that is worse off: nobody said that they go on."""
+        return not all(resumed(view.cache.policies.get(each)) for each in change.policies)
 
     async def _tell(self, view: View, change: ChangeRecord, why: str) -> list[Exception]:
         """An Event about the node, once for each change."""
@@ -104,6 +120,7 @@ class ConfigurationConcern:
     def forget(self, node: str) -> None:
         self._rollouts.forget(node)
         self._told.pop(node, None)
+        self._watches.pop(node, None)
 
 
 def in_spec(record: NodeDevicesRecord, configuration: Configuration) -> bool:

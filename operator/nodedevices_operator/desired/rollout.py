@@ -5,10 +5,14 @@ Staged are the sections that agents act on, since these decide what a node offer
 an operator that starts anew goes on: `spec.config` and `spec.policies` say what a node has, and `spec.change`, written
 with a change and taken back when the node has shown that it lost nothing, that it is watched.
 
-A node has taken a change when its agent has applied it and as many devices as before are accounted for: offered,
-excluded by a policy, or out of service. It is worse off when its agent refuses the change, when devices are missing
-for LOSS_SECONDS, or when its Node is not Ready. While one is, the rest of that policy's nodes wait; a changed policy, a
-person's word or the node's recovery goes on. Pods that hold devices in an earlier shape stop nothing.
+A node has taken a change when its agent has applied it, SETTLE_SECONDS have gone by, and as many devices as before are
+accounted for: offered, excluded by a policy, or out of service. That time is needed since the status that says that a
+change is applied comes before the one that shows what it did: devices are judged anew after it, a new probe reports
+after it, and an agent that has written much writes seconds later.
+
+A node is worse off when its agent refuses the change, when devices are missing for LOSS_SECONDS, or when its Node is
+not Ready. While one is, the rest of that policy's nodes wait; a changed policy, a person's word or the node's recovery
+goes on. Pods that hold devices in an earlier shape stop nothing.
 
 What has nothing to lose, or no way to show it, gets its configuration at once and is not watched: a node that joins,
 one that offers nothing, whose Node is not Ready, whose agent is silent or refuses what it has already.
@@ -29,6 +33,8 @@ from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records.objects import ChangeRecord, NodeDevicesRecord, NodeRecord, PolicyRecord, PolicyRef
 
 STAGED = ("serving", "resources", "sharing", "partitions", "injection", "health", "discovery")
+SETTLE_SECONDS = 10.0  # an agent's next status comes within 5 s (its token bucket), and probes report every few seconds
+STARTING_SECONDS = 15.0  # after which an agent gives up what a probe of before found, and waits no more for a new one
 LOSS_SECONDS = 30.0  # names register, probes start and other plugins take over within seconds
 REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
 USUAL = Rollout()
@@ -44,6 +50,20 @@ class Standing:
     hurt: str = ""  # why it is worse off than before that change
     free: bool = False  # it gets its configuration at once
     again: float | None = None  # seconds after which to look again
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """When this operator saw, by its monotonic clock, what a node shows of its change. Another one sees it anew."""
+
+    config_hash: str
+    applied: float
+    started: float  # no probe is waited for any more
+    starting: bool = False  # one is
+
+    def remaining(self, clock: float) -> float:
+        """Seconds until what the change did shows; none are left at 0 or less."""
+        return self.started + SETTLE_SECONDS - clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +87,15 @@ class RolloutState:
 
 
 def standing(
-    record: NodeDevicesRecord, node: NodeRecord, wanted: Configuration, *, pause_seconds: float, now: str
+    record: NodeDevicesRecord,
+    node: NodeRecord,
+    wanted: Configuration,
+    *,
+    pause_seconds: float,
+    settle_seconds: float,
+    now: str,
 ) -> Standing:
-    """`pause_seconds`: of the policies whose change is under way."""
+    """`pause_seconds`: of the policies whose change is under way, since it was written; `settle_seconds`: from now."""
     before, after = suppliers(record.policies, record.config), suppliers(wanted.policies, wanted.config)
     pending = {
         section: frozenset(filter(None, (before.get(section), after.get(section))))
@@ -80,7 +106,9 @@ def standing(
     if record.change is None:
         return Standing(members=members, pending=pending, free=_free(record, node))
     watched = frozenset(record.change.policies)
-    hurt, again = _judge(record, node, record.change, pause_seconds, now)
+    hurt, again = _judge(
+        record, node, record.change, pause_seconds=pause_seconds, settle_seconds=settle_seconds, now=now
+    )
     done = again is None and not hurt
     return Standing(
         members=members | watched,
@@ -115,8 +143,34 @@ def accounted(record: NodeDevicesRecord) -> int:
     return (it.offered or 0) + it.excluded + it.unschedulable
 
 
+def watch(record: NodeDevicesRecord, before: Watch | None, clock: float) -> Watch | None:
+    """What is remembered of a node that is watched; None: nothing, as its agent has not applied the change."""
+    if record.change is None or not _applied(record):
+        return None
+    if before is None or before.config_hash != record.config_hash:
+        before = Watch(record.config_hash, applied=clock, started=clock)
+    starting = record.probe_starting and clock - before.applied < STARTING_SECONDS
+    return replace(before, started=clock, starting=starting) if starting or before.starting else before
+
+
+def _applied(record: NodeDevicesRecord) -> bool:
+    """Whether the agent has applied what the object says, as far as pods let it."""
+    applied = record.condition(names.CONFIG_APPLIED)
+    if applied is None or record.observed_generation < record.generation:
+        return False
+    return applied.reason == names.WAITING_FOR_HOLDERS or (
+        applied.status == "True" and record.applied_hash == record.config_hash
+    )
+
+
 def _judge(
-    record: NodeDevicesRecord, node: NodeRecord, change: ChangeRecord, pause_seconds: float, now: str
+    record: NodeDevicesRecord,
+    node: NodeRecord,
+    change: ChangeRecord,
+    *,
+    pause_seconds: float,
+    settle_seconds: float,
+    now: str,
 ) -> tuple[str, float | None]:
     """Why it is worse off, or the seconds after which to look again (0: when something happens); neither: it has taken
     the change."""
@@ -129,9 +183,9 @@ def _judge(
         return "", 0.0
     if applied.status == "False" and applied.reason in REFUSED:
         return applied.message or applied.reason, 0.0
-    held = applied.reason == names.WAITING_FOR_HOLDERS
-    if not held and not (applied.status == "True" and record.applied_hash == record.config_hash):
+    if not _applied(record):
         return "", 0.0
+    held = applied.reason == names.WAITING_FOR_HOLDERS
     age = seconds_between(change.time, now)
     age = math.inf if age is None else age
     lost = change.devices - accounted(record) - (record.summary.held if held else 0)
@@ -139,7 +193,8 @@ def _judge(
         if age < LOSS_SECONDS:
             return "", LOSS_SECONDS - age
         return f"{lost} of {change.devices} devices are no longer offered", 0.0
-    return ("", pause_seconds - age) if age < pause_seconds else ("", None)
+    more = max(pause_seconds - age, settle_seconds)
+    return ("", more) if more > 0 else ("", None)
 
 
 def next_change(record: NodeDevicesRecord, standing: Standing, held: Set[str], now: str) -> ChangeRecord | None:

@@ -259,6 +259,7 @@ class NodeDevicesRecord:
     devices: tuple[DeviceRecord, ...] = ()
     resources: Annotated[tuple[ResourceRecord, ...], At("status", "resources")] = ()
     platform: Platform = UNKNOWN_PLATFORM
+    probe_starting: bool = False  # a probe has not reported yet
     retired: Annotated[tuple[Retirement, ...], At("status", "retiredResources")] = ()
     affected: Annotated[tuple[Affected, ...], At("status", "affectedPods")] = ()
     conditions: Annotated[tuple[ConditionRecord, ...], At("status", "conditions")] = ()
@@ -357,6 +358,7 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
         configuration=_configuration(said, files_alone="refused" not in said and bool(mappings(said.get("refusals")))),
         devices=tuple([_device_record(it) for it in mappings(status.get("devices"))]),
         platform=platform(status),
+        probe_starting=any(it.get("state") == "Starting" for it in mappings(status.get("probes"))),
     )
 
 
@@ -478,7 +480,7 @@ def _keys(entry: Raw, outer: str, inner: str) -> set[str]:
 
 _node_devices = reader(
     NodeDevicesRecord,
-    given="owner_uid labels_owned labels_of_others config out_of_service configuration devices platform",
+    given="owner_uid labels_owned labels_of_others config out_of_service configuration devices platform probe_starting",
 )
 _entry_out_of_service = reader(OutOfService, given="since manager")
 _configuration = reader(ConfigurationRecord, given="files_alone")

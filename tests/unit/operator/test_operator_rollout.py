@@ -9,15 +9,23 @@ from typing import Any
 
 import pytest
 from nodedevices_api.fields import rfc3339
+from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
 from nodedevices_operator.desired.configuration import Previous, resolve
-from nodedevices_operator.desired.rollout import LOSS_SECONDS, held_back, most_nodes, standing
+from nodedevices_operator.desired.rollout import (
+    LOSS_SECONDS,
+    SETTLE_SECONDS,
+    STARTING_SECONDS,
+    held_back,
+    most_nodes,
+    standing,
+)
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import Metrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
 from support.fakekube import FakeKube, settle
-from support.opfacts import device, node_devices, raw_node, raw_policy, resource
+from support.opfacts import GPU, device, node_devices, raw_node, raw_policy, resource
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 POLICY = f"{names.POLICIES}/p"
@@ -37,7 +45,8 @@ class Fleet:
         return rfc3339(START + timedelta(seconds=self.seconds))
 
     def add(self, name: str, **summary: int) -> None:
-        node, mine = raw_node({}), node_devices(device(0), resources=[resource(DEVICES, DEVICES)])
+        gpus = {GPU: str(DEVICES)}
+        node, mine = raw_node(gpus, allocatable=gpus), node_devices(device(0), resources=[resource(DEVICES, DEVICES)])
         for raw in (node, mine):
             raw["metadata"] |= {"name": name, "uid": f"{name}-uid"}
         mine["spec"] = {"config": {}, "configHash": "00", "policies": []}
@@ -58,7 +67,7 @@ class Fleet:
         return sorted(name for name in nodes if self.spec(name)["config"].get("partitions") == wanted)
 
     async def restart(self) -> None:
-        self.manager = Manager(self.kube, Metrics(), now=self.now)
+        self.manager = Manager(self.kube, Metrics(), clock=lambda: self.seconds, now=self.now)
         await self.manager.relister.once()
         await settle(self.manager)
 
@@ -79,13 +88,21 @@ class Fleet:
         self.manager.arrived(Kind.POLICY, True, read(Kind.POLICY, raw))
         await settle(self.manager)
 
-    async def answer(self, *nodes: str, applied: tuple[str, str] = ("True", "Applied"), **summary: int) -> None:
-        """The agents have taken what their objects say."""
+    async def take(self, *nodes: str, offered: int = DEVICES, excluded: int = 0) -> None:
+        """Their agents have taken what their objects say, and nothing comes after it."""
+        await self.answer(*nodes, offered=offered, excluded=excluded)
+        await self.wait(SETTLE_SECONDS)
+
+    async def answer(
+        self, *nodes: str, applied: tuple[str, str] = ("True", "Applied"), probe: str = "Ready", **summary: int
+    ) -> None:
+        """Their agents report: they have applied what their objects say."""
         for name in nodes:
             raw = copy.deepcopy(self.kube.objects[self.path(name)])
             spec, status = raw["spec"], raw["status"]
             status |= {"appliedConfigHash": spec["configHash"], "observedGeneration": raw["metadata"]["generation"]}
             status["summary"] = {**status["summary"], **summary}
+            status["probes"] = [{"name": "nvml", "state": probe, "since": rfc3339(START), "devices": DEVICES}]
             others = [each for each in status["conditions"] if each["type"] != "ConfigApplied"]
             one = {"type": "ConfigApplied", "status": applied[0], "reason": applied[1], "message": "why"}
             status["conditions"] = [*others, {**one, "lastTransitionTime": self.now()}]
@@ -99,6 +116,11 @@ class Fleet:
             if path.startswith(f"{names.NODE_DEVICES}/"):
                 self.manager.nodes.add(path.rpartition("/")[2])
         await settle(self.manager)
+
+    def told(self) -> list[tuple[str, str]]:
+        """What Events RolloutStopped are about."""
+        bodies = [body for _, _, body in self.kube.written("/events") if body["reason"] == "RolloutStopped"]
+        return [(body["involvedObject"]["kind"], body["involvedObject"]["name"]) for body in bodies]
 
     def stopped(self) -> list[str]:
         """Policies, as the metric has them."""
@@ -135,10 +157,10 @@ async def test_a_new_policy_comes_to_one_node_after_another(fleet: Fleet) -> Non
     await fleet.policy(1, MIXED)
     assert fleet.have(MIXED) == ["a"]
     assert (await fleet.condition())[:2] == ("False", "Progressing")
-    await fleet.answer("a")
+    await fleet.take("a")
     assert fleet.have(MIXED) == ["a", "b"]
-    await fleet.answer("b")
-    await fleet.answer("c")
+    await fleet.take("b")
+    await fleet.take("c")
     assert fleet.have(MIXED) == ["a", "b", "c"]
     assert await fleet.condition() == ("True", "Done", "")
     assert not any("change" in fleet.spec(name) for name in "abc")
@@ -154,8 +176,62 @@ async def test_a_node_that_loses_devices_stops_the_rest_after_a_while(fleet: Fle
     assert message.startswith("a: 6 of 8 devices are no longer offered; 2 nodes wait.")
     assert "kubectl annotate devicepolicy p nodedevices.io/resume-rollout=1" in message
     assert fleet.have(MIXED) == ["a"]
-    told = [body for _, path, body in fleet.kube.written("/events") if body["reason"] == "RolloutStopped"]
-    assert {body["involvedObject"]["kind"] for body in told} == {"NodeDevices", "DevicePolicy"}
+    assert {kind for kind, _ in fleet.told()} == {"NodeDevices", "DevicePolicy"}
+
+
+async def test_a_loss_that_comes_with_a_later_report_than_the_change_stops_the_rest(fleet: Fleet) -> None:
+    """A health rule: devices are judged by it after it is applied."""
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a")
+    assert fleet.have(MIXED) == ["a"]
+    await fleet.wait(SETTLE_SECONDS - 1)
+    await fleet.answer("a", offered=0)
+    await fleet.wait(LOSS_SECONDS)
+    assert (await fleet.condition())[1] == "Stopped"
+    assert fleet.have(MIXED) == ["a"]
+
+
+async def test_a_node_whose_agent_applies_late_is_watched_from_then_on(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.wait(600)
+    await fleet.answer("a")
+    await fleet.wait(SETTLE_SECONDS - 1)
+    assert fleet.have(MIXED) == ["a"]
+    await fleet.wait(1)
+    assert fleet.have(MIXED) == ["a", "b"]
+
+
+async def test_a_node_whose_probe_is_starting_is_watched_until_what_the_probe_finds_shows(fleet: Fleet) -> None:
+    """What the probes of before found is offered until then."""
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", probe="Starting")
+    await fleet.wait(STARTING_SECONDS - 1)
+    await fleet.answer("a", probe="Failed")
+    await fleet.wait(SETTLE_SECONDS - 1)
+    assert fleet.have(MIXED) == ["a"]
+    await fleet.answer("a", probe="Failed", offered=0)
+    await fleet.wait(LOSS_SECONDS)
+    assert (await fleet.condition())[1] == "Stopped"
+    assert fleet.have(MIXED) == ["a"]
+
+
+async def test_a_probe_that_never_reports_holds_nobody_up_where_nothing_is_lost(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", probe="Starting")
+    await fleet.wait(STARTING_SECONDS)
+    await fleet.wait(SETTLE_SECONDS)
+    assert fleet.have(MIXED) == ["a", "b"]
+
+
+async def test_an_operator_that_starts_anew_watches_a_node_anew(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a")
+    await fleet.wait(SETTLE_SECONDS - 1)
+    await fleet.restart()
+    await fleet.wait(SETTLE_SECONDS - 1)
+    assert fleet.have(MIXED) == ["a"]
+    await fleet.wait(1)
+    assert fleet.have(MIXED) == ["a", "b"]
 
 
 async def test_an_agent_that_refuses_the_change_stops_the_rest_at_once(fleet: Fleet) -> None:
@@ -171,6 +247,20 @@ async def test_a_person_goes_on_with_this_generation(fleet: Fleet) -> None:
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     await fleet.policy(1, MIXED, annotation="1")
     assert fleet.have(MIXED) == ["a", "b"]
+
+
+async def test_of_a_generation_that_a_person_resumed_no_event_says_that_it_is_stopped(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", applied=("False", "ConfigInvalid"))
+    await fleet.policy(1, MIXED, annotation="1")
+    before = fleet.told()
+    for name in "bc":
+        await fleet.answer(name, applied=("False", "ConfigInvalid"))
+    assert fleet.have(MIXED) == ["a", "b", "c"]
+    assert fleet.told() == before
+    await fleet.policy(2, SINGLE, annotation="1")
+    await fleet.answer("a", applied=("False", "ConfigInvalid"))
+    assert len(fleet.told()) > len(before), "another generation"
 
 
 @pytest.mark.parametrize("word", ["yes", "2", "-1", "1.0"])
@@ -189,18 +279,18 @@ async def test_a_changed_policy_goes_on_with_the_node_that_is_worse_off(fleet: F
     await fleet.policy(2, SINGLE)
     assert fleet.have(SINGLE) == ["a"]
     assert fleet.spec("a")["change"]["devices"] == DEVICES
-    await fleet.answer("a")
+    await fleet.take("a")
     assert fleet.have(SINGLE) == ["a", "b"]
 
 
 async def test_a_policy_that_is_deleted_leaves_one_node_after_another(fleet: Fleet) -> None:
     await fleet.policy(1, MIXED)
     for name in "abc":
-        await fleet.answer(name)
+        await fleet.take(name)
     await fleet.delete_policy()
     assert fleet.have(MIXED) == ["b", "c"]
     assert [ref["name"] for ref in fleet.spec("b")["policies"]] == ["p"]
-    await fleet.answer("a")
+    await fleet.take("a")
     assert fleet.have(MIXED) == ["c"]
 
 
@@ -213,14 +303,14 @@ async def test_an_operator_that_starts_anew_goes_on_where_it_was(fleet: Fleet) -
     await fleet.restart()
     assert fleet.have(MIXED) == ["a"]
     assert (await fleet.condition())[1] == "Stopped"
-    await fleet.answer("a", offered=DEVICES)
+    await fleet.take("a", offered=DEVICES)
     assert fleet.have(MIXED) == ["a", "b"]
 
 
 async def test_a_deleted_policys_roll_out_goes_on_when_a_person_says_that_the_node_is_all_right(fleet: Fleet) -> None:
     await fleet.policy(1, MIXED)
     for name in "abc":
-        await fleet.answer(name)
+        await fleet.take(name)
     await fleet.delete_policy()
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     assert fleet.have(MIXED) == ["b", "c"]
@@ -264,12 +354,13 @@ async def test_a_node_that_joins_waits_only_while_the_roll_out_is_stopped(fleet:
 async def test_pods_that_hold_devices_in_an_earlier_shape_stop_nothing(fleet: Fleet) -> None:
     await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "WaitingForHolders"), offered=3, held=5)
+    await fleet.wait(SETTLE_SECONDS)
     assert fleet.have(MIXED) == ["a", "b"]
 
 
 async def test_devices_that_the_policy_excludes_are_not_lost(fleet: Fleet) -> None:
     await fleet.policy(1, MIXED)
-    await fleet.answer("a", offered=2, excluded=6)
+    await fleet.take("a", offered=2, excluded=6)
     assert fleet.have(MIXED) == ["a", "b"]
 
 
@@ -317,7 +408,9 @@ def test_a_node_that_is_not_ready_any_more_is_worse_off() -> None:
     }
     record = node_devices_record(node_devices(device(0), spec=spec, summary={"offered": 8}))
     node = node_record(raw_node({}, ready="False"))
-    found = standing(record, node, resolve({}, [], Previous({}, ())), pause_seconds=0, now="2026-11-21T12:00:01Z")
+    found = standing(
+        record, node, resolve({}, [], Previous({}, ())), pause_seconds=0, settle_seconds=0.0, now="2026-11-21T12:00:01Z"
+    )
     assert (found.hurt, found.under_way) == ("its Node is not Ready", frozenset({"p"}))
 
 
@@ -334,6 +427,8 @@ async def visits(nodes: int) -> float:
     while wave := [name for name in fleet.have(MIXED) if name not in answered]:
         assert len(wave) <= max(1, nodes // 10)
         await fleet.answer(*wave)
+        fleet.seconds += SETTLE_SECONDS + MAX_LATE_SECONDS
+        await settle(fleet.manager)
         answered |= {*wave}
     assert len(fleet.have(MIXED)) == nodes
     return (fleet.reconciled() - before) / nodes
