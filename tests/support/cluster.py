@@ -81,7 +81,8 @@ class Cluster:
         self.kubectl.clear(*kinds, namespace=NAMESPACE, labels=OURS)
         names = [each["metadata"]["name"] for each in self.kubectl.items("devicepolicies")]
         self.kubectl.delete("devicepolicies", *(name for name in names if name != BASE_POLICY))
-        self.policy(BASE_POLICY, {"health": {"holdDownSeconds": HOLD_DOWN_SECONDS}}, priority=-1000)
+        base = {"health": {"holdDownSeconds": HOLD_DOWN_SECONDS}, "rollout": {"maxNodes": "100%"}}  # no node waits
+        self.policy(BASE_POLICY, base, priority=-1000)
         self.until("no pod of ours is left", lambda: not self.pods())
         self.settle()
 

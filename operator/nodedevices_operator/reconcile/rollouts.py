@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from nodedevices_operator.desired.rollout import RolloutState, Standing, most_nodes, resumed, wrong_word
 from nodedevices_operator.records.objects import PolicyRecord
 
-Group = frozenset[str]  # policies whose change a node waits for
+Group = frozenset[str]  # policies whose sections come to a node together, for which it waits
 NAMED = 3  # nodes
 
 
@@ -25,8 +25,13 @@ class _Entry:
     members: frozenset[str] = frozenset()
     under_way: frozenset[str] = frozenset()
     hurt: str = ""
-    waits: Group = frozenset()
+    groups: frozenset[Group] = frozenset()  # one of them may have its turn while another is stopped
     first: bool = False  # it takes no place: it is watched already, or gets its configuration at once
+
+    @property
+    def waits(self) -> frozenset[str]:
+        """The policies for which it waits."""
+        return frozenset[str]().union(*self.groups)
 
 
 @dataclass(slots=True)
@@ -97,7 +102,8 @@ class Rollouts:
         going = frozenset[str]().union(*(by for each, by in standing.pending.items() if each not in held))
         under_way = standing.under_way | (going if not standing.free else frozenset())
         hurt = "" if going & standing.under_way else standing.hurt
-        after = _Entry(standing.members, under_way, hurt, waits=stopping, first=bool(under_way) or standing.free)
+        groups = _together(standing.pending[section] for section in held)
+        after = _Entry(standing.members, under_way, hurt, groups=groups, first=bool(under_way) or standing.free)
         self._put(node, self._entries[node], after)
         if after != before:
             concerned = before.under_way | after.under_way | before.waits | after.waits
@@ -192,11 +198,10 @@ class Rollouts:
             nodes.under_way.pop(node, None)
             nodes.hurt.pop(node, None)
             nodes.waiting -= policy in before.waits
-        if before.waits and before.waits in self._waiting:
-            group = self._waiting[before.waits]
-            group.nodes.discard(node)
-            if not group.nodes:
-                del self._waiting[before.waits]
+        for group in before.groups & self._waiting.keys():
+            self._waiting[group].nodes.discard(node)
+            if not self._waiting[group].nodes:
+                del self._waiting[group]
         if after is None:
             self._entries.pop(node, None)
         else:
@@ -209,12 +214,21 @@ class Rollouts:
                     if after.hurt:
                         nodes.hurt[node] = after.hurt
                 nodes.waiting += policy in after.waits
-            if after.waits:
-                group = self._waiting.setdefault(after.waits, _Waiting())
-                group.nodes.add(node)
-                heapq.heappush(group.heap, (not after.first, node))
-                if len(group.heap) > 2 * len(group.nodes) + NAMED:  # of nodes that asked several times
-                    group.heap = sorted((not self._entries[each].first, each) for each in group.nodes)
+            for group in after.groups:
+                waiting = self._waiting.setdefault(group, _Waiting())
+                waiting.nodes.add(node)
+                heapq.heappush(waiting.heap, (not after.first, node))
+                if len(waiting.heap) > 2 * len(waiting.nodes) + NAMED:  # of nodes that asked several times
+                    waiting.heap = sorted((not self._entries[each].first, each) for each in waiting.nodes)
         for policy in before.members | before.under_way | before.waits:
             if policy in self._nodes and not self._nodes[policy].members:
                 del self._nodes[policy]
+
+
+def _together(changes: Iterable[Group]) -> frozenset[Group]:
+    """Changes that have a policy in common are one."""
+    found: list[Group] = []
+    for each in changes:
+        joined = each.union(*(group for group in found if group & each))
+        found = [joined, *(group for group in found if not group & each)]
+    return frozenset(found)

@@ -71,16 +71,20 @@ class Fleet:
         await self.manager.relister.once()
         await settle(self.manager)
 
-    async def policy(self, generation: int, partitions: Any, *, annotation: str = "", **spec: Any) -> None:
-        raw = raw_policy("p", generation=generation, partitions=partitions, **spec)
+    async def policy(self, generation: int, partitions: Any, **spec: Any) -> None:
+        await self.apply("p", generation, partitions=partitions, **spec)
+
+    async def apply(self, name: str, generation: int, *, annotation: str = "", **spec: Any) -> None:
+        path = f"{names.POLICIES}/{name}"
+        raw = raw_policy(name, generation=generation, **spec)
         if annotation:
             raw["metadata"]["annotations"] = {names.RESUME_ROLLOUT: annotation}
-        status = self.kube.objects.get(POLICY, {}).get("status")
+        status = self.kube.objects.get(path, {}).get("status")
         if status is not None:
             raw["status"] = status
-        raw = self.kube.put(POLICY, raw)
+        raw = self.kube.put(path, raw)
         self.manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
-        await self.manager.reconcile_policy("p")
+        await self.manager.reconcile_policy(name)
         await settle(self.manager)
 
     async def delete_policy(self) -> None:
@@ -261,6 +265,17 @@ async def test_of_a_generation_that_a_person_resumed_no_event_says_that_it_is_st
     await fleet.policy(2, SINGLE, annotation="1")
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     assert len(fleet.told()) > len(before), "another generation"
+
+
+async def test_of_two_policies_that_are_stopped_the_one_that_a_person_resumed_goes_on(fleet: Fleet) -> None:
+    health = {"holdDownSeconds": 7}
+    await fleet.policy(1, MIXED)
+    await fleet.apply("q", 1, health=health)
+    assert fleet.spec("a")["change"]["policies"] == ["p", "q"]
+    await fleet.answer("a", applied=("False", "ConfigInvalid"))
+    await fleet.apply("q", 1, health=health, annotation="1")
+    assert fleet.spec("b")["config"] == {"health": health}
+    assert fleet.spec("c")["config"] == {}, "its turn comes when b has taken it"
 
 
 @pytest.mark.parametrize("word", ["yes", "2", "-1", "1.0"])
