@@ -114,6 +114,30 @@ def test_a_lost_device_stays_listed_and_its_neighbours_stay_allocatable(cluster:
     cluster.alive(pod)
 
 
+def test_an_agent_that_sees_none_of_the_devices_has_nobody_marked_tainted_for_or_evicted(cluster: Cluster) -> None:
+    cluster.policy(
+        "strict",
+        {"faults": {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 10}}},
+    )
+    pod = cluster.pod("stays", cluster.a, {GPU: 1})
+    cluster.hardware(cluster.a, "driver: {state: Loaded}\n")
+    for kind in ("Ready", "DevicesHealthy"):
+        cluster.until(
+            f"NodeDevices says so: {kind}",
+            lambda kind=kind: cluster.condition("nodedevices", cluster.a, kind)["reason"] == "DevicesLost",  # type: ignore[misc]
+        )
+
+    def done() -> object:
+        node = cluster.kubectl.get("node", cluster.a) or {}
+        taints = [one for one in node["spec"].get("taints", ()) if one["key"] == "nodedevices.io/device-fault"]
+        return taints or cluster.condition("pod", "stays", HEALTHY, NAMESPACE) or cluster.events("stays", "DeviceFault")
+
+    cluster.never("anything is done about it", done, seconds=8)
+    cluster.hardware(cluster.a, simulated.h100s())
+    cluster.until("all are offered again", lambda: cluster.node_count(cluster.a, GPU) == 8)
+    cluster.alive(pod)
+
+
 def test_a_device_that_vanishes_is_missing_and_returns_with_its_id(cluster: Cluster) -> None:
     pod = cluster.pod("holder", cluster.b, {GPU: 1})
     [gone] = cluster.held(cluster.b, "holder")
