@@ -19,7 +19,7 @@ MEASURED = (
     "an agent's heartbeat: CPU each",
     "a kubelet's heartbeat on its Node: CPU each",
     "2 nodes, a fresh install -> rests",
-    "writes: config 2, node-condition 2, status 2",
+    "writes: config 2, node-condition 2, object-labels 2, status 2",
     "2 nodes, a LIST of pods each: the calls alone",
     "2 nodes, a policy touches all -> rests",
     "last report -> last pod marked",
