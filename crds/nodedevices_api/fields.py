@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from nodedevices_common.conditions import MESSAGE_LIMIT
 from nodedevices_common.quantity import QUANTITY_PATTERN
 from nodedevices_common.text import clip
+from nodedevices_common.times import rfc3339
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -192,11 +193,6 @@ def _time(value: object) -> object:
 
 def _to_second(value: datetime) -> datetime:
     return value.replace(microsecond=0)
-
-
-def rfc3339(value: datetime, *, microseconds: bool = False) -> str:
-    """A time as Kubernetes writes it: UTC, `Z`, whole seconds or exactly six digits."""
-    return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if microseconds else "%Y-%m-%dT%H:%M:%SZ")
 
 
 _DATE_TIME = WithJsonSchema({"type": "string", "format": "date-time", "maxLength": 64})

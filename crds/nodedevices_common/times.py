@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 
 def zoned_time(value: object) -> datetime | None:
@@ -12,6 +12,11 @@ def zoned_time(value: object) -> datetime | None:
     except ValueError:
         return None
     return time if time is not None and time.tzinfo is not None else None
+
+
+def rfc3339(time: datetime, *, microseconds: bool = False) -> str:
+    """Return the time as Kubernetes writes it: in UTC with `Z`, to the second; or with six digits (MicroTime)."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if microseconds else "%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_between(start: object, end: object) -> float | None:

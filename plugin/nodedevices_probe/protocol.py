@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -41,6 +41,7 @@ from nodedevices_api.bounds import (
     WORD_PATTERN,
 )
 from nodedevices_common.quantity import QUANTITY_PATTERN, to_bytes
+from nodedevices_common.times import rfc3339
 
 PROTOCOL = "nodedevices.io/probe/v1alpha1"
 MAX_LINE_BYTES = 1 << 20
@@ -359,5 +360,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return rfc3339(value, microseconds=True)
     return value

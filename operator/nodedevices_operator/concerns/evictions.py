@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 import structlog
 from nodedevices_api import conditions as names
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, forbidden, not_granted
 from nodedevices_operator.concerns.tools import Tools
@@ -173,7 +174,7 @@ class EvictionsConcern:
                 tally.lines.append((names.STOPPED, f"{pod}: {why}"))
                 tally.waits.append((at - now).total_seconds())
             elif at > now:
-                tally.lines.append((names.PENDING, f"{pod} is evicted after {at.strftime('%Y-%m-%dT%H:%M:%SZ')}"))
+                tally.lines.append((names.PENDING, f"{pod} is evicted after {rfc3339(at)}"))
                 tally.waits.append((at - now).total_seconds())
             else:
                 ready.append((due, subject, _action(node, due, subject)))

@@ -26,7 +26,7 @@ from typing import Any
 
 import orjson
 from nodedevices_api import conditions as names
-from nodedevices_common.times import zoned_time
+from nodedevices_common.times import rfc3339, zoned_time
 
 MAX_ACTIONS = 200  # in the record; the oldest go first
 MAX_NODES = 5000  # in each of the record's maps, in all some 600 KiB; a ConfigMap holds 1 MiB
@@ -359,8 +359,8 @@ def stopped(fleet: Fleet, cause: str, reason: str, now: datetime, *, reset_secon
     """With an open breaker; one that is open stays as it is."""
     if fleet.breaker == OPEN:
         return fleet
-    until = "" if reset_seconds is None else _stamp(now + timedelta(seconds=reset_seconds))
-    return replace(fleet, breaker=OPEN, cause=cause, reason=reason, opened=_stamp(now), until=until)
+    until = "" if reset_seconds is None else rfc3339(now + timedelta(seconds=reset_seconds))
+    return replace(fleet, breaker=OPEN, cause=cause, reason=reason, opened=rfc3339(now), until=until)
 
 
 def checked(fleet: Fleet, claims: Claims, where: str, now: datetime, *, lost: bool) -> Fleet:
@@ -416,7 +416,7 @@ def _closed(fleet: Fleet, faults: Faults, now: datetime) -> Fleet:
         node: max(its.values(), key=lambda since: zoned_time(since) or LONG_AGO) for node, its in failing if its
     }
     return replace(
-        fleet, breaker=CLOSED, cause="", reason="", opened="", until="", closed=_stamp(now), answered=answered
+        fleet, breaker=CLOSED, cause="", reason="", opened="", until="", closed=rfc3339(now), answered=answered
     )
 
 
@@ -452,8 +452,3 @@ def _within(at: str, now: datetime, window: timedelta) -> bool:
     """Within the window; so is what cannot be read, and what is in the future after a clock was set back."""
     time = zoned_time(at)
     return time is None or now - time < window
-
-
-def _stamp(time: datetime) -> str:
-    """In whole seconds, as people's own time is given."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

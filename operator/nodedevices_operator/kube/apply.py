@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from nodedevices_api.fields import rfc3339
+from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.desired.configuration import Configuration
 from nodedevices_operator.desired.consequences import taint_patch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nodedevices_api.withheld import CORDONED
+from nodedevices_common.times import rfc3339
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, Cordon, OfferedResource, Plan, SchedulableId
@@ -20,7 +21,7 @@ def cordon(shape: Plan, facts: GateFacts) -> Check | None:
 
 
 def _said(cordon: Cordon) -> str:
-    until = f" until {cordon.until.isoformat(timespec='seconds').replace('+00:00', 'Z')}" if cordon.until else ""
+    until = f" until {rfc3339(cordon.until)}" if cordon.until else ""
     by = f" by {cordon.by}" if cordon.by else ""
     why = f": {cordon.reason}" if cordon.reason else ""
     return f"taken out of service{by}{until}{why}"

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
+
+from nodedevices_common.times import rfc3339
 
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, Plan, Verdict
 from nodedevices_plugin.sharing.base import Helper, HelperProcess, HelperTexts
@@ -128,7 +130,7 @@ def client_verdict(client: Client | None, resource: str, now: datetime) -> Verdi
     since = client.since or now
     if client.reason == texts.down:
         return _verdict(texts.down, f"{_silent(texts, resource)}; {texts.down_means}", since, action="Inspect")
-    when = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    when = rfc3339(since)
     what = f"the {texts.title} {texts.program} of {resource} was restarted at {when}"
     return _verdict(texts.restarted, f"{what}; {texts.state} from before are lost", since, action="RestartApp")
 

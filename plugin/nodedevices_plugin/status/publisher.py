@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 import structlog
 from nodedevices_common.backoff import Backoff, Draw
+from nodedevices_common.times import rfc3339
 
 from nodedevices_plugin.status import pacing
 from nodedevices_plugin.status.client import Object, Store, StoreError
@@ -321,7 +322,7 @@ class Publisher:
         if wanted is None:
             return
         began = self._clock()
-        heartbeat = {"heartbeatTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        heartbeat = {"heartbeatTime": rfc3339(datetime.now(UTC))}
         body = dict(wanted) | {"agent": dict(wanted.get("agent") or {}) | heartbeat}
         if self._owner is not None:
             body["nodeUID"] = self._owner

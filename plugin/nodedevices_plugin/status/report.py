@@ -23,6 +23,7 @@ from nodedevices_api import nodedevices as api
 from nodedevices_api.base import to_dict, wire_name
 from nodedevices_api.withheld import EXCLUDED, MEANINGS
 from nodedevices_common import __version__
+from nodedevices_common.times import rfc3339
 from nodedevices_probe.protocol import DeviceFact, Partition
 from pydantic import ValidationError
 
@@ -492,7 +493,7 @@ def _in_words(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ..
             why = "; ".join(f"{_whose(each)}: {each.message}" for each in resource.withheld)
             said.append(f"{resource.name}: {resource.healthy} of {resource.capacity} can be allocated ({why}).")
     if worst is not None:
-        since = worst.health.since.isoformat().replace("+00:00", "Z")
+        since = rfc3339(worst.health.since)
         said.append(f"{worst.name}: {worst.health.reason} since {since}: {worst.health.message}.")
     return " ".join(said) or f"{len(devices)} device{'' if len(devices) == 1 else 's'}, all fit for use."
 
@@ -521,9 +522,6 @@ def _resources(
     held, known, missing = held_ids(facts), holders_were_known(facts), missing_parts(facts.inventory)
     others = served_by_others(facts.registrations)
 
-    def why(each: Withheld) -> api.Withheld:
-        return _withheld(each, names)
-
     def made(resource: OfferedResource) -> api.Resource:
         return api.Resource(
             name=resource.name,
@@ -541,7 +539,7 @@ def _resources(
             withheld=odd.all(
                 withheld(resource, mine=resource.name not in others)[: api.MAX_WITHHELD],
                 lambda each: f"resource {resource.name}: withheld {each.reason}",
-                why,
+                lambda each: _withheld(each, names),
             ),
         )
 

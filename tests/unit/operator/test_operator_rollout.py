@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from nodedevices_api.fields import rfc3339
+from nodedevices_common.times import rfc3339
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
 from nodedevices_operator.desired.configuration import Previous, resolve
 from nodedevices_operator.desired.rollout import (
