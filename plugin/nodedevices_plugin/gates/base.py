@@ -50,7 +50,7 @@ class GateFacts:
     inventory: Inventory
     verdicts: Mapping[str, Verdict]
     cordons: Sequence[Cordon] = ()  # that hold now
-    removed_probes: Mapping[str, str] = field(default_factory=dict)  # device -> the probe that was taken away
+    removed_probes: Mapping[str, str] = field(default_factory=dict)  # device -> why, where its probe was taken away
     places: Mapping[str, str] = field(default_factory=dict)  # device -> why its place is another's
     held: Sequence[Held] = ()  # all ids of this node's devices that are held, or may be
     held_otherwise: Sequence[Held] = ()  # those of them that the shape does not have (offering.occupancy)
@@ -66,6 +66,16 @@ class GateFacts:
     def in_use(self) -> set[tuple[str | None, str]]:
         """Resource and id of what is held, or may be."""
         return {(each.resource, each.id) for each in self.held}
+
+
+def by_device(reason: str, why: Mapping[str, str]) -> Check | None:
+    """Block all ids of some devices. `why`: the message, by device."""
+    blocked = {id_: Blocked(reason=reason, message=message) for id_, message in why.items()}
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        return blocked.get(each.device_id)
+
+    return check if blocked else None
 
 
 class Gate(Protocol):

@@ -17,18 +17,17 @@ GONE = "no longer listed by its driver"
 
 def health(shape: Plan, facts: GateFacts) -> Check | None:
     devices = {device.fact.id: device for device in facts.inventory.devices}
-    parts = {part.id for device in facts.inventory.devices for part in device.fact.partitions}
-    known = {"", *devices, *parts}
-    fit = all(_fit_in_all_parts(device, facts.verdicts) for device in facts.inventory.devices)
-    if fit and all(each.part_id in known for of in shape.resources for each in of.ids):
+    found: dict[str, Blocked | None] = {"": None}  # by device or partition; an id that counts no device has no health
+    for device in facts.inventory.devices:
+        for part in (None, *(each.id for each in device.fact.partitions)):
+            found[part or device.fact.id] = unfit(device, part, facts.verdicts)
+    if not any(found.values()) and all(each.part_id in found for of in shape.resources for each in of.ids):
         return None
-    found: dict[str, Blocked | None] = {"": None}  # an id that counts no device has no health
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        part = each.partition_id or each.device_id
-        if part not in found:
-            found[part] = unfit(devices.get(each.device_id), each.partition_id, facts.verdicts)
-        return found[part]
+        if each.part_id not in found:
+            found[each.part_id] = unfit(devices.get(each.device_id), each.partition_id, facts.verdicts)
+        return found[each.part_id]
 
     return check
 
@@ -51,14 +50,6 @@ def unfit(device: InventoryDevice | None, partition_id: str | None, verdicts: Ma
         return _blocked(GONE)
     own = verdicts.get(partition_id)
     return _blocked(_said(own)) if own is not None and not own.offered else None
-
-
-def _fit_in_all_parts(device: InventoryDevice, verdicts: Mapping[str, Verdict]) -> bool:
-    whole = verdicts.get(device.fact.id)
-    if not device.present or device.departed_partitions or whole is None or not whole.offered:
-        return False
-    parts = (verdicts.get(part.id) for part in device.fact.partitions)
-    return all(each is None or each.offered for each in parts)
 
 
 def _said(verdict: Verdict) -> str:

@@ -52,7 +52,8 @@ def not_in(shape: Plan, held: Sequence[Held]) -> tuple[Held, ...]:
     """What is held by an id that the shape does not have."""
     if not held:
         return ()
-    offered = {(resource.name, each.id) for resource in shape.resources for each in resource.ids}
+    wanted = {each.id for each in held}  # few, beside thousands of shares
+    offered = {(resource.name, each.id) for resource in shape.resources for each in resource.ids if each.id in wanted}
     return tuple(each for each in held if (each.resource, each.id) not in offered)
 
 

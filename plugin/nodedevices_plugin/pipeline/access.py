@@ -93,7 +93,7 @@ def uses_cdi(effective: Effective | None) -> bool:
 
 def refusal(active: Effective | None, requested: Effective, devices: Devices) -> PlanError | None:
     """Why containers would get CDI names that no file has, or devices without the driver's libraries. None: they would
-    not, or it is so in effect already, and what fails then is said beside it (`missing`, host.cdi_files).
+    not, or it is so in effect already, and what fails then is said beside it (`without_libraries`, host.cdi_files).
 
     active: the configuration in effect; None: there is none yet.
     """
@@ -115,7 +115,7 @@ def _refused(vendor: str, active: Effective | None, requested: Effective, device
     return cdi_libraries.missing(needs.specs, found, active=in_effect is not None)
 
 
-def missing(active: Effective | None, devices: Devices) -> Mapping[str, str]:
+def _lacking(active: Effective | None, devices: Devices) -> Mapping[str, str]:
     """Why devices of the configuration in effect would come without the driver's libraries, by vendor."""
     if active is None or not uses_cdi(active):
         return {}
@@ -144,7 +144,7 @@ def without_libraries(active: Effective, devices: Devices) -> tuple[MissingLibra
             devices=frozenset(each.fact.id for each in devices.inventory.devices if _is_of(vendor, each.fact)),
             elsewhere=frozenset(_needs(vendor, active, devices).elsewhere),
         )
-        for vendor, why in missing(active, devices).items()
+        for vendor, why in _lacking(active, devices).items()
     )
 
 
@@ -154,7 +154,7 @@ def program_requests(
     """What vendors' programs have to make before it can be decided: for what would be refused or withheld
     without."""
     lacking = requested if requested is not None and refusal(active, requested, devices) is not None else None
-    if lacking is None and missing(active, devices):
+    if lacking is None and _lacking(active, devices):
         lacking = active
     if lacking is None:
         return {}

@@ -142,7 +142,7 @@ def assess(
     removed_probes = probe_sets.withheld(probe_set, probes)
     places = stage_places.taken(
         owned,
-        held=None if holding.held is None else holding.devices,
+        held=holding.known_devices,
         offered=_on_offer(world.plan),
         used=used,
         indices=effective.index_prefix is not None,
@@ -236,6 +236,11 @@ class _Holding:
     parts: frozenset[str]  # partitions
     listed: frozenset[RecentAllocate]
     unlisted: tuple[RecentAllocate, ...]
+
+    @property
+    def known_devices(self) -> frozenset[str] | None:
+        """Devices that are held; None: not known."""
+        return None if self.held is None else self.devices
 
 
 def _holding(world: World, inputs: Inputs) -> _Holding:
@@ -334,7 +339,7 @@ def _probed(
         probe_set,
         probes,
         world.verdicts,
-        held=None if holding.held is None else {each.device_id for each in holding.held},
+        held=holding.known_devices,
         now=now,
         monotonic=monotonic,
         removed=confirmed,

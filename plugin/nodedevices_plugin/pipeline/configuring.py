@@ -163,10 +163,12 @@ def configure(
         named = {each.resource for each in running_on}
         helpers = (*running_on, *(each for each in helpers if each.resource not in named))
     others: tuple[Held, ...] = ()
+    libraries: tuple[gates.MissingLibraries, ...] = ()
     plan = None
     if shape is not None:
+        libraries = access.without_libraries(after.effective, node.devices) if after.applied_once else ()
         others = () if after.effective.observing else held_otherwise(shape, node.held, node.known.inventory)
-        facts = _facts(node, after, others, running_on, problem)
+        facts = _facts(node, others=others, libraries=libraries, staying=running_on, problem=problem)
         plan = gates.apply(shape, facts, ours=() if after.effective.observing else node.offered)
     if problem is not None:
         status = of_problem(status, problem, applied_once=after.applied_once)
@@ -193,14 +195,17 @@ def configure(
         saving=to_save is not None and not node.inputs.unsaved_because,
         helpers=helpers,
     )
-    return _with_others(_with_pods(_with_cdi(configured, node), node), requested)
+    return _with_others(_with_pods(_with_cdi(configured, node, libraries), node), requested)
 
 
 def _facts(
-    node: Node, after: ActiveConfig, others: tuple[Held, ...], staying: tuple[Helper, ...], problem: Problem | None
+    node: Node,
+    *,
+    others: tuple[Held, ...],
+    libraries: tuple[gates.MissingLibraries, ...],
+    staying: tuple[Helper, ...],
+    problem: Problem | None,
 ) -> gates.GateFacts:
-    """What the gates decide by, where the configuration `after` is in effect."""
-    waiting = problem if problem is not None and problem.takes_away is not None else None
     return gates.GateFacts(
         inventory=node.known.inventory,
         verdicts=node.known.verdicts,
@@ -211,18 +216,20 @@ def _facts(
         held_otherwise=others,
         holdings=node.inputs.holdings,
         unlisted=node.unlisted,
-        change=_waiting_change(waiting) if waiting is not None else None,
+        change=_waiting_change(problem),
         staying=staying,
         answers=node.inputs.helpers.answers,
         shown=frozenset(each.name for each in (node.last_plan or Plan()).resources if each.ids),
-        libraries=access.without_libraries(after.effective, node.devices) if after.applied_once else (),
+        libraries=libraries,
         pods=node.inputs.pods,
     )
 
 
-def _waiting_change(problem: Problem) -> gates.WaitingChange:
+def _waiting_change(problem: Problem | None) -> gates.WaitingChange | None:
+    if problem is None or problem.takes_away is None:
+        return None
     pods = dict.fromkeys(f"{each.namespace}/{each.pod}" for each in problem.waiting_for)
-    return gates.WaitingChange(shape=problem.takes_away or Plan(), waits_for=tuple(pods))
+    return gates.WaitingChange(shape=problem.takes_away, waits_for=tuple(pods))
 
 
 def _with_others(configured: Configured, requested: RequestedConfig) -> Configured:
@@ -349,14 +356,14 @@ def _awaited(plan: Plan, node: Node) -> Awaited:
     return awaited(plan, node.known.inventory, node.inputs.holdings, node.inputs.helpers, node.not_ours)
 
 
-def _with_cdi(configured: Configured, node: Node) -> Configured:
+def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.MissingLibraries]) -> Configured:
     """With what is wrong with CDI: devices that containers would get without the driver's libraries are not offered,
     and a source of these that broke is named while the last good one is used."""
     status = configured.status
     active = configured.active.effective if configured.active.applied_once else None
     if configured.plan is None or active is None:
         return configured
-    why = "; ".join(access.missing(active, node.devices).values())
+    why = "; ".join(each.why for each in libraries)
     if not why:
         return replace(configured, status=replace(status, cdi_problem=access.stale(active, node.devices)))
     status = replace(status, cdi_problem=f"CDI: {why}; devices that need it are not offered until then")

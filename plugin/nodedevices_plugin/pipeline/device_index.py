@@ -5,6 +5,7 @@ Made once a step, of the inventory; what is looked up in it is known by the reso
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Self
 
@@ -55,9 +56,7 @@ class DeviceIndex:
         """The same devices, where resources of this domain may have indices as ids."""
         if index_prefix == self._prefix:
             return self
-        other = object.__new__(type(self))
-        for each in DeviceIndex.__slots__:
-            setattr(other, each, getattr(self, each))
+        other = copy(self)
         other._prefix = index_prefix
         return other
 

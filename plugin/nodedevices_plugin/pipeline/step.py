@@ -42,11 +42,7 @@ from nodedevices_plugin.pipeline.lost import lost_devices
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 from nodedevices_plugin.pipeline.requesting import RequestedConfig
 from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
-from nodedevices_plugin.pipeline.world import (
-    Inputs,
-    Known,
-    World,
-)
+from nodedevices_plugin.pipeline.world import Inputs, Known, World
 from nodedevices_plugin.settings.effective import Effective, to_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.clients import follow
