@@ -51,6 +51,14 @@ class SharedDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class WithheldShares:
+    """Shares of a resource that new containers cannot get, for one reason."""
+
+    reason: str  # one of nodedevices_api.withheld, or of a newer agent
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SharedResource:
     """The devices of a node whose shares have this name, by index."""
 
@@ -58,6 +66,8 @@ class SharedResource:
     spread: bool
     unit: str  # memory of a share
     devices: tuple[SharedDevice, ...]
+    capacity: int = 0  # shares that the node has, withheld ones too
+    withheld: tuple[WithheldShares, ...] = ()  # the largest count first; empty: none, or the agent does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +109,18 @@ def read(raw: Raw) -> NodeShares:
                 cores_held=_count(shares["coresHeld"]) if "coresHeld" in shares else None,
             )
             found.setdefault(intern(resource), ([], shares))[0].append(shared)
+    listed = {str(each.get("name", "")): each for each in mappings(status.get("resources"))} if found else {}
     return NodeShares(
         name=intern(str(mapping(raw.get("metadata")).get("name", ""))),
         resources={
-            name: SharedResource(name, shares.get("packing") == SPREAD, str(shares["unit"]), tuple(devices))
+            name: SharedResource(
+                name=name,
+                spread=shares.get("packing") == SPREAD,
+                unit=str(shares["unit"]),
+                devices=tuple(devices),
+                capacity=_count(mapping(listed.get(name)).get("capacity")),
+                withheld=_withheld(mapping(listed.get(name))),
+            )
             for name, (devices, shares) in found.items()
         }
         if not left_out
@@ -110,6 +128,15 @@ def read(raw: Raw) -> NodeShares:
         heartbeat=str(mapping(status.get("agent")).get("heartbeatTime", "")),
         stale=any(it.get("type") == STALE and it.get("status") == "True" for it in mappings(status.get("conditions"))),
     )
+
+
+def _withheld(resource: Raw) -> tuple[WithheldShares, ...]:
+    """Return what an entry of `status.resources` says is withheld, the largest count first."""
+    found = (
+        WithheldShares(intern(str(each.get("reason", ""))), _count(each.get("count")))
+        for each in mappings(resource.get("withheld"))
+    )
+    return tuple(sorted((it for it in found if it.reason and it.count), key=lambda it: (-it.count, it.reason)))
 
 
 def _missing(part: Raw) -> bool:

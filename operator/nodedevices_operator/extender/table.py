@@ -25,6 +25,7 @@ from nodedevices_operator.extender.shares import Held, SharedResource
 ROUNDED_UP = 1  # percent by which what a report shows as held may be too much; the agent counts exactly
 LONG_AGO = -1  # before everything whose order is known
 MAX_OUTCOMES = 16  # that a table remembers: pods of one controller request the same
+MAX_REASONS = 4  # for withholding, of one resource in a refusal
 MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
 
 
@@ -136,7 +137,7 @@ class Table:
         if size > largest:
             return f"no single GPU has {size} units of {name} (largest: {largest}); request fewer"
         if not any(empty.values()):
-            return f"no GPU of this node offers {name} now: all are unhealthy or out of service"
+            return f"no GPU of this node offers {name} now: {_withheld(self.resource)}"
         there = left[placement.unused_of] + placement.unused if placement.unused else 0
         if placement.unused and there < size:
             return (
@@ -157,6 +158,18 @@ class Table:
         """By how empty the chosen device will be; the mean, where they are several."""
         score = MAX_SCORE - round(MAX_SCORE * min(1.0, empty))
         return MAX_SCORE - score if self.resource.spread else score
+
+
+def _withheld(resource: SharedResource) -> str:
+    """Return how many units of the resource are withheld, and why, in a bounded text."""
+    if not resource.withheld:
+        return "see status.devices of its NodeDevices"  # an agent from before `withheld`
+    count = sum(each.count for each in resource.withheld)
+    first, more = resource.withheld[:MAX_REASONS], resource.withheld[MAX_REASONS:]
+    reasons = [f"{each.count} {each.reason}" for each in first]
+    if more:
+        reasons.append(f"{sum(each.count for each in more)} for other reasons")
+    return f"{count} of {max(count, resource.capacity)} units are withheld ({', '.join(reasons)})"
 
 
 def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collection[EndedPod] = ()) -> Table:

@@ -60,10 +60,27 @@ def test_a_gpu_out_of_service_has_no_room_whatever_is_given_back_on_it(state: st
     assert judge(known, pod("p", 10)).refusal == f"no single GPU has 10 free units of {MEMORY} (largest free: 4)"
 
 
-def test_a_node_whose_gpus_are_all_out_of_service_says_that() -> None:
-    known = cache(node_devices("n1", gpu(0, 24, state="Unhealthy"), gpu(1, 24, state="Unhealthy")))
-    assert judge(known, pod("p", 10)) == Outcome(
-        refusal=f"no GPU of this node offers {MEMORY} now: all are unhealthy or out of service", never=True
+@pytest.mark.parametrize(
+    ("withheld", "words"),
+    [
+        ({"Unhealthy": 48}, "48 of 48 units are withheld (48 Unhealthy)"),
+        ({"Cordoned": 12, "Unhealthy": 36}, "48 of 48 units are withheld (36 Unhealthy, 12 Cordoned)"),
+        (
+            {"Unhealthy": 8, "Cordoned": 20, "ChangeWaits": 12, "SamePlace": 5, "PodsUnknown": 2, "NewReason": 1},
+            "48 of 48 units are withheld (20 Cordoned, 12 ChangeWaits, 8 Unhealthy, 5 SamePlace, 3 for other reasons)",
+        ),
+        ({}, "see status.devices of its NodeDevices"),
+    ],
+)
+def test_a_node_whose_units_are_all_withheld_says_for_which_reasons(withheld: dict[str, int], words: str) -> None:
+    node = node_devices("n1", gpu(0, 24, state="Unhealthy"), gpu(1, 24, state="Unhealthy"))
+    reasons = [{"reason": reason, "count": count} for reason, count in withheld.items()]
+    node["status"]["resources"] = [
+        {"name": OTHER, "capacity": 9, "healthy": 0, "withheld": [{"reason": "Unhealthy", "count": 9}]},
+        {"name": MEMORY, "capacity": 48, "healthy": 0, "withheld": reasons},
+    ]
+    assert judge(cache(node), pod("p", 10)) == Outcome(
+        refusal=f"no GPU of this node offers {MEMORY} now: {words}", never=True
     )
 
 
