@@ -94,8 +94,7 @@ def shown(node: Node) -> SharedResource:
         SharedDevice(id=id_, index=at, total=total, held=total - free[id_], free=free[id_], offered=True)
         for at, (id_, total) in enumerate(totals.items())
     )
-    memory = node.resource.memory
-    spread = memory is not None and memory.spread
+    spread = node.resource.sharing.packing == "spread"
     return SharedResource(name=node.resource.name, spread=spread, unit="1Gi", devices=devices)
 
 

@@ -393,7 +393,7 @@ class Agent:
     async def _update_kubelet(self, arrived: float | None, *, allow_next: bool) -> None:
         plan = self._world.plan
         self._cores.observe(self._holders.holdings)
-        self._pods.want(wanted=plan is not None and any(each.cores for each in plan.resources))
+        self._pods.want(wanted=plan is not None and any(each.sharing.cores for each in plan.resources))
         if plan is None:
             return
         if self._plugins.let_through:

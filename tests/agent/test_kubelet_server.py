@@ -31,12 +31,15 @@ from nodedevices_plugin.model import (
     Plan,
     RegistrationState,
     SchedulableId,
+    SharingFacts,
 )
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from support.kubelet import AdmissionError, StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan
 from support.plans import UNFIT
 from support.probes import eventually
+
+CORES = SharingFacts(mode="memory", cores=True)
 
 
 async def registered(kubelet: StandInKubelet, plugins: DevicePlugins, offer: Plan) -> None:
@@ -105,7 +108,7 @@ async def test_eight_devices_with_64_replicas_each_are_one_list(
             for n in range(8)
             for r in range(64)
         )
-        return plan(OfferedResource(name=GPU, ids=ids, sharing="timeSlicing", replicas=64))
+        return plan(OfferedResource(name=GPU, ids=ids, sharing=SharingFacts(mode="timeSlicing", replicas=64)))
 
     await registered(kubelet, plugins, replicas(bad=None))
     assert kubelet.allocatable(GPU) == 512
@@ -347,7 +350,7 @@ async def test_where_computing_power_is_shared_the_kubelet_calls_before_each_sta
     gate = Gate()
     plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, gate=gate)
     try:
-        await registered(kubelet, plugins, plan(replace(offered(1), cores=True)))
+        await registered(kubelet, plugins, plan(replace(offered(1), sharing=CORES)))
         assert kubelet.registered[0].options.pre_start_required
         await kubelet.pre_start(GPU, ["GPU-0"])
         assert gate.seen == [("start", GPU, ("GPU-0",))]
@@ -364,7 +367,7 @@ async def test_an_answer_waits_at_the_gate_and_no_other_resource_does(
     gate = Gate()
     plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, gate=gate)
     try:
-        await registered(kubelet, plugins, plan(replace(offered(2), cores=True)))
+        await registered(kubelet, plugins, plan(replace(offered(2), sharing=CORES)))
         asking = asyncio.create_task(kubelet.allocate(GPU, 1))
         await eventually(lambda: gate.seen == [("ready", GPU, 1)])
         assert not asking.done()
@@ -378,7 +381,7 @@ async def test_a_resource_is_registered_anew_when_its_starts_begin_to_matter(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
     await registered(kubelet, plugins, plan(offered(2)))
-    await plugins.set_plan(plan(replace(offered(2), cores=True)))
+    await plugins.set_plan(plan(replace(offered(2), sharing=CORES)))
     await kubelet.until(lambda: len(kubelet.registered) == 2 and kubelet.allocatable(GPU) == 2)
     assert [each.options.pre_start_required for each in kubelet.registered] == [False, True]
 

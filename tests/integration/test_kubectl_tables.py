@@ -23,6 +23,7 @@ from nodedevices_plugin.model import (
     Registration,
     RegistrationState,
     SchedulableId,
+    SharingFacts,
     Verdict,
 )
 from nodedevices_plugin.offering.shape import PlanSettings
@@ -117,9 +118,11 @@ def by_memory() -> Facts:
     offered = OfferedResource(
         name=MEMORY,
         ids=ids,
-        sharing="memory",
-        unit="1Gi",
-        memory=MemoryShares(unit_bytes=1024 * MIB, devices={each.id: (23034 * MIB, "0") for each in devices}),
+        sharing=SharingFacts(
+            mode="memory",
+            memory=MemoryShares(unit="1Gi", unit_bytes=1024 * MIB, devices={each.id: 23034 * MIB for each in devices}),
+            packing="binpack",
+        ),
     )
     has = {"a": ids[:8], "b": ids[8:12]}
     holders = tuple(

@@ -62,7 +62,7 @@ class KeeperKind:
     texts: HelperTexts = TEXTS
 
     def key(self, resource: OfferedResource) -> Hashable:
-        return (resource.name, resource.replicas or 1)
+        return (resource.name, resource.sharing.replicas or 1)
 
     def most_clients(self, device: DeviceFact) -> None:
         return None
@@ -70,7 +70,7 @@ class KeeperKind:
     def wanted(self, resource: OfferedResource, inventory: Inventory) -> Keeper:
         here = {each.fact.id for each in inventory.devices if each.present}
         ids = frozenset(each.device_id for each in resource.ids) & here
-        return Keeper(resource=resource.name, windows=resource.replicas or 1, device_ids=ids)
+        return Keeper(resource=resource.name, windows=resource.sharing.replicas or 1, device_ids=ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +84,14 @@ class ExclusiveWindow:
 
     def split(self, request: Request) -> Split:
         split = by_replicas(NAME, request)
-        if split.replicas is not None and split.replicas > MOST:
-            raise PlanError(f"{request.place}.replicas", split.replicas, f"a device has {MOST} windows at most")
+        replicas = split.sharing.replicas or 0
+        if replicas > MOST:
+            raise PlanError(f"{request.place}.replicas", replicas, f"a device has {MOST} windows at most")
         return split
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         windows = ",".join(str(each.replica) for each in grant.ids)
-        return ContainerEdits(envs={"EXCLUSIVE_WINDOW": f"{windows} of {grant.resource.replicas}"})
+        return ContainerEdits(envs={"EXCLUSIVE_WINDOW": f"{windows} of {grant.resource.sharing.replicas}"})
 
 
 class Keepers:

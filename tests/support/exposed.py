@@ -20,6 +20,7 @@ from nodedevices_plugin.model import (
     Registration,
     RegistrationState,
     SchedulableId,
+    SharingFacts,
     Verdict,
 )
 from nodedevices_plugin.model.probe_counters import ProbeCounters
@@ -104,7 +105,7 @@ def by_memory() -> Facts:
         for each in devices
         for number in range(3)
     )
-    memory = MemoryShares(unit_bytes=3 * GIB, devices={each.id: (10 * GIB, str(each.index)) for each in devices})
+    memory = MemoryShares(unit="3Gi", unit_bytes=3 * GIB, devices={each.id: 10 * GIB for each in devices})
     pod = Holder(
         namespace="ml", pod="small", container="main", resource=MEMORY, ids=(ids[0].id, ids[1].id), since=START
     )
@@ -112,7 +113,7 @@ def by_memory() -> Facts:
         inventory=inventory_of(*devices),
         verdicts={each.id: verdict(HealthState.HEALTHY) for each in devices},
         plan=Plan(
-            resources=(OfferedResource(name=MEMORY, ids=ids, sharing="memory", unit="3Gi", memory=memory),),
+            resources=(OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode="memory", memory=memory)),),
         ),
         holdings=Holdings(state=HoldersState.SYNCED, taken=1.0, holders=(pod,)),
         registrations=(Registration(resource=MEMORY, state=RegistrationState.REGISTERED),),

@@ -69,7 +69,7 @@ class CoreBook:
     # --- what is the case ---------------------------------------------------------------------------------------------
     def use(self, resources: Iterable[OfferedResource]) -> None:
         """From now on these are offered."""
-        of = {each.name: each for each in resources if each.cores}
+        of = {each.name: each for each in resources if each.sharing.cores}
         for name, resource in of.items():
             before = self._made_of.get(name)
             if before is not resource and before != resource:
@@ -270,8 +270,8 @@ class CoreBook:
 
     def _allocated(self, resource: str, device: str, ids: frozenset[str], booking: Booking | None = None) -> Allocated:
         total = self._shares[resource].totals.get(device, 0)
-        memory = self._made_of[resource].memory
-        of_device = memory.devices.get(device, (0, ""))[0] if memory is not None else 0
+        memory = self._made_of[resource].sharing.memory
+        of_device = memory.devices.get(device, 0) if memory is not None else 0
         return Allocated(
             resource=resource,
             device=device,

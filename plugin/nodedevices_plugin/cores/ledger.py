@@ -74,7 +74,9 @@ class Shares:
         for device in device_of.values():
             totals[device] = totals.get(device, 0) + 1
         healthy = frozenset(each.id for each in resource.ids if each.healthy)
-        return cls(name=resource.name, device_of=device_of, totals=totals, healthy=healthy, unit=resource.unit or "")
+        memory = resource.sharing.memory
+        unit = memory.unit if memory is not None else ""
+        return cls(name=resource.name, device_of=device_of, totals=totals, healthy=healthy, unit=unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

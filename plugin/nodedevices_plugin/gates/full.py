@@ -20,7 +20,7 @@ from nodedevices_plugin.sharing.registry import helper_kind
 
 def counts_containers(plan: Plan) -> bool:
     """Whether the next Allocate may have to be another one because of the last: devices take so many containers."""
-    return any(each.memory is not None and helper_kind(each) is not None for each in plan.resources)
+    return any(each.sharing.memory is not None and helper_kind(each) is not None for each in plan.resources)
 
 
 def full(shape: Plan, facts: GateFacts) -> Check | None:
@@ -40,7 +40,7 @@ def full(shape: Plan, facts: GateFacts) -> Check | None:
 def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocked], set[str]] | None:
     """Of a resource: devices that have all the containers that they can have, and the ids that are held."""
     kind = helper_kind(resource)
-    if resource.memory is None or kind is None:
+    if resource.sharing.memory is None or kind is None:
         return None
     unnamed = {(each.resource, each.ids) for each in facts.unlisted}
     unnamed |= {(each.resource, each.ids) for each in facts.holdings.possible or ()}

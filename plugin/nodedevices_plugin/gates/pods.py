@@ -10,12 +10,12 @@ from nodedevices_plugin.model import Blocked, OfferedResource, Plan, Schedulable
 
 
 def pods_unknown(shape: Plan, facts: GateFacts) -> Check | None:
-    if facts.pods.pods is not None or not any(each.cores for each in shape.resources):
+    if facts.pods.pods is not None or not any(each.sharing.cores for each in shape.resources):
         return None
     in_use = facts.in_use()
     blocked = Blocked(reason=PODS_UNKNOWN, message=f"this node's pods are not known: {facts.pods.problem}")
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        return blocked if resource.cores and (resource.name, each.id) not in in_use else None
+        return blocked if resource.sharing.cores and (resource.name, each.id) not in in_use else None
 
     return check

@@ -37,11 +37,11 @@ class Answers:
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
         granted = grant(self._offered(resource), ids)
-        return replace(granted, cores=self._cores.grant(resource, ids)) if granted.resource.cores else granted
+        return replace(granted, cores=self._cores.grant(resource, ids)) if granted.resource.sharing.cores else granted
 
     def edits(self, grant: Grant) -> ContainerEdits:
         made = edits(grant, self._containers)
-        if not grant.resource.cores:
+        if not grant.resource.sharing.cores:
             return made
         ids = [each.id for each in grant.ids]
         return merged((made, core_limits.edits(self._allocations, ids, grant.cores)))
@@ -50,7 +50,7 @@ class Answers:
         if self._topology is None:  # needed far less often than lines come
             self._topology = build(self._inventory)
         offered = self._offered(resource)
-        room = self._cores.prefer(resource, available, must_include, size) if offered.cores else None
+        room = self._cores.prefer(resource, available, must_include, size) if offered.sharing.cores else None
         return prefer(offered, available, must_include, size, self._topology, packed=self._packed, room=room)
 
     def _offered(self, resource: str) -> OfferedResource:

@@ -31,7 +31,7 @@ def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
             f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "
             "(failRequestsGreaterThanOne). More shares are not more of a device: set the limit to 1."
         )
-    if resource.memory is not None:
+    if resource.sharing.packing is not None:
         packing.check(resource, found.values())
     if resource.per_device is not None:
         core_ids.check(resource, tuple(found.values()))

@@ -40,7 +40,7 @@ def pack(
             f"{resource.name}: the init containers of this pod have shares of {_several(anchors)}; {SAME_AMOUNT}"
         )
     counts = {each: len(ids) for each, ids in free.items()}
-    spread = resource.memory is not None and resource.memory.spread
+    spread = resource.sharing.packing == "spread"
     best = choose(
         counts,
         size,
@@ -71,7 +71,8 @@ def check(resource: OfferedResource, granted: Iterable[SchedulableId]) -> None:
 
 def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room: Room | None = None) -> str:
     """For the pod's owner."""
-    memory, unit = resource.memory, f" of {resource.unit}" if resource.unit else ""
+    memory = resource.sharing.memory
+    unit = f" of {memory.unit}" if memory is not None else ""
     most = max((_total(resource, each) for each in (memory.devices if memory is not None else free)), default=0)
     power = {} if room is None else {each: f" and {room.left_text(each)}" for each in free}
     shown = ", ".join(f"{each}: {count}{power.get(each, '')}" for each, count in list(free.items())[:SHOWN])

@@ -51,7 +51,7 @@ def prefer(
     must = [each for each in known if each.id in required]
     free = [each for each in known if each.id not in required]
     needed = size - len(must)
-    if resource.memory is not None and size > 0 and needed >= 0:
+    if resource.sharing.packing is not None and size > 0 and needed >= 0:
         return pack(resource, known, required, size, room)
     if resource.per_device is not None and size > 0 and needed >= 0:
         return core_ids.prefer(

@@ -35,7 +35,7 @@ class KubeletOffer(Protocol):
 
 
 class StartGate(Protocol):
-    """What an answer may wait for, where an allocation depends on whose it is (OfferedResource.cores)."""
+    """What an answer may wait for, where an allocation depends on whose it is (SharingFacts.cores)."""
 
     async def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
         """Returns when enough is known for a request of so many, and after a second at the latest. For all other

@@ -132,7 +132,7 @@ class DevicePlugins:
                         keep=self._keep,
                         observe=self._observe,
                         gate=self._gate,
-                        pre_start=desired[name].cores,
+                        pre_start=desired[name].sharing.cores,
                     )
                     self._plugins[name] = plugin
                     plugin.start()
@@ -157,7 +157,7 @@ class DevicePlugins:
 
     def _anew(self, resource: OfferedResource) -> bool:
         """Whether it has to be registered anew: the kubelet reads a plugin's options once."""
-        return self._plugins[resource.name].pre_start != resource.cores
+        return self._plugins[resource.name].pre_start != resource.sharing.cores
 
     def show_again(self) -> bool:
         """Send the kubelet the list of one resource once more, since it writes its checkpoint at each of them. False

@@ -20,7 +20,6 @@ from nodedevices_plugin.model.plan import (
     DeviceNode,
     Grant,
     ListedAs,
-    MemoryShares,
     Mount,
     OfferedResource,
     Plan,
@@ -29,9 +28,11 @@ from nodedevices_plugin.model.plan import (
 )
 from nodedevices_plugin.model.pods import NodePod, NodePods, PodContainer
 from nodedevices_plugin.model.registration import Registration, RegistrationState, served_by_others
+from nodedevices_plugin.model.sharing import NOT_SHARED, MemoryShares, SharingFacts
 
 __all__ = [
     "CONFIRM",
+    "NOT_SHARED",
     "AllocationError",
     "Blocked",
     "ContainerEdits",
@@ -62,6 +63,7 @@ __all__ = [
     "Registration",
     "RegistrationState",
     "SchedulableId",
+    "SharingFacts",
     "Unit",
     "Unmatched",
     "Verdict",

@@ -8,6 +8,8 @@ from enum import IntEnum
 
 from nodedevices_common.errors import RefusedError
 
+from nodedevices_plugin.model.sharing import NOT_SHARED, SharingFacts
+
 
 class PlanError(RefusedError):
     """A configuration that does not fit this node: the previous one stays in effect, and this is shown at its source.
@@ -92,30 +94,13 @@ class SchedulableId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryShares:
-    """How the memory of a resource's devices is divided. `devices`: of each device or partition, by id, its memory in
-    bytes and its index, NVML's. `spread`: from the emptiest device, not from the fullest that has room."""
-
-    unit_bytes: int
-    devices: Mapping[str, tuple[int, str]]
-    spread: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedResource:
     """One extended resource that this node's agent serves to the kubelet."""
 
     name: str  # nvidia.com/gpu
     ids: tuple[SchedulableId, ...]  # sorted by (device index, partition index, replica): a stable order
-    sharing: str = "none"  # none | timeSlicing | mps | memory; shared: by its nature (vendors.base.OwnShares)
-    replicas: int | None = None
-    unit: str | None = None  # of memory that a share is, where it has a size
-    memory: MemoryShares | None = None  # then one container's shares are of one device
+    sharing: SharingFacts = NOT_SHARED
     per_device: int | None = None  # how many ids a device has that one container gets all of (cores.ids)
-    enforcement: str = "none"  # the sharing mode whose helper keeps containers to their shares, where another has none
-    cores: bool = False  # computing power is shared as well (cores.ledger)
-    # What a policy gives each container with shares of it, besides; values may hold $(WORD) (sharing.memory.container).
-    container: ContainerEdits = field(default_factory=ContainerEdits)
     fail_requests_greater_than_one: bool = False
     together: bool = False  # whoever gets an id gets all devices of the resource (vendors.base.OwnShares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (offering.occupancy)

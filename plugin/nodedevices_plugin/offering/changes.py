@@ -111,8 +111,8 @@ def _named(name: str, current: Plan, wanted: Plan) -> str:
 
 
 def _how(resource: OfferedResource) -> str:
-    enforced = resource.enforcement != "none"
-    return f"{resource.sharing} with enforcement {resource.enforcement}" if enforced else resource.sharing
+    sharing = resource.sharing
+    return f"{sharing.mode} with enforcement {sharing.enforcement}" if sharing.enforcement != "none" else sharing.mode
 
 
 def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, frozenset[str]]) -> bool:

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nodedevices_api.sections import Partitions, Resources, Sections, Serving, Sharing
-from nodedevices_common.quantity import from_bytes, to_bytes
+from nodedevices_common.quantity import from_bytes
 
 from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.model import (
     Inventory,
-    MemoryShares,
     OfferedResource,
     Plan,
     PlanError,
@@ -132,6 +131,8 @@ def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
         return _cores(shared, shared.cores_of)
     schedulable: list[SchedulableId] = []
     size = 0
+    memory = shared.sharing.memory
+    share_is = memory.unit if memory is not None else None
     for unit, replicas in shared.units:
         whole = _schedulable(unit)
         whole = replace(whole, numa_node=None) if unit.id in anywhere else whole
@@ -140,12 +141,12 @@ def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
             size += len(whole.id) + _BYTES_BESIDES_ID
             continue
         whole = whole if shared.numa else replace(whole, numa_node=None)
-        size += replicas * (len(ids.compose(whole.id, replicas, shared.unit)) + _BYTES_BESIDES_ID)
+        size += replicas * (len(ids.compose(whole.id, replicas, share_is)) + _BYTES_BESIDES_ID)
         if size > MAX_ANSWER_BYTES:
             break
         schedulable += (
             SchedulableId(
-                id=ids.compose(whole.id, n, shared.unit),
+                id=ids.compose(whole.id, n, share_is),
                 device_id=whole.device_id,
                 partition_id=whole.partition_id,
                 replica=n,
@@ -154,20 +155,14 @@ def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
             for n in range(replicas)
         )
     if size > MAX_ANSWER_BYTES:
-        if shared.unit is not None:
-            raise PlanError(f"{shared.place}.memoryUnit", shared.unit, _next_unit(shared))
+        if memory is not None:
+            raise PlanError(f"{shared.place}.memoryUnit", memory.unit, _next_unit(shared, memory.unit_bytes))
         hint = f"with {len(shared.units)} devices one answer to the kubelet would exceed 3 MiB; give fewer replicas"
-        raise PlanError(f"{shared.place or shared.name}.replicas", shared.replicas, hint)
+        raise PlanError(f"{shared.place or shared.name}.replicas", shared.sharing.replicas, hint)
     return OfferedResource(
         name=shared.name,
         ids=tuple(schedulable),
-        sharing=shared.strategy,
-        replicas=shared.replicas,
-        unit=shared.unit,
-        memory=_memory(shared),
-        enforcement=shared.enforcement,
-        cores=shared.cores,
-        container=shared.container,
+        sharing=shared.sharing,
         fail_requests_greater_than_one=shared.fail_requests_greater_than_one,
         together=shared.together,
     )
@@ -186,17 +181,10 @@ def _cores(shared: Share, counted_devices: int) -> OfferedResource:
     )
 
 
-def _memory(shared: Share) -> MemoryShares | None:
-    if shared.unit is None:
-        return None
-    devices = {unit.id: (unit.memory_bytes, unit.index) for unit, count in shared.units if count is not None}
-    return MemoryShares(unit_bytes=to_bytes(shared.unit), devices=devices, spread=shared.spread)
-
-
-def _next_unit(shared: Share) -> str:
+def _next_unit(shared: Share, unit: int) -> str:
     """What would be right where an answer to the kubelet would be too long."""
     counts = {unit.id: count or 0 for unit, count in shared.units}
-    size, unit = MAX_ANSWER_BYTES + 1, to_bytes(shared.unit or "1")
+    size = MAX_ANSWER_BYTES + 1
     doubled = 0
     while size > MAX_ANSWER_BYTES:
         doubled += 1

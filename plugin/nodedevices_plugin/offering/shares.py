@@ -7,12 +7,12 @@ Names and devices are the same matter for all modes and are decided here; how ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
-from nodedevices_plugin.model import ContainerEdits, PlanError, Unit, resource_names
+from nodedevices_plugin.model import NOT_SHARED, PlanError, SharingFacts, Unit, resource_names
 from nodedevices_plugin.offering.naming import NOTHING_NEAR, like
 from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.sharing import by_nature, none
@@ -29,14 +29,8 @@ class Share:
     name: str
     units: tuple[tuple[Unit, int | None], ...]  # unit, its number of shares (None: whole)
     place: str = ""  # the path of its rule
-    strategy: str = none.NAME
-    replicas: int | None = None
-    unit: str | None = None  # of memory that a share is
-    spread: bool = False
+    sharing: SharingFacts = NOT_SHARED
     numa: bool = True
-    enforcement: str = "none"
-    cores: bool = False
-    container: ContainerEdits = field(default_factory=ContainerEdits)
     fail_requests_greater_than_one: bool = False
     together: bool = False  # every share is of all units
     cores_of: int | None = None  # computing power of the units, and of so many that are shared (core_ids); None: not it
@@ -98,8 +92,9 @@ def _by_nature(name: str, units: Sequence[Unit], shares: VendorShares) -> Share:
     return Share(
         name=name,
         units=tuple((unit, counts[unit.id]) for unit in units),
-        strategy=by_nature.NAME,
-        replicas=alike.pop() if len(alike) == 1 and not shares.together else None,
+        sharing=SharingFacts(
+            mode=by_nature.NAME, replicas=alike.pop() if len(alike) == 1 and not shares.together else None
+        ),
         together=shares.together,
     )
 
@@ -128,16 +123,10 @@ def _shared(
         name=new_name,
         units=tuple((unit, counts.get(unit.id)) for unit in in_order),
         place=place,
-        strategy=mode.name,
-        replicas=split.replicas,
-        unit=split.unit,
-        spread=split.spread,
+        sharing=split.sharing,
         numa=split.numa,
-        enforcement=split.enforcement,
-        cores=split.cores,
-        container=split.container,
         # Of memory a container requests as many shares as it needs.
-        fail_requests_greater_than_one=sharing.fail_requests_greater_than_one and split.unit is None,
+        fail_requests_greater_than_one=sharing.fail_requests_greater_than_one and split.sharing.memory is None,
     )
     return (shared,) if new_name == name else (*whole, shared)
 

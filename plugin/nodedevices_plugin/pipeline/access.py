@@ -19,6 +19,7 @@ from nodedevices_plugin.gates.base import MissingLibraries
 from nodedevices_plugin.granting.containers import NodeContainers, node_containers
 from nodedevices_plugin.model import Inventory, Plan, PlanError
 from nodedevices_plugin.settings.effective import Effective
+from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.vendors import cdi_libraries, registry
 from nodedevices_plugin.vendors.base import NodeView, Requirements
@@ -60,7 +61,7 @@ def access(effective: Effective, devices: Devices, plan: Plan | None = None) -> 
         existing=devices.existing,
         values=effective.node.values,
         cdi=devices.cdi,
-        modes={**effective.node.sharing_modes, **memory_container.to_setting(devices.mount_dirs)},
+        modes=mode_settings(effective, devices),
     )
     files = _files(effective, devices, plan) if plan is not None else ()
     if not uses_cdi(effective):
@@ -68,6 +69,11 @@ def access(effective: Effective, devices: Devices, plan: Plan | None = None) -> 
     vendors = registry.cdi_vendors()
     cdi = {name: _needs(name, effective, devices) for name in vendors}
     return Access(containers=containers, cdi=cdi, files=files)
+
+
+def mode_settings(effective: Effective, devices: Devices) -> Settings:
+    """The node's flags that sharing modes read."""
+    return {**effective.node.sharing_modes, **memory_container.to_setting(devices.mount_dirs)}
 
 
 def _files(effective: Effective, devices: Devices, plan: Plan) -> tuple[FolderFiles, ...]:

@@ -120,5 +120,5 @@ def may_begin(
 
 def _waits(shared: Sequence[OfferedResource]) -> str:
     kind = helper_kind(shared[0])
-    by = kind.texts.title if kind is not None else shared[0].sharing
+    by = kind.texts.title if kind is not None else shared[0].sharing.mode
     return f"sharing {', '.join(each.name for each in shared)} by {by} waits"

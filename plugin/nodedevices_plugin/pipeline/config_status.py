@@ -107,7 +107,7 @@ def _other_units(held: Sequence[Held], plan: Plan) -> list[str]:
     """For people: names of which pods hold shares of another unit. The scheduler knows no units, and subtracts them as
     if they were of today's: a node can have a free device and room for no pod."""
     found = []
-    for resource in (each for each in plan.resources if each.memory is not None):
+    for resource in (each for each in plan.resources if each.sharing.memory is not None):
         old = sum(each.resource == resource.name for each in held)
         now = sum(each.healthy for each in resource.ids)
         if old:

@@ -45,7 +45,7 @@ from nodedevices_plugin.pipeline.world import Inputs, Known
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper
 from nodedevices_plugin.sharing.helpers import kept_text, shares, still_used
-from nodedevices_plugin.sharing.memory import container as memory_container
+from nodedevices_plugin.sharing.registry import refusal as refused_by_mode
 from nodedevices_plugin.vendors.faults import FaultSources
 
 
@@ -269,7 +269,8 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Ch
         return Problem(of="operator", message=node.awaits, waits=True)
     try:
         shape = _made(requested.effective, node)
-        for why in (memory_container.refusal(each, node.mount_dirs) for each in shape.resources):
+        settings = access.mode_settings(requested.effective, node.devices)
+        for why in (refused_by_mode(each, settings) for each in shape.resources):
             if why is not None:
                 raise why
         return _Change(effective=requested.effective, shape=shape)
@@ -375,7 +376,7 @@ def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.Miss
 def _with_pods(configured: Configured, node: Node) -> Configured:
     """With why shares of computing power are not offered (gates.pods)."""
     plan, status, pods = configured.plan, configured.status, node.inputs.pods
-    if plan is None or not (by_pods := [each.name for each in plan.resources if each.cores]):
+    if plan is None or not (by_pods := [each.name for each in plan.resources if each.sharing.cores]):
         return configured
     if pods.pods is not None:
         problem = f"this node's pods may be others by now: {pods.problem}" if pods.problem else ""

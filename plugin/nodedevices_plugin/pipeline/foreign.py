@@ -28,6 +28,7 @@ from nodedevices_plugin.model import (
     Plan,
     RecentAllocate,
     SchedulableId,
+    SharingFacts,
 )
 from nodedevices_plugin.model.ids import is_core, share_of, split
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
@@ -276,6 +277,8 @@ def _resource(name: str, ids: list[SchedulableId], strategy: str) -> OfferedReso
     return OfferedResource(
         name=name,
         ids=tuple(ids),
-        sharing=strategy if strategy != none.NAME else time_slicing.NAME,
-        replicas=max(shared.count(each) for each in set(shared)),
+        sharing=SharingFacts(
+            mode=strategy if strategy != none.NAME else time_slicing.NAME,
+            replicas=max(shared.count(each) for each in set(shared)),
+        ),
     )

@@ -21,9 +21,19 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from nodedevices_api.sections import SharedResource
+from nodedevices_common.quantity import from_bytes
 from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, OfferedResource, PlanError, Unit
+from nodedevices_plugin.model import (
+    ContainerEdits,
+    Grant,
+    Inventory,
+    MemoryShares,
+    OfferedResource,
+    PlanError,
+    SharingFacts,
+    Unit,
+)
 
 Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag's name: {"mps-root": "/run/nvidia/mps"}
 
@@ -57,18 +67,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How many shares each of the units has, in their order. replicas: where that is one number for all of them. unit:
-    where a share has a size, its amount of memory, such as 1Gi; spread, numa, enforcement, cores, container: as the
-    rule has them."""
+    """How many shares each of the units has, in their order. `sharing`: what stays with the resource, a record of the
+    mode's own where it needs to know more later. `numa`: whether the kubelet is told the NUMA nodes of shares."""
 
     counts: tuple[int, ...]
-    replicas: int | None = None
-    unit: str | None = None
-    spread: bool = False
+    sharing: SharingFacts
     numa: bool = True
-    enforcement: str = "none"
-    cores: bool = False
-    container: ContainerEdits = field(default_factory=ContainerEdits)
 
 
 @runtime_checkable
@@ -77,6 +81,15 @@ class SharesName(Protocol):
 
     @property
     def shares_name(self) -> str: ...
+
+
+@runtime_checkable
+class AsksNode(Protocol):
+    """A mode whose shares may need what only the node's own flags allow."""
+
+    def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:
+        """Why this node does not give containers what they are to get for shares of the resource."""
+        ...
 
 
 class SharingMode(Protocol):
@@ -236,7 +249,13 @@ def by_replicas(mode: str, request: Request) -> Split:
     replicas = request.rule.replicas
     if replicas is None:
         raise PlanError(f"{request.place}.replicas", "absent", f"{mode} needs replicas, 2 to 16384")
-    return Split(counts=(replicas,) * len(request.units), replicas=replicas)
+    return Split(counts=(replicas,) * len(request.units), sharing=SharingFacts(mode=mode, replicas=replicas))
+
+
+def memory_shares(unit: int, units: Iterable[Unit]) -> MemoryShares:
+    """Of modes whose shares are amounts of `unit` bytes."""
+    devices = {each.id: each.memory_bytes for each in units}
+    return MemoryShares(unit=from_bytes(unit), unit_bytes=unit, devices=devices)
 
 
 def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:

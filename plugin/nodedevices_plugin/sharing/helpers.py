@@ -24,7 +24,7 @@ def run_by(resource: OfferedResource) -> str:
 
 def requested_by(resource: OfferedResource) -> str:
     """The field of the configuration by which it has a helper."""
-    return "sharing.strategy" if runs(resource) == resource.sharing else "sharing.resources"
+    return "sharing.strategy" if runs(resource) == resource.sharing.mode else "sharing.resources"
 
 
 def helpers(plan: Plan, inventory: Inventory) -> tuple[Helper, ...]:
@@ -38,7 +38,7 @@ def silent(plan: Plan, answers: Answers) -> str:
     for resource in plan.resources:
         answer, kind = _answer(resource, answers), helper_kind(resource)
         if answer.state is not HelperState.READY and kind is not None:
-            by = "sharing.strategy" if runs(resource) == resource.sharing else "sharing.resources: enforcement"
+            by = "sharing.strategy" if runs(resource) == resource.sharing.mode else "sharing.resources: enforcement"
             return f"{by}: {runs(resource)}: the {kind.texts.program} of {resource.name} {answer.message}"
     return ""
 

@@ -159,7 +159,7 @@ class Mps:
         split = by_replicas(NAME, request)
         for unit in request.units:
             check_unit(request.place, unit)
-            _check_replicas(request.place, unit, split.replicas or 0)
+            _check_replicas(request.place, unit, split.sharing.replicas or 0)
         if request.units and request.rest and not request.renamed:
             hint = "clients of MPS and whole devices need names of their own; give rename, or renameByDefault"
             raise PlanError(f"{request.place}.devices", ", ".join(request.rule.devices or ())[:128], hint)
@@ -218,13 +218,14 @@ def _check_replicas(place: str, unit: Unit, replicas: int) -> None:
 def _limit(resource: OfferedResource, fact: DeviceFact, shares: int) -> int:
     """What a client gets that sets no limit of its own, in bytes: an equal part; of memory in units, where each
     container sets its own, all that is divided. A client's own can only be lower."""
-    if resource.memory is not None:
-        return shares * resource.memory.unit_bytes
-    return memory_bytes(fact.capacity) // (resource.replicas or 1)
+    sharing = resource.sharing
+    if sharing.memory is not None:
+        return shares * sharing.memory.unit_bytes
+    return memory_bytes(fact.capacity) // (sharing.replicas or 1)
 
 
 def _percentage(resource: OfferedResource) -> int:
-    return 100 // (resource.replicas or 1)
+    return 100 // (resource.sharing.replicas or 1)
 
 
 def _root(root: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from nodedevices_plugin.model import ContainerEdits, Grant
+from nodedevices_plugin.model import NOT_SHARED, ContainerEdits, Grant
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
 
-NAME = "none"
+NAME = NOT_SHARED.mode
 
 
 class NoSharing:
@@ -16,7 +16,7 @@ class NoSharing:
         """Always possible."""
 
     def split(self, request: Request) -> Split:
-        return Split(counts=(1,) * len(request.units))
+        return Split(counts=(1,) * len(request.units), sharing=NOT_SHARED)
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         return ContainerEdits()

@@ -8,7 +8,7 @@ from nodedevices_api.sections import STRATEGIES, known_strategies
 
 from nodedevices_plugin.model import OfferedResource, PlanError
 from nodedevices_plugin.sharing import by_nature, none
-from nodedevices_plugin.sharing.base import HelperKind, SharingMode
+from nodedevices_plugin.sharing.base import AsksNode, HelperKind, Settings, SharingMode
 from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.none import NoSharing
@@ -48,7 +48,14 @@ def by_strategy(strategy: str) -> SharingMode:
 
 def of(resource: OfferedResource) -> SharingMode:
     """The mode by which a resource of our plan is shared."""
-    return _BY_NATURE if resource.sharing == by_nature.NAME else by_strategy(resource.sharing)
+    mode = resource.sharing.mode
+    return _BY_NATURE if mode == by_nature.NAME else by_strategy(mode)
+
+
+def refusal(resource: OfferedResource, settings: Settings) -> PlanError | None:
+    """Why this node does not give containers what they are to get for shares of the resource."""
+    mode = of(resource)
+    return mode.refusal(resource, settings) if isinstance(mode, AsksNode) else None
 
 
 def helper_kind(resource: OfferedResource) -> HelperKind | None:
@@ -60,7 +67,8 @@ def helper_kind(resource: OfferedResource) -> HelperKind | None:
 def runs(resource: OfferedResource) -> str:
     """The name of the mode whose helper, where it has one, runs the processes that use this resource: what enforces
     its limits, or else the mode by which it is shared."""
-    return resource.sharing if resource.enforcement == none.NAME else resource.enforcement
+    sharing = resource.sharing
+    return sharing.mode if sharing.enforcement == none.NAME else sharing.enforcement
 
 
 def helper_kinds() -> tuple[HelperKind, ...]:

@@ -43,12 +43,12 @@ class ShareCounts:
     @property
     def memory_bytes(self) -> int | None:
         """Of the device; None: its memory is not what is shared."""
-        memory = self.resource.memory
-        return None if memory is None or self.part not in memory.devices else memory.devices[self.part][0]
+        memory = self.resource.sharing.memory
+        return None if memory is None else memory.devices.get(self.part)
 
     @property
     def unallocatable_bytes(self) -> int | None:
-        memory, total = self.resource.memory, self.memory_bytes
+        memory, total = self.resource.sharing.memory, self.memory_bytes
         return None if memory is None or total is None else max(0, total - self.total * memory.unit_bytes)
 
 
@@ -84,9 +84,8 @@ def count(
 
 def _held(resource: OfferedResource, in_plan: int, total: int, amount: int) -> int:
     """In shares of today's unit, also where pods hold some of an earlier one, or under an earlier name."""
-    if resource.memory is None:
-        return in_plan
-    return min(total, max(in_plan, -(-amount // resource.memory.unit_bytes)))
+    memory = resource.sharing.memory
+    return in_plan if memory is None else min(total, max(in_plan, -(-amount // memory.unit_bytes)))
 
 
 def own_id(schedulable: SchedulableId) -> str:

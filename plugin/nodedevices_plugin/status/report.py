@@ -64,7 +64,7 @@ from nodedevices_plugin.status.counts import (
     share_counts,
 )
 from nodedevices_plugin.status.facts import Facts, ProbeFacts, offered, whole_second
-from nodedevices_plugin.status.shares import memory_of, memory_totals, of_parts, packing
+from nodedevices_plugin.status.shares import memory_of, memory_totals, of_parts, unit
 from nodedevices_plugin.status.withheld import Withheld, withheld
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
@@ -528,12 +528,12 @@ def _resources(
             capacity=len(resource.ids),
             healthy=reported_healthy(facts, resource),
             allocated=allocated_of(resource, held.get(resource.name, set())),
-            sharing=resource.sharing,
-            replicas=resource.replicas,
+            sharing=resource.sharing.mode,
+            replicas=resource.sharing.replicas,
             free=free_of(facts, resource, held.get(resource.name, set())) if known else None,
-            unit=resource.unit,
-            packing=packing(resource),
-            enforcement=None if resource.enforcement == "none" else resource.enforcement,
+            unit=unit(resource),
+            packing=resource.sharing.packing,
+            enforcement=None if resource.sharing.enforcement == "none" else resource.sharing.enforcement,
             memory=memory_totals(resource, counts, missing=missing, holders_known=known),
             managed_by="plugin",
             withheld=odd.all(

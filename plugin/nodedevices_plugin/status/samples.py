@@ -201,7 +201,7 @@ def _memory_shares(facts: Facts) -> Iterator[Sample]:
     of_device: defaultdict[tuple[str, str], Tally[str]] = defaultdict(Tally)
     missing = missing_parts(facts.inventory)
     for each in share_counts(facts):
-        memory, unallocatable = each.resource.memory, each.unallocatable_bytes
+        memory, unallocatable = each.resource.sharing.memory, each.unallocatable_bytes
         if memory is None or unallocatable is None or each.device_id not in index:
             continue
         states = {"held": each.held, "free": each.free, "not_offered": each.not_offered}

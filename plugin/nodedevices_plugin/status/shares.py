@@ -40,17 +40,17 @@ def _said(counts: Sequence[ShareCounts], *, holders_known: bool, cores: int | No
         total=sum(each.total for each in counts),
         held=sum(each.held for each in counts),
         free=sum(each.free for each in counts) if holders_known else None,
-        unit=only.resource.unit if only is not None else None,
+        unit=unit(only.resource) if only is not None else None,
         unallocatable=from_bytes(left) if left is not None else None,
-        packing=packing(only.resource) if only is not None else None,
+        packing=only.resource.sharing.packing if only is not None else None,
         cores_held=cores,
     )
 
 
-def packing(resource: OfferedResource) -> str | None:
-    if resource.memory is None:
-        return None
-    return "spread" if resource.memory.spread else "binpack"
+def unit(resource: OfferedResource) -> str | None:
+    """Of memory that a share is."""
+    memory = resource.sharing.memory
+    return memory.unit if memory is not None else None
 
 
 def memory_totals(
@@ -58,17 +58,18 @@ def memory_totals(
 ) -> api.ResourceMemory | None:
     """All devices of a resource together. `missing`: devices and partitions that are gone; they count with what pods
     still hold of them, so that what is held is never more than there is."""
-    if resource.memory is None:
+    memory = resource.sharing.memory
+    if memory is None:
         return None
-    unit = resource.memory.unit_bytes
+    size = memory.unit_bytes
     own = [each for each in counts if each.resource.name == resource.name]
-    total = sum(memory for part, (memory, _) in resource.memory.devices.items() if part not in missing)
-    total += unit * sum(each.held for each in own if each.part in missing)
+    total = sum(whole for part, whole in memory.devices.items() if part not in missing)
+    total += size * sum(each.held for each in own if each.part in missing)
     return api.ResourceMemory(
         total=from_bytes(total),
-        held=from_bytes(unit * sum(each.held for each in own)),
-        free=from_bytes(unit * sum(each.free for each in own)) if holders_known else None,
+        held=from_bytes(size * sum(each.held for each in own)),
+        free=from_bytes(size * sum(each.free for each in own)) if holders_known else None,
         unallocatable=from_bytes(
-            max(0, total - unit * sum(each.held if each.part in missing else each.total for each in own))
+            max(0, total - size * sum(each.held if each.part in missing else each.total for each in own))
         ),
     )

@@ -146,7 +146,7 @@ def _plan(before: Plan | None, after: Plan | None) -> None:
     old = {each.name: len(each.ids) for each in (before or Plan()).resources}
     for each in (after or Plan()).resources:
         healthy = sum(one.healthy for one in each.ids)
-        log.info("offering", resource=each.name, ids=len(each.ids), healthy=healthy, sharing=each.sharing)
+        log.info("offering", resource=each.name, ids=len(each.ids), healthy=healthy, sharing=each.sharing.mode)
         old.pop(each.name, None)
     for name in old:
         log.info("no longer offering", resource=name)

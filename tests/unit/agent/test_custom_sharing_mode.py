@@ -68,7 +68,7 @@ def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_i
     assert (node.world.config.reason, node.counts) == ("Applied", {GPU: (6, 6)})
     assert node.world.plan is not None
     [resource] = node.world.plan.resources
-    assert (resource.sharing, resource.replicas) == (NAME, 3)
+    assert (resource.sharing.mode, resource.sharing.replicas) == (NAME, 3)
     assert allocate(resource, [f"{gpu_id(1)}::2"], node.world.access.containers).envs == {
         "EXCLUSIVE_WINDOW": "2 of 3",
         "NVIDIA_VISIBLE_DEVICES": gpu_id(1),

@@ -16,6 +16,7 @@ from nodedevices_plugin.model import (
     OfferedResource,
     Plan,
     SchedulableId,
+    SharingFacts,
 )
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import (
@@ -69,7 +70,7 @@ SERVED = observe({}, BOTH, names())
 
 def test_what_the_kubelet_offers_of_our_devices_is_shown_under_its_name() -> None:
     assert shows(SERVED) == {GPU: (2, 2)}
-    assert [each.sharing for each in SERVED.resources] == ["none"]
+    assert [each.sharing.mode for each in SERVED.resources] == ["none"]
 
 
 def test_other_peoples_devices_count_for_nothing() -> None:
@@ -80,10 +81,10 @@ def test_other_peoples_devices_count_for_nothing() -> None:
 def test_shares_are_shares_of_their_device() -> None:
     four = tuple(f"{gpu_id(number)}::{share}" for number in range(2) for share in range(4))
     [resource] = observe({}, offered((SHARED, four)), names(), strategy="mps").resources
-    assert (len(resource.ids), resource.replicas, resource.sharing) == (8, 4, "mps")
+    assert (len(resource.ids), resource.sharing) == (8, SharingFacts(mode="mps", replicas=4))
     assert {each.device_id for each in resource.ids} == {gpu_id(0), gpu_id(1)}
     [unknown] = observe({}, offered((SHARED, four)), names()).resources
-    assert unknown.sharing == "timeSlicing"
+    assert unknown.sharing.mode == "timeSlicing"
 
 
 def test_mig_devices_are_their_gpus() -> None:
@@ -210,8 +211,10 @@ def test_a_pod_that_holds_what_would_not_be_offered_is_waited_for() -> None:
 def test_a_pod_that_holds_the_very_ids_that_would_be_shared_by_mps_is_waited_for() -> None:
     """Whether it is a client of the other plugin's daemon cannot be seen."""
     share = SchedulableId(id=f"{gpu_id(0)}::0", device_id=gpu_id(0), replica=0)
-    by_time = Plan(resources=(OfferedResource(name=GPU, ids=(share,), sharing="timeSlicing", replicas=2),))
-    by_mps = Plan(resources=(replace(by_time.resources[0], sharing="mps"),))
+    by_time = Plan(
+        resources=(OfferedResource(name=GPU, ids=(share,), sharing=SharingFacts(mode="timeSlicing", replicas=2)),)
+    )
+    by_mps = Plan(resources=(replace(by_time.resources[0], sharing=SharingFacts(mode="mps", replicas=2)),))
     held = replace(offered(), holders=(holder(share.id),))
     assert take_over(by_time, held, names()).apply
     decision = take_over(by_mps, held, names())

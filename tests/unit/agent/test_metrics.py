@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, SchedulableId, SharingFacts
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
@@ -123,8 +123,8 @@ def test_of_mig_devices_shared_by_memory_their_gpu_has_the_sum() -> None:
     ids = tuple(
         SchedulableId(id=f"{part.id}::4Gi.0", device_id=device.id, partition_id=part.id, replica=0) for part in parts
     )
-    memory = MemoryShares(unit_bytes=4 * GIB, devices={part.id: (10 * GIB, "0:0") for part in parts})
-    offered = OfferedResource(name=MEMORY, ids=ids, sharing="memory", unit="4Gi", memory=memory)
+    memory = MemoryShares(unit="4Gi", unit_bytes=4 * GIB, devices={part.id: 10 * GIB for part in parts})
+    offered = OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode="memory", memory=memory))
     shown = agent(facts(inventory=inventory_of(device), verdicts={}, plan=Plan(resources=(offered,))))
     assert of(shown, "nodedevices_device_memory_shares_bytes", "uuid", "state") == {
         (gpu_id(0), "held"): 0,

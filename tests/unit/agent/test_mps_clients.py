@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan
+from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan, SharingFacts
 from nodedevices_plugin.sharing.base import HelperProcess
 from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, restored, with_helpers
 from nodedevices_plugin.sharing.mps import Daemon, Gpu
@@ -14,7 +14,7 @@ from support.facts import START, gpu, gpu_id, healthy
 
 GPU = "nvidia.com/gpu"
 DOWN, RESTARTED = "MpsDaemonDown", "MpsDaemonRestarted"
-PLAN = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing="mps", replicas=4),))
+PLAN = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing=SharingFacts(mode="mps", replicas=4)),))
 
 
 def at(seconds: float) -> datetime:
@@ -140,7 +140,7 @@ def test_who_is_not_listed_by_a_kubelet_that_just_started_is_not_forgotten() -> 
 
 def test_what_another_plugin_serves_or_is_not_shared_by_mps_has_no_clients() -> None:
     assert Node().step(20, pod("old"), not_ours=frozenset({GPU})).reasons() == {}
-    slices = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing="timeSlicing", replicas=4),))
+    slices = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing=SharingFacts(mode="timeSlicing", replicas=4)),))
     assert Node().step(20, pod("old"), plan=slices).reasons() == {}
     node = Node().step(20, pod("old"))
     assert node.step(30, plan=None).reasons() == {"old": ""}, "while nothing is planned yet, nothing is forgotten"

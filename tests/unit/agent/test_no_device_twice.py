@@ -413,10 +413,11 @@ class TheNode(RuleBasedStateMachine):
             if each.plan < 0:
                 continue
             [resource] = (one for one in self.plans[each.plan].resources if one.name == each.resource)
-            if resource.memory is None:
+            memory = resource.sharing.memory
+            if memory is None:
                 continue
             for id_ in each.ids:
-                given[owner(id_)] = given.get(owner(id_), 0) + resource.memory.unit_bytes
+                given[owner(id_)] = given.get(owner(id_), 0) + memory.unit_bytes
         assert all(each <= 80 * GIB for each in given.values()), self.containers
 
 

@@ -16,6 +16,7 @@ from nodedevices_plugin.model import (
     HoldersState,
     Holdings,
     Inventory,
+    MemoryShares,
     Notice,
     OfferedResource,
     Plan,
@@ -23,6 +24,7 @@ from nodedevices_plugin.model import (
     Registration,
     RegistrationState,
     SchedulableId,
+    SharingFacts,
     Unmatched,
     Verdict,
     WaitingPod,
@@ -339,7 +341,9 @@ def test_a_shared_device_says_how_many_of_its_shares_are_held() -> None:
         for number in range(2)
         for replica in range(4)
     ]
-    shared = Plan(resources=(OfferedResource(name=GPU, ids=tuple(ids), sharing="timeSlicing", replicas=4),))
+    shared = Plan(
+        resources=(OfferedResource(name=GPU, ids=tuple(ids), sharing=SharingFacts(mode="timeSlicing", replicas=4)),)
+    )
     made = report(facts(plan=shared, holdings=holding(holder(f"{gpu_id(1)}::0", f"{gpu_id(1)}::3"))))
     assert [(each.shares.total, each.shares.held) for each in made.devices if each.shares] == [(4, 0), (4, 2)]
 
@@ -624,7 +628,9 @@ def test_a_device_out_of_service_says_why_and_is_as_well_as_it_is() -> None:
 
 def test_shares_that_have_a_size_say_how_large_they_are() -> None:
     ids = tuple(SchedulableId(id=f"{gpu_id(0)}::{number}", device_id=gpu_id(0), replica=number) for number in (0, 1))
-    plan = Plan(resources=(OfferedResource(name=GPU, ids=ids, sharing="memory", unit="40Gi"),))
+    memory = MemoryShares(unit="40Gi", unit_bytes=40 << 30, devices={})
+    sharing = SharingFacts(mode="memory", memory=memory)
+    plan = Plan(resources=(OfferedResource(name=GPU, ids=ids, sharing=sharing),))
     [device] = report(facts(1, plan=plan, holdings=holding(holder(ids[1].id)))).devices
     assert device.shares is not None
     assert to_dict(device.shares) == {"resource": GPU, "total": 2, "held": 1, "free": 1, "unit": "40Gi"}

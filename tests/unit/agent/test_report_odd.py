@@ -23,6 +23,7 @@ from nodedevices_plugin.model import (
     Registration,
     RegistrationState,
     SchedulableId,
+    SharingFacts,
     Unmatched,
     Verdict,
     WaitingPod,
@@ -65,7 +66,9 @@ def node() -> Facts:
     return Facts(
         inventory=inventory,
         verdicts={**healthy(first), FAULTY: fault},
-        plan=Plan(resources=(OfferedResource(name=SHARED, ids=ids, sharing="timeSlicing", replicas=2),)),
+        plan=Plan(
+            resources=(OfferedResource(name=SHARED, ids=ids, sharing=SharingFacts(mode="timeSlicing", replicas=2)),)
+        ),
         holdings=Holdings(state=HoldersState.SYNCED, taken=1.0, holders=pods),
         cores=CoresHeld(devices={gpu_id(0): 30}, holders={("ml", "a", "c", SHARED): 30}),
         registrations=(Registration(resource=SHARED, state=RegistrationState.REGISTERED),),

@@ -20,6 +20,7 @@ from nodedevices_plugin.model import (
     OfferedResource,
     Plan,
     SchedulableId,
+    SharingFacts,
 )
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.status.counts import count, share_counts
@@ -218,9 +219,7 @@ def test_shares_taken_out_of_service_by_hand_are_not_free() -> None:
         SchedulableId(id=each.id, device_id=each.device_id, replica=each.replica, blocked=UNFIT)
         for each in resource.ids
     )
-    plan = Plan(
-        resources=(OfferedResource(name=MEMORY, ids=withdrawn, sharing="memory", unit="1Gi", memory=resource.memory),)
-    )
+    plan = Plan(resources=(replace(resource, ids=withdrawn),))
     [counts] = share_counts(facts(node, plan=plan))
     assert (counts.total, counts.held, counts.free, counts.not_offered) == (22, 2, 0, 20)
 
@@ -282,10 +281,10 @@ def test_whatever_is_held_in_whatever_unit_the_parts_add_up_to_the_memory_of_the
     earlier = data.draw(st.sampled_from(sorted(units)))
     more = data.draw(st.integers(0, left // units[earlier]))
     before = {f"GPU-0::{earlier}.{1000 + n}" for n in range(more)}
-    memory = MemoryShares(unit_bytes=units[unit], devices={"GPU-0": (total, "0")})
+    memory = MemoryShares(unit=unit, unit_bytes=units[unit], devices={"GPU-0": total})
     if before:  # then nothing of the device is offered (offering.occupancy)
         ids = tuple(replace(each, blocked=UNFIT) for each in ids)
-    offered = OfferedResource(name=MEMORY, ids=ids, sharing="memory", unit=unit, memory=memory)
+    offered = OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode="memory", memory=memory))
     [said] = count((offered,), {MEMORY: of_now, "an.earlier/name": before})
     assert min(said.held, said.free, said.not_offered) >= 0
     assert said.held + said.free + said.not_offered == said.total == number
@@ -310,7 +309,7 @@ def test_replicas_say_their_resource_and_what_is_free() -> None:
 
 def test_a_share_of_all_devices_is_held_at_the_device_of_its_id() -> None:
     ids = tuple(SchedulableId(id=f"HUB-{n % 2}::{n // 2}", device_id=f"HUB-{n % 2}", replica=n) for n in range(4))
-    resource = OfferedResource(name="example.com/hub", ids=ids, sharing="shared", together=True)
+    resource = OfferedResource(name="example.com/hub", ids=ids, sharing=SharingFacts(mode="shared"), together=True)
     said = of_parts(count((resource,), {"example.com/hub": {"HUB-1::0"}}), holders_known=True)
     assert {part: (each.total, each.held, each.free) for part, each in said.items()} == {
         "HUB-0": (2, 0, 2),
@@ -323,7 +322,7 @@ def test_shares_of_two_resources_are_added_up() -> None:
         OfferedResource(
             name=f"rdma/{pool}",
             ids=tuple(SchedulableId(id=f"NIC-0::{n}", device_id="NIC-0", replica=n) for n in range(2)),
-            sharing="shared",
+            sharing=SharingFacts(mode="shared"),
         )
         for pool in ("a", "b")
     ]

@@ -23,6 +23,7 @@ from nodedevices_plugin.model import (
     OfferedResource,
     Plan,
     SchedulableId,
+    SharingFacts,
     Verdict,
 )
 from nodedevices_plugin.offering.occupancy import Held
@@ -47,7 +48,7 @@ def shares(*numbers: int, replicas: int = 2, sharing: str = "timeSlicing", cores
         for n in numbers
         for replica in range(replicas)
     )
-    resource = OfferedResource(name=GPU, ids=ids, sharing=sharing, replicas=replicas, cores=cores)
+    resource = OfferedResource(name=GPU, ids=ids, sharing=SharingFacts(mode=sharing, replicas=replicas, cores=cores))
     return Plan(resources=(resource,))
 
 
@@ -147,9 +148,9 @@ def test_devices_of_a_daemon_that_stays_are_its_clients_alone() -> None:
 def test_a_device_with_all_the_clients_that_its_daemon_takes_gives_no_more_shares() -> None:
     """Before Volta a daemon takes 16 clients of a device (NVIDIA's MPS documentation)."""
     old = gpu(0, compute_capability="6.1")
-    shape = shares(0, 1, replicas=20, sharing="mps")
-    memory = MemoryShares(unit_bytes=1, devices={})
-    shape = Plan(resources=tuple(replace(each, memory=memory) for each in shape.resources))
+    memory = MemoryShares(unit="1", unit_bytes=1, devices={})
+    [resource] = shares(0, 1, replicas=20, sharing="mps").resources
+    shape = Plan(resources=(replace(resource, sharing=replace(resource.sharing, memory=memory)),))
     holders = tuple(
         Holder(namespace="ml", pod=f"p{n}", container="main", resource=GPU, ids=(f"{gpu_id(0)}::{n}",), since=START)
         for n in range(16)

@@ -41,6 +41,11 @@ def offered(*gpus: DeviceFact, **rule: Any) -> OfferedResource:
     return found  # type: ignore[no-any-return]
 
 
+def unit_of(resource: OfferedResource) -> str | None:
+    memory = resource.sharing.memory
+    return memory.unit if memory is not None else None
+
+
 def counts(resource: OfferedResource) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in resource.ids:
@@ -63,7 +68,7 @@ def test_each_device_is_divided_by_its_own_memory() -> None:
     resource = offered(*cards(40, 80, 10))
     assert resource.name == MEMORY
     assert counts(resource) == {gpu_id(0): 40, gpu_id(1): 80, gpu_id(2): 10}
-    assert (resource.sharing, resource.unit, resource.replicas) == ("memory", "1Gi", None)
+    assert (resource.sharing.mode, unit_of(resource), resource.sharing.replicas) == ("memory", "1Gi", None)
 
 
 def test_what_is_reserved_and_what_fills_no_share_is_nobodys() -> None:
@@ -107,8 +112,8 @@ def test_devices_and_match_select_what_both_mean(given: dict[str, Any], shared: 
 
 @pytest.mark.parametrize(("name", "unit"), [("aliyun.com/gpu-mem", "1Gi"), ("tencent.com/vcuda-memory", "256Mi")])
 def test_a_name_of_another_maker_brings_its_unit(name: str, unit: str) -> None:
-    assert offered(*cards(4), rename=name, unit=None).unit == unit
-    assert offered(*cards(4), rename=name, unit="512Mi").unit == "512Mi"
+    assert unit_of(offered(*cards(4), rename=name, unit=None)) == unit
+    assert unit_of(offered(*cards(4), rename=name, unit="512Mi")) == "512Mi"
 
 
 def test_another_name_can_be_chosen_but_not_that_of_whole_devices() -> None:
@@ -152,7 +157,7 @@ def test_some_devices_of_a_node_are_shared_by_memory_and_others_by_time_slicing(
     ):
         sections = with_defaults(parse(Sections, {"resources": {"devices": [rule]}, "sharing": section}))
         offers = make_plan(inventory_of(*devices), healthy(*devices), PlanSettings.from_sections(sections)).resources
-        found = {each.name: (each.sharing, len(each.ids), each.fail_requests_greater_than_one) for each in offers}
+        found = {each.name: (each.sharing.mode, len(each.ids), each.fail_requests_greater_than_one) for each in offers}
         one = section["strategy"] == "timeSlicing"
         assert found == {MEMORY: ("memory", 4, False), "example.com/slices": ("timeSlicing", 3, one)}
 

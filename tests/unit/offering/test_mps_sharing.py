@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources, SharedResource, Sharing
-from nodedevices_plugin.model import Inventory, Mount, Plan
+from nodedevices_plugin.model import Inventory, Mount, Plan, SharingFacts
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.sharing import mps
@@ -41,7 +41,7 @@ def daemons(plan: Plan, inventory: Inventory) -> tuple[mps.Daemon, ...]:
 
 def test_clients_are_ids_like_other_shares() -> None:
     (resource,) = clients(gpu(0), gpu(1)).resources
-    assert (resource.name, resource.sharing, resource.replicas) == ("nvidia.com/gpu", "mps", 4)
+    assert (resource.name, resource.sharing) == ("nvidia.com/gpu", SharingFacts(mode="mps", replicas=4))
     assert [each.id for each in resource.ids][:5] == [*(f"{gpu_id(0)}::{n}" for n in range(4)), f"{gpu_id(1)}::0"]
 
 
@@ -74,7 +74,7 @@ def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
     with pytest.raises(PlanError, match=r"\.devices: 1: .*names of their own; give rename"):
         clients(gpu(0), gpu(1), devices=("1",))
     found = clients(gpu(0), gpu(1), devices=("1",), rename=True)
-    assert [(each.name, each.sharing, len(each.ids)) for each in found.resources] == [
+    assert [(each.name, each.sharing.mode, len(each.ids)) for each in found.resources] == [
         ("nvidia.com/gpu", "none", 1),
         ("nvidia.com/gpu.shared", "mps", 4),
     ]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from nodedevices_plugin.model import (
+    NOT_SHARED,
     Holder,
     HoldersState,
     Holdings,
@@ -11,6 +12,7 @@ from nodedevices_plugin.model import (
     Plan,
     RecentAllocate,
     SchedulableId,
+    SharingFacts,
 )
 from nodedevices_plugin.offering.changes import decide_change, not_listed
 from support.facts import START
@@ -32,8 +34,8 @@ def plan(**resources: list[str]) -> Plan:
 
 WHOLE = plan(gpu=["GPU-0", "GPU-1"])
 SLICED = plan(gpu=["GPU-0::0", "GPU-0::1", "GPU-1::0", "GPU-1::1"])
-BY_MPS = Plan(resources=(replace(SLICED.resources[0], sharing="mps", replicas=2),))
-BY_TIME = Plan(resources=(replace(SLICED.resources[0], sharing="timeSlicing", replicas=2),))
+BY_MPS = Plan(resources=(replace(SLICED.resources[0], sharing=SharingFacts(mode="mps", replicas=2)),))
+BY_TIME = Plan(resources=(replace(SLICED.resources[0], sharing=SharingFacts(mode="timeSlicing", replicas=2)),))
 RENAMED = plan(shared=["GPU-0::0", "GPU-1::0"])
 
 
@@ -86,7 +88,7 @@ def test_how_a_resource_is_shared_is_said_only_where_its_ids_do_not_say() -> Non
 
 
 def test_ways_to_share_that_no_pod_feels_do_not_wait() -> None:
-    plain = Plan(resources=(replace(BY_TIME.resources[0], sharing="none", replicas=None),))
+    plain = Plan(resources=(replace(BY_TIME.resources[0], sharing=NOT_SHARED),))
     assert decide_change(BY_TIME, plain, holdings(holder(ids=("GPU-0::0",))), (), whole=True).apply
 
 

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from nodedevices_api.container import ContainerTemplate
 from nodedevices_common.quantity import MEBIBYTE
 
-from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, OfferedResource, PlanError
+from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, PlanError
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.memory.grant import MemoryGrant
 from nodedevices_plugin.sharing.memory.variables import fraction
@@ -42,22 +42,21 @@ def template(given: ContainerTemplate | None) -> ContainerEdits:
     return ContainerEdits(envs={each.name: each.value for each in given.env}, mounts=mounts)
 
 
-def edits(resource: OfferedResource, grant: MemoryGrant, settings: Settings) -> ContainerEdits:
+def edits(of: ContainerEdits, grant: MemoryGrant, settings: Settings) -> ContainerEdits:
     """For one container. Raises AllocationError where the node does not allow a directory (any more)."""
-    of = resource.container
     if not_allowed := _not_allowed(of, allowed(settings)):
         raise AllocationError(
-            f"{resource.name}: its policy mounts {not_allowed}, which this node does not allow (--{MOUNT_DIR}); the "
+            f"{grant.resource}: its policy mounts {not_allowed}, which this node does not allow (--{MOUNT_DIR}); the "
             "cluster's administrator has to correct one of them."
         )
     envs = {name: _WORD.sub(lambda found: _word(found, grant), value) for name, value in of.envs.items()}
     return ContainerEdits(envs=envs, mounts=of.mounts)
 
 
-def refusal(resource: OfferedResource, directories: Iterable[str]) -> PlanError | None:
-    """Why this node does not give what the policy mounts. `directories`: those that it allows."""
-    some = tuple(directories)
-    not_allowed = _not_allowed(resource.container, some)
+def refusal(of: ContainerEdits, settings: Settings) -> PlanError | None:
+    """Why this node does not give what the policy mounts."""
+    some = allowed(settings)
+    not_allowed = _not_allowed(of, some)
     if not not_allowed:
         return None
     hint = f"this node allows {' and '.join(some)}" if some else "this node allows no directory"

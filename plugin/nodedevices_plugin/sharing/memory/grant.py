@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import Grant
+from nodedevices_plugin.sharing.memory.facts import MemoryFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +32,18 @@ class MemoryGrant:
 
 def memory_grant(grant: Grant) -> MemoryGrant | None:
     """Of shares of one device. None: nothing is known of its memory."""
-    resource, memory = grant.resource, grant.resource.memory
-    device = grant.ids[0].part_id
-    if memory is None or device not in memory.devices:
+    resource, facts = grant.resource, grant.resource.sharing
+    device, memory = grant.ids[0].part_id, facts.memory
+    if not isinstance(facts, MemoryFacts) or memory is None or device not in memory.devices:
         return None
-    total, index = memory.devices[device]
     return MemoryGrant(
         resource=resource.name,
         device=device,
-        index=index,
-        total_bytes=total,
+        index=facts.indices[device],
+        total_bytes=memory.devices[device],
         device_units=sum(each.part_id == device for each in resource.ids),
         units=len(grant.ids),
         limit_bytes=len(grant.ids) * memory.unit_bytes,
-        cores_shared=resource.cores,
+        cores_shared=facts.cores,
         cores=grant.cores,
     )

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
 
-from nodedevices_plugin.model import ContainerEdits, Grant, PlanError, Unit
+from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, PlanError, Unit
 from nodedevices_plugin.sharing import mps, none
-from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, merged
+from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, memory_shares, merged
 from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.sharing.memory import limits as memory_limits
 from nodedevices_plugin.sharing.memory import presets as memory_presets
 from nodedevices_plugin.sharing.memory import variables as memory_variables
+from nodedevices_plugin.sharing.memory.facts import MemoryFacts
 from nodedevices_plugin.sharing.memory.grant import memory_grant
 
 NAME = "memory"
@@ -58,24 +59,32 @@ class Memory:
                 raise PlanError(place, given, _too_large(each, reserve))
         return Split(
             counts=tuple(max(0, each.memory_bytes - reserve) // unit for each in request.units),
-            unit=from_bytes(unit),
-            spread=request.rule.packing == "spread",
+            sharing=MemoryFacts(
+                mode=NAME,
+                memory=memory_shares(unit, request.units),
+                packing=request.rule.packing or "binpack",
+                enforcement=enforcement,
+                cores=bool(request.rule.cores),
+                indices={each.id: each.index for each in request.units},
+                container=memory_container.template(request.rule.container),
+            ),
             numa=bool(request.rule.numa),
-            enforcement=enforcement,
-            cores=bool(request.rule.cores),
-            container=memory_container.template(request.rule.container),
         )
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         """The limit, in forms that programs read; shares of one container are of one device."""
-        resource, has = grant.resource, memory_grant(grant)
-        if has is None:
+        resource, facts, has = grant.resource, grant.resource.sharing, memory_grant(grant)
+        if has is None or not isinstance(facts, MemoryFacts):
             return ContainerEdits()
         envs = memory_variables.variables(has) | memory_presets.variables(has)
-        parts = [memory_container.edits(resource, has, settings), ContainerEdits(envs=envs)]
-        if resource.enforcement == mps.NAME:
+        parts = [memory_container.edits(facts.container, has, settings), ContainerEdits(envs=envs)]
+        if facts.enforcement == mps.NAME:
             parts += [ContainerEdits(envs=memory_limits.variables(has)), mps.client_edits(resource, settings)]
         return merged(parts)
+
+    def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:
+        facts = resource.sharing
+        return memory_container.refusal(facts.container, settings) if isinstance(facts, MemoryFacts) else None
 
 
 def _bytes(quantity: str | None, place: str) -> int:

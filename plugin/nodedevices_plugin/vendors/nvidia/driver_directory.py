@@ -73,10 +73,11 @@ def mps_limits(
     """Variables with the limits of an MPS client: its shares' part of the threads, and of the memory of each GPU, by
     the number that the GPU has in the container. `memory`: in bytes, by device id, in the order of those numbers."""
     shares = Counter(each.device_id for each in granted if each.replica is not None)
-    if resource.sharing != MPS or not resource.replicas or not shares:
+    replicas = resource.sharing.replicas
+    if resource.sharing.mode != MPS or not replicas or not shares:
         return {}
     gpus = [each for each in memory if each in shares]
-    limits = [(place, memory[id_] * shares[id_] // resource.replicas // MEBIBYTE) for place, id_ in enumerate(gpus)]
-    threads = {cuda_mps.THREAD_PERCENTAGE: str(min(shares.values()) * 100 // resource.replicas)}
+    limits = [(place, memory[id_] * shares[id_] // replicas // MEBIBYTE) for place, id_ in enumerate(gpus)]
+    threads = {cuda_mps.THREAD_PERCENTAGE: str(min(shares.values()) * 100 // replicas)}
     by_number = ",".join(f"{place}={limit}M" for place, limit in limits if limit)
     return threads | ({cuda_mps.MEMORY_LIMIT: by_number} if by_number else {})
