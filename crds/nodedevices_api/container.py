@@ -37,7 +37,7 @@ HostPath = Annotated[str, StringConstraints(pattern=HOST_PATH_PATTERN, min_lengt
 
 
 def unknown_words(value: str) -> list[str]:
-    """What stands in `$(...)` and is none of WORDS."""
+    """Return what stands in `$(...)` and is none of WORDS."""
     return [
         f"$({found[1]})" for found in _TEMPLATE.finditer(value) if not found[0].endswith(")") or found[1] not in WORDS
     ]

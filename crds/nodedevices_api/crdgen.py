@@ -149,7 +149,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a CRD says besides its schema."""
+    """What a CRD has besides its schema."""
 
     model: type[Root]
     plural: str
@@ -168,7 +168,7 @@ def _condition(name: str, field: str = "status") -> str:
 
 
 def _shared_memory(field: str) -> str:
-    """Of the first resource whose shares are amounts of memory; a node has one, as a rule."""
+    """Return the JSONPath of the first resource whose shares are amounts of memory; a node has one, as a rule."""
     return f".status.resources[?(@.memory)].memory.{field}"
 
 

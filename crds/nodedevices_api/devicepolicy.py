@@ -31,7 +31,7 @@ _BY_MPS = (
 
 
 def _mps_with_mixed(it: DevicePolicySpec) -> bool:
-    """What no node can do, as with NVIDIA's plugin: a policy that says both is a mistake."""
+    """True when a policy says what no node can do, as with NVIDIA's plugin: MPS together with strategy mixed."""
     observes = it.serving is not None and it.serving.mode == "Observe"  # then neither has an effect
     mps = it.sharing is not None and (
         it.sharing.strategy == "mps" or any(each.enforcement == "mps" for each in it.sharing.resources)

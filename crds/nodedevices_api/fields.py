@@ -151,7 +151,7 @@ NOT_EXTENDED = (
 
 
 def reserved_by_kubernetes(name: str) -> bool:
-    """Whether Kubernetes does not take it as an extended resource, though it is written like one."""
+    """True when Kubernetes does not take it as an extended resource, though it is written like one."""
     return NATIVE in name or name.startswith(REQUESTS)
 
 

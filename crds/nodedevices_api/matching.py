@@ -46,8 +46,8 @@ def matches(
 
 
 def near_types(devices: Iterable[tuple[str, str, str]]) -> dict[str, frozenset[str]]:
-    """Of each device the types of the others on its PCIe root, by id. `devices`: all that the node lists, as id, type
-    and `attributes.pcieRoot`; "" where it has none, and then it is near to nothing."""
+    """Return for each device the types of the others on its PCIe root, by id. `devices`: all that the node lists, as
+    id, type and `attributes.pcieRoot`; "" where it has none, and then it is near to nothing."""
     listed = list(devices)
     roots: dict[str, Counter[str]] = {}
     for _, type_, root in listed:

@@ -288,7 +288,7 @@ class Sharing(Strict):
     )
 
     def strategy_of(self, rule: SharedResource) -> str:
-        """How the rule's resource is shared."""
+        """Return how the rule's resource is shared."""
         return rule.strategy or self.strategy
 
 
@@ -620,7 +620,7 @@ RESERVED_LABEL = "a label of a policy is not under kubernetes.io, k8s.io or node
 
 
 def reserved_label(key: str) -> bool:
-    """Whether others act by labels of that domain: the scheduler, cloud providers, admission, and we ourselves.
+    """True when others act by labels of that domain: the scheduler, cloud providers, admission, and we ourselves.
 
     Who may write policies may not thereby write these.
     """

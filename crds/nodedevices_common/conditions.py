@@ -53,7 +53,7 @@ def build(
 
 
 def same(shown: ConditionRecord | None, wanted: Mapping[str, Any] | None) -> bool:
-    """Whether an object shows the condition already, times aside; None: there is none, or there shall be none."""
+    """True when an object shows the condition already, times aside; None: there is none, or there shall be none."""
     if shown is None or wanted is None:
         return shown is None and wanted is None
     said = (shown.status, shown.reason, shown.message)

@@ -71,7 +71,7 @@ class RequestError(OperationError):
 
 
 def retry_after_seconds(header: object) -> float | None:
-    """What a Retry-After header says, at most MAX_RETRY_AFTER_SECONDS; None where it says nothing, or a date."""
+    """Return what a Retry-After header says, at most MAX_RETRY_AFTER_SECONDS; None where it says nothing, or a date."""
     try:
         seconds = float(str(header))
     except ValueError:

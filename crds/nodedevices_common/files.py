@@ -40,7 +40,7 @@ def replace(path: Path, content: str | bytes, *, mode: int = MODE, durable: bool
 
 
 def unfinished(path: Path) -> Path:
-    """Where the new content is until it is whole: no name that somebody takes who reads every *.json of a folder."""
+    """Return where the new content is until it is whole: no name that a reader of every *.json in the folder takes."""
     return path.with_name(f".{path.name}.new")
 
 

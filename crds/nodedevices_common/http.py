@@ -46,7 +46,7 @@ MAX_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen. `host` empty: every address of the machine."""
+    """An address to listen on. `host` empty: every address of the machine."""
 
     host: str
     port: int
@@ -92,7 +92,7 @@ class Connection:
 
 
 def peer_of(host: str) -> str:
-    """Whose share a connection from this address is."""
+    """Return the peer to which a connection from this address is counted."""
     address = ipaddress.ip_address(host.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
@@ -102,7 +102,7 @@ def peer_of(host: str) -> str:
 
 
 def makes_room(connections: Collection[Connection], peer: str) -> Connection | None:
-    """Which of them has to go for one more of this peer; None while there is room."""
+    """Return the connection that has to go for one more of this peer; None while there is room."""
     own = [each for each in connections if each.peer == peer]
     if len(own) >= PEER_SHARE:
         candidates = own

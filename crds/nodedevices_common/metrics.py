@@ -28,7 +28,7 @@ M = TypeVar("M", Counter, Gauge, Histogram)
 
 
 class Row(Generic[M]):
-    """What a metric is. Of a class it is a row, of an instance of that class the metric itself (Exposition)."""
+    """Description of a metric. Of a class it is a row, of an instance of that class the metric itself (Exposition)."""
 
     HEAD: ClassVar = ("metric", "type", "labels", "what")
 

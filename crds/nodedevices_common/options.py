@@ -160,13 +160,13 @@ def _option_of(of: Field[Any]) -> Option:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What settings are by name: what was given, else the option's default."""
+    """Settings by name: what was given, else the option's default."""
 
     given: Mapping[str, Value]
     options: Mapping[str, Option]
 
     def said(self, *names: str) -> bool:
-        """Whether one of them was given."""
+        """True when one of them was given."""
         return any(name in self.given for name in names)
 
     def value(self, name: str) -> Value:
@@ -179,7 +179,7 @@ class Values:
         return bool(self.value(name))
 
     def items(self, name: str) -> tuple[str, ...]:
-        """Of a list."""
+        """Return the entries of a list."""
         value = self.value(name)
         return value if isinstance(value, tuple) else ()
 
@@ -221,7 +221,7 @@ class Parser(argparse.ArgumentParser):
             )
 
     def read(self, arguments: Sequence[str], *, rest: str) -> tuple[argparse.Namespace, dict[str, Given]]:
-        """What argparse found of its own arguments, and the options that were given. rest: what is wrong with an
+        """Return what argparse found of its own arguments, and the options that were given. rest: what is wrong with an
         argument that is neither."""
         parsed, unknown = self.parse_known_args([_with_two_dashes(each) for each in arguments])
         found: dict[str, Given] = {}
@@ -283,7 +283,7 @@ def from_environment(options: Sequence[Option], environment: Mapping[str, str], 
 
 
 def _added(option: Option, environment: Mapping[str, str]) -> tuple[tuple[str, ...], list[str]]:
-    """What all variables with the option's prefix say, and what is wrong with it."""
+    """Return what all variables with the option's prefix say, and what is wrong with it."""
     found: list[str] = []
     problems = []
     for variable in sorted(each for each in environment if each.startswith(option.variable_prefix)):

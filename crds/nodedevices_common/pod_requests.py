@@ -30,15 +30,15 @@ _PERCENT = re.compile(r"[1-9][0-9]?|100", re.ASCII)
 
 
 class Demand(NamedTuple):
-    """What a container needs of a device's computing power: `percent` of it, and not a smaller part than `units` of its
+    """A container's need of a device's computing power: `percent` of it, and not a smaller part than `units` of its
     shares are of all its shares."""
 
     percent: int = 0
     units: int = 0
 
     def of(self, total: int) -> int:
-        """Of a device with so many shares, in percent times that number: whole numbers, so that parts add up exactly.
-        Never more than all of it."""
+        """Return the demand on a device with so many shares, in percent times that number: whole numbers, so that parts
+        add up exactly. Never more than all of it."""
         return min(WHOLE * total, max(self.percent * total, WHOLE * self.units))
 
     def percent_of(self, total: int) -> int:
@@ -64,8 +64,8 @@ class Container:
 
 
 class Want(NamedTuple):
-    """What one container wants of a resource. `demand`: with what it inherits of init containers. `problem`: why it
-    cannot have computing power, for the pod's owner."""
+    """A container's want of a resource. `demand`: with what it inherits of init containers. `problem`: why it cannot
+    have computing power, for the pod's owner."""
 
     container: str
     kind: int
@@ -84,14 +84,15 @@ def raw_containers(spec: Raw) -> Iterator[tuple[int, Raw]]:
 
 
 def amounts(container: Raw) -> Raw:
-    """What it requests of any resource, as it is written: of an extended resource request and limit are equal."""
+    """Return what it requests of any resource, as it is written: of an extended resource request and limit are
+    equal."""
     resources = mapping(container.get("resources"))
     requests, limits = mapping(resources.get("requests")), mapping(resources.get("limits"))
     return {**requests, **limits} if requests else limits
 
 
 def extended_resources(container: Raw) -> dict[str, int]:
-    """How many of each extended resource it requests."""
+    """Return how many of each extended resource it requests."""
     return {name: count for name, value in amounts(container).items() if "/" in name and (count := whole_units(value))}
 
 
@@ -117,8 +118,8 @@ def pod_containers(pod: Raw) -> tuple[tuple[Container, ...], tuple[str, ...]]:
 
 # --- what they want --------------------------------------------------------------------------------------------------
 def wants(containers: Sequence[Container], resource: str, strays: Sequence[str] = ()) -> list[Want]:
-    """Of those containers of a pod that request the resource, in the order in which the kubelet allocates. `strays`:
-    names in its annotations that no container has.
+    """Return what those containers of a pod want that request the resource, in the order in which the kubelet
+    allocates. `strays`: names in its annotations that no container has.
 
     The kubelet gives an init container's ids to the pod's sidecars and to its first container that wants some, so that
     these carry the largest demand of the init containers, too.
@@ -167,7 +168,7 @@ def _own(container: Container, resource: str) -> tuple[Demand, str]:
 
 
 def _stray(name: str, container: str) -> str:
-    """Where an annotation names no container, and this one has none: it is probably meant."""
+    """Return the problem of an annotation that names no container, where this one has none: it is probably meant."""
     return (
         f"annotation {CORES_ANNOTATION}{name[:64]} names no container of the pod; did you mean "
         f"{CORES_ANNOTATION}{container}? Correct it, or remove it for a part like the container's memory."

@@ -29,7 +29,7 @@ Convert = Callable[[Any], Any]
 
 
 class At:
-    """Where in the object a field is: keys, from outside to inside."""
+    """Place of a field in the object: keys, from outside to inside."""
 
     def __init__(self, *path: str) -> None:
         self.path = path

@@ -42,7 +42,7 @@ MAX_INT_BITS = 64
 
 
 class YamlError(InputError):
-    """What is wrong, with its line where there is one."""
+    """Raised with what is wrong, and its line where there is one."""
 
 
 class _CheckedScalars(SafeConstructor):

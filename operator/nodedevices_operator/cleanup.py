@@ -36,7 +36,7 @@ OURS = f"{names.MANAGER}-"  # every field manager of the operator begins so
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where keys of ours may be."""
+    """A place where keys of ours may be."""
 
     kind: str
     collection: str
@@ -154,7 +154,7 @@ async def _release(kube: Kube, pod: Mapping[str, Any], path: str, shown: str, *,
 
 
 def _index(item: Mapping[str, Any], kind: str) -> int | None:
-    """Where in the list of conditions ours is."""
+    """Return the place of our condition in the list; None: it is not there."""
     conditions = (item.get("status") or {}).get("conditions") or ()
     return next((place for place, it in enumerate(conditions) if kind and it.get("type") == kind), None)
 
@@ -165,7 +165,7 @@ def _described(found: list[Mapping[str, Any]], place: _Place, *, tainted: bool) 
 
 
 def _keys(entry: Mapping[str, Any]) -> list[str]:
-    """What the entry owns, for people: `capacity: nodedevices.io/gpu-memory-mib`."""
+    """Return what the entry owns, for people: `capacity: nodedevices.io/gpu-memory-mib`."""
     found = []
     for part, fields in (entry.get("fieldsV1") or {}).items():
         for section, content in fields.items() if isinstance(fields, Mapping) else ():

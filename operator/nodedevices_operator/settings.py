@@ -84,7 +84,8 @@ def _format(given: Given) -> logs.Format:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What all commands have. Each field is a flag and its variable, too: NODEDEVICES_HTTP_ADDRESS, --http-address."""
+    """Settings of all commands. Each field is a flag and its variable, too: NODEDEVICES_HTTP_ADDRESS,
+    --http-address."""
 
     kubeconfig: str | None = setting(
         "kubeconfig file; default: the pod's service account",

@@ -59,7 +59,7 @@ class EventLog:
         self.wake.set()
 
     def pending(self) -> bool:
-        """Whether the next line has news."""
+        """True when the next line has news."""
         with self._lock:
             return bool(self._pending)
 
@@ -69,7 +69,7 @@ class EventLog:
             return self._sequence + len(self._pending)
 
     def for_line(self) -> tuple[ProbeEvent, ...]:
-        """What the line written now says: what is new, and what the last minute's lines said; oldest first."""
+        """Return the events of the line written now: new ones, and what the last minute's lines said; oldest first."""
         now = self.clock()
         with self._lock:
             for key, seen in list(self._recent.items()):

@@ -57,7 +57,7 @@ class Kind:
 
     @property
     def automatic(self) -> bool:
-        """Whether `auto` may ever start it."""
+        """True when `auto` may ever start it."""
         return self.present is not never or bool(self.auto_by)
 
     def wanted(self, hardware: Hardware, given: Given) -> str:

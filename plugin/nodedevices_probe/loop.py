@@ -63,7 +63,7 @@ class Source(Protocol):
     events: EventLog
 
     def poll(self) -> Facts:
-        """What is there now. Does not raise for anything that the hardware or the driver does."""
+        """Return what is there now. Does not raise for anything that the hardware or the driver does."""
         ...
 
 

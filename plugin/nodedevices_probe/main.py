@@ -154,7 +154,7 @@ def _seconds(value: str) -> float:
 
 
 def _line_descriptor(parser: argparse.ArgumentParser, given: int | None) -> int:
-    """Where lines go; whatever else is printed goes to the standard error."""
+    """Return the descriptor for lines; all else that is printed goes to the standard error."""
     try:
         descriptor = os.dup(1) if given is None else given
         os.fstat(descriptor)

@@ -117,7 +117,7 @@ def camel(name: str) -> str:
 
 
 class _Wire:
-    """How the keys are spelled, for pydantic, without importing it.
+    """Spelling of the keys, for pydantic, without importing it.
 
     Unknown keys are ignored: within one protocol version a newer probe may say more than this agent knows.
     """
@@ -312,7 +312,7 @@ class Snapshot(_Wire):
 
 
 def memory_bytes(capacity: dict[str, str]) -> int:
-    """How much memory a device or partition has; 0 where it does not say."""
+    """Return how much memory a device or partition has; 0 where it does not say."""
     return to_bytes(capacity["memory"]) if "memory" in capacity else 0
 
 
@@ -337,7 +337,7 @@ def text(value: str, limit: int = MAX_TEXT) -> str:
 
 
 def is_device_id(value: str) -> bool:
-    """Whether a line may carry it as the id of a device or partition."""
+    """True when a line may carry it as the id of a device or partition."""
     return len(value) <= MAX_DEVICE_ID and re.fullmatch(DEVICE_ID, value) is not None
 
 

@@ -42,8 +42,8 @@ class SysfsSource:
         return numbered(each for each in devices if each.pci_bus_id in there)
 
     def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> Facts:
-        """What `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The first
-        of them that is loaded is the driver. `on_bus`: Facts.accelerators_on_bus."""
+        """Return what `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The
+        first of them that is loaded is the driver. `on_bus`: Facts.accelerators_on_bus."""
         roots, machine = self.roots, Machine(type=self.system.machine_type())
         loaded = next((each for each in modules if roots.exists(f"sys/module/{each}")), "" if modules else KERNEL)
         if not loaded:

@@ -25,7 +25,7 @@ def encode(interval_seconds: float | None) -> bytes:
 
 
 def interval(line: bytes) -> float | None:
-    """What the line wants. ValueError: it is not understood."""
+    """Return the interval that the line wants. ValueError: it is not understood."""
     said = json.loads(line)
     if not isinstance(said, dict) or said.get("protocol") != PROTOCOL or "intervalSeconds" not in said:
         raise ValueError(f'give {{"protocol": "{PROTOCOL}", "intervalSeconds": 5}}')

@@ -22,7 +22,7 @@ class Lanes:
         return len(self._urgent) + len(self._others)
 
     def waited(self, now: float) -> float:
-        """How long the key that waits longest has been ready; 0: none is."""
+        """Return for how long the key that waits longest has been ready; 0: none is."""
         since = (next(iter(each.values())) for each in (self._urgent, self._others) if each)
         return max(0.0, now - min(since, default=now))
 

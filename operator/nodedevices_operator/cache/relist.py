@@ -171,7 +171,8 @@ class Relister:
             self.stalled()  # a watch may wait for versions that are far away again
 
     def check_watch(self) -> None:
-        """Whether the watch has delivered anything of the kinds of which a LIST showed changes since it began."""
+        """Restart the watch when it has delivered nothing of the kinds of which a LIST showed changes since it
+        began."""
         last_event = self._cache.last_event
         silent = [kind for kind, last in self._unconfirmed.items() if last_event.get(kind) == last]
         self._unconfirmed = {}
@@ -206,7 +207,7 @@ class Relister:
         return missed, back
 
     def _earlier(self, kind: Kind, record: Record, before: Record | None) -> bool:
-        """Whether a LIST shows an earlier state than the one that was known before it began, and still is."""
+        """True when a LIST shows an earlier state than the one that was known before it began, and still is."""
         return before is not None and self._cache.records(kind).get(record.name) is before and older(record, before)
 
     async def _confirm(self, kind: Kind, before: Record) -> int:

@@ -26,7 +26,7 @@ from nodedevices_operator.records.objects import (
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
-    """Which keys are to be reconciled because of a change."""
+    """The keys that are to be reconciled because of a change."""
 
     nodes: frozenset[str] = frozenset()
     policies: frozenset[str] = frozenset()
@@ -161,7 +161,7 @@ class Cache:
 
 
 def faults(record: NodeDevicesRecord) -> frozenset[tuple[str, str, str, str]]:
-    """What is not well on a node, and for whom: pods are marked by it, and pods and Nodes acted on."""
+    """Return what is not well on a node, and for whom: pods are marked by it, and pods and Nodes acted on."""
     found = set()
     for device in record.devices:
         for part in device.parts:
@@ -181,7 +181,7 @@ def newer(record: Record, than: Record) -> bool:
 
 
 def older(record: Record, than: Record) -> bool:
-    """Whether it is an earlier state of the cluster."""
+    """True when it is an earlier state of the cluster."""
     order = _order(record, than)
     return order is not None and order < 0
 

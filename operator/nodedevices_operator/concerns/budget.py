@@ -18,12 +18,12 @@ FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
 
 @dataclass(slots=True)
 class Repairs:
-    """Of one value that another writer may keep changing back. Times are by the monotonic clock."""
+    """Repairs of one value that another writer may keep changing back. Times are by the monotonic clock."""
 
     _times: deque[float] = field(default_factory=lambda: deque(maxlen=FIGHT_REPAIRS))
 
     def contested(self, now: float) -> bool:
-        """Whether to pause instead of repairing; counts this repair when not."""
+        """Count one more repair. True when it is better to pause than to repair; then it is not counted."""
         if len(self._times) == FIGHT_REPAIRS and now - self._times[0] < FIGHT_WINDOW_SECONDS:
             return True
         self._times.append(now)
@@ -44,7 +44,7 @@ class Budget:
         self._tokens, self._filled = float(self.burst), self.clock()
 
     def take(self) -> bool:
-        """Whether there is one more; if so, it is taken."""
+        """Take one token. True when there was one."""
         now = self.clock()
         self._tokens = min(float(self.burst), self._tokens + (now - self._filled) / self.seconds_per_token)
         self._filled = now

@@ -115,13 +115,13 @@ class CapacityConcern:
 
     @staticmethod
     def _lowers(memory: _Memory, node: NodeRecord, name: str, value: int) -> bool:
-        """Whether a pod may be on its way to the node that was promised more: by what the Node shows, or, where we
+        """True when a pod may be on its way to the node that was promised more: by what the Node shows, or, where we
         took the key away, by what it showed a moment ago."""
         shown = node.capacity.get(name)
         return memory.values is not None if shown is None else shown > value
 
     def _contested(self, memory: _Memory, plan: CapacityPlan) -> bool:
-        """Whether to pause instead of repairing; counts this repair when not."""
+        """Count one more repair. True when it is better to pause than to repair; then it is not counted."""
         if memory.values != plan.values:
             return False  # the desired value changed: no drift
         return memory.repairs.contested(self._clock())

@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a configuration is made of."""
+    """Objects that a configuration is made of."""
 
     node: NodeRecord
     policies: Sequence[PolicyRecord]
@@ -98,7 +98,7 @@ class ConfigurationConcern:
 
     @staticmethod
     def _stops(view: View, change: ChangeRecord) -> bool:
-        """Whether other nodes wait for one that is worse off: nobody said that they go on."""
+        """True when other nodes wait for one that is worse off, and no annotation says that they go on."""
         return not all(resumed(view.cache.policies.get(each)) for each in change.policies)
 
     async def _tell(self, view: View, change: ChangeRecord, why: str) -> list[Exception]:
@@ -124,7 +124,7 @@ class ConfigurationConcern:
 
 
 def in_spec(record: NodeDevicesRecord, configuration: Configuration) -> bool:
-    """Whether the object says so already."""
+    """True when the object says so already."""
     return (
         record.config is not None
         and record.config == configuration.config

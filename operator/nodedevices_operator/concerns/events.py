@@ -29,7 +29,7 @@ LIMIT = f"at most {BURST} at once, then one every {SECONDS_PER_EVENT:g} s"
 
 @dataclass(slots=True)
 class _NodeBudget:
-    """Of one node. Times are by the monotonic clock."""
+    """Budgets of one node. Times are by the monotonic clock."""
 
     budget: Budget
     suppressed: int = 0

@@ -70,7 +70,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of each pod, and when to go on."""
+    """Pods by what became of them, and when to go on."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)  # reason, text
     waits: list[float] = field(default_factory=list)

@@ -83,7 +83,7 @@ class LabelsConcern:
         return outcome
 
     def _writes_too_often(self, node: str) -> bool:
-        """Whether to pause instead of writing; counts this write when not."""
+        """Count one more write. True when it is better to pause than to write; then it is not counted."""
         now = self._clock()
         writes = self._writes.setdefault(node, deque(maxlen=MOST_WRITES))
         if len(writes) == MOST_WRITES and now - writes[0] < WINDOW_SECONDS:

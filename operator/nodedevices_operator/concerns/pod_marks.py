@@ -60,7 +60,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Seen:
-    """What was found out about one node's pods; filled by reads alone."""
+    """Facts about one node's pods; filled by reads alone."""
 
     record: NodeDevicesRecord
     scope: Scope
@@ -267,7 +267,7 @@ class PodMarksConcern:
         return False
 
     async def _should_mark(self, seen: Seen, uid: str, holding: Holding) -> bool:
-        """Whether the pod is to be marked, by podCondition OnFault: that the state of its device is not known, is no
+        """True when the pod is to be marked, by podCondition OnFault: that the state of its device is not known, is no
         news for a pod that shows no condition."""
         if not holding.unknown:
             return True

@@ -35,7 +35,7 @@ Desired = TypeVar("Desired")
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What a concern says about itself."""
+    """A concern's description of itself."""
 
     name: str  # of its metrics and log lines
     section: str = ""  # of the DevicePolicy that configures it; a policy has not applied while this is hindered
@@ -45,7 +45,7 @@ class Info:
 
 
 class Shown(Enum):
-    """Of a condition about which nothing was decided, or that is no longer needed."""
+    """A condition about which nothing was decided, or that is no longer needed."""
 
     KEPT = "as it stands"
     REMOVED = "removed"
@@ -53,7 +53,7 @@ class Shown(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a reconciliation of one concern ended."""
+    """Result of a reconciliation of one concern."""
 
     verdict: Verdict | Shown = Shown.KEPT  # of its condition
     requeue_after: float | None = None  # seconds after which to reconcile without any event
@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def retried(self) -> bool:
-        """Whether something is to be tried again by back-off."""
+        """True when something is to be tried again by back-off."""
         return any(not forbidden(error) for error in self.problems)
 
 
@@ -76,11 +76,11 @@ class Concern(Protocol[Observed, Desired]):
     def info(self) -> Info: ...
 
     async def observe(self, view: View) -> Observed | Outcome:
-        """What is there; reads only. An Outcome: there is nothing to decide. May raise KubeError."""
+        """Return what is there; reads only. An Outcome: there is nothing to decide. May raise KubeError."""
         ...
 
     def desired(self, view: View, observed: Observed) -> Desired:
-        """What shall be there. Pure: no call, no clock, nothing remembered."""
+        """Return what shall be there: no call, no clock, nothing remembered."""
         ...
 
     async def apply(self, view: View, desired: Desired) -> Outcome:
@@ -93,11 +93,11 @@ class Concern(Protocol[Observed, Desired]):
 
 
 class ActionGate(Protocol):
-    """What takes something from running pods is proposed here first, and done only once it is granted. The node is
-    reconciled again when an answer changes."""
+    """Gate for actions that take something from running pods: each is proposed here first, and done only once it is
+    granted. The node is reconciled again when an answer changes."""
 
     def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
-        """What the node wants done of that kind now, in the place of what it wanted before; nothing withdraws it."""
+        """Replace what the node wants done of that kind; nothing withdraws it."""
         ...
 
     def answer(self, action: Action) -> Answer | None:
@@ -114,7 +114,7 @@ class RolloutGate(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether every node has been seen, so that it is known whether something is stopped."""
+        """True when every node has been seen, so that it is known whether something is stopped."""
         ...
 
     def ask(self, node: str, standing: Standing) -> frozenset[str]:
@@ -189,12 +189,12 @@ class View:
 
     @property
     def reported(self) -> bool:
-        """Whether the agent has said anything about this very Node. One that has not takes nothing back."""
+        """True when the agent has said anything about this very Node. One that has not takes nothing back."""
         return self.node is not None and bool(self.record.heartbeat)
 
     @property
     def scope(self) -> Scope:
-        """What the node's agent may speak for."""
+        """Return what the node's agent may speak for."""
         return scope(self.record.name, self.node, self.sections)
 
     def target(self) -> tuple[NodeRecord, Resolved] | None:
@@ -225,19 +225,19 @@ def forbidden(error: Exception) -> bool:
 
 
 def not_granted(answer: Answer | None) -> Verdict:
-    """Of a concern whose condition says that an action waits for its grant."""
+    """Return the verdict of a concern whose condition says that an action waits for its grant."""
     if answer is None:
         return "False", names.PENDING, "the action is not recorded yet"
     return "False", names.STOPPED if answer.stopped else names.REFUSED, answer.reason
 
 
 def failed_to(what: str, error: KubeError, reason: str = names.PENDING) -> Outcome:
-    """Of a concern whose condition says that it could not read or write what it needs."""
+    """Return the outcome of a concern whose condition says that it could not read or write what it needs."""
     reason = names.FORBIDDEN if error.forbidden else reason
     return Outcome(("False", reason, f"failed to {what}: {error}"), problems=(error,))
 
 
 def hindered(*errors: KubeError) -> Hindrance | None:
-    """Of a concern without a condition: what it may not write, its policy has not applied."""
+    """Return the hindrance of a concern without a condition: what it may not write, its policy has not applied."""
     refused = [error for error in errors if error.forbidden]
     return Hindrance(f"{names.FORBIDDEN}: {refused[-1]}") if refused else None

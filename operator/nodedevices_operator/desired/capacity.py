@@ -39,7 +39,7 @@ class CapacityPlan:
     held_back: Mapping[str, int] = field(default_factory=dict)  # name -> the lower value that pods forbid
 
     def matches(self, node: NodeRecord) -> bool:
-        """Whether the Node shows this already, and as ours."""
+        """True when the Node shows this already, and as ours."""
         return set(self.values) == node.owned and all(
             node.capacity.get(name) == value for name, value in self.values.items()
         )
@@ -92,7 +92,7 @@ def plan_capacity(
 
 
 def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> int:
-    """How many of it the node has, whatever its pods request."""
+    """Return how many of it the node has, whatever its pods request."""
     if entry.per_node is not None:
         return entry.per_node
     there = [device for device in devices if not device.missing]
@@ -144,7 +144,7 @@ def _still_offered(
     well: Sequence[DeviceRecord],
     served: Mapping[str, ResourceRecord],
 ) -> bool:
-    """Of an Unknown device: whether its resource has more healthy ids than the well devices account for. Devices that
+    """True when the resource of an Unknown device has more healthy ids than the well devices account for. Devices that
     say which resource their shares are of are counted by shares, the others together: one may have fifty shares and
     another none."""
     if device.shares_of in served:
@@ -158,7 +158,7 @@ def _still_offered(
 
 
 def requests(pods: Iterable[Mapping[str, Any]], resource_names: Iterable[str]) -> dict[str, int]:
-    """What the pods of one node request of each resource: for a pod, the most that it needs at any one time."""
+    """Return what the pods of one node request of each resource: for a pod, the most that it needs at any one time."""
     sums = dict.fromkeys(resource_names, 0)
     for pod in pods:
         if mapping(pod.get("status")).get("phase") in FINISHED:

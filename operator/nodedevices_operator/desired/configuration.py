@@ -31,7 +31,7 @@ MAX_POLICIES = 32  # spec.policies
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """What the node's spec says already. `config` None: nobody has resolved it yet."""
+    """Content of the node's spec now. `config` None: it was never resolved."""
 
     config: Mapping[str, Any] | None = None
     policies: tuple[PolicyRef, ...] = ()
@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a DryRun policy would be for this node, if it were enforced."""
+    """A DryRun policy as it would be for this node, if it were enforced."""
 
     supplies: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()  # names of the older policies of the same priority that would win
@@ -130,7 +130,7 @@ def resolve(labels: Mapping[str, str], policies: Sequence[PolicyRecord], previou
 
 
 def config_hash(config: Mapping[str, Any], config_name: str) -> str:
-    """What the agent echoes when this configuration is in effect there; covers both parts, in canonical JSON."""
+    """Return what the agent echoes when this configuration is in effect there; covers both parts, in canonical JSON."""
     canonical = orjson.dumps({"config": config, "configName": config_name}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(canonical).hexdigest()[:HASH_DIGITS]
 
@@ -138,7 +138,7 @@ def config_hash(config: Mapping[str, Any], config_name: str) -> str:
 def _candidates(
     labels: Mapping[str, str], policies: Sequence[PolicyRecord], previous: Previous
 ) -> tuple[list[_Candidate], list[str]]:
-    """Who takes part, strongest first, and a line for each policy that is selected but refused."""
+    """Return the policies that take part, strongest first, and a line for each that is selected but refused."""
     before = {ref.name: ref for ref in previous.policies}
     found: list[_Candidate] = []
     refused: list[str] = []
@@ -216,7 +216,7 @@ def _merge(contenders: Sequence[_Candidate]) -> tuple[dict[str, Any], dict[str, 
 
 
 def _same(section: str, one: _Candidate, other: _Candidate) -> bool:
-    """Whether two policies mean the same: `{}` and a section that spells out the defaults do."""
+    """True when two policies mean the same: `{}` and a section that spells out the defaults do."""
     return _equal(section, one.sections[section], other.sections[section])
 
 

@@ -47,7 +47,7 @@ class Due:
 
 
 def consequences(section: Faults, health: Health) -> tuple[Taint, Evict]:
-    """What the policy says of this fault."""
+    """Return what the policy says of this fault."""
     for rule in section.rules:
         if rule.reasons is not None and health.reason not in rule.reasons:
             continue
@@ -58,14 +58,14 @@ def consequences(section: Faults, health: Health) -> tuple[Taint, Evict]:
 
 
 def taints(section: Faults) -> bool:
-    """Whether the policy taints Nodes for any fault."""
+    """True when the policy taints Nodes for any fault."""
     return any(
         it is not None and it.effect != "None" for it in (section.taint, *(rule.taint for rule in section.rules))
     )
 
 
 def evicts(section: Faults) -> bool:
-    """Whether the policy evicts pods for any fault."""
+    """True when the policy evicts pods for any fault."""
     return any(it is not None and it.mode != "Never" for it in (section.evict, *(rule.evict for rule in section.rules)))
 
 
@@ -122,7 +122,7 @@ def tainting(record: NodeDevicesRecord, section: Faults, shown: Sequence[TaintRe
 
 
 def stronger(taint: TaintRecord, shown: Sequence[TaintRecord]) -> bool:
-    """Whether it takes more from pods than what the Node shows already."""
+    """True when it takes more from pods than what the Node shows already."""
     return _rank(taint.effect) > max((_rank(each.effect) for each in shown), default=0)
 
 
@@ -164,9 +164,9 @@ def taint_patch(node: Mapping[str, Any], key: str, wanted: TaintRecord | None) -
 def evictions(
     record: NodeDevicesRecord, section: Faults, restarted: Container[tuple[Holder, str]] = frozenset()
 ) -> list[Due]:
-    """Who is to be evicted, each pod once and by what is due first, as far as NodeDevices and policy say; whether the
-    pod is the holder, and may be evicted, only the pod itself can say (`kept`). `restarted` are holders, each with its
-    device, whose own fault is over with the start of their container."""
+    """Return the pods to be evicted, each once and by what is due first, as far as NodeDevices and policy say; whether
+    the pod is the holder, and may be evicted, only the pod itself can say (`kept`). `restarted` are holders, each with
+    its device, whose own fault is over with the start of their container."""
     if not evicts(section):
         return []
     found: dict[tuple[str, str], tuple[datetime, Due]] = {}
@@ -206,7 +206,7 @@ def held_fault(holding: Holding) -> HeldFault:
 
 
 def grace_begins(due: Due, pod: Mapping[str, Any], noticed: datetime | None, now: datetime) -> datetime:
-    """When the pod's condition has said of this very fault that the device is at fault, by the operator's clock.
+    """Return when the pod's condition has said of this very fault that the device is at fault, by the operator's clock.
 
     The condition may have been False before, for another one: so not before this one was `noticed`. None: it was there
     when the operator began; then not before the fault, by the node's clock.

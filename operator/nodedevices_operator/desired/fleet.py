@@ -66,7 +66,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one policy allows."""
+    """Limits that one policy sets."""
 
     per_hour: int | None = None  # actions; None: as many as the record holds
     max_unavailable: int | None = None  # nodes; None: any number
@@ -88,7 +88,7 @@ class Pool:
 
     @property
     def all(self) -> frozenset[str]:
-        """Of these a percentage is."""
+        """The nodes that a percentage is of."""
         return self.nodes | self.coming
 
 
@@ -103,7 +103,7 @@ class Survey:
     out: frozenset[str] = frozenset()  # nodes out of service, whatever their policy
 
     def ill(self, node: str, ids: Iterable[str]) -> bool:
-        """Whether any of these is at fault, as far as anybody knows."""
+        """True when any of these is at fault, as far as anybody knows."""
         now = self.faults.get(node, {}).keys() | self.unclear.get(node, frozenset())
         return node in self.silent or any(each in now for each in ids)
 
@@ -129,7 +129,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What the policies' own status says of the record."""
+    """Claims of the policies' own status about the record."""
 
     elsewhere: str = ""  # namespace/name of another one than this operator's
     stopped: bool = False  # whether any says that the breaker is open
@@ -150,8 +150,8 @@ class Decision:
 
 
 def arrivals(before: Arrivals | None, faults: Faults, at: float) -> Arrivals:
-    """When each of the faults was first seen. `before`: as of the look before; None: there was none, and nobody knows
-    for how long they have been there."""
+    """Return when each of the faults was first seen. `before`: as of the last call; None: there was none, and it is not
+    known for how long they have been there."""
     if before is None:
         return {node: dict.fromkeys(its.items()) for node, its in faults.items()}
     found = {}
@@ -204,7 +204,8 @@ def rehearsed(
     seen: Arrivals,
     record: str,
 ) -> dict[Action, Answer]:
-    """The answers if the policy of this pool were enforced, in the place of others on its nodes. Nothing is granted."""
+    """Return the answers if the policy of this pool were enforced, in the place of others on its nodes. Nothing is
+    granted."""
     others = [
         replace(each, nodes=each.nodes - pool.nodes, coming=each.coming - pool.nodes, out=each.out - pool.nodes)
         for each in survey.pools
@@ -218,8 +219,8 @@ def rehearsed(
 
 
 def why_stopped(fleet: Fleet, record: str, refusal: str = "") -> str:
-    """Why nothing is granted while the breaker is open, and how a person resumes actions. `refusal`: why the annotation
-    does not."""
+    """Return why nothing is granted while the breaker is open, and how a person resumes actions. `refusal`: why the
+    annotation does not."""
     namespace, _, name = record.rpartition("/")
     how = f"kubectl -n {namespace} annotate configmap {name} --overwrite {RESUME}=$(date -u +%FT%TZ)"
     end = f"until {fleet.until}, or until somebody resumes them" if fleet.until else "until somebody resumes them"
@@ -228,7 +229,8 @@ def why_stopped(fleet: Fleet, record: str, refusal: str = "") -> str:
 
 
 def _acted(fleet: Fleet, action: Action, now: datetime, faults: Faults) -> Fleet:
-    """With the action, and with its node out of service until what is at fault there is well again."""
+    """Return the record with the action, and with its node out of service until what is at fault there is well
+    again."""
     its = faults.get(action.node, {})
     ids = [each for each, since in its.items() if since == action.since] or list(its)
     actions = (*fleet.actions, (action, now.isoformat()))[-MAX_ACTIONS:]
@@ -240,7 +242,8 @@ def _acted(fleet: Fleet, action: Action, now: datetime, faults: Faults) -> Fleet
 
 
 def _still_unavailable(fleet: Fleet, survey: Survey) -> Fleet:
-    """Without the nodes where all that was acted upon is well again. One that is in no pool now says nothing."""
+    """Return the record without the nodes where all that was acted upon is well again. One that is in no pool now says
+    nothing."""
     if not fleet.unavailable:
         return fleet
     known = {node for pool in survey.pools for node in pool.nodes}
@@ -249,7 +252,7 @@ def _still_unavailable(fleet: Fleet, survey: Survey) -> Fleet:
 
 
 class _Budgets:
-    """What the budgets allow beside these actions; each policy's is worked out once, however many are proposed."""
+    """Budgets that are left beside these actions; each policy's is worked out once, however many are proposed."""
 
     def __init__(self, fleet: Fleet, now: datetime, survey: Survey) -> None:
         self._fleet = fleet
@@ -259,7 +262,7 @@ class _Budgets:
         self._full: dict[int, tuple[frozenset[str], str]] = {}  # the same -> nodes out of service, why no more may be
 
     def exceeded(self, pool: Pool, node: str) -> str:
-        """Why the budget does not allow one more action on this node; empty: it does."""
+        """Return why the budget does not allow one more action on this node; empty: it does."""
         key = id(pool)
         used = self._used.get(key)
         if used is None:
@@ -285,7 +288,7 @@ class _Budgets:
 
 
 def _why_full(pool: Pool, out: frozenset[str]) -> str:
-    """Why no other node than these may go out of service; empty: one may."""
+    """Return why no other node than these may go out of service; empty: one may."""
     most = pool.limits.max_unavailable
     if most is None or len(out) < most:
         return ""
@@ -297,14 +300,14 @@ def _why_full(pool: Pool, out: frozenset[str]) -> str:
 
 
 def out_of_service(pool: Pool, fleet: Fleet, survey: Survey) -> frozenset[str]:
-    """The pool's nodes that are out of service, or will be: an action was granted, and what it was for is still at
-    fault, whatever the fault is called by now."""
+    """Return the pool's nodes that are out of service, or will be: an action was granted, and what it was for is still
+    at fault, whatever the fault is called by now."""
     return pool.out | {node for node, ids in fleet.unavailable.items() if node in pool.nodes and survey.ill(node, ids)}
 
 
 # --- the breaker -----------------------------------------------------------------------------------------------------
 def judged(fleet: Fleet, survey: Survey, seen: Arrivals, now: datetime) -> Fleet:
-    """With an open breaker where there is a mass fault, and a policy that would act."""
+    """Return the record, with an open breaker where there is a mass fault, and a policy that would act."""
     if fleet.breaker == OPEN or not any(pool.acts for pool in survey.pools):
         return fleet
     for pool in survey.pools:
@@ -339,7 +342,7 @@ def _mass_fault(pool: Pool, fleet: Fleet, faults: Faults, seen: Arrivals) -> str
 
 
 def _most_at_once(times: Iterable[tuple[float, str]], window: float) -> int:
-    """How many different nodes there are at most in any stretch of time that is shorter than the window."""
+    """Return how many different nodes there are at most in any stretch of time that is shorter than the window."""
     ordered = sorted(times)
     inside: Counter[str] = Counter()
     most = first = 0

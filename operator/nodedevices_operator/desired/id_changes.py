@@ -35,7 +35,8 @@ NOT_KNOWN: tuple[None, frozenset[str]] = (None, frozenset())
 
 @dataclass(frozen=True, slots=True)
 class IdChanges:
-    """Of one node. `counted`: a line each; `uncounted`: names that may change, nobody here knows how."""
+    """Changes of one node's ids. `counted`: a line each; `uncounted`: names that may change in a way that is not known
+    here."""
 
     counted: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ def id_changes(record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[
 
 
 def _in_effect(record: NodeDevicesRecord, now: Mapping[str, Any]) -> bool:
-    """Whether the status shows what these sections lead to: not before the agent has applied them, all of them."""
+    """True when the status shows what these sections lead to: not before the agent has applied them, all of them."""
     applied = record.condition(names.CONFIG_APPLIED)
     config = record.config or {}
     return (
@@ -168,7 +169,7 @@ def _offered(sharing: Sharing, name: str) -> str:
 
 
 def _differs(one: Sharing, other: Sharing, name: str) -> bool:
-    """Whether the ids of a resource are others."""
+    """True when the ids of a resource are others."""
 
     def meaning(sharing: Sharing) -> object:
         rule = _rule(sharing, name)
@@ -185,7 +186,7 @@ def _names(sharing: Sharing, rule: SharedResource) -> tuple[str, ...]:
 
 
 def _plain(rule: SharedResource) -> bool:
-    """Whether it shares every device, each into as many."""
+    """True when it shares every device, each into as many."""
     return rule.replicas is not None and rule.match is None and rule.devices is None
 
 
@@ -196,7 +197,7 @@ def _shares(resource: ResourceRecord) -> str:
 
 
 def _units(present: Mapping[str, ResourceRecord], sharing: Sharing) -> Units | None:
-    """Of every name before sharing how many devices or partitions it has, by what is offered now. None: not known."""
+    """Return how many devices or partitions each name has before sharing, by what is offered now. None: not known."""
     bases: dict[str, SharedResource] = {}
     for rule in () if sharing.strategy == WHOLE else sharing.resources:
         if not present.keys().isdisjoint(_names(sharing, rule)):
@@ -221,9 +222,9 @@ def _units(present: Mapping[str, ResourceRecord], sharing: Sharing) -> Units | N
 def _regrouped(
     record: NodeDevicesRecord, before: Resources, after: Resources, units: Units, *, own: bool
 ) -> tuple[Units | None, frozenset[str]]:
-    """How many devices each name would have, and which devices would have another or none. None: not known, since
-    partitions have names by rules of their own, and so have devices of other types. `own`: no policy sets `resources`
-    now, so the node's own settings may."""
+    """Return how many devices each name would have, and which devices would have another or none. None: not known,
+    since partitions have names by rules of their own, and so have devices of other types. `own`: no policy sets
+    `resources` now, so the node's own settings may."""
     vendors = {device.model.vendor for device in record.devices}
     if len(vendors) != 1 or any(device.type != "gpu" or len(device.parts) > 1 for device in record.devices):
         return NOT_KNOWN

@@ -29,7 +29,7 @@ class LabelPlan:
     message: str
 
     def matches(self, node: NodeRecord) -> bool:
-        """Whether the Node shows them already, and as ours."""
+        """True when the Node shows them already, and as ours."""
         return set(self.values) == node.labels_owned and all(
             node.labels.get(key) == value for key, value in self.values.items()
         )
@@ -43,7 +43,7 @@ def plan_labels(
     now: int,
     vendors: Sequence[VendorLabels] = VENDORS,
 ) -> LabelPlan:
-    """What the Node shall show of us. `now`: seconds since 1970, for timestamps."""
+    """Return the labels of ours that the Node shall have. `now`: seconds since 1970, for timestamps."""
     sources = vendors if section.feature_discovery else ()
     described = [(vendor, labels) for vendor in sources if (labels := _labels(vendor, record))]
     wanted = {key: value for _, labels in described for key, value in labels.items()} | dict(section.extra)
@@ -61,13 +61,14 @@ def plan_labels(
 
 
 def _labels(vendor: VendorLabels, record: NodeDevicesRecord) -> dict[str, str]:
-    """Of one vendor, below its own prefixes."""
+    """Return the labels of one vendor, below its own prefixes."""
     prefixes = tuple(vendor.prefixes)
     return {key: value for key, value in vendor.labels(record).items() if key.startswith(prefixes)}
 
 
 def _timestamps(values: Mapping[str, str], node: NodeRecord, now: int, keys: Set[str]) -> dict[str, str]:
-    """When these values became what they are, below each of the keys but those where somebody else keeps one."""
+    """Return when these values became what they are, below each of the keys but those where another writer keeps
+    one."""
     ours = {key: node.labels.get(key) for key in node.labels_owned if key not in keys}
     found = {}
     for key in sorted(keys):

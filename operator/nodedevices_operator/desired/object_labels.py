@@ -32,14 +32,14 @@ class ObjectLabelPlan:
     cut: tuple[str, ...] = ()  # keys of the Node beyond the most
 
     def matches(self, record: NodeDevicesRecord) -> bool:
-        """Whether the NodeDevices shows them already, and they and no others as ours."""
+        """True when the NodeDevices shows them already, and they and no others as ours."""
         return set(self.values) == record.labels_owned and all(
             record.labels.get(key) == value for key, value in self.values.items()
         )
 
 
 def plan_object_labels(labels: Mapping[str, str], record: NodeDevicesRecord) -> ObjectLabelPlan:
-    """What of the Node's labels its NodeDevices shall have. Which ones are cut depends on the Node alone."""
+    """Return the Node's labels that its NodeDevices shall have. Which ones are cut depends on the Node alone."""
     wanted = [key for key in sorted(labels) if not _left_out(key)]
     values = {key: labels[key] for key in wanted[:MOST_LABELS] if _free(key, record)}
     return ObjectLabelPlan(values, tuple(wanted[MOST_LABELS:]))
@@ -51,7 +51,7 @@ def _left_out(key: str) -> bool:
 
 
 def _free(key: str, record: NodeDevicesRecord) -> bool:
-    """Whether the key is ours, or nobody's. One that two own could be changed by neither."""
+    """True when the key is ours, or nobody's. One that two own could be changed by neither."""
     if key in record.labels_of_others:
         return False
     return key not in record.labels or key in record.labels_owned

@@ -89,7 +89,7 @@ def _severity(health: Health) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the NodeDevices of a node may speak for."""
+    """Node and resources about which its NodeDevices may speak."""
 
     node: str
     resources: frozenset[str]  # names by which pods there can hold devices
@@ -117,7 +117,7 @@ class Answer(Enum):
 
 
 def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Holding]:
-    """Everybody who holds something that is not Healthy (or, with `healthy_too`, anything), worst first.
+    """Return the holders of what is not Healthy (or, with `healthy_too`, of anything), worst first.
 
     An agent's claim: a name that no pod can have is ignored.
     """
@@ -141,7 +141,7 @@ def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Ho
 
 
 def _own_health(holder: Holder, health: Health) -> Health | None:
-    """What happened to the holder alone, where it is worse than what holds for its device."""
+    """Return what happened to the holder alone, where it is worse than what holds for its device."""
     worse = holder.health is not None and _severity(holder.health) > _severity(health)
     return holder.health if worse else None
 
@@ -151,7 +151,7 @@ def without_own_health(holding: Holding) -> Holding:
 
 
 def restarted(pod: Mapping[str, Any], holding: Holding) -> bool:
-    """Whether the container runs since after what happened to it. Its devices stay the same over such a start."""
+    """True when the container runs since after what happened to it. Its devices stay the same over such a start."""
     status, since = pod.get("status") or {}, zoned_time(holding.health.since)
     for each in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
         if each.get("name") == holding.holder.container:
@@ -161,7 +161,7 @@ def restarted(pod: Mapping[str, Any], holding: Holding) -> bool:
 
 
 def match_holder(pod: Mapping[str, Any], holding: Holding, scope: Scope) -> Answer:
-    """Whether this pod is the one that the holder entry means. `scope`: of the node that the entry is from."""
+    """Return whether this pod is the one that the holder entry means. `scope`: of the node that the entry is from."""
     metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
     holder = holding.holder
     if not on_node(pod, scope.node) or finished(pod) or not _requests(spec, status, holder):
@@ -181,28 +181,28 @@ def match_holder(pod: Mapping[str, Any], holding: Holding, scope: Scope) -> Answ
 
 
 def on_node(pod: Mapping[str, Any], node: str) -> bool:
-    """Whether the pod is bound to that node: a NodeDevices is about its own node's pods only, whatever it names."""
+    """True when the pod is bound to that node: a NodeDevices is about its own node's pods only, whatever it names."""
     return (pod.get("spec") or {}).get("nodeName") == node
 
 
 def finished(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod has ended: its condition is evidence from then on, and never written again."""
+    """True when the pod has ended: its condition is evidence from then on, and never written again."""
     return (pod.get("status") or {}).get("phase") in FINISHED
 
 
 def leaving(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod is being deleted: its condition is what a Job judges its end by, and is taken back no more."""
+    """True when the pod is being deleted: its condition is what a Job judges its end by, and is taken back no more."""
     return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
 
 
 def gated(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod is ready only while our condition is True."""
+    """True when the pod is ready only while our condition is True."""
     gates = (pod.get("spec") or {}).get("readinessGates") or ()
     return any(gate.get("conditionType") == names.POD_DEVICE_HEALTHY for gate in gates)
 
 
 def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder) -> bool:
-    """Whether the container of that name requests the resource, or the pod for the claim, by which it was given.
+    """True when the container of that name requests the resource, or the pod for the claim, by which it was given.
 
     A claim made from a template, or for an extended resource, has a generated name, which the pod's status shows.
     """
@@ -263,12 +263,12 @@ def pod_condition(holding: Holding, previous: ConditionRecord | None, now: str) 
 
 
 def healthy_condition(message: str, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
-    """All is well again."""
+    """Return the condition for a pod all of whose devices are well again."""
     return _condition("True", "Healthy", message, previous, now)
 
 
 def released_condition(pod: Mapping[str, Any], now: str) -> dict[str, Any] | None:
-    """What stays when nobody writes the condition any more: nothing, but True where the pod's readiness needs it."""
+    """Return the condition that stays once we no longer write it: none, but True where the pod's readiness needs it."""
     if not gated(pod):
         return None
     return _condition("True", names.NOT_MONITORED, NOT_MONITORED, own_condition(pod), now)
@@ -279,7 +279,7 @@ def _condition(status: str, reason: str, message: str, previous: ConditionRecord
 
 
 def fault_text(holding: Holding) -> str:
-    """What a person reads on the pod."""
+    """Return what a person reads on the pod."""
     return describe(holding.device_name, holding.device, holding.health)
 
 
@@ -292,7 +292,7 @@ def describe(name: str, identity: str, health: Health) -> str:
 
 
 def device_text(device: DeviceRecord) -> str:
-    """The same for the NodeDevices' own Event, with who holds the device."""
+    """Return the same for the NodeDevices' own Event, with the pods that hold the device."""
     held = sorted({f"{it.namespace}/{it.pod}" for part in device.parts for it in part.holders})
     text = describe(device.name, device.id, device.health)
     if not held:
@@ -305,26 +305,26 @@ def device_text(device: DeviceRecord) -> str:
 
 
 def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
-    """Our condition as the pod shows it."""
+    """Return our condition as the pod shows it."""
     shown = (pod.get("status") or {}).get("conditions") or ()
     return next((conditions.read(each) for each in shown if each.get("type") == names.POD_DEVICE_HEALTHY), None)
 
 
 def may_have_expired(since: object, now: str) -> bool:
-    """Whether an Event of that time may have expired."""
+    """True when an Event of that time may have expired."""
     age = seconds_between(since, now)
     return age is not None and age > EVENT_LIFE.total_seconds()
 
 
 def affected(holding: Holding, uid: str) -> Affected:
-    """The entry that is written before the pod is."""
+    """Return the entry that is written before the pod is."""
     holder = holding.holder
     return Affected(holder.namespace, holder.pod, uid, holding.device, holding.health.reason, holding.health.since)
 
 
 def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
-    """Entries for the pods of one node that carry our condition because of a fault, nobody knows any more of which
-    device."""
+    """Return entries for the pods of one node that carry our condition because of a fault of a device that is no longer
+    known."""
     found = []
     for pod in pods:
         shown = own_condition(pod)
@@ -335,7 +335,7 @@ def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
 
 
 def entry(pod: Mapping[str, Any]) -> Affected:
-    """The entry for a pod that carries our condition, nobody knows any more because of which device."""
+    """Return the entry for a pod that carries our condition, because of a device that is no longer known."""
     metadata, shown = pod["metadata"], own_condition(pod)
     reason, since = ("", "") if shown is None else (shown.reason, shown.since)
     return Affected(
@@ -349,7 +349,7 @@ def entry(pod: Mapping[str, Any]) -> Affected:
 
 
 def bounded(entries: Iterable[Affected]) -> tuple[Affected, ...]:
-    """At most as many entries as the contract allows, the first of each uid, in order of namespace and name."""
+    """Return at most as many entries as the contract allows, the first of each uid, in order of namespace and name."""
     by_uid: dict[str, Affected] = {}
     for entry in entries:
         if len(by_uid) < MAX_AFFECTED_PODS:

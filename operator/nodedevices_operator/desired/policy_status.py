@@ -57,7 +57,7 @@ class Hindrance:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a policy's author should know of one of its entries on one node. `text`: for people."""
+    """A hint for a policy's author about one of its entries on one node. `text`: for people."""
 
     section: str
     entry: str
@@ -119,7 +119,7 @@ class NodeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one node adds to the counts of one policy that it is one of the nodes of."""
+    """Numbers that one node adds to the counts of one policy that it is one of the nodes of."""
 
     mine: Outcome | None = None
     trial: tuple[Trial, Preview] | None = None
@@ -153,7 +153,7 @@ def node_outcome(
     *,
     taints: Sequence[TaintRecord] = (),
 ) -> NodeOutcome:
-    """What the node's resolved configuration, the agent's answer and our own writes mean for its policies."""
+    """Return what the node's resolved configuration, the agent's answer and our own writes mean for its policies."""
     applied = record.condition(names.CONFIG_APPLIED)
     invalid = applied is not None and applied.status == "False" and applied.reason in _REFUSED
     echoed = record.applied_hash == configuration.config_hash == record.config_hash
@@ -211,7 +211,7 @@ def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Not
 
 
 def contribution(policy: str, outcome: NodeOutcome) -> Contribution | None:
-    """What the node adds to the policy's counts; None: nothing, it is none of the policy's nodes."""
+    """Return what the node adds to the policy's counts; None: nothing, it is none of the policy's nodes."""
     mine, trial = (outcome.outcomes or {}).get(policy), outcome.trials.get(policy)
     if mine is None:
         return Contribution(trial=trial) if policy in outcome.selected else None
@@ -226,7 +226,7 @@ def contribution(policy: str, outcome: NodeOutcome) -> Contribution | None:
 
 
 def contributes_the_same(policy: str, before: NodeOutcome, after: NodeOutcome) -> bool:
-    """Whether both are known to add the same, at a fraction of the cost: stronger policies supply everything."""
+    """True when both are known to add the same, at a fraction of the cost: stronger policies supply everything."""
     if policy in before.trials or policy in after.trials:
         return False
     was, now = (before.outcomes or {}).get(policy), (after.outcomes or {}).get(policy)
@@ -234,7 +234,7 @@ def contributes_the_same(policy: str, before: NodeOutcome, after: NodeOutcome) -
 
 
 def would(previews: Mapping[str, Preview], reacting: frozenset[str], rehearse: Rehearse) -> tuple[tuple[str, str], ...]:
-    """What would change, by node: the fleet answers for the actions of all of them together."""
+    """Return what would change, by node: the fleet answers for the actions of all of them together."""
     actions = [action for each in previews.values() for action in each.actions]
     answers = rehearse(reacting, actions) if actions else {}
     texts = {node: each.text(answers) for node, each in previews.items()}
@@ -299,7 +299,7 @@ def policy_status(
 
 
 def shows(policy: PolicyRecord, status: Mapping[str, Any]) -> bool:
-    """Whether the policy shows this status already."""
+    """True when the policy shows this status already."""
     shown = {it.type: it for it in policy.conditions}
     wanted = {it["type"]: it for it in status["conditions"]}
     return (

@@ -38,7 +38,7 @@ class _Members:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Who supplies a node's section."""
+    """Policy that supplies a node's section."""
 
     policy: str
     generation: int
@@ -166,7 +166,7 @@ def surveyed(nodes: Mapping[str, FleetNode]) -> Survey:
 
 
 def acts(policy: PolicyRecord) -> bool:
-    """Whether the policy does anything about faults that the breaker stops."""
+    """True when the policy does anything about faults that the breaker stops."""
     return not policy.dry_run and policy.spec is not None and _acts(policy.sections.get(SECTION))
 
 
@@ -177,7 +177,7 @@ def trial_pool(policy: PolicyRecord, nodes: frozenset[str]) -> Pool:
 
 
 def claims(policies: Iterable[PolicyRecord], where: str) -> Claims:
-    """What the policies' status says of the record. `where` is this operator's, namespace/name."""
+    """Return what the policies' status says of the record. `where` is this operator's, namespace/name."""
     named: set[str] = set()
     stopped = False
     for policy in policies:
@@ -187,7 +187,7 @@ def claims(policies: Iterable[PolicyRecord], where: str) -> Claims:
 
 
 def _acts(section: object) -> bool:
-    """Whether it taints Nodes or evicts pods for any fault."""
+    """True when it taints Nodes or evicts pods for any fault."""
     faults = _read(section)
     return faults is not None and (taints(faults) or evicts(faults))
 
@@ -206,13 +206,13 @@ def _parsed(section: bytes) -> Faults | None:
 
 
 def _stored(record: NodeDevicesRecord) -> _Source | None:
-    """What the node's spec says: also of a policy that is refused, or was deleted a moment ago."""
+    """Return what the node's spec says: also of a policy that is refused, or was deleted a moment ago."""
     ref = next((each for each in record.policies if SECTION in each.sections), None)
     return None if ref is None else _Source(ref.name, ref.generation, (record.config or {}).get(SECTION))
 
 
 def limits(section: object, nodes: int) -> Limits:
-    """What the section's budget and breaker come to with so many nodes; a percentage is rounded down."""
+    """Return the limits of the section's budget and breaker for so many nodes; a percentage is rounded down."""
     faults = _read(section)
     if faults is None:
         return Limits(per_hour=0, max_unavailable=0)

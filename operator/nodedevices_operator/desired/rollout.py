@@ -54,7 +54,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """When this operator saw, by its monotonic clock, what a node shows of its change. Another one sees it anew."""
+    """Times, by its monotonic clock, at which this operator saw what a node shows of its change. Another one sees it
+    anew."""
 
     config_hash: str
     applied: float
@@ -144,7 +145,7 @@ def accounted(record: NodeDevicesRecord) -> int:
 
 
 def watch(record: NodeDevicesRecord, before: Watch | None, clock: float) -> Watch | None:
-    """What is remembered of a node that is watched; None: nothing, as its agent has not applied the change."""
+    """Return what is remembered of a node that is watched; None: nothing, as its agent has not applied the change."""
     if record.change is None or not _applied(record):
         return None
     if before is None or before.config_hash != record.config_hash:
@@ -154,7 +155,7 @@ def watch(record: NodeDevicesRecord, before: Watch | None, clock: float) -> Watc
 
 
 def _applied(record: NodeDevicesRecord) -> bool:
-    """Whether the agent has applied what the object says, as far as pods let it."""
+    """True when the agent has applied what the object says, as far as pods let it."""
     applied = record.condition(names.CONFIG_APPLIED)
     if applied is None or record.observed_generation < record.generation:
         return False
@@ -255,7 +256,8 @@ def _references(wanted: Configuration, record: NodeDevicesRecord, held: Set[str]
 
 
 def most_nodes(policy: PolicyRecord | None, nodes: int) -> int:
-    """How many nodes of so many take a change at one time. A policy that is deleted goes by the built-in default."""
+    """Return how many nodes of so many take a change at one time. A policy that is deleted goes by the built-in
+    default."""
     most = _rollout(policy).max_nodes
     return max(1, -(-int(most.rstrip("%")) * nodes // 100)) if isinstance(most, str) else most
 
@@ -270,12 +272,12 @@ def _rollout(policy: PolicyRecord | None) -> Rollout:
 
 
 def resumed(policy: PolicyRecord | None) -> bool:
-    """Whether a person said that this generation goes on."""
+    """True when a person said that this generation goes on."""
     return policy is not None and policy.resume_rollout == str(policy.generation)
 
 
 def wrong_word(policy: PolicyRecord) -> str:
-    """What is wrong with the annotation. That of an earlier generation is used up."""
+    """Return what is wrong with the annotation. That of an earlier generation is used up."""
     said = policy.resume_rollout
     if not said or (said.isascii() and said.isdecimal() and int(said) <= policy.generation):
         return ""

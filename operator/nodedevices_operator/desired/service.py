@@ -44,7 +44,7 @@ def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[Mapping[str, Ou
 def changes(
     record: NodeDevicesRecord, known: Mapping[str, OutOfService] | None, now: Mapping[str, OutOfService], time: str
 ) -> Iterator[Change]:
-    """What is news. `known` None: the operator has just started, or the object is new."""
+    """Yield what is new. `known` None: the operator has just started, or the object is new."""
     for each in now.values():
         before = (known or {}).get(each.id)
         if before is not None and before.reason == each.reason:

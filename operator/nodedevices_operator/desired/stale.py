@@ -40,7 +40,7 @@ class Since:
 def judge(
     record: NodeDevicesRecord, node: NodeRecord | None, *, arrival: HeartbeatArrival, since: Since, now: float
 ) -> tuple[Staleness, Since]:
-    """Whether the record is stale, and since when the signs of it are there (to be given next time).
+    """Return whether the record is stale, and since when the signs of it are there (to be given next time).
 
     All times are by the operator's monotonic clock.
     """

@@ -38,7 +38,7 @@ class Understood:
 
 
 def understood(config: Mapping[str, Any]) -> Understood:
-    """What of these sections can be used, with the built-in defaults."""
+    """Return what can be used of these sections, with the built-in defaults."""
     return _understood(orjson.dumps(config))
 
 
@@ -85,7 +85,7 @@ def _without_unknown_fields(name: str, given: object) -> tuple[object, list[str]
 
 
 def _removed(tree: Any, place: tuple[int | str, ...]) -> bool:
-    """Whether it could be taken out."""
+    """True when it could be taken out."""
     *way, last = place
     try:
         for part in way:

@@ -35,7 +35,7 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Of one node. Nothing of it: nothing would change."""
+    """Preview of one node. Nothing of it: nothing would change."""
 
     changes: str = ""  # of the configuration
     taint: Action | None = None
@@ -43,7 +43,7 @@ class Preview:
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """What would be proposed, now or after a grace."""
+        """The actions that would be proposed, now or after a grace."""
         return (*(() if self.taint is None else (self.taint,)), *(each.action for each in self.evictions))
 
     def text(self, answers: Mapping[Action, Answer]) -> str:

@@ -42,7 +42,7 @@ def xid_condition(record: NodeDevicesRecord, node: NodeRecord, *, now: str) -> d
 
 
 def _numbers(reason: str) -> frozenset[int]:
-    """What a reason says; nothing where it is not one of these."""
+    """Return the XIDs in a reason; none where it is not one of these."""
     try:
         said = json.loads(reason)
     except (ValueError, RecursionError):

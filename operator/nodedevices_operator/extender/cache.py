@@ -30,7 +30,7 @@ FINISHED = ("Succeeded", "Failed")
 
 @dataclass(slots=True)
 class _Node:
-    """What is known of one node."""
+    """Facts of one node."""
 
     shares: NodeShares
     heard: float  # clock; when its heartbeat changed
@@ -88,7 +88,7 @@ class Cache:
 
     @property
     def resources(self) -> frozenset[str]:
-        """Those that some node shares by memory."""
+        """Resources that some node shares by memory."""
         return frozenset(name for name, nodes in self._offering.items() if nodes > 0)
 
     # --- pods --------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Cache:
 
     # --- answers -----------------------------------------------------------------------------------------------------
     def table(self, node: str, resource: str, now: float) -> Table | None:
-        """What is free there; None: that is not known, and the node passes."""
+        """Return what is free there; None: that is not known, and the node passes."""
         known = self._nodes.get(node)
         if known is None or known.shares.stale or now - known.heard >= OVERDUE_AFTER_SECONDS:
             return None
@@ -201,8 +201,8 @@ class Cache:
         return table
 
     def _forget_ended(self, shares: NodeShares) -> None:
-        """When they ended matters while they seem to hold shares, and while pods are not among the holders yet that
-        were bound before."""
+        """Forget ended pods whose end no longer matters: it does while they seem to hold shares, and while pods that
+        were bound before it are not among the holders yet."""
         ended = self._ended.get(shares.name)
         if ended is None:
             return
@@ -220,7 +220,7 @@ class Cache:
             del self._ended[shares.name]
 
     def nodes(self) -> Iterator[str]:
-        """Those that share memory, by name."""
+        """Return the nodes that share memory, by name."""
         return (name for name, known in sorted(self._nodes.items()) if known.shares.resources)
 
     def shares(self, node: str) -> NodeShares | None:
@@ -233,7 +233,7 @@ class Cache:
 
     @property
     def different_requests(self) -> int:
-        """How many different requests of pods are remembered."""
+        """Number of different requests of pods that are remembered."""
         return len(self._requests)
 
     def cold(self) -> list[tuple[str, str]]:

@@ -57,8 +57,8 @@ class Cores:
 def place(
     free: dict[str, int], steps: Steps, *, spread: bool, cores: Cores | None = None, demands: Sequence[Demand] = ()
 ) -> Placement:
-    """Where the containers will be. Takes from `free` what they get, up to the first for which there is no room, and
-    from `cores`; `demands` as a Request's."""
+    """Return where the containers will be. Takes from `free` what they get, up to the first for which there is no room,
+    and from `cores`; `demands` as a Request's."""
     devices: list[str] = []
     reused, reused_of = 0, ""  # shares that the next container gets first, and their device
     for at, (kind, size) in enumerate(steps):
@@ -83,7 +83,7 @@ def place(
 
 
 def _allowed(only: str, cores: Cores | None, demand: Demand) -> Callable[[str], bool] | None:
-    """Which devices come into question; None: all."""
+    """Return a test for the devices that come into question; None: all do."""
     if cores is None:
         return only.__eq__ if only else None
     return lambda device: (not only or device == only) and cores.has(device, demand)

@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 
 class Store(Protocol):
-    """What becomes of objects. Nothing raises for what an object contains."""
+    """Receiver of objects. Nothing raises for what an object contains."""
 
     def begin(self) -> None:
         """A LIST begins."""

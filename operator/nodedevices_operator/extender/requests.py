@@ -19,7 +19,7 @@ Steps = tuple[Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the containers of one pod request of one resource; those that request none are left out."""
+    """Requests of one pod's containers for one resource; those that request none are left out."""
 
     steps: Steps
     names: tuple[str, ...]  # of the containers, for messages and holders
@@ -28,7 +28,7 @@ class Request:
 
     @property
     def single(self) -> int:
-        """How many shares, where one container alone requests any; else 0."""
+        """Number of shares, where one container alone requests any; else 0."""
         return self.steps[0][1] if len(self.steps) == 1 else 0
 
 

@@ -43,7 +43,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What requests may cost; and how often the certificate's files are checked."""
+    """Bounds of what requests may cost; and how often the certificate's files are checked."""
 
     body_bytes: int = 3 << 20  # a pod has 1.5 MiB at most (etcd), and 20,000 names of 70 characters the rest
     reading: int = 16  # bodies at once

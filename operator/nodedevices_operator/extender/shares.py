@@ -20,7 +20,7 @@ SPREAD = "spread"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one container holds of a device."""
+    """Shares of a device that one container holds."""
 
     pod: str  # namespace/name
     container: str
@@ -150,7 +150,7 @@ def _usable(part: Raw) -> bool:
 
 
 def _holders(part: Raw, resource: str) -> Iterator[Held]:
-    """Those of its shares under the resource's present name."""
+    """Yield the holders of its shares under the resource's present name."""
     for each in mappings(part.get("holders")):
         if each.get("resource") == resource and (shares := _count(each.get("shares"))):
             yield Held(

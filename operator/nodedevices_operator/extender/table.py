@@ -53,7 +53,7 @@ class EndedPod:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What becomes of a pod on a node. `refusal` empty: every container has room."""
+    """Result for a pod on a node. `refusal` empty: every container has room."""
 
     score: int = 0
     refusal: str = ""
@@ -78,14 +78,14 @@ class Table:
         self._totals = {each.id: each.total for each in self.resource.devices}
 
     def fits(self, request: Request) -> bool:
-        """Whether there is room for one more pod. Called for every node of a cluster."""
+        """True when there is room for one more pod. Called for every node of a cluster."""
         size = request.single
         if size and self.cores is None:
             return size <= self.largest
         return not self.outcome(request).refusal
 
     def outcome(self, request: Request) -> Outcome:
-        """Of one more pod."""
+        """Return what becomes of one more pod."""
         if request.single and self.cores is None:
             return self._judge(request)
         known = self._outcomes.get(request)
@@ -96,7 +96,7 @@ class Table:
         return known
 
     def score(self, request: Request) -> int:
-        """0 where there is no room."""
+        """Return the score for one more pod; 0 where there is no room."""
         size = request.single
         if not size or self.cores is not None:
             return self.outcome(request).score
@@ -130,7 +130,7 @@ class Table:
         empty: Mapping[str, int],
         cores: Cores | None,
     ) -> str:
-        """Of the first container for which there is no room, for the pod's owner."""
+        """Return why there is no room for the first container that has none, for the pod's owner."""
         at, name = len(placement.devices), self.resource.name
         size, container = request.steps[at][1], request.names[at]
         largest = max((each.total for each in self.resource.devices), default=0)
@@ -201,7 +201,7 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
 
 
 def _cores(resource: SharedResource) -> Cores | None:
-    """What is left of the devices' computing power; None: none of them shares it."""
+    """Return what is left of the devices' computing power; None: none of them shares it."""
     left = {
         each.id: (WHOLE - each.cores_held + (ROUNDED_UP if each.cores_held else 0)) * each.total
         for each in resource.devices
@@ -219,7 +219,7 @@ Return = tuple[int, str, int, int]  # when (as BoundPod's arrival), device, shar
 
 
 class _Timeline:
-    """What has happened since the report, in order."""
+    """Events since the report, in order."""
 
     def __init__(
         self,
@@ -292,8 +292,8 @@ class _Timeline:
 
 
 def _unused(request: Request, held: Mapping[str, str]) -> tuple[int, str]:
-    """What an init container had beyond what the others request, and its device: the pod keeps it, and PodResources
-    does not show it. It is of the device of the last container, which reuses some of it."""
+    """Return what an init container had beyond what the others request, and its device: the pod keeps it, and
+    PodResources does not show it. It is of the device of the last container, which reuses some of it."""
     if all(kind != INIT for kind, _ in request.steps):
         return 0, ""
     plenty = {"": sum(size for _, size in request.steps)}

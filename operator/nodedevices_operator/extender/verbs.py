@@ -40,7 +40,7 @@ class Arguments:
 
 @dataclass(slots=True)
 class Filtered:
-    """What becomes of the nodes."""
+    """Nodes by what becomes of them."""
 
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)

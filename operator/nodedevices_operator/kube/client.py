@@ -262,7 +262,8 @@ class KubeClient:
             raise KubeError(f"{what}: the answer is not JSON: {data[:100]!r}") from error
 
     def _refusal(self, request: _Request, response: Any, data: bytes) -> KubeError:
-        """What the API server said. Where it requests a delay, nothing is sent until that time is over."""
+        """Return the API server's refusal as an error. Where it requests a delay, nothing is sent until that time is
+        over."""
         retry = retry_after_seconds(response.getheader("Retry-After"))
         said, absent, blocked = _error_message(data, str(response.reason))
         if response.status == 429 and retry is not None and not blocked:
@@ -300,7 +301,7 @@ class KubeClient:
 
 
 def _about_credentials(error: KubeError) -> bool:
-    """Whether other credentials could help: the API server does not know us, or we do not trust it (or it us)."""
+    """True when other credentials could help: the API server does not know us, or we do not trust it (or it us)."""
     return error.status == 401 or isinstance(error.__cause__, (ClientSSLError, ssl.SSLError))
 
 
@@ -313,8 +314,8 @@ def _unobserved(verb: str, resource: str, status: int, seconds: float) -> None:
 
 
 def _error_message(data: bytes, reason: str) -> tuple[str, str | None, str]:
-    """What the server said, bounded; the name of the object that it says does not exist; and why a PodDisruptionBudget
-    does not allow the eviction that it refused.
+    """Return what the server said, bounded; the name of the object that it says does not exist; and why a
+    PodDisruptionBudget does not allow the eviction that it refused.
 
     A missing object has a Status with reason NotFound and its name; a missing collection (no CRD) has none. A refused
     eviction has a cause DisruptionBudget, with 429; or, where several budgets are about the pod, a 500 that says so.

@@ -64,7 +64,7 @@ def header(configuration: Any) -> str:
 
 
 def stamp(kubeconfig: str | None, credentials: Credentials) -> Stamp:
-    """Of the files that they come from; another one means that they may have changed."""
+    """Return a mark of the files that they come from; another one means that they may have changed."""
     return tuple(_stamps(kubeconfig, credentials.configuration))
 
 

@@ -39,7 +39,7 @@ class KubeError(RequestError):
 
 
 class Kube(Protocol):
-    """What the operator calls at the API server. Every method may raise KubeError."""
+    """Calls of the operator at the API server. Every method may raise KubeError."""
 
     async def get(self, path: str) -> Object:
         """One object."""
@@ -70,7 +70,7 @@ class Kube(Protocol):
 
 
 class WatchingKube(Protocol):
-    """What a reflector calls at the API server. Both methods may raise KubeError."""
+    """Calls of a reflector at the API server. Both methods may raise KubeError."""
 
     async def page(self, path: str, query: Mapping[str, str]) -> Object:
         """One page of a LIST, with its metadata."""

@@ -183,7 +183,7 @@ class Watch:
         return finding.result() if finding.done() and not finding.cancelled() else ""
 
     async def _find(self, insights: references.Insights, stop: asyncio.Event) -> str:
-        """What kopf has not found to watch; then it is ended."""
+        """Return what kopf has not found to watch; then it is ended."""
         await insights.ready_resources.wait()
         absent = WATCHED_NAMES - {resource.plural for resource in insights.watched_resources}
         if not absent:

@@ -110,7 +110,7 @@ class FleetGate:
         self.place = ""  # of the record, as the policies are to name it; "": there is none yet, or it is not theirs
 
     def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
-        """What the node wants done of that kind now, in the place of what it wanted before; nothing withdraws it."""
+        """Replace what the node wants done of that kind; nothing withdraws it."""
         before = self._proposals.get((node, kind), ())
         if before == tuple(actions):
             return
@@ -132,7 +132,7 @@ class FleetGate:
         return "" if self.stop is None else self.stop.message
 
     def rehearse(self, pool: Pool, actions: Sequence[Action]) -> dict[Action, Answer]:
-        """What would be answered now if the policy of that pool were enforced. Nothing is granted or written."""
+        """Return what would be answered now if the policy of that pool were enforced. Nothing is granted or written."""
         survey = self._survey()
         seen = self._arrivals or arrivals(None, survey.faults, self._clock())
         fleet = self._last or Fleet(place=self._where)

@@ -47,7 +47,8 @@ class Leftovers:
         self._gone.pop(name, None)
 
     async def reconcile(self, name: str) -> float | None:
-        """Of a node without NodeDevices. Returns the seconds after which to look again; may raise KubeError."""
+        """Take back what is left on a node without NodeDevices. Returns the seconds after which to look again; may
+        raise KubeError."""
         node = self._cache.nodes.get(name)
         if node is None or not (node.marked or name in self._seen):
             self._forget(name)

@@ -151,18 +151,19 @@ class NodeReconciler:
         return min(waits, default=None)
 
     def forget(self, name: str) -> None:
-        """Of a node that is gone, or is another one."""
+        """Forget a node that is gone, or is another one."""
         self.forget_writes(name)
         if changed := self._tallies.put(name, None):
             self._dirty(Dirty(policies=changed))
 
     def forget_writes(self, name: str) -> None:
-        """What was written may be undone; what the node means for its policies is worked out anew with the node."""
+        """Forget what was written, as it may be undone; what the node means for its policies is worked out anew with
+        the node."""
         for concern in self._concerns:
             concern.forget(name)
         self._uids.pop(name, None)
 
 
 def belongs(record: NodeDevicesRecord, node: NodeRecord) -> bool:
-    """Whether the NodeDevices is of this very Node: one of an earlier Node of that name never drives the new one."""
+    """True when the NodeDevices is of this very Node: one of an earlier Node of that name never drives the new one."""
     return record.owner_uid in {"", node.uid} and record.node_uid in {"", node.uid}

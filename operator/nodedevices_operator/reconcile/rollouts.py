@@ -20,7 +20,7 @@ NAMED = 3  # nodes
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is remembered of a node."""
+    """State that is remembered of a node."""
 
     members: frozenset[str] = frozenset()
     under_way: frozenset[str] = frozenset()

@@ -134,8 +134,8 @@ class Tallies:
         self._sums: dict[str, _Sum] = {}
 
     def put(self, node: str, outcome: NodeOutcome | None) -> frozenset[str]:
-        """What the node means for its policies now; None: nothing, it is gone. Returns the policies whose counts may
-        be others."""
+        """Set what the node means for its policies now; None: nothing, it is gone. Returns the policies whose counts
+        may be others."""
         before = self._outcomes.get(node)
         if before == outcome:
             return frozenset()

@@ -44,7 +44,7 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def is_pod(namespace: str, name: str) -> bool:
-    """Whether a pod can be called so. In a path, `..` would be another object."""
+    """True when a pod can be called so. In a path, `..` would be another object."""
     return _NAMESPACE.fullmatch(namespace) is not None and _POD_NAME.fullmatch(name) is not None
 
 

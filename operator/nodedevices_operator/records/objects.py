@@ -62,7 +62,7 @@ class Health:
 
     @property
     def missing(self) -> bool:
-        """Whether its driver no longer lists it: it is shown, and counts nowhere. One whose probe lists no device at
+        """True when its driver no longer lists it: it is shown, and counts nowhere. One whose probe lists no device at
         all is Unknown, and counts on."""
         return self.reason == MISSING and self.state != "Unknown"
 
@@ -98,7 +98,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class NoticeRecord:
-    """What came to a device and changed no state."""
+    """An event on a device that changed no state."""
 
     code: Interned
     message: Interned
@@ -166,7 +166,7 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationRecord:
-    """What the agent has to say about the node's configuration."""
+    """The agent's answer about the node's configuration."""
 
     # The section at fault, where something is refused and it is one's.
     refused_section: Annotated[Interned, At("refused", "section")] = ""
@@ -273,7 +273,7 @@ class NodeDevicesRecord:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatArrival:
-    """When the heartbeat of a NodeDevices came, by the operator's monotonic clock."""
+    """Arrival of a NodeDevices' heartbeat, by the operator's monotonic clock."""
 
     at: float
     first: bool = True  # it stood there when this operator first saw the object
@@ -308,7 +308,7 @@ class NodeRecord:
 
     @property
     def marked(self) -> bool:
-        """Whether anything on it is ours."""
+        """True when anything on it is ours."""
         return bool(self.owned or self.labels_owned or self.taints or self.condition_owned or self.xid_condition_owned)
 
 
@@ -458,7 +458,7 @@ def without_reserved_labels(sections: Raw) -> tuple[Raw, tuple[str, ...]]:
 
 # --- who wrote what --------------------------------------------------------------------------------------------------
 def _applied(entry: Raw, manager: object) -> bool:
-    """Whether an entry of managedFields is what this manager applied."""
+    """True when an entry of managedFields is what this manager applied."""
     return entry.get("operation") == "Apply" and entry.get("manager") == manager
 
 

@@ -59,6 +59,7 @@ def rejected_pod(raw: Raw) -> RejectedPod | None:
 
 
 def _controller(metadata: Raw) -> Raw | None:
-    """Who makes another one. A mirror pod's is its Node: its kubelet would only write the same pod again."""
+    """Return the owner that makes another one. A mirror pod's is its Node: its kubelet would only write the same pod
+    again."""
     owners = mappings(metadata.get("ownerReferences"))
     return next((each for each in owners if each.get("controller") is True and each.get("kind") != "Node"), None)

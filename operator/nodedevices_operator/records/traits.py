@@ -20,8 +20,8 @@ Attribute = str | bool
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a physical device is. Texts are empty where the agent does not say. `extra`: what only some devices have, by
-    name. `capacity`: what it has besides memory, by name."""
+    """Properties of a physical device. Texts are empty where the agent does not say. `extra`: what only some devices
+    have, by name. `capacity`: what it has besides memory, by name."""
 
     vendor: str = ""
     product: str = ""
@@ -38,7 +38,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a partition is. None: the agent does not say. `capacity`: what it has besides memory, by name."""
+    """Properties of a partition. None: the agent does not say. `capacity`: what it has besides memory, by name."""
 
     name: str = ""  # 1g.10gb
     memory_mib: int | None = None
@@ -59,7 +59,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What a node is, besides its devices."""
+    """Properties of a node, besides its devices."""
 
     drivers: tuple[Driver, ...] = ()
     machine: Annotated[str, At("machine", "type")] = ""
@@ -84,7 +84,7 @@ _read_platform = reader(Platform)
 
 
 def model(device: Raw) -> Model:
-    """Of an entry of status.devices."""
+    """Return the model of an entry of status.devices."""
     attributes, capacity = mapping(device.get("attributes")), mapping(device.get("capacity"))
     return _model(
         text(attributes.get("vendor")),
@@ -96,7 +96,7 @@ def model(device: Raw) -> Model:
 
 
 def profile(partition: Raw) -> Profile:
-    """Of an entry of status.devices[].partitions."""
+    """Return the profile of an entry of status.devices[].partitions."""
     capacity = mapping(partition.get("capacity"))
     return _profile(
         text(partition.get("profile")),
@@ -106,7 +106,7 @@ def profile(partition: Raw) -> Profile:
 
 
 def platform(status: Raw) -> Platform:
-    """Of a whole status."""
+    """Return the platform of a whole status."""
     return _same_platform(_read_platform(status))
 
 

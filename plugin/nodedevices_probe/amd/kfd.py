@@ -87,8 +87,8 @@ def by_gpu(nodes: Iterable[KfdNode], bus_ids: Iterable[str]) -> dict[str, list[K
 
 
 def partition_numbers(bus_id: str, nodes: Sequence[KfdNode]) -> tuple[int, ...]:
-    """Which partition each of the nodes of a GPU is. By the order of the nodes where the kernel does not tell them
-    apart."""
+    """Return the partition's number of each of the nodes of a GPU: by the order of the nodes where the kernel does not
+    tell them apart."""
     apart = any(node.partition for node in nodes)
     own = int(bus_id.rpartition(".")[2])
     numbers = tuple(node.partition if apart else node.function - own for node in nodes)
@@ -103,7 +103,7 @@ def gfx_name(version: int) -> str:
 
 
 def _memory(roots: Roots, number: int) -> int:
-    """Of its own banks together: on MI300 `local_mem_size` is 0."""
+    """Return the memory of its own banks together: on MI300 `local_mem_size` is 0."""
     banks = f"{NODES}/{number}/mem_banks"
     sizes = (roots.properties(f"{banks}/{bank}/properties").get("size_in_bytes", 0) for bank in roots.names(banks)[:16])
     return sum(size for size in sizes if size > 0)

@@ -46,7 +46,7 @@ _XCP = re.compile(r"amdgpu_xcp_[0-9]{1,5}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Topology:
-    """What concerns several GPUs."""
+    """Facts about several GPUs."""
 
     nodes: Mapping[str, list[KfdNode]]  # of each GPU, by PCI address
     owners: Mapping[int, str]  # KFD's number -> PCI address
@@ -169,7 +169,7 @@ def _partitions(
 
 
 def _is_cut(profile: str) -> bool:
-    """Whether a GPU of this profile has several partitions. KFD has room for 64 nodes, so it may list one of them."""
+    """True when a GPU of this profile has several partitions. KFD has room for 64 nodes, so it may list one of them."""
     return bool(profile) and not profile.startswith(WHOLE)
 
 
@@ -178,7 +178,7 @@ def _render_node(node: KfdNode) -> Drm:
 
 
 def _with_kfd(own: Drm) -> tuple[str, ...]:
-    """What a container needs: `/dev/kfd`, which all GPUs share, and the DRM nodes of its own."""
+    """Return what a container needs: `/dev/kfd`, which all GPUs share, and the DRM nodes of its own."""
     return (KFD_NODE, *own.nodes)
 
 

@@ -28,7 +28,7 @@ class _Telemetry:
 
 
 def read(roots: Roots, at: str, device_nodes: Sequence[str], *, telemetry: bool) -> Readings:
-    """Of the GPU whose folder is `at`; `device_nodes` are those that its containers need."""
+    """Read the GPU whose folder is `at`; `device_nodes` are those that its containers need."""
     hwmon = drm.hwmon(roots, at)
     sensors = drm.sensors(roots, hwmon, shown="junction")
     counts = (roots.read(f"{at}/ras/{each}") for each in roots.names(f"{at}/ras") if each.endswith("_err_count"))

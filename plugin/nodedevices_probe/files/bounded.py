@@ -38,7 +38,8 @@ class BoundedReads(Generic[T]):
     _hanging: dict[str, _Reading[T]] = field(default_factory=dict)
 
     def read(self, jobs: Mapping[str, Callable[[], T]]) -> dict[str, T | None]:
-        """What each job returns; None: it, or an earlier one of that key, has not returned. Raises what a job does."""
+        """Return each job's result; None: it, or an earlier one of that key, has not returned. Raises what a job
+        raises."""
         deadline = time.monotonic() + self.seconds
         started = {}
         for key, job in jobs.items():

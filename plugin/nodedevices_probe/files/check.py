@@ -16,7 +16,7 @@ from nodedevices_common.errors import InputError
 
 
 class CheckError(InputError):
-    """What is wrong, for people: place, value, and what would be right."""
+    """Raised with what is wrong, for people: place, value, and what would be right."""
 
 
 class Rule(Protocol):

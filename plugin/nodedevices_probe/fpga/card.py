@@ -98,7 +98,7 @@ def _management_node(roots: Roots, management: str) -> str:
 
 
 def _folder(roots: Roots, at: str, prefix: str) -> str:
-    """Of one of a function's sub-devices: `rom.u.12582912`; "" where it has none."""
+    """Return the folder of one of a function's sub-devices: `rom.u.12582912`; "" where it has none."""
     return next((f"{at}/{each}" for each in roots.names(at) if each.startswith(prefix)), "")
 
 

@@ -28,8 +28,8 @@ USUAL_USER = 1  # the number of the user function, in all shells since 2018.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Functions:
-    """Of one FPGA. `user`: where it has, or last had, its user function; `present`: it has it, `bound`: XRT's driver
-    has that. `management`: "" where the machine does not have it."""
+    """PCI functions of one FPGA. `user`: where it has, or last had, its user function; `present`: it has it, `bound`:
+    XRT's driver has that. `management`: "" where the machine does not have it."""
 
     user: str
     management: str = ""
@@ -85,7 +85,7 @@ def instance(bus_id: str) -> int:
 
 
 def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> Functions | None:
-    """Of one slot. None: there is no FPGA, or a virtual machine has it."""
+    """Return the functions of one slot. None: there is no FPGA, or a virtual machine has it."""
     user = next((each for each in bus_ids if _has(roots, each, USER_FILE)), "")
     management = next((each for each in bus_ids if _has(roots, each, MANAGEMENT_FILE)), "")
     if not user and not management:

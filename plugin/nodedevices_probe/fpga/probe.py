@@ -172,7 +172,7 @@ def _u30(serial: str, fpgas: Sequence[Fpga], lacking: Sequence[str]) -> DeviceFa
 
 
 def _together(fpgas: Sequence[Fpga], lacking: Sequence[str]) -> Readings:
-    """Of a card with several FPGAs."""
+    """Return the readings of a card with several FPGAs."""
     errors = [f"{each.functions.user}: {each.readings.error}" for each in fpgas if each.readings.error]
     errors += lacking
     if errors:
@@ -227,7 +227,7 @@ def _transcoder(found: Media, device_id: str) -> DeviceFact:
 
 
 def _strings(values: Mapping[str, str]) -> dict[str, Attribute]:
-    """Those that are known."""
+    """Return the attributes that are known."""
     return {name: Attribute(string=text(value)) for name, value in values.items() if value}
 
 

@@ -181,7 +181,7 @@ _SQUATS = ("plugin-directory", "log-level", "listen", "version")
 
 
 def parse(raw: bytes) -> GenericConfig:
-    """What the file says. Raises InputError with what is wrong with each of its entries."""
+    """Return what the file says. Raises InputError with what is wrong with each of its entries."""
     value = document.load(document.decode(raw), aliases=False)
     if value is None:
         raise CheckError("is empty; give devices, for example 'devices: [{preset: fuse}]'")
@@ -327,13 +327,13 @@ def find(config: GenericConfig, name: str, of_shape: str) -> tuple[Entry, Group]
 
 
 def needed(group: Group) -> list[int]:
-    """Which of its parts every device has: numbers of paths."""
+    """Return the parts that every device has: numbers of paths."""
     return [number for number, part in enumerate(group.paths) if not part.optional]
 
 
 def shape(entry: Entry, group: Group) -> str:
-    """What a group's parts are, by their numbers: devices that the probe found with another shape of the file, older or
-    newer than this one, are told apart by it."""
+    """Return a text for what a group's parts are, by their numbers: devices that the probe found with another shape of
+    the file, older or newer than this one, are told apart by it."""
     parts = [
         entry.name,
         *(f"{part.path} {part.mount}" for part in group.paths),

@@ -233,7 +233,7 @@ class _Search:
         )
 
     def _may_have(self, entry: Entry, id_: str, own: Iterable[str], common: Iterable[str]) -> bool:
-        """Whether a device may have these nodes, which are then its own. A node is known by its number, since several
+        """True when a device may have these nodes, which are then its own. A node is known by its number, since several
         names may mean one."""
         if id_ in self.taken:
             self._note(f"{entry.name}: {id_} is in the file twice; the first one has it")
@@ -256,7 +256,7 @@ class _Search:
             self.problems.append(Problem(code="UsedTwice", message=text(message, MAX_MESSAGE)))
 
     def _place(self, plugged: usb.UsbDevice | None, nodes: Iterable[str]) -> Place:
-        """Where its USB controller is, or the first node whose hardware is on PCIe."""
+        """Return the place of its USB controller, or of the first node whose hardware is on PCIe."""
         if plugged is not None and plugged.pci_bus_id:
             return self.system.place(plugged.pci_bus_id)
         for node in nodes:
@@ -267,7 +267,8 @@ class _Search:
 
 
 def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ...], tuple[Problem, ...]]:
-    """What is here of the configuration, in the file's order, and what is wrong with it on this machine."""
+    """Return the devices of the configuration that are here, in the file's order, and what is wrong with it on this
+    machine."""
     search = _Search(system=system)
     found = tuple(islice(search.devices(config), MAX_DEVICES + 1))
     if len(found) > MAX_DEVICES:
@@ -278,7 +279,7 @@ def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ..
 
 
 def _is_alone(group: Group, part: int) -> bool:
-    """Whether what a part means is one device's, and one pod's at a time."""
+    """True when what a part means is one device's, and one pod's at a time."""
     return group.count == 1 and (not group.paths or group.paths[part].limit == 1)
 
 

@@ -16,7 +16,7 @@ _BRACKETS = re.compile(r"\[[!^]?[^\[\]]+\]")
 
 
 def problem_of(path: str) -> str:
-    """What is wrong with it, as what would be right; "" where nothing is."""
+    """Return what is wrong with it, as what would be right; "" where nothing is."""
     if not path.startswith("/") or len(path) > MAX_PATH:
         return f"give an absolute path of at most {MAX_PATH} characters"
     for part in path[1:].split("/"):
@@ -36,12 +36,13 @@ def is_pattern(part: str) -> bool:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name is one that a part of a path, with wildcards, means."""
+    """True when a name is one that a part of a path, with wildcards, means."""
     return fnmatch.fnmatchcase(name, pattern.replace("[^", "[!"))
 
 
 def match_text(path: str, pattern: str) -> str:
-    """Of a path that matches: what its wildcards stand for, each as few characters as it can, with hyphens between."""
+    """Return what the wildcards stand for in a path that matches, each as few characters as it can, with hyphens
+    between."""
     found: list[str] = []
     for name, part in zip(path.split("/"), pattern.split("/"), strict=False):
         if is_pattern(part):

@@ -59,7 +59,8 @@ def _device(system: System, roots: Roots, port: str) -> UsbDevice | None:
 
 
 def _interface_nodes(roots: Roots, at: str, port: str) -> Iterator[tuple[str, str]]:
-    """Those of its interfaces' drivers; devices that are plugged into it, if it is a hub, have their own."""
+    """Yield the device nodes of its interfaces' drivers; devices that are plugged into it, if it is a hub, have their
+    own."""
     todo = [(f"{at}/{name}", 0) for name in roots.names(at) if name.startswith(f"{port}:")]
     for _ in range(MAX_FOLDERS):
         if not todo:

@@ -80,7 +80,7 @@ class Function:
 
 
 def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> dict[Owner, Function]:
-    """Of PCI functions those of network cards, and `others`; then sub-functions."""
+    """Return the functions of network cards, out of all PCI functions, and `others`; then sub-functions."""
     found = [
         each for each in on_bus if each in others or roots.word(f"{PCI_DEVICES}/{each}/class").startswith(NETWORK_CLASS)
     ]
@@ -150,7 +150,7 @@ def _user_space(roots: Roots, at: str, driver: str) -> tuple[str, ...]:
 
 
 def _indexes(roots: Roots, found: Collection[str]) -> dict[str, int]:
-    """Of virtual functions, by address."""
+    """Return the numbers of virtual functions, by address."""
     indexes: dict[str, int] = {}
     for at in (f"{PCI_DEVICES}/{each}" for each in found):
         if _count(roots, f"{at}/sriov_numvfs"):

@@ -48,7 +48,8 @@ def interfaces(roots: Roots, without_speed: Container[Owner]) -> dict[Owner, Int
 
 
 def _together(ports: list[tuple[int, Interface]]) -> Interface:
-    """What selects a device must not change with a link: its name is the first port's."""
+    """Return several ports as one interface. What selects a device must not change with a link: its name is the first
+    port's."""
     ordered = [each for _, each in sorted(ports, key=lambda each: each[0])]
     linked = next((each for each in ordered if each.has_carrier), ordered[0])
     first = ordered[0]
@@ -56,7 +57,7 @@ def _together(ports: list[tuple[int, Interface]]) -> Interface:
 
 
 def _is_part(roots: Roots, at: str) -> bool:
-    """Whether it is a representor or a child."""
+    """True when it is a representor or a child."""
     is_representor = _REPRESENTOR.fullmatch(roots.word(f"{at}/phys_port_name")) is not None
     return is_representor or roots.exists(f"{at}/parent")
 

@@ -15,7 +15,7 @@ FLAG = "rdma-required"
 
 
 def required_nodes(value: str) -> frozenset[str]:
-    """Of --rdma-required. Raises CheckError."""
+    """Return the nodes that --rdma-required names. Raises CheckError."""
     if value.strip() == "none":
         return frozenset()
     wanted = [each.strip() for each in value.split(",") if each.strip()]

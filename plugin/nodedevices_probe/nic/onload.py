@@ -18,13 +18,13 @@ _LINE = re.compile(r"\s*[0-9]{1,4} ([a-z0-9_]{1,64})\s*")
 
 
 def missing(roots: Roots) -> bool:
-    """Whether something of it is not loaded, or has no node."""
+    """True when something of it is not loaded, or has no node."""
     characters = roots.read("proc/devices", MAX_BYTES).partition("Block devices:")[0]
     loaded = {match[1] for match in map(_LINE.fullmatch, characters.splitlines()) if match}
     return any(each.removeprefix("/dev/") not in loaded or not roots.has_node(each) for each in ONLOAD_NODES)
 
 
 def conditions(vendor: str, driver: str, *, is_missing: bool) -> tuple[str, ...]:
-    """Of a physical function, for its readings. `vendor`: its PCI vendor."""
+    """Return the conditions of a physical function, for its readings. `vendor`: its PCI vendor."""
     concerned = vendor == SOLARFLARE and driver == DRIVER
     return (ONLOAD_MISSING,) if concerned and is_missing else ()

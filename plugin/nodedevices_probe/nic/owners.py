@@ -28,7 +28,7 @@ class Owner:
 
 
 def owner(roots: Roots, path: str) -> Owner | None:
-    """Of the entry of this path, which is a link; None: it is gone."""
+    """Return the owner of the entry of this path, which is a link; None: it is gone."""
     parts = roots.target(path)
     if not parts:
         return None
@@ -42,6 +42,6 @@ def owner(roots: Roots, path: str) -> Owner | None:
 
 
 def auxiliary_type(name: str) -> str:
-    """Of a name of the auxiliary bus; "" for others."""
+    """Return the type in a name of the auxiliary bus; "" for others."""
     match = AUXILIARY.fullmatch(name)
     return match[1] if match else ""

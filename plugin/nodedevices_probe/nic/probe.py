@@ -60,7 +60,7 @@ NO_INTERFACES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Machine:
-    """What was read once for all devices of a poll."""
+    """Facts that are read once for all devices of a poll."""
 
     functions: Mapping[Owner, Function]  # with sub-functions
     interfaces: Mapping[Owner, Interface]
@@ -132,9 +132,9 @@ class NicSource(SysfsSource):
         )
 
     def _read_routes(self, cards: Mapping[Owner, Interface]) -> bool:
-        """Whether it is known which interfaces have a default route: not where the routes and the interfaces may be of
-        two networks, a pod's and the host's. A card that had one keeps the mark while it is away: a link that is down
-        must not make the node's own card one to give away."""
+        """True when it is known which interfaces have a default route: not where the routes and the interfaces may be
+        of two networks, a pod's and the host's. A card that had one keeps the mark while it is away: a link that is
+        down must not make the node's own card one to give away."""
         roots, mounted = self.roots, self.host_net is not None and self.host_net.is_dir()
         folder = str(self.host_net) if mounted else "proc/net"
         found = default_interfaces(roots, folder) if mounted or roots.sys is None else None
@@ -312,7 +312,7 @@ def _no_routes(machine: _Machine) -> Problem | None:
 
 
 def _shared_groups(devices: Iterable[DeviceFact]) -> Problem | None:
-    """Who has the node of a VFIO group can use all functions in it."""
+    """Return the problem of VFIO groups with several functions: the node of a group gives access to all of them."""
     groups: dict[str, list[str]] = {}
     for each in devices:
         for node in each.device_nodes:

@@ -71,7 +71,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the firmware says."""
+    """The firmware's answer."""
 
     ports: tuple[Port, ...] = ()
     p_keys: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class RdmaDevice:
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by kind: uverbs -> /dev/infiniband/uverbs0
 
     def missing(self, roots: Roots, required: Collection[str]) -> bool:
-        """Whether one that it requires is not there; those that its kind never has are not required."""
+        """True when one that it requires is not there; those that its kind never has are not required."""
         for each in required:
             if each == RDMA_CM:
                 paths: tuple[str, ...] = (f"{DEV}/{RDMA_CM}",)
@@ -136,7 +136,7 @@ def rdma_devices(roots: Roots, firmware: FirmwareReads) -> tuple[RdmaDevice, ...
 
 
 def is_exclusive(roots: Roots) -> bool:
-    """Whether each RDMA device is seen in one network namespace alone (`rdma system set netns exclusive`)."""
+    """True when each RDMA device is seen in one network namespace alone (`rdma system set netns exclusive`)."""
     return roots.word(NETNS_MODE) == "N"
 
 
@@ -184,7 +184,7 @@ def _ask(roots: Roots, name: str) -> Answer:
 
 
 def sensors(roots: Roots, device: str) -> drm.Sensors:
-    """Of the card with this folder."""
+    """Return the sensors of the card with this folder."""
     return drm.sensors(roots, drm.hwmon(roots, device), shown="asic")
 
 

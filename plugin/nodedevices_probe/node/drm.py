@@ -28,7 +28,7 @@ class Drm:
 
 
 def drm(roots: Roots, device: str) -> Drm:
-    """Of the device with this folder."""
+    """Return the DRM nodes of the device with this folder."""
     names = roots.names(f"{device}/drm")
     cards = [int(match[1]) for match in map(_CARD.fullmatch, names) if match]
     renders = [int(match[1]) for match in map(_RENDER.fullmatch, names) if match]
@@ -55,8 +55,8 @@ def hwmon(roots: Roots, device: str) -> str:
 
 
 def sensors(roots: Roots, folder: str, *, shown: str = "") -> Sensors:
-    """Of such a folder (millidegrees, microwatts). The temperature is that of the sensor labelled `shown`, else of the
-    first one."""
+    """Return the sensors of such a folder (millidegrees, microwatts). The temperature is that of the sensor labelled
+    `shown`, else of the first one."""
     if not folder:
         return Sensors()
     values = {each: roots.number(f"{folder}/temp{each}_input") for each in _SENSORS}

@@ -25,7 +25,7 @@ class PciFunction:
 
 
 class Hardware:
-    """What a machine shows below these roots; the PCI bus is read once, by whoever asks first."""
+    """Hardware that a machine shows below these roots; the PCI bus is read once, at the first question."""
 
     def __init__(self, roots: Roots) -> None:
         self.roots = roots

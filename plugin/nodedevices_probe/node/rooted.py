@@ -13,7 +13,8 @@ MAX_LINKS = 40  # as the kernel
 
 
 def inside(root: Path, path: str) -> Path | None:
-    """What a path means to whoever has `root` as `/`, without links; None: there is nothing. Raises OSError."""
+    """Return what a path means to a process that has `root` as `/`, without links; None: there is nothing. Raises
+    OSError."""
     todo, done, links = deque(path.split("/")), list[str](), 0
     while todo:
         part = todo.popleft()

@@ -72,8 +72,8 @@ class Roots:
         return {key: value for key, value in found.items() if value is not None}
 
     def names(self, path: str | Path, *, folders: bool = False) -> tuple[str, ...]:
-        """What a folder holds, in natural order (card2 before card10), names with odd characters left out. `folders`:
-        only what is itself a folder, and no link to one."""
+        """Return what a folder holds, in natural order (card2 before card10), names with odd characters left out.
+        `folders`: only what is itself a folder, and no link to one."""
         found = list[str]()
         with contextlib.suppress(OSError, ValueError), os.scandir(self._place(path)) as entries:
             for entry in entries:
@@ -100,7 +100,7 @@ class Roots:
         return os.path.exists(self._place(path))  # noqa: PTH110
 
     def has_node(self, node: str) -> bool:
-        """Whether `/dev/...` is there: a device node where the root is the real one, else anything of that name."""
+        """True when `/dev/...` is there: a device node where the root is the real one, else anything of that name."""
         try:
             mode = self.place(node).stat().st_mode
         except (OSError, ValueError):
@@ -108,13 +108,13 @@ class Roots:
         return self.root != Path("/") or stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
 
     def place(self, path: str) -> Path:
-        """Where a path of the machine is, `/dev/fuse`."""
+        """Return where a path of the machine is, `/dev/fuse`."""
         if self.devices is not None and path.startswith("/dev/"):
             return self.devices / path.removeprefix("/dev/")
         return Path(self._place(path.lstrip("/")))
 
     def number_of(self, node: str) -> str:
-        """Which device a node is, as /sys/dev has it: char/10:229; "" for what is none."""
+        """Return the device of a node, as /sys/dev has it: char/10:229; "" for what is no device node."""
         try:
             found = self.place(node).stat()
         except (OSError, ValueError):

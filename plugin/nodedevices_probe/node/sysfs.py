@@ -103,7 +103,7 @@ class System:
         return Place(path=self.pci_path(bus_id)).root
 
     def accelerators_on_bus(self, vendor: str) -> int:
-        """How many display, 3D and processing-accelerator devices of a vendor (0x10de) the PCI bus shows."""
+        """Return how many display, 3D and processing-accelerator devices of a vendor (0x10de) the PCI bus shows."""
         roots, count = self.roots, 0
         for device in (f"{PCI_DEVICES}/{name}" for name in roots.names(PCI_DEVICES)):
             if roots.read(f"{device}/class")[:6] in ACCELERATOR_CLASSES and roots.read(f"{device}/vendor") == vendor:

@@ -42,13 +42,13 @@ def compute_capability(fact: DeviceFact) -> str:
 
 
 def mig_enabled(fact: DeviceFact) -> bool | None:
-    """Whether MIG mode is on; None where the GPU does not say."""
+    """Return whether MIG mode is on; None where the GPU does not say."""
     value = fact.extra.get(MIG_ENABLED)
     return None if value is None else value.boolean
 
 
 def fills_instance(part: Partition) -> bool:
-    """Whether a MIG device has all of its GPU instance: a smaller one says so in its profile, 1c.3g.40gb."""
+    """True when a MIG device has all of its GPU instance: a smaller one says so in its profile, 1c.3g.40gb."""
     first, dot, _ = part.profile.partition(".")
     return not (dot and first.endswith("c"))
 

@@ -97,7 +97,7 @@ class Known:
 
 
 def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: System) -> Known:
-    """What this GPU is."""
+    """Return what stays true of this GPU."""
     pci = nvml.call("nvmlDeviceGetPciInfo_v3", handle)
     bus_id = normal_bus_id(pci.busId) if pci is not None else ""
     minor = within(nvml.call("nvmlDeviceGetMinorNumber", handle), 0, MAX_MINOR)

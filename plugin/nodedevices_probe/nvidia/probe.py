@@ -202,7 +202,7 @@ class NvmlSource:
         return tuple(reported), problems
 
     def _benefit_of_doubt(self, id_: str) -> bool:
-        """Whether an error after a good answer is to be seen again first. A GPU that fails every other poll, and is
+        """True when an error after a good answer is to be seen again first. A GPU that fails every other poll, and is
         well at each retry, has a fault."""
         lately = [each for each in self._doubted.get(id_, ()) if each > self._polls - DOUBTS_WITHIN_POLLS]
         self._doubted[id_] = [*lately, self._polls]

@@ -77,7 +77,7 @@ class Checker:
         self._ended.set()
 
     def state(self) -> tuple[bool | None, str]:
-        """Whether it can be reached (None: not known), and what is wrong."""
+        """Return whether it can be reached (None: not known), and what is wrong."""
         with self._lock:
             late = self.clock() - self._began
             room = self.check.timeout_seconds + GRACE_SECONDS

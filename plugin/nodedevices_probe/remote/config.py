@@ -103,7 +103,7 @@ _POOL = Object(
 
 
 def parse(raw: bytes) -> RemoteConfig:
-    """What the file says. Raises InputError with what is wrong with each of its pools."""
+    """Return what the file says. Raises InputError with what is wrong with each of its pools."""
     value = document.load(document.decode(raw), aliases=False)
     if value is None:
         raise CheckError("is empty; give pools, for example 'pools: [{preset: orion, controller: ..., count: 4}]'")

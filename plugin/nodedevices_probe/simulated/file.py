@@ -50,7 +50,7 @@ class SimulatedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedState:
-    """What a good file says."""
+    """Content of a good file."""
 
     facts: Facts
     events: Mapping[str, SimulatedEvent]  # by the file's id: it happens once, when its id first appears
@@ -58,7 +58,7 @@ class SimulatedState:
 
 
 def parse(text: str, *, node: str) -> SimulatedState:
-    """What the file's text says. Raises CheckError."""
+    """Return what the file's text says. Raises CheckError."""
     value = document.load(text)
     if value is None:
         raise CheckError("is empty; give a profile or devices, for example 'profile: h100 x 8'")
@@ -67,12 +67,12 @@ def parse(text: str, *, node: str) -> SimulatedState:
 
 
 def parse_file(raw: bytes, *, node: str) -> SimulatedState:
-    """What the file's content says. Raises CheckError."""
+    """Return what the file's content says. Raises CheckError."""
     return parse(document.decode(raw), node=node)
 
 
 def from_profile(profile: str, *, node: str) -> SimulatedState:
-    """What a file with nothing but this profile says. Raises CheckError."""
+    """Return what a file with nothing but this profile says. Raises CheckError."""
     return _state({"profile": profile}, node)
 
 
@@ -124,8 +124,8 @@ class _Entry:
 
     @property
     def board(self) -> Board:
-        """What it has where the file says nothing. Without a model it is a GPU of NVIDIA's, unless the file says
-        whose it is, of which nothing is known but what it says."""
+        """Return what the device has where the file says nothing. Without a model it is a GPU of NVIDIA's, unless the
+        file names another maker, of which only what the file says is known."""
         if self.model:
             return MODELS[self.model]
         vendor = self.said.get("vendor", nvidia.VENDOR)

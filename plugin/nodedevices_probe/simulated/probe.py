@@ -44,7 +44,7 @@ class ProfileSource:
 
 @dataclass(slots=True, kw_only=True)
 class FileSource:
-    """What the file says now."""
+    """A source that reports what the file says now."""
 
     file: WatchedFile[SimulatedState]
     name: str = "simulated"

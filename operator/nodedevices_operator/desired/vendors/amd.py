@@ -55,7 +55,7 @@ def _of_gpu(device: DeviceRecord) -> Iterator[tuple[str, str]]:
 
 
 def _of_units(device: DeviceRecord) -> Iterator[tuple[str, str]]:
-    """Of each of its partitions, or of the GPU where it is whole."""
+    """Yield the labels of each of its partitions, or of the GPU where it is whole."""
     model, partitioned = device.model, device.model.attribute("partitionProfile")
     parts = [part.profile for part in device.parts if part.profile is not None and (device.missing or not part.missing)]
     units: list[Profile | Model] = [*parts] if parts else [model]
@@ -70,7 +70,7 @@ def _of_units(device: DeviceRecord) -> Iterator[tuple[str, str]]:
 
 
 def _of_node(devices: Iterable[DeviceRecord]) -> dict[str, str]:
-    """Whether its GPUs can be cut."""
+    """Return the label that says whether its GPUs can be cut."""
     models = [device.model for device in devices]
     supported = {
         "compute-partitioning-supported": any(model.attribute("partitionable") is True for model in models),

@@ -189,7 +189,7 @@ def _mixed(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[s
 
 
 def _present(device: DeviceRecord) -> list[Profile]:
-    """Of the MIG devices that are there; one that only a pod still holds is none."""
+    """Return the MIG devices that are there; one that only a pod still holds is none."""
     return [part.profile for part in device.parts if part.profile is not None and not part.missing]
 
 
@@ -223,7 +223,7 @@ def _mig(key: str, profile: Profile, product: str, count: int, offer: _Offer) ->
 
 
 def _offer(record: NodeDevicesRecord, base: str) -> _Offer:
-    """How the resource of that name (after the slash) is shared.
+    """Return how the resource of that name (after the slash) is shared.
 
     Where it has another name, for whole GPUs: of all names that are not a MIG profile's, the one with most replicas.
     """

@@ -17,7 +17,7 @@ class VendorLabels(Protocol):
 
     @property
     def prefixes(self) -> Sequence[str]:
-        """How its labels begin, `nvidia.com/`: no two vendors' overlap. A label that does not is left out."""
+        """Return how its labels begin, `nvidia.com/`: no two vendors' overlap. A label that does not is left out."""
         ...
 
     @property

@@ -33,7 +33,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """What differs from one maker's devices to another's."""
+    """Differences between makers' devices."""
 
     id: str
     uuid: str = ""
