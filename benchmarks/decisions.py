@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from nodedevices_operator.cache.store import Cache
-from nodedevices_operator.desired.configuration import Outcome
+from nodedevices_operator.desired.configuration import PolicyOutcome
 from nodedevices_operator.desired.fleet import TAINT, Action, Fleet, Survey, arrivals, decide
 from nodedevices_operator.desired.policy_status import NodeOutcome
 from nodedevices_operator.desired.pools import survey
@@ -187,8 +187,8 @@ def kept_mib(cache: Cache) -> float:
 def counts(nodes: int) -> list[Row]:
     """All policies select all nodes; one of them supplies something."""
     policies = [accepted(f"policy-{at}", at, faults=SECTION) for at in range(POLICIES)]
-    silent = {each.name: Outcome((), ("faults",), generation=1) for each in policies[:-1]}
-    outcomes = silent | {policies[-1].name: Outcome(("faults",), generation=1)}
+    silent = {each.name: PolicyOutcome((), ("faults",), generation=1) for each in policies[:-1]}
+    outcomes = silent | {policies[-1].name: PolicyOutcome(("faults",), generation=1)}
     its = NodeOutcome(frozenset(outcomes), outcomes, active=True)
     tallies = Tallies()
     for at in range(nodes):

@@ -171,7 +171,7 @@ def offered(case: Case, folder: Path) -> tuple[OfferedResource, Answers]:
     lines: list[bytes] = []
     file = folder / "devices.yaml"
     file.write_text(yaml.safe_dump(case.devices))
-    LineLoop(source=FileSource.of(file, node="bench"), write=lines.append).once()
+    LineLoop(source=FileSource.for_file(file, node="bench"), write=lines.append).once()
     now = datetime.now(UTC)
     devices = inventory.update(Inventory(), parse_line(lines[0]), now=now, monotonic=time.monotonic())
     plan = make_shape(devices, PlanSettings.from_sections(case.sections))

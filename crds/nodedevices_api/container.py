@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from nodedevices_api.base import Rule, Strict
-from nodedevices_api.fields import HOST_PATH_PATTERN, VARIABLE_PATTERN, Listed
+from nodedevices_api.fields import HOST_PATH_PATTERN, VARIABLE_PATTERN, ListType
 
 # What a value may hold, as $(WORD), and what the container gets in its place.
 WORDS = {
@@ -97,9 +97,9 @@ class ContainerMount(Strict):
 class ContainerTemplate(Strict):
     """What containers with shares get, beside what the agent gives them."""
 
-    env: Annotated[tuple[ContainerVariable, ...], Field(max_length=16), Listed("map", "name")] = Field(
+    env: Annotated[tuple[ContainerVariable, ...], Field(max_length=16), ListType("map", "name")] = Field(
         default=(), description="Variables, 16 at most. A container's own of the same name win."
     )
-    mounts: Annotated[tuple[ContainerMount, ...], Field(max_length=16), Listed("map", "container_path")] = Field(
+    mounts: Annotated[tuple[ContainerMount, ...], Field(max_length=16), ListType("map", "container_path")] = Field(
         default=(), description="Read-only directories and files of the node, 16 at most."
     )

@@ -148,7 +148,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CrdKind:
     """What a CRD has besides its schema."""
 
     model: type[Root]
@@ -175,7 +175,7 @@ def _shared_memory(field: str) -> str:
 AGE = Column("Age", ".metadata.creationTimestamp", "date", "Time since the object was created.")
 
 KINDS = (
-    Kind(
+    CrdKind(
         model=NodeDevices,
         plural="nodedevices",
         singular="nodedevices",
@@ -221,7 +221,7 @@ KINDS = (
         ),
         selectable=(".status.summary.reason",),
     ),
-    Kind(
+    CrdKind(
         model=DevicePolicy,
         plural="devicepolicies",
         singular="devicepolicy",
@@ -249,7 +249,7 @@ KINDS = (
 )
 
 
-def custom_resource_definition(kind: Kind) -> Json:
+def custom_resource_definition(kind: CrdKind) -> Json:
     """The whole CRD object."""
     version: Json = {
         "name": VERSION,

@@ -17,7 +17,7 @@ from nodedevices_api import API_VERSION
 from nodedevices_api.base import Loose, Root, Rule, Strict
 from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.conditions import Condition
-from nodedevices_api.fields import Atomic, Count, Generation, Listed, Whole, in_schema
+from nodedevices_api.fields import Atomic, Count, Generation, ListType, Whole, in_schema
 from nodedevices_api.meta import LabelSelector, ObjectMeta
 from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, Sections
 
@@ -157,7 +157,7 @@ class DevicePolicyStatus(Loose):
         description="Namespace and name of the ConfigMap that records what was done about faults, where the policy "
         "taints Nodes or evicts pods. An operator in another namespace does nothing about faults without that record.",
     )
-    conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), Listed("map", "type")] = (
+    conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), ListType("map", "type")] = (
         Field(default=(), description="Accepted, Applied, Conflicted, RolledOut, ActionsStopped.")
     )
 

@@ -228,7 +228,7 @@ QuantityInput = Annotated[
 
 # --- collections -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Listed:
+class ListType:
     """How server-side apply merges a list: `map` by a key (unique), `set` (unique) or `atomic` (as a whole)."""
 
     kind: Literal["map", "set", "atomic"]

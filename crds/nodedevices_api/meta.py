@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from nodedevices_api.base import Loose, Rule, Strict
-from nodedevices_api.fields import Flag, Generation, LabelKey, LabelValue, Listed, Time
+from nodedevices_api.fields import Flag, Generation, LabelKey, LabelValue, ListType, Time
 
 
 class OwnerReference(Loose):
@@ -37,7 +37,7 @@ class LabelSelectorRequirement(Strict):
 
     key: LabelKey = Field(description="Name of the label.")
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="In, NotIn, Exists, DoesNotExist.")
-    values: Annotated[tuple[LabelValue, ...], Field(max_length=64), Listed("set")] | None = Field(
+    values: Annotated[tuple[LabelValue, ...], Field(max_length=64), ListType("set")] | None = Field(
         default=None, description="For In and NotIn: at least one. For the others: none."
     )
 
@@ -58,8 +58,8 @@ class LabelSelector(Strict):
     match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(
         default={}, description="Labels with exactly these values."
     )
-    match_expressions: Annotated[tuple[LabelSelectorRequirement, ...], Field(max_length=32), Listed("atomic")] = Field(
-        default=(), description="Requirements on labels."
+    match_expressions: Annotated[tuple[LabelSelectorRequirement, ...], Field(max_length=32), ListType("atomic")] = (
+        Field(default=(), description="Requirements on labels.")
     )
 
     def matches(self, labels: Mapping[str, str]) -> bool:

@@ -41,7 +41,7 @@ from nodedevices_api.fields import (
     Generation,
     HealthMessage,
     Line,
-    Listed,
+    ListType,
     MicroTime,
     ObjectName,
     Place,
@@ -94,7 +94,7 @@ class PolicyReference(Loose):
     name: ObjectName = Field(description="Name of the DevicePolicy.")
     generation: Generation = Field(description="Its metadata.generation that was resolved.")
     priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(description="Its priority; the highest wins.")
-    sections: Annotated[tuple[Word, ...], Field(max_length=16), Listed("set")] = Field(
+    sections: Annotated[tuple[Word, ...], Field(max_length=16), ListType("set")] = Field(
         default=(), description="The sections that it supplies to this node."
     )
 
@@ -134,7 +134,7 @@ class Change(Loose):
         description="Devices that were offered before it, and those excluded or out of service: so many must be "
         "accounted for after it."
     )
-    policies: Annotated[tuple[ObjectName, ...], Field(max_length=32), Listed("set")] = Field(
+    policies: Annotated[tuple[ObjectName, ...], Field(max_length=32), ListType("set")] = Field(
         default=(), description="The DevicePolicies whose change it is, deleted ones included."
     )
 
@@ -159,7 +159,7 @@ class NodeDevicesSpec(Loose):
         "operator.",
     )
     policies: Annotated[
-        tuple[Annotated[PolicyReference, Atomic()], ...], Field(max_length=32), Listed("map", "name")
+        tuple[Annotated[PolicyReference, Atomic()], ...], Field(max_length=32), ListType("map", "name")
     ] = Field(
         default=(), description="The policies that select this node, highest precedence first. Written by the operator."
     )
@@ -169,7 +169,7 @@ class NodeDevicesSpec(Loose):
         "the operator.",
     )
     unschedulable: Annotated[
-        tuple[Annotated[Unschedulable, Atomic()], ...], Field(max_length=128), Listed("map", "id")
+        tuple[Annotated[Unschedulable, Atomic()], ...], Field(max_length=128), ListType("map", "id")
     ] = Field(
         default=(),
         description="Devices taken out of service by hand. Written by users; the agent writes them back when it makes "
@@ -326,7 +326,7 @@ class DeviceHealth(Loose):
     message: HealthMessage = Field(default="", description="What happened, for people.")
     since: Time = Field(description="When this state and reason began.")
     xid: Count | None = Field(default=None, description="The XID, where one is the reason.")
-    xids: Annotated[tuple[Count, ...], Field(max_length=MAX_XIDS), Listed("atomic")] = Field(
+    xids: Annotated[tuple[Count, ...], Field(max_length=MAX_XIDS), ListType("atomic")] = Field(
         default=(), description="The XIDs of all its faults since the machine booted, in their order."
     )
     recovery_action: Word | None = Field(
@@ -376,7 +376,7 @@ class Holder(Loose):
     ids: Annotated[
         tuple[Line, ...],
         Field(max_length=MAX_HOLDER_IDS),
-        Listed("atomic"),
+        ListType("atomic"),
     ] = Field(
         default=(),
         description="The allocated ids: only for shares of the device, and only the first of them; one where memory is "
@@ -459,7 +459,7 @@ class Partition(Loose):
     shares: Annotated[Shares, Atomic()] | None = Field(
         default=None, description="Only where the partition itself is shared, as of a device."
     )
-    holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
+    holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), ListType("atomic")] = Field(
         default=(), description="Containers that have it."
     )
 
@@ -483,19 +483,19 @@ class Device(Loose):
     capacity: Capacity = Field(
         default={}, description="Capacities by name: memory: 80Gi, multiprocessors: 132, vfs: 16. Engines are counts."
     )
-    links: Annotated[tuple[Link, ...], Field(max_length=16), Listed("atomic")] = Field(
+    links: Annotated[tuple[Link, ...], Field(max_length=16), ListType("atomic")] = Field(
         default=(), description="Direct connections; only what changes placement."
     )
     health: Annotated[DeviceHealth, Atomic()] = Field(
         description="Whether it may be used; if not, why, since when, and what would help."
     )
-    notices: Annotated[tuple[Notice, ...], Field(max_length=MAX_NOTICES), Listed("atomic")] = Field(
+    notices: Annotated[tuple[Notice, ...], Field(max_length=MAX_NOTICES), ListType("atomic")] = Field(
         default=(),
         description="Events that changed no state, newest first, such as an error of the program that used the device.",
     )
     excluded: Excluded = None
     unschedulable: OutOfService = None
-    partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), Listed("atomic")] = Field(
+    partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), ListType("atomic")] = Field(
         default=(), description="Parts of the device, such as MIG devices."
     )
     partitions_truncated: Count | None = Field(
@@ -507,7 +507,7 @@ class Device(Loose):
         description="Only where the device as a whole is shared: how many shares there are, how many are held, and how "
         "many are free. Where its partitions are shared, each of them has its own.",
     )
-    holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), Listed("atomic")] = Field(
+    holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), ListType("atomic")] = Field(
         default=(), description="Containers that have it, sorted."
     )
     holders_truncated: Count | None = Field(
@@ -537,11 +537,11 @@ class Withheld(Loose):
 
     reason: Word = Field(description=REASONS)
     count: Count = Field(description="Number of these ids.")
-    devices: Annotated[tuple[Line, ...], Field(max_length=MAX_WITHHELD_DEVICES), Listed("atomic")] = Field(
+    devices: Annotated[tuple[Line, ...], Field(max_length=MAX_WITHHELD_DEVICES), ListType("atomic")] = Field(
         default=(), description="The first of their devices and partitions, by name or id."
     )
     message: HealthMessage = Field(default="", description="Why, for people.")
-    waits_for: Annotated[tuple[PodPath, ...], Field(max_length=MAX_WITHHELD_PODS), Listed("atomic")] = Field(
+    waits_for: Annotated[tuple[PodPath, ...], Field(max_length=MAX_WITHHELD_PODS), ListType("atomic")] = Field(
         default=(), description="The first of the pods whose end would end it, namespace/name; absent: none is known."
     )
 
@@ -571,7 +571,7 @@ class Resource(Loose):
         default=None, description="In amounts of memory; only where memory is shared."
     )
     managed_by: Word = Field(description="Who owns the resource on the Node: plugin, operator or dra.")
-    withheld: Annotated[tuple[Withheld, ...], Field(max_length=MAX_WITHHELD), Listed("atomic")] = Field(
+    withheld: Annotated[tuple[Withheld, ...], Field(max_length=MAX_WITHHELD), ListType("atomic")] = Field(
         default=(),
         description="Why ids are not reported as Healthy, a reason each: healthy and these counts add up to capacity.",
     )
@@ -607,27 +607,27 @@ class WaitingFor(Loose):
     ids: Annotated[
         tuple[Line, ...],
         Field(max_length=MAX_WAITING_IDS),
-        Listed("atomic"),
+        ListType("atomic"),
     ] = Field(default=(), description="The first of the ids that it holds.")
 
 
 class ConfigurationStatus(Loose):
     """The state of the node's configuration; the condition ConfigApplied says the same for people."""
 
-    sources: Annotated[tuple[Word, ...], Field(max_length=8), Listed("atomic")] = Field(
+    sources: Annotated[tuple[Word, ...], Field(max_length=8), ListType("atomic")] = Field(
         default=(),
         description="Where the configuration comes from, highest precedence first: policy, flags, environment, file.",
     )
     refused: Refusal | None = Field(default=None, description="Why the requested configuration is not applied.")
-    refusals: Annotated[tuple[Refusal, ...], Field(max_length=MAX_REFUSALS), Listed("atomic")] = Field(
+    refusals: Annotated[tuple[Refusal, ...], Field(max_length=MAX_REFUSALS), ListType("atomic")] = Field(
         default=(),
         description="All files and sections that are wrong by themselves. Without refused, they are files of which the "
         "last good content is applied, with everything else.",
     )
-    unmatched: Annotated[tuple[Unmatched, ...], Field(max_length=MAX_UNMATCHED), Listed("atomic")] = Field(
+    unmatched: Annotated[tuple[Unmatched, ...], Field(max_length=MAX_UNMATCHED), ListType("atomic")] = Field(
         default=(), description="Entries that match nothing on this node."
     )
-    waiting_for: Annotated[tuple[WaitingFor, ...], Field(max_length=MAX_WAITING_FOR), Listed("atomic")] = Field(
+    waiting_for: Annotated[tuple[WaitingFor, ...], Field(max_length=MAX_WAITING_FOR), ListType("atomic")] = Field(
         default=(), description="Pods that must end before a change is applied."
     )
     waiting_for_daemons: Count | None = Field(
@@ -665,34 +665,34 @@ class NodeDevicesStatus(Loose):
     node_uid: Uid | None = Field(default=None, description="The Node's uid: a recreated node is another node.")
     summary: Annotated[Summary, Atomic()] | None = Field(default=None, description="Summary of the node's devices.")
     drivers: Annotated[
-        tuple[Annotated[Driver, Atomic()], ...], Field(max_length=MAX_DRIVERS), Listed("map", "name")
+        tuple[Annotated[Driver, Atomic()], ...], Field(max_length=MAX_DRIVERS), ListType("map", "name")
     ] = Field(default=(), description="The devices' drivers that are loaded.")
     machine: Annotated[Machine, Atomic()] | None = Field(
         default=None, description="Facts about the machine, for node labels."
     )
-    probes: Annotated[tuple[Annotated[Probe, Atomic()], ...], Field(max_length=MAX_PROBES), Listed("map", "name")] = (
+    probes: Annotated[tuple[Annotated[Probe, Atomic()], ...], Field(max_length=MAX_PROBES), ListType("map", "name")] = (
         Field(default=(), description="The probes that the agent runs.")
     )
     agent: Annotated[Agent, Atomic()] | None = Field(default=None, description="The agent that writes this status.")
     configuration: Annotated[ConfigurationStatus, Atomic()] | None = Field(
         default=None, description="State of the agent's configuration."
     )
-    devices: Annotated[tuple[Annotated[Device, Atomic()], ...], Field(max_length=MAX_DEVICES), Listed("map", "id")] = (
-        Field(default=(), description="Physical devices, by type and index.")
-    )
-    resources: Annotated[tuple[Annotated[Resource, Atomic()], ...], Field(max_length=32), Listed("map", "name")] = (
+    devices: Annotated[
+        tuple[Annotated[Device, Atomic()], ...], Field(max_length=MAX_DEVICES), ListType("map", "id")
+    ] = Field(default=(), description="Physical devices, by type and index.")
+    resources: Annotated[tuple[Annotated[Resource, Atomic()], ...], Field(max_length=32), ListType("map", "name")] = (
         Field(default=(), description="Extended resources of this node.")
     )
     retired_resources: Annotated[
-        tuple[Annotated[RetiredResource, Atomic()], ...], Field(max_length=64), Listed("map", "name")
+        tuple[Annotated[RetiredResource, Atomic()], ...], Field(max_length=64), ListType("map", "name")
     ] = Field(default=(), description="Resources no longer offered.")
     affected_pods: Annotated[
-        tuple[Annotated[AffectedPod, Atomic()], ...], Field(max_length=MAX_AFFECTED_PODS), Listed("map", "uid")
+        tuple[Annotated[AffectedPod, Atomic()], ...], Field(max_length=MAX_AFFECTED_PODS), ListType("map", "uid")
     ] = Field(
         default=(),
         description="Pods with the condition nodedevices.io/DeviceHealthy because of a fault. Written by the operator.",
     )
-    conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=16), Listed("map", "type")] = (
+    conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=16), ListType("map", "type")] = (
         Field(
             default=(),
             description="Ready, DevicesHealthy, ConfigApplied and HoldersKnown by the agent; PolicyResolved, "

@@ -29,7 +29,7 @@ from nodedevices_api.fields import (
     Glob,
     LabelKey,
     LabelValue,
-    Listed,
+    ListType,
     ProbeName,
     QuantityInput,
     ReasonGlob,
@@ -94,7 +94,7 @@ class DeviceMatch(Strict):
     type: Word | None = Field(default=None, description="The device's type: gpu.")
     profile: Glob | None = Field(default=None, description="Glob over a partition's profile: 1g.*.")
     min_memory: QuantityInput | None = Field(default=None, description="At least this much memory: 40Gi.")
-    ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), Listed("set")] | None = Field(
+    ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), ListType("set")] | None = Field(
         default=None, description="Only these device ids."
     )
     near: Word | None = Field(
@@ -113,13 +113,13 @@ class ResourceRule(Strict):
 class Resources(Strict):
     """Under which resource names devices are offered."""
 
-    devices: Annotated[tuple[ResourceRule, ...], Field(max_length=32), Listed("atomic")] = Field(
+    devices: Annotated[tuple[ResourceRule, ...], Field(max_length=32), ListType("atomic")] = Field(
         default=(),
         description="Rules; the first match applies. Without one, the vendor's default name "
         "(nvidia.com/gpu). A device without a known vendor, such as a NIC, has none: it is offered only where "
         "a rule matches its type, id or vendor.",
     )
-    exclude: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] = Field(
+    exclude: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] = Field(
         default=(), description="Devices that are never offered: ids, or globs over ids."
     )
 
@@ -144,7 +144,7 @@ class SharedResource(Strict):
     rename: ExtendedName | None = Field(
         default=None, description="Offer the shares under this name; absent: the same, or <name>.shared by default."
     )
-    devices: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] | None = Field(
+    devices: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] | None = Field(
         default=None, description="Only these devices: ids, indices (0, or 0:1 for a MIG device) or globs over ids."
     )
     replicas: Annotated[Whole, Field(ge=2, le=16384)] | None = Field(
@@ -253,7 +253,7 @@ class Sharing(Strict):
         description="Refuse a container that requests more than one share. With mps, true where it is not given.",
     )
     resources: Annotated[
-        tuple[Annotated[SharedResource, Atomic()], ...], Field(max_length=32), Listed("map", "name")
+        tuple[Annotated[SharedResource, Atomic()], ...], Field(max_length=32), ListType("map", "name")
     ] = Field(default=(), description="Which resources are shared, and into how many shares.")
 
     cel_rules = (
@@ -307,7 +307,7 @@ class Injection(Strict):
     device_list_strategies: Annotated[
         tuple[Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "driver-directory"], ...],
         Field(min_length=1, max_length=4),
-        Listed("set"),
+        ListType("set"),
     ] = Field(
         default=("envvar",),
         description="How devices are passed to the container runtime. driver-directory, alone: device nodes and the "
@@ -362,7 +362,7 @@ class HealthProbe(Strict):
 class HealthRule(Strict):
     """Overrides the state of some health reasons; the first rule that matches a reason applies."""
 
-    reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=MAX_REASONS), Listed("set")] = Field(
+    reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=MAX_REASONS), ListType("set")] = Field(
         description="Health reasons, or globs over them: Xid109, Xid14*, RowRemapPending."
     )
     state: Literal["Ignored", "Degraded", "Unhealthy"] = Field(
@@ -387,11 +387,11 @@ class HealthRule(Strict):
 class Health(Strict):
     """What makes a device unhealthy, and when it is well again."""
 
-    rules: Annotated[tuple[HealthRule, ...], Field(max_length=64), Listed("atomic")] = Field(
+    rules: Annotated[tuple[HealthRule, ...], Field(max_length=64), ListType("atomic")] = Field(
         default=(),
         description="Override the state of some reasons, whatever the catalogue says; the first match applies.",
     )
-    degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), Listed("atomic")] = Field(
+    degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), ListType("atomic")] = Field(
         default=(), description="Readings that make a device Degraded: shown, and still offered."
     )
     hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
@@ -429,7 +429,7 @@ class Evict(Strict):
         description="With AfterGrace: seconds between the pod's condition False, or the fault where no condition is "
         "written, and the eviction; absent: 60.",
     )
-    exclude_namespaces: Annotated[tuple[Glob, ...], Field(max_length=64), Listed("set")] = Field(
+    exclude_namespaces: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] = Field(
         default=(),
         description="Globs of namespaces whose pods are never evicted. Those of evict hold for its rules, too.",
     )
@@ -438,11 +438,11 @@ class Evict(Strict):
 class FaultRule(Strict):
     """Different actions for some faults; the first rule that matches applies."""
 
-    reasons: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), Listed("set")] | None = Field(
+    reasons: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), ListType("set")] | None = Field(
         default=None, description="Health reasons, such as Xid79; absent: any."
     )
     recovery_actions: (
-        Annotated[tuple[RecoveryAction, ...], Field(min_length=1, max_length=16), Listed("set")] | None
+        Annotated[tuple[RecoveryAction, ...], Field(min_length=1, max_length=16), ListType("set")] | None
     ) = Field(default=None, description="Recovery actions, such as RebootNode; absent: any.")
     taint: Taint | None = Field(default=None, description="The taint for these faults; absent: that of faults.taint.")
     evict: Evict | None = Field(default=None, description="Eviction for these faults; absent: that of faults.evict.")
@@ -545,7 +545,7 @@ class Faults(Strict):
     )
     taint: Taint = Field(default=Taint(), description="Taint that keeps new pods off the Node while the fault lasts.")
     evict: Evict = Field(default=Evict(), description="Eviction of holding pods.")
-    rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), Listed("atomic")] = Field(
+    rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), ListType("atomic")] = Field(
         default=(), description="Different actions for some faults; the first match applies."
     )
     budget: Budget | None = Field(default=None, description="Limits of the actions. NoExecute and evictions need one.")
@@ -611,7 +611,7 @@ class CapacityEntry(Strict):
     )
 
 
-Capacity = Annotated[tuple[Annotated[CapacityEntry, Atomic()], ...], Field(max_length=32), Listed("map", "name")]
+Capacity = Annotated[tuple[Annotated[CapacityEntry, Atomic()], ...], Field(max_length=32), ListType("map", "name")]
 
 
 RESERVED_LABEL_DOMAINS = ("kubernetes.io", "k8s.io", "nodedevices.io")
@@ -654,10 +654,12 @@ class Labels(Strict):
 class Discovery(Strict):
     """Which of the node's probes run. A policy chooses among them, and brings none: no program runs because of it."""
 
-    probes: Annotated[tuple[ProbeName, ...], Field(min_length=1, max_length=MAX_PROBES), Listed("set")] | None = Field(
-        default=None,
-        description="Names, in the place of the node's own list: built-in probes (nvml), auto for those whose hardware "
-        "the node has, and probes that the node's flags or file define. Absent: the node's own list.",
+    probes: Annotated[tuple[ProbeName, ...], Field(min_length=1, max_length=MAX_PROBES), ListType("set")] | None = (
+        Field(
+            default=None,
+            description="Names, in the place of the node's own list: built-in probes (nvml), auto for those whose "
+            "hardware the node has, and probes that the node's flags or file define. Absent: the node's own list.",
+        )
     )
 
 

@@ -65,13 +65,13 @@ def parse_address(text: str) -> Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
     body: bytes
     content_type: str = TEXT
 
 
-Handler = Callable[[], Answer]
+Handler = Callable[[], Response]
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -204,22 +204,22 @@ class HttpServer:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await loop.sock_sendall(accepted, text.encode("ascii") + (answer.body if with_body else b""))
 
-    def _answer(self, head: bytes) -> tuple[Answer, bool]:
+    def _answer(self, head: bytes) -> tuple[Response, bool]:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/"):
-            return Answer(400, b"not HTTP\n"), True
+            return Response(400, b"not HTTP\n"), True
         method, target, _ = parts
         if method not in ("GET", "HEAD"):
-            return Answer(405, b"only GET\n"), True
+            return Response(405, b"only GET\n"), True
         path = target.partition("?")[0]
         handler = self._handlers.get(path)
         if handler is None:
-            return Answer(404, f"there are {', '.join(sorted(self._handlers))}\n".encode()), method == "GET"
+            return Response(404, f"there are {', '.join(sorted(self._handlers))}\n".encode()), method == "GET"
         try:
             return handler(), method == "GET"
         except Exception:
             log.exception("an answer failed", path=path)
-            return Answer(500, b"failed; the log says more\n"), method == "GET"
+            return Response(500, b"failed; the log says more\n"), method == "GET"
 
 
 def servers(
@@ -228,7 +228,7 @@ def servers(
     """One of /metrics and the checks, and one of the checks alone for the kubelet; None: without it."""
     made = []
     if metrics is not None:
-        answers = {"/metrics": lambda: Answer(200, scrape(), METRICS_TEXT), **checks}
+        answers = {"/metrics": lambda: Response(200, scrape(), METRICS_TEXT), **checks}
         made.append(HttpServer("metrics and health", metrics, answers))
     if probes is not None:
         made.append(HttpServer("the kubelet's probes", probes, checks, per_second=PROBES_PER_SECOND))

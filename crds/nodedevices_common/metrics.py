@@ -78,9 +78,9 @@ def histogram(name: str, text: str, labels: str = "", *, buckets: tuple[float, .
     return Row(Histogram, name, text, labels, buckets)
 
 
-def rows(of: Iterable[object]) -> tuple[AnyRow, ...]:
+def rows(attributes: Iterable[object]) -> tuple[AnyRow, ...]:
     """Return the rows among the attributes of a module or a class, by name: a table of docs/metrics.md."""
-    return tuple(sorted((each for each in of if isinstance(each, Row)), key=lambda row: row.name))
+    return tuple(sorted((each for each in attributes if isinstance(each, Row)), key=lambda row: row.name))
 
 
 class Exposition:

@@ -21,7 +21,7 @@ from nodedevices_common.text import nearest, plain, show
 
 Value = str | bool | tuple[str, ...]
 T = TypeVar("T")
-Kind = Literal["text", "bool", "list"]
+OptionKind = Literal["text", "bool", "list"]
 PREFIX = "NODEDEVICES_"  # of variables
 TRUE = frozenset({"true", "1", "t"})  # as Go's strconv.ParseBool, which NVIDIA's plugin uses
 FALSE = frozenset({"false", "0", "f"})
@@ -41,7 +41,7 @@ class Option:
     name: str
     help: str
     group: str = ""
-    kind: Kind = "text"
+    kind: OptionKind = "text"
     default: Value = ""
     variables: tuple[str, ...] = ()
     variable_prefix: str = ""
@@ -72,7 +72,7 @@ class Option:
         return f"`--{self.name}{value}`{also}", variables, default, self.help + key
 
 
-class Details(TypedDict, total=False):
+class OptionDetails(TypedDict, total=False):
     """The fields of an Option that it can do without."""
 
     group: str
@@ -85,14 +85,14 @@ class Details(TypedDict, total=False):
     metavar: str
 
 
-def option(name: str, help_text: str, *, default: Value = "", **details: Unpack[Details]) -> Option:
+def option(name: str, help_text: str, *, default: Value = "", **details: Unpack[OptionDetails]) -> Option:
     """An option of its default's kind, whose variable, where it says no other, is called as it is."""
-    kind: Kind = "bool" if isinstance(default, bool) else "list" if isinstance(default, tuple) else "text"
+    kind: OptionKind = "bool" if isinstance(default, bool) else "list" if isinstance(default, tuple) else "text"
     details.setdefault("variables", (PREFIX + variable(name),))
     return Option(name=name, help=help_text, kind=kind, default=default, **details)
 
 
-def like_its_flags(name: str, help_text: str, *, default: Value = "", **details: Unpack[Details]) -> Option:
+def with_flag_variables(name: str, help_text: str, *, default: Value = "", **details: Unpack[OptionDetails]) -> Option:
     """An option with a variable for each of its flags, called as they are: --mig-strategy, MIG_STRATEGY."""
     details.setdefault("variables", tuple(variable(each) for each in (name, *details.get("aliases", ()))))
     return option(name, help_text, default=default, **details)
@@ -116,23 +116,23 @@ class Given:
 
 @overload
 def setting(
-    help_text: str, *, read: Callable[[Given], T], default: Value = "", name: str = "", **details: Unpack[Details]
+    help_text: str, *, read: Callable[[Given], T], default: Value = "", name: str = "", **details: Unpack[OptionDetails]
 ) -> T: ...
 @overload
-def setting(help_text: str, *, default: bool, name: str = "", **details: Unpack[Details]) -> bool: ...
+def setting(help_text: str, *, default: bool, name: str = "", **details: Unpack[OptionDetails]) -> bool: ...
 @overload
 def setting(
-    help_text: str, *, default: tuple[str, ...], name: str = "", **details: Unpack[Details]
+    help_text: str, *, default: tuple[str, ...], name: str = "", **details: Unpack[OptionDetails]
 ) -> tuple[str, ...]: ...
 @overload
-def setting(help_text: str, *, default: str = "", name: str = "", **details: Unpack[Details]) -> str: ...
+def setting(help_text: str, *, default: str = "", name: str = "", **details: Unpack[OptionDetails]) -> str: ...
 def setting(
     help_text: str,
     *,
     default: Value = "",
     name: str = "",
     read: Callable[[Given], Any] | None = None,
-    **details: Unpack[Details],
+    **details: Unpack[OptionDetails],
 ) -> Any:
     """A field of a frozen record that is an option, too (see `option`), called as the field is where there is no
     `name`. `read` makes the field's value of what was given; without it the field has just that."""
@@ -153,9 +153,9 @@ def settings_of(record: type, given: Mapping[str, Given]) -> dict[str, Any]:
     return found
 
 
-def _option_of(of: Field[Any]) -> Option:
-    name, help_text, default, details = of.metadata["option"]
-    return option(name or of.name.replace("_", "-"), help_text, default=default, **details)
+def _option_of(it: Field[Any]) -> Option:
+    name, help_text, default, details = it.metadata["option"]
+    return option(name or it.name.replace("_", "-"), help_text, default=default, **details)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,14 +36,14 @@ class Demand(NamedTuple):
     percent: int = 0
     units: int = 0
 
-    def of(self, total: int) -> int:
+    def scaled(self, total: int) -> int:
         """Return the demand on a device with so many shares, in percent times that number: whole numbers, so that parts
         add up exactly. Never more than all of it."""
         return min(WHOLE * total, max(self.percent * total, WHOLE * self.units))
 
     def percent_of(self, total: int) -> int:
         """The same in percent, rounded up, for people and programs."""
-        return -(-self.of(total) // total) if total else 0
+        return -(-self.scaled(total) // total) if total else 0
 
     def __or__(self, other: Demand) -> Demand:
         """The larger one."""

@@ -60,16 +60,16 @@ def reader(record: type[R], *, given: str = "") -> Callable[..., R]:
     return read_others if left_out else read
 
 
-def _field(of: Field[Any], hint: Any) -> tuple[str, Convert]:
+def _field(it: Field[Any], hint: Any) -> tuple[str, Convert]:
     """The outermost key of a field, and what becomes of the value there."""
-    first, *rest = of.name.split("_")
+    first, *rest = it.name.split("_")
     path: tuple[str, ...] = ("".join((first, *map(str.capitalize, rest))),)
     kind, marks = _unwrapped(hint)
     for mark in marks:
         path = mark.path if isinstance(mark, At) else path
-    default = of.default if of.default is not MISSING else None
-    if of.default_factory is not MISSING:
-        default = of.default_factory()
+    default = it.default if it.default is not MISSING else None
+    if it.default_factory is not MISSING:
+        default = it.default_factory()
     convert = _convert(kind, marks, default)
     for key in reversed(path[1:]):
         convert = _inside(key, convert)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nodedevices_common import http
-from nodedevices_common.http import Address, Answer, Handler, HttpServer
+from nodedevices_common.http import Address, Handler, HttpServer, Response
 
-Check = Callable[[], str]  # empty: all is well; else what is wrong
+HealthCheck = Callable[[], str]  # empty: all is well; else what is wrong
 
 
 def servers(
-    metrics: Address, probes: Address, *, scrape: Callable[[], bytes], healthy: Check, ready: Check
+    metrics: Address, probes: Address, *, scrape: Callable[[], bytes], healthy: HealthCheck, ready: HealthCheck
 ) -> list[HttpServer]:
     """Both, listening. OSError when an address cannot be had."""
     checks = {"/healthz": _answer(healthy), "/readyz": _answer(ready)}
@@ -25,9 +25,9 @@ def servers(
     return made
 
 
-def _answer(check: Check) -> Handler:
-    def respond() -> Answer:
+def _answer(check: HealthCheck) -> Handler:
+    def respond() -> Response:
         wrong = check()
-        return Answer(503 if wrong else 200, (wrong or "ok").encode())
+        return Response(503 if wrong else 200, (wrong or "ok").encode())
 
     return respond

@@ -20,7 +20,7 @@ from typing import IO
 
 from nodedevices_common.backoff import Backoff
 
-from nodedevices_probe.kind import Given, Kind
+from nodedevices_probe.kind import AgentOptions, ProbeKind
 from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.node.presence import Hardware, never
 from nodedevices_probe.node.roots import Roots
@@ -36,7 +36,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 Write = Callable[[bytes], None]
 
 
-def add_arguments(parser: ArgumentParser, kinds: Mapping[str, Kind]) -> None:
+def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind]) -> None:
     """The agent's options that these kinds get values of, by the same names."""
     users: dict[str, list[str]] = {}
     for kind in kinds.values():
@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser, kinds: Mapping[str, Kind]) -> None:
         parser.add_argument(f"--{option}", nargs="?", const=True, default="", metavar="VALUE", help=shown)
 
 
-def _nothing(kinds: Mapping[str, Kind]) -> str:
+def _nothing(kinds: Mapping[str, ProbeKind]) -> str:
     """For people."""
     by_hardware = [each.name for each in kinds.values() if each.present is not never]
     by_file = [
@@ -57,7 +57,7 @@ def _nothing(kinds: Mapping[str, Kind]) -> str:
     return f"no hardware of {', '.join(by_hardware)} is there{files}"
 
 
-def run(options: Namespace, write: Write, kinds: Mapping[str, Kind]) -> int:
+def run(options: Namespace, write: Write, kinds: Mapping[str, ProbeKind]) -> int:
     """The exit status: of --once the worst of the children's; else 128 and the signal that ended it."""
     found = wanted(options, kinds)
     for name, why in found.items():
@@ -74,7 +74,7 @@ def run(options: Namespace, write: Write, kinds: Mapping[str, Kind]) -> int:
     return worst
 
 
-def wanted(options: Namespace, kinds: Mapping[str, Kind]) -> dict[str, str]:
+def wanted(options: Namespace, kinds: Mapping[str, ProbeKind]) -> dict[str, str]:
     """The kinds to start, and why, in their order."""
     hardware = Hardware(Roots(options.root))
     found = {name: kind.wanted(hardware, _given(options)) for name, kind in kinds.items()}
@@ -89,7 +89,7 @@ class _Child:
 
 
 class _Running:
-    def __init__(self, options: Namespace, write: Write, kinds: Mapping[str, Kind]) -> None:
+    def __init__(self, options: Namespace, write: Write, kinds: Mapping[str, ProbeKind]) -> None:
         self._options, self._write, self._kinds = options, write, kinds
         self._children: dict[str, _Child] = {}
         self._writing = threading.Lock()  # a line is longer than what a pipe takes in one piece
@@ -157,11 +157,11 @@ class _Running:
                 each.kill()
 
 
-def _given(options: Namespace) -> Given:
+def _given(options: Namespace) -> AgentOptions:
     return {name.replace("_", "-"): value for name, value in vars(options).items()}
 
 
-def _command(kind: Kind, options: Namespace) -> list[str]:
+def _command(kind: ProbeKind, options: Namespace) -> list[str]:
     command = [sys.executable, "-m", "nodedevices_probe.main", *kind.arguments(_Values(_given(options)))]
     if options.interval_seconds is not None:
         command.append(f"--interval-seconds={options.interval_seconds:g}")

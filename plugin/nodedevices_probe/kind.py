@@ -15,19 +15,19 @@ from importlib import import_module
 from nodedevices_probe.loop import Source
 from nodedevices_probe.node.presence import Hardware, Present, never
 
-Given = Mapping[str, str | bool | tuple[str, ...]]  # options of the agent by name; "" and False: not given
+AgentOptions = Mapping[str, str | bool | tuple[str, ...]]  # options of the agent by name; "" and False: not given
 
 
 def _none(_: ArgumentParser) -> None:
     """No flags of its own."""
 
 
-def _any(_: Given) -> None:
+def _any(_: AgentOptions) -> None:
     """Whatever the agent passes on is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ProbeKind:
     """`reads`: the module whose `source(options) -> Source` makes what reads the hardware; it may raise CheckError.
     `add_arguments`: the kind's own flags, beside those that all have, of which `options.root` is the folder where the
     machine's /sys, /proc, /dev and /run are. `interval`: what happens every `interval_seconds`, for --help.
@@ -51,7 +51,7 @@ class Kind:
     passed_on: Mapping[str, str] = field(default_factory=dict)
     one_of: tuple[str, ...] = ()
     requires: Mapping[str, str] = field(default_factory=dict)
-    check: Callable[[Given], None] = _any
+    check: Callable[[AgentOptions], None] = _any
     present: Present = never
     auto_by: tuple[str, ...] = ()
 
@@ -60,11 +60,11 @@ class Kind:
         """True when `auto` may ever start it."""
         return self.present is not never or bool(self.auto_by)
 
-    def wanted(self, hardware: Hardware, given: Given) -> str:
+    def wanted(self, hardware: Hardware, given: AgentOptions) -> str:
         """Why `auto` starts it on this machine, with these options of the agent; "": it does not."""
         return self.configured(given) or self.present(hardware)
 
-    def configured(self, given: Given) -> str:
+    def configured(self, given: AgentOptions) -> str:
         """Why `auto` starts it whatever the hardware is; "": it does not."""
         return next((f"--{option} is given" for option in self.auto_by if given.get(option)), "")
 
@@ -72,7 +72,7 @@ class Kind:
         made: Source = import_module(self.reads).source(options)
         return made
 
-    def arguments(self, given: Given) -> list[str]:
+    def arguments(self, given: AgentOptions) -> list[str]:
         """The command with what the agent passes on."""
         values = {flag: given[option] for flag, option in self.passed_on.items()}
         flags = [f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in values.items() if value]

@@ -39,7 +39,7 @@ EXIT_WANTS_FRESH_PROCESS = 75  # sysexits.h EX_TEMPFAIL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class SourceFacts:
     """What one query of the hardware found."""
 
     driver: Driver
@@ -62,7 +62,7 @@ class Source(Protocol):
     poll_seconds: float
     events: EventLog
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         """Return what is there now. Does not raise for anything that the hardware or the driver does."""
         ...
 
@@ -79,10 +79,10 @@ class LineLoop:
     _interval: float | None = None  # what the reader wants, in the place of the source's own
     _instance: str = field(default_factory=lambda: os.urandom(8).hex())
     _sequence: int = 0
-    _written: Facts | None = None
+    _written: SourceFacts | None = None
     _written_at: float = 0.0
 
-    def once(self) -> Facts:
+    def once(self) -> SourceFacts:
         """One poll (two where the first one is in doubt), one line; what was seen."""
         facts = self._poll()
         if facts.poll_again:
@@ -91,7 +91,7 @@ class LineLoop:
         self._write_line(facts)
         return facts
 
-    def _poll(self) -> Facts:
+    def _poll(self) -> SourceFacts:
         newest = self.source.events.newest()
         began = time.monotonic()
         facts = self.source.poll()
@@ -111,7 +111,7 @@ class LineLoop:
     def run(self) -> None:
         """For ever."""
         events = self.source.events
-        facts = Facts(driver=NO_DRIVER, silent=True)  # nothing is said before the first poll
+        facts = SourceFacts(driver=NO_DRIVER, silent=True)  # nothing is said before the first poll
         polled_at = poll_at = time.monotonic()
         while True:
             every = self.source.poll_seconds if self._interval is None else self._interval
@@ -134,10 +134,10 @@ class LineLoop:
             if self._sequence != written_before:
                 time.sleep(LINE_SPACING_SECONDS)
 
-    def _is_quiet(self, facts: Facts) -> bool:
+    def _is_quiet(self, facts: SourceFacts) -> bool:
         return facts.silent or not self.is_read()
 
-    def _write_line(self, facts: Facts) -> None:
+    def _write_line(self, facts: SourceFacts) -> None:
         self._sequence += 1
         devices, problems = facts.devices, facts.problems
         if len(devices) > MAX_DEVICES:

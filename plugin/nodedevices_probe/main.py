@@ -22,9 +22,9 @@ from nodedevices_common import __version__, unix_socket
 
 from nodedevices_probe import auto, wanted
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.kind import Kind
+from nodedevices_probe.kind import ProbeKind
 from nodedevices_probe.listening import Listener
-from nodedevices_probe.loop import Facts, LineLoop, write_all
+from nodedevices_probe.loop import LineLoop, SourceFacts, write_all
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.registry import KINDS
 
@@ -34,7 +34,7 @@ EXIT_INTERRUPTED = 130
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, Kind] = KINDS) -> int:
+def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] = KINDS) -> int:
     parser = _parser(kinds)
     options = parser.parse_args(arguments)
     write = write_all(_line_descriptor(parser, options.fd))
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, Kind] = KIN
     return 0
 
 
-def _report_problems(facts: Facts) -> int:
+def _report_problems(facts: SourceFacts) -> int:
     """The exit status of --once: 1 where the file that was named could not be used, so that a script can check one."""
     unusable = [each for each in facts.problems if each.code in {"FileInvalid", "FileMissing"}]
     for each in unusable:
@@ -80,7 +80,7 @@ def _follow_input(loop: LineLoop) -> None:
         wanted.follow(lambda: os.read(0, wanted.MAX_BYTES), loop.set_interval)
 
 
-def _parser(kinds: Mapping[str, Kind]) -> argparse.ArgumentParser:
+def _parser(kinds: Mapping[str, ProbeKind]) -> argparse.ArgumentParser:
     machine = argparse.ArgumentParser(add_help=False)
     machine.add_argument(
         "--root",

@@ -8,13 +8,13 @@ from nodedevices_probe.amd.kind import AMD
 from nodedevices_probe.fpga.kind import FPGA
 from nodedevices_probe.generic.kind import GENERIC
 from nodedevices_probe.intel.kind import INTEL
-from nodedevices_probe.kind import Kind
+from nodedevices_probe.kind import ProbeKind
 from nodedevices_probe.nic.kind import NIC
 from nodedevices_probe.nvidia.kind import NVML
 from nodedevices_probe.remote.kind import REMOTE
 from nodedevices_probe.simulated.kind import SIMULATED
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, ProbeKind] = {
     kind.name: kind
     for kind in (
         NVML,

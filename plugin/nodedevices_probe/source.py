@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nodedevices_probe.events import EventLog
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Machine, Problem
@@ -41,13 +41,13 @@ class SysfsSource:
         there = {each for folder in folders for each in self.system.bus_ids(folder)}
         return numbered(each for each in devices if each.pci_bus_id in there)
 
-    def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> Facts:
+    def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> SourceFacts:
         """Return what `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The
-        first of them that is loaded is the driver. `on_bus`: Facts.accelerators_on_bus."""
+        first of them that is loaded is the driver. `on_bus`: SourceFacts.accelerators_on_bus."""
         roots, machine = self.roots, Machine(type=self.system.machine_type())
         loaded = next((each for each in modules if roots.exists(f"sys/module/{each}")), "" if modules else KERNEL)
         if not loaded:
-            return Facts(
+            return SourceFacts(
                 driver=Driver(state=DriverState.NOT_LOADED, name=modules[0]),
                 machine=machine,
                 accelerators_on_bus=on_bus,
@@ -56,7 +56,7 @@ class SysfsSource:
         # Of a module that comes apart from the kernel; Xilinx' have the commit after a comma.
         version = roots.word(f"sys/module/{loaded}/version").partition(",")[0]
         found = find()
-        return Facts(
+        return SourceFacts(
             driver=Driver(
                 state=DriverState.LOADED, name=loaded, version=version or roots.word("proc/sys/kernel/osrelease")
             ),

@@ -36,7 +36,7 @@ async def made(kubelet: StandInKubelet, tmp_path: Path) -> AsyncIterator[AgentPr
 @pytest.fixture
 def ids() -> list[str]:
     """The node's devices."""
-    return [each.id for each in ProfileSource.of("l4 x 4", node=NODE).poll().devices]
+    return [each.id for each in ProfileSource.for_profile("l4 x 4", node=NODE).poll().devices]
 
 
 def ready(agent: AgentProcess) -> tuple[int, str]:

@@ -268,7 +268,7 @@ async def test_a_restart_of_the_agent_or_of_the_runner_leaves_the_daemon_and_its
 async def test_at_a_first_start_gpus_that_another_plugin_hands_out_get_no_daemon(
     made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner, tmp_path: Path
 ) -> None:
-    ids = [each.id for each in ProfileSource.of("l4 x 2", node=NODE).poll().devices]
+    ids = [each.id for each in ProfileSource.for_profile("l4 x 2", node=NODE).poll().devices]
     configure(made, FOUR)
     with VendorProcess(tmp_path, kubelet.plugin_folder, ids) as vendor:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)

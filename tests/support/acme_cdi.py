@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodedevices_common.options import Values, like_its_flags
+from nodedevices_common.options import Values, with_flag_variables
 from nodedevices_plugin.model import ContainerEdits, Grant, PlanError
 from nodedevices_plugin.vendors.base import Containers, NodeView
 from nodedevices_plugin.vendors.cdi import CdiNeeds, CdiSource, CdiSpec, qualified
@@ -39,9 +39,9 @@ class AcmeByCdi(Acme):
         group="Acme",
         title="of Acme's FPGAs",
         options=(
-            like_its_flags("acme-shells", "shells", group="Acme", key="flags.acmeShells", default=()),
-            like_its_flags("acme-control-required", "no FPGA without it", group="Acme", default=False),
-            like_its_flags("acme-regions", "offer regions", group="Acme", default=False),
+            with_flag_variables("acme-shells", "shells", group="Acme", key="flags.acmeShells", default=()),
+            with_flag_variables("acme-control-required", "no FPGA without it", group="Acme", default=False),
+            with_flag_variables("acme-regions", "offer regions", group="Acme", default=False),
         ),
         variables=(IMAGE_VARIABLE,),
     )

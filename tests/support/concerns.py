@@ -12,7 +12,7 @@ from nodedevices_api.sections import Sections
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.fleet import Action, Answer
+from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.stored import Understood
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import Metrics
@@ -45,8 +45,8 @@ class Granting:
     def propose(self, node: str, kind: str, actions: Sequence[Action]) -> None:
         self.proposed[node, kind] = actions
 
-    def answer(self, _action: Action) -> Answer | None:
-        return Answer(granted=True)
+    def answer(self, _action: Action) -> ActionAnswer | None:
+        return ActionAnswer(granted=True)
 
     def stopped(self) -> str:
         return ""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodedevices_probe.events import EventLog
-from nodedevices_probe.kind import Kind
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.kind import ProbeKind
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 
 
@@ -22,12 +22,12 @@ class Leds:
     poll_seconds: float = 5.0
     events: EventLog = field(default_factory=EventLog)
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         names = sorted(each.name for each in (self.root / "sys/class/leds").glob(f"{self.prefix}*"))
         devices = tuple(
             DeviceFact(id=name, index=index, type="led", vendor="linux") for index, name in enumerate(names)
         )
-        return Facts(driver=Driver(state=DriverState.LOADED, name="leds"), devices=devices)
+        return SourceFacts(driver=Driver(state=DriverState.LOADED, name="leds"), devices=devices)
 
 
 def source(options: Namespace) -> Leds:
@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--prefix", default="")
 
 
-KIND = Kind(
+KIND = ProbeKind(
     name="leds",
     help="LEDs",
     reads=__name__,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.table import BoundPod
 
 MEMORY = "nodedevices.io/gpu-memory"
@@ -119,9 +119,9 @@ def pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
-def cache(*objects: Mapping[str, Any], now: float = 0.0) -> Cache:
+def cache(*objects: Mapping[str, Any], now: float = 0.0) -> SharesCache:
     """One that has listed these NodeDevices and pods."""
-    made = Cache()
+    made = SharesCache()
     for each in objects:
         if each["kind"] == "NodeDevices":
             made.observe_node(each, now)

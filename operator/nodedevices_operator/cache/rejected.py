@@ -50,8 +50,8 @@ class RejectedPods:
         self._nodes: dict[str, dict[str, RejectedPod]] = {}  # node -> uid -> pod
         self._count = 0
 
-    def of(self, node: str) -> tuple[RejectedPod, ...]:
-        """The oldest first."""
+    def on_node(self, node: str) -> tuple[RejectedPod, ...]:
+        """Return the rejected pods of this node, the oldest first."""
         return tuple(sorted(self._nodes.get(node, {}).values(), key=lambda each: (each.since, each.uid)))
 
     def drop(self, pod: RejectedPod) -> None:

@@ -39,7 +39,7 @@ class _Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class CapacityObserved:
     entries: Sequence[CapacityEntry]
     node: NodeRecord
     ours: frozenset[str]  # names that we are known to have set
@@ -57,7 +57,7 @@ class CapacityConcern:
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def observe(self, view: View) -> Observed | Outcome:
+    async def observe(self, view: View) -> CapacityObserved | Outcome:
         target = view.target()
         if target is None:
             return Outcome()
@@ -74,9 +74,9 @@ class CapacityConcern:
             except KubeError as error:
                 return failed_to("list the node's pods", error, names.NOT_WRITTEN)
             memory.recheck = False
-        return Observed(entries, node, ours, requested)
+        return CapacityObserved(entries, node, ours, requested)
 
-    def desired(self, view: View, observed: Observed) -> tuple[NodeRecord, CapacityPlan]:
+    def desired(self, view: View, observed: CapacityObserved) -> tuple[NodeRecord, CapacityPlan]:
         node = observed.node
         return node, plan_capacity(
             observed.entries, view.record, node, ours=observed.ours, requested=observed.requested

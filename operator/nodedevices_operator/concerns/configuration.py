@@ -16,7 +16,15 @@ from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.configuration import Configuration, Previous, resolve
-from nodedevices_operator.desired.rollout import Watch, held_back, next_change, pause_of, resumed, standing, watch
+from nodedevices_operator.desired.rollout import (
+    RolloutWatch,
+    held_back,
+    next_change,
+    pause_of,
+    resumed,
+    standing,
+    watch,
+)
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
@@ -48,7 +56,7 @@ class ConfigurationConcern:
         self._events = tools.events
         self._rollouts = tools.rollouts
         self._clock = tools.clock
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, RolloutWatch] = {}
         self._told: dict[str, str] = {}  # node -> the change of which an Event is there
 
     async def observe(self, view: View) -> Sources | Outcome:

@@ -16,11 +16,11 @@ from nodedevices_operator.desired.pods import device_text, may_have_expired
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 
-Faults = Mapping[str, DeviceRecord]  # Unhealthy devices, by id
+FaultyDevices = Mapping[str, DeviceRecord]  # Unhealthy devices, by id
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DeviceEventStep:
     """An Event, if there is one to be written, and the device that is known as faulty afterwards; None: it is not."""
 
     identity: str
@@ -29,8 +29,8 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    faults: Faults | None  # those of which Events were written; None: we have just started
+class KnownFaults:
+    faults: FaultyDevices | None  # those of which Events were written; None: we have just started
 
 
 class DeviceEventsConcern:
@@ -38,22 +38,22 @@ class DeviceEventsConcern:
 
     def __init__(self, tools: Tools) -> None:
         self._events = tools.events
-        self._known: dict[str, Faults] = {}  # by node
+        self._known: dict[str, FaultyDevices] = {}  # by node
 
     def forget(self, node: str) -> None:
         self._known.pop(node, None)
         self._events.forget(node)
 
-    async def observe(self, view: View) -> Known | Outcome:
+    async def observe(self, view: View) -> KnownFaults | Outcome:
         sections = view.sections
         if not view.reported or sections is None or not sections.faults.event:
             return Outcome()
-        return Known(self._known.get(view.record.name))
+        return KnownFaults(self._known.get(view.record.name))
 
-    def desired(self, view: View, observed: Known) -> list[Step]:
+    def desired(self, view: View, observed: KnownFaults) -> list[DeviceEventStep]:
         return _steps(view.record, observed.faults, view.now)
 
-    async def apply(self, view: View, desired: list[Step]) -> Outcome:
+    async def apply(self, view: View, desired: list[DeviceEventStep]) -> Outcome:
         record = view.record
         known = dict(self._known.get(record.name) or {})
         try:
@@ -71,7 +71,7 @@ class DeviceEventsConcern:
             self._known[record.name] = known
 
 
-def _steps(record: NodeDevicesRecord, known: Faults | None, now: str) -> list[Step]:
+def _steps(record: NodeDevicesRecord, known: FaultyDevices | None, now: str) -> list[DeviceEventStep]:
     about = events.About("NodeDevices", record.name, record.uid)
     states = {device.id: device.health.state for device in record.devices}
     faulty = {device.id: device for device in record.devices if device.health.state == "Unhealthy"}
@@ -84,15 +84,15 @@ def _steps(record: NodeDevicesRecord, known: Faults | None, now: str) -> list[St
         if known is not None or not may_have_expired(health.since, now):
             what = events.Fault(record.name, identity, health.reason, health.since)
             event = events.fault(about, what, device_text(device), now)
-        steps.append(Step(identity, event, device))
+        steps.append(DeviceEventStep(identity, event, device))
     for identity, old in (known or {}).items():
         if identity in faulty:
             continue
         state = states.get(identity)
         if state is None:
-            steps.append(Step(identity, None, None))
+            steps.append(DeviceEventStep(identity, None, None))
         elif state == "Healthy":  # Unknown and Degraded are neither the old fault nor well
             what = events.Fault(record.name, identity, old.health.reason, old.health.since)
             text = f"{old.name} {identity} is healthy again; was {old.health.reason}"
-            steps.append(Step(identity, events.recovered(about, what, text, now), None))
+            steps.append(DeviceEventStep(identity, events.recovered(about, what, text, now), None))
     return steps

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodedevices_operator.concerns.budget import Budget
+from nodedevices_operator.concerns.budget import TokenBucket
 from nodedevices_operator.desired import events
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import Metrics
@@ -31,7 +31,7 @@ LIMIT = f"at most {BURST} at once, then one every {SECONDS_PER_EVENT:g} s"
 class _NodeBudget:
     """Budgets of one node. Times are by the monotonic clock."""
 
-    budget: Budget
+    budget: TokenBucket
     suppressed: int = 0
     first: str = ""  # when the first of them was suppressed, for people
     due: float = 0.0  # when to sum up
@@ -53,7 +53,7 @@ class NodeEvents:
         """Write the Event, or count it where the node has had too many. May raise KubeError."""
         of_node = self._nodes.get(node)
         if of_node is None:
-            of_node = self._nodes[node] = _NodeBudget(Budget(BURST, SECONDS_PER_EVENT, self._clock))
+            of_node = self._nodes[node] = _NodeBudget(TokenBucket(BURST, SECONDS_PER_EVENT, self._clock))
         if of_node.budget.take():
             await self._writer.event(body)
             return

@@ -29,11 +29,11 @@ from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import consequences, events, pods
 from nodedevices_operator.desired.consequences import Due, HeldFault
 from nodedevices_operator.desired.fleet import EVICT, Action
-from nodedevices_operator.desired.pods import Answer
-from nodedevices_operator.desired.policy_status import Verdict
+from nodedevices_operator.desired.pods import HolderMatch
+from nodedevices_operator.desired.policy_status import ConditionVerdict
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import pod_path
-from nodedevices_operator.records.objects import Holder, NodeDevicesRecord
+from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord
 
 ASK_AGAIN_SECONDS = 60.0  # about a holder entry whose pod is another one, or a pod that is kept
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
@@ -44,7 +44,7 @@ _ORDER = (names.FORBIDDEN, names.STOPPED, names.REFUSED, names.BLOCKED, names.PE
 
 log = structlog.get_logger()
 
-Key = tuple[Holder, str, str]  # of a holder entry, its device, and since when that is at fault
+EvictionKey = tuple[HolderRecord, str, str]  # of a holder entry, its device, and since when that is at fault
 
 
 @dataclass(slots=True)
@@ -62,21 +62,21 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EvictionsObserved:
     subjects: Sequence[tuple[Due, Subject]]
     problems: tuple[KubeError, ...]
     not_yet: bool  # a pod does not say enough about itself so far
 
 
 @dataclass(slots=True)
-class Tally:
+class EvictionTally:
     """Pods by what became of them, and when to go on."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)  # reason, text
     waits: list[float] = field(default_factory=list)
     problems: list[Exception] = field(default_factory=list)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ConditionVerdict:
         lines = sorted(self.lines, key=lambda it: (_ORDER.index(it[0]), it[1]))
         reason = lines[0][0] if lines else names.IN_SYNC
         texts = [text for _, text in lines[:MAX_LISTED]]
@@ -95,7 +95,7 @@ class EvictionsConcern:
         self._gate = tools.gate
         self._clock = tools.clock
         self._wall = tools.wall
-        self._subjects: dict[str, dict[Key, Subject]] = {}  # by node
+        self._subjects: dict[str, dict[EvictionKey, Subject]] = {}  # by node
         # By node, when each fault was first seen, by the wall clock; None: it was there when the node was.
         self._noticed: dict[str, dict[HeldFault, datetime | None]] = {}
 
@@ -116,7 +116,7 @@ class EvictionsConcern:
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._wall(), UTC)
 
-    async def observe(self, view: View) -> Seen | Outcome:
+    async def observe(self, view: View) -> EvictionsObserved | Outcome:
         target, name = view.target(), view.record.name
         self._notice(view.record)
         if target is None or view.staleness is None:
@@ -130,7 +130,7 @@ class EvictionsConcern:
             self._gate.propose(name, EVICT, ())
             return Outcome(("False", names.PENDING, why))
         known = self._subjects.get(name, {})
-        found: dict[Key, Subject] = {}
+        found: dict[EvictionKey, Subject] = {}
         problems: list[KubeError] = []
         not_yet = False
         for each in due:
@@ -149,14 +149,14 @@ class EvictionsConcern:
                 found[key] = subject
         self._subjects[name] = found
         subjects = [(each, found[_key(each)]) for each in due if _key(each) in found]
-        return Seen(subjects, tuple(problems), not_yet)
+        return EvictionsObserved(subjects, tuple(problems), not_yet)
 
-    def desired(self, view: View, observed: Seen) -> Seen:
+    def desired(self, view: View, observed: EvictionsObserved) -> EvictionsObserved:
         return observed  # what is to be done about each is in it; when, the clock and the gate say
 
-    async def apply(self, view: View, desired: Seen) -> Outcome:
+    async def apply(self, view: View, desired: EvictionsObserved) -> Outcome:
         node, now = view.record.name, self._now()
-        tally = Tally(problems=list(desired.problems), waits=[NOT_YET_SECONDS] if desired.not_yet else [])
+        tally = EvictionTally(problems=list(desired.problems), waits=[NOT_YET_SECONDS] if desired.not_yet else [])
         ready: list[tuple[Due, Subject, Action]] = []
         for due, subject in desired.subjects:
             pod = _shown(due)
@@ -199,8 +199,8 @@ class EvictionsConcern:
                 return nobody
             raise
         answer = pods.match_holder(pod, due.holding, view.scope)
-        if answer is not Answer.YES:
-            return nobody if answer is Answer.NO else None
+        if answer is not HolderMatch.YES:
+            return nobody if answer is HolderMatch.NO else None
         noticed = self._noticed.get(view.record.name, {}).get(consequences.held_fault(due.holding))
         kept = consequences.kept(pod)
         if due.holding.ends_with_restart and pods.restarted(pod, due.holding):
@@ -217,7 +217,7 @@ class EvictionsConcern:
             again=nobody.again if marked else self._clock(),
         )
 
-    async def _evict(self, view: View, due: Due, subject: Subject, tally: Tally) -> None:
+    async def _evict(self, view: View, due: Due, subject: Subject, tally: EvictionTally) -> None:
         """One try, where it is time for one."""
         holder, shown = due.holding.holder, _shown(due)
         wait = subject.again - self._clock() if subject.tries else 0.0
@@ -243,7 +243,7 @@ class EvictionsConcern:
         tally.lines.append((names.BLOCKED, f"{shown}: {subject.blocked}"))
         tally.waits.append(wait)
 
-    async def _refused(self, view: View, due: Due, subject: Subject, error: KubeError, tally: Tally) -> None:
+    async def _refused(self, view: View, due: Due, subject: Subject, error: KubeError, tally: EvictionTally) -> None:
         shown = _shown(due)
         if error.blocked:
             subject.tries, subject.blocked = subject.tries + 1, error.blocked
@@ -286,7 +286,7 @@ class EvictionsConcern:
             log.warning("event refused", error=str(error))
 
 
-def _key(due: Due) -> Key:
+def _key(due: Due) -> EvictionKey:
     return due.holding.holder, due.holding.device, due.holding.health.since
 
 

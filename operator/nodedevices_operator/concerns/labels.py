@@ -27,14 +27,14 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class LabelsObserved:
     section: Labels
     node: NodeRecord
     now: int  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
+class LabelsDesired:
     node: NodeRecord
     plan: LabelPlan
     configured: bool  # whether a policy enables labels
@@ -52,19 +52,19 @@ class LabelsConcern:
     def forget(self, node: str) -> None:
         self._writes.pop(node, None)
 
-    async def observe(self, view: View) -> Observed | Outcome:
+    async def observe(self, view: View) -> LabelsObserved | Outcome:
         target = view.target()
         if target is None:
             return Outcome()
         node, sections = target
-        return Observed(sections.labels, node, int(self._wall()))
+        return LabelsObserved(sections.labels, node, int(self._wall()))
 
-    def desired(self, view: View, observed: Observed) -> Desired:
+    def desired(self, view: View, observed: LabelsObserved) -> LabelsDesired:
         section = observed.section
         plan = plan_labels(section, view.record, observed.node, now=observed.now)
-        return Desired(observed.node, plan, section.feature_discovery or bool(section.extra))
+        return LabelsDesired(observed.node, plan, section.feature_discovery or bool(section.extra))
 
-    async def apply(self, view: View, desired: Desired) -> Outcome:
+    async def apply(self, view: View, desired: LabelsDesired) -> Outcome:
         node, plan = desired.node, desired.plan
         outcome = Outcome((plan.status, plan.reason, plan.message) if desired.configured else Shown.REMOVED)
         if plan.matches(node):

@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class NodeConditionObserved:
     node: NodeRecord
     staleness: Staleness
     wanted: bool  # by the policy
@@ -32,14 +32,14 @@ class NodeConditionConcern:
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
 
-    async def observe(self, view: View) -> Observed | Outcome:
+    async def observe(self, view: View) -> NodeConditionObserved | Outcome:
         target = view.target()
         if target is None or view.staleness is None:
             return Outcome()
         node, sections = target
-        return Observed(node, view.staleness, sections.faults.node_condition)
+        return NodeConditionObserved(node, view.staleness, sections.faults.node_condition)
 
-    def desired(self, view: View, observed: Observed) -> tuple[NodeRecord, dict[str, Any] | None]:
+    def desired(self, view: View, observed: NodeConditionObserved) -> tuple[NodeRecord, dict[str, Any] | None]:
         node = observed.node
         return node, node_condition(
             view.record, observed.staleness, wanted=observed.wanted, previous=node.condition, now=view.now

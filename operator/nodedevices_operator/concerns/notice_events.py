@@ -13,35 +13,35 @@ from typing import Any
 
 import structlog
 
-from nodedevices_operator.concerns.budget import Budget
+from nodedevices_operator.concerns.budget import TokenBucket
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
 from nodedevices_operator.desired.notices import Noticed, noticed
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import pod_path
-from nodedevices_operator.records.objects import Holder
+from nodedevices_operator.records.objects import HolderRecord
 
 NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
 READS_WAIT_SECONDS = 10.0
 
-Key = tuple[Holder, str, str, str]
+NoticeKey = tuple[HolderRecord, str, str, str]
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Memory:
+class NoticeMemory:
     """Of one node."""
 
-    reads: Budget
-    settled: set[Key] = field(default_factory=set)  # an Event was written, or none is to be
+    reads: TokenBucket
+    settled: set[NoticeKey] = field(default_factory=set)  # an Event was written, or none is to be
 
 
 @dataclass(slots=True)
-class Found:
-    memory: Memory
+class NoticesObserved:
+    memory: NoticeMemory
     to_write: list[tuple[Noticed, str]] = field(default_factory=list)  # with the pod's uid
     requeue_after: float | None = None
     problems: list[KubeError] = field(default_factory=list)
@@ -57,28 +57,28 @@ class NoticeEventsConcern:
         self._kube = tools.writer.kube
         self._events = tools.events
         self._clock = tools.clock
-        self._nodes: dict[str, Memory] = {}
+        self._nodes: dict[str, NoticeMemory] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def observe(self, view: View) -> Found | Outcome:
+    async def observe(self, view: View) -> NoticesObserved | Outcome:
         sections, record = view.sections, view.record
         if not view.reported or sections is None or not sections.faults.event:
             return Outcome()
         wanted = list(noticed(record))
         memory = self._nodes.get(record.name)
         if memory is None:
-            memory = self._nodes[record.name] = Memory(Budget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
+            memory = self._nodes[record.name] = NoticeMemory(TokenBucket(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
             memory.settled = {each.key for each in wanted if pods.may_have_expired(each.notice.time, view.now)}
         memory.settled &= {each.key for each in wanted}
-        found = Found(memory)
+        found = NoticesObserved(memory)
         for each in wanted:
             if each.key not in memory.settled:
                 await self._find(found, each, view.scope)
         return found
 
-    async def _find(self, found: Found, each: Noticed, scope: pods.Scope) -> None:
+    async def _find(self, found: NoticesObserved, each: Noticed, scope: pods.Scope) -> None:
         holder = each.holding.holder
         if not found.memory.reads.take():
             found.requeue_after = READS_WAIT_SECONDS
@@ -92,14 +92,14 @@ class NoticeEventsConcern:
                 found.problems.append(error)
             return
         match pods.match_holder(pod, each.holding, scope):
-            case pods.Answer.YES:
+            case pods.HolderMatch.YES:
                 found.to_write.append((each, str(pod["metadata"]["uid"])))
-            case pods.Answer.NO:
+            case pods.HolderMatch.NO:
                 found.memory.settled.add(each.key)
-            case pods.Answer.NOT_YET:
+            case pods.HolderMatch.NOT_YET:
                 found.requeue_after = found.requeue_after or NOT_YET_SECONDS
 
-    def desired(self, view: View, observed: Found) -> tuple[Found, list[Event]]:
+    def desired(self, view: View, observed: NoticesObserved) -> tuple[NoticesObserved, list[Event]]:
         made: list[Event] = []
         for each, uid in observed.to_write:
             about = events.About("Pod", each.holding.holder.pod, uid, each.holding.holder.namespace)
@@ -107,7 +107,7 @@ class NoticeEventsConcern:
             made.append((each, events.noticed(about, what, each.text, view.now)))
         return observed, made
 
-    async def apply(self, view: View, desired: tuple[Found, list[Event]]) -> Outcome:
+    async def apply(self, view: View, desired: tuple[NoticesObserved, list[Event]]) -> Outcome:
         found, made = desired
         for each, event in made:
             try:

@@ -22,14 +22,14 @@ from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.sections import Faults
 from nodedevices_common.conditions import same
 
-from nodedevices_operator.concerns.budget import Budget
+from nodedevices_operator.concerns.budget import TokenBucket
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.pods import Answer, Holding, Scope
+from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import PODS, pod_path
-from nodedevices_operator.records.objects import Affected, Holder, NodeDevicesRecord
+from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord
 
 RECHECK_SECONDS = 60.0  # about a holder entry whose pod is another one
 RESTART_SECONDS = 30.0  # between two reads of a pod whose container has to be restarted
@@ -41,31 +41,31 @@ READS_WAIT_SECONDS = 10.0
 
 log = structlog.get_logger()
 
-Key = tuple[Holder, str]
+HolderKey = tuple[HolderRecord, str]
 Mark = tuple[str, str, str, str]  # device, since, state, text
 
 
 @dataclass(slots=True)
-class Memory:
+class MarkMemory:
     """Of one node; rebuilt from the cluster when lost."""
 
-    reads: Budget
-    uids: dict[Key, str] = field(default_factory=dict)  # which pod a holder entry means
-    not_ours: dict[Key, float] = field(default_factory=dict)  # until when not to read the pod again
+    reads: TokenBucket
+    uids: dict[HolderKey, str] = field(default_factory=dict)  # which pod a holder entry means
+    not_ours: dict[HolderKey, float] = field(default_factory=dict)  # until when not to read the pod again
     marked: dict[str, Mark] = field(default_factory=dict)  # uid -> what its condition says
     unmarked: dict[str, Mark] = field(default_factory=dict)  # uid -> what it need not say: the pod shows no condition
     ended: set[str] = field(default_factory=set)  # uids of pods that have ended
-    restarted: set[Key] = field(default_factory=set)  # holders whose container runs since after its fault
+    restarted: set[HolderKey] = field(default_factory=set)  # holders whose container runs since after its fault
 
 
 @dataclass(slots=True)
-class Seen:
+class MarksObserved:
     """Facts about one node's pods; filled by reads alone."""
 
     record: NodeDevicesRecord
     scope: Scope
     faults: Faults
-    memory: Memory
+    memory: MarkMemory
     known: Mapping[str, Affected]  # by uid, the entries of affectedPods and those left behind by an earlier NodeDevices
     marks: dict[str, Holding] = field(default_factory=dict)  # uid -> the worst of what the pod holds
     events_only: dict[str, Holding] = field(default_factory=dict)
@@ -81,10 +81,10 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MarkPlan:
     """What to write. `entries` is affectedPods while marking."""
 
-    seen: Seen
+    seen: MarksObserved
     marks: Mapping[str, Holding]  # uid -> what its condition shall be about
     leaving: tuple[Affected, ...]  # pods whose mark is to be taken back
     entries: tuple[Affected, ...]
@@ -100,12 +100,12 @@ class PodMarksConcern:
         self._events = tools.events
         self._status = tools.status
         self._clock = tools.clock
-        self._nodes: dict[str, Memory] = {}
+        self._nodes: dict[str, MarkMemory] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def observe(self, view: View) -> Seen | Outcome:
+    async def observe(self, view: View) -> MarksObserved | Outcome:
         """Find the pods."""
         sections, record = view.sections, view.record
         left: list[Affected] = []
@@ -121,9 +121,9 @@ class PodMarksConcern:
             return Outcome(problems=tuple(problems))
         memory = self._nodes.get(record.name)
         if memory is None:
-            memory = self._nodes[record.name] = Memory(Budget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
+            memory = self._nodes[record.name] = MarkMemory(TokenBucket(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
         known = {entry.uid: entry for entry in (*left, *record.affected)}
-        seen = Seen(record, view.scope, sections.faults, memory, known, problems=problems)
+        seen = MarksObserved(record, view.scope, sections.faults, memory, known, problems=problems)
         always = sections.faults.pod_condition == "Always"
         holdings = pods.holdings(record, healthy_too=always)
         self._prune(memory, holdings)
@@ -145,7 +145,7 @@ class PodMarksConcern:
         view.restarted = frozenset(memory.restarted)
         return seen
 
-    def desired(self, view: View, observed: Seen) -> Plan:
+    def desired(self, view: View, observed: MarksObserved) -> MarkPlan:
         known = observed.known.values()
         at_fault = {uid: holding for uid, holding in observed.marks.items() if holding.severity}
         others = [it for it in known if it.uid not in at_fault]
@@ -160,9 +160,9 @@ class PodMarksConcern:
             for uid, it in observed.marks.items()
             if uid not in not_marked and (it.severity or uid not in observed.known)
         }
-        return Plan(observed, marks, leaving, entries, left_out)
+        return MarkPlan(observed, marks, leaving, entries, left_out)
 
-    async def apply(self, view: View, desired: Plan) -> Outcome:
+    async def apply(self, view: View, desired: MarkPlan) -> Outcome:
         seen = desired.seen
         for entry in desired.left_out:
             log.warning("pod not marked, affectedPods is full", node=view.record.name, pod=entry.name)
@@ -177,7 +177,7 @@ class PodMarksConcern:
             requeue_after=seen.requeue_after, problems=tuple(seen.problems), hindrance=hindered(*seen.problems)
         )
 
-    async def _write(self, plan: Plan, known_at: float | None) -> tuple[Affected, ...]:
+    async def _write(self, plan: MarkPlan, known_at: float | None) -> tuple[Affected, ...]:
         """Mark the pods, once `plan.entries` is written to affectedPods. Returns what affectedPods shall be afterwards.
 
         `known_at` is when the operator first knew of the newest fault, by its clock.
@@ -225,7 +225,7 @@ class PodMarksConcern:
             log.info("marks of an earlier NodeDevices found", node=record.name, pods=len(found))
         return list(pods.bounded(found))
 
-    async def _resolve(self, seen: Seen, holding: Holding) -> str | None:
+    async def _resolve(self, seen: MarksObserved, holding: Holding) -> str | None:
         """The uid of the pod that the holder entry means; None: none that this NodeDevices may name (now)."""
         memory, holder = seen.memory, holding.holder
         key = (holder, holding.device)
@@ -239,18 +239,18 @@ class PodMarksConcern:
             seen.problem(error)
             seen.unsure.add((holder.namespace, holder.pod))
             return None
-        answer = Answer.NO if pod is None else pods.match_holder(pod, holding, seen.scope)
-        if answer is Answer.YES and pod is not None:
+        answer = HolderMatch.NO if pod is None else pods.match_holder(pod, holding, seen.scope)
+        if answer is HolderMatch.YES and pod is not None:
             memory.uids[key] = str(pod["metadata"]["uid"])
             return memory.uids[key]
-        if answer is Answer.NO:
+        if answer is HolderMatch.NO:
             memory.not_ours[key] = self._clock() + RECHECK_SECONDS
         else:
             seen.unsure.add((holder.namespace, holder.pod))
             seen.requeue_after = NOT_YET_SECONDS
         return None
 
-    async def _restarted(self, seen: Seen, holding: Holding) -> bool:
+    async def _restarted(self, seen: MarksObserved, holding: Holding) -> bool:
         """Nobody watches pods: such a one is read again now and then, until its container has restarted."""
         key = (holding.holder, holding.device)
         if key in seen.memory.restarted:
@@ -266,7 +266,7 @@ class PodMarksConcern:
         seen.requeue_after = seen.requeue_after or RESTART_SECONDS
         return False
 
-    async def _should_mark(self, seen: Seen, uid: str, holding: Holding) -> bool:
+    async def _should_mark(self, seen: MarksObserved, uid: str, holding: Holding) -> bool:
         """True when the pod is to be marked, by podCondition OnFault: that the state of its device is not known, is no
         news for a pod that shows no condition."""
         if not holding.unknown:
@@ -284,7 +284,7 @@ class PodMarksConcern:
         seen.memory.unmarked[uid] = mark
         return False
 
-    async def _read(self, seen: Seen, namespace: str, name: str) -> Mapping[str, Any] | None:
+    async def _read(self, seen: MarksObserved, namespace: str, name: str) -> Mapping[str, Any] | None:
         for pod in seen.found.values():
             if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
                 return pod
@@ -303,7 +303,7 @@ class PodMarksConcern:
         return pod
 
     @staticmethod
-    def _prune(memory: Memory, holdings: list[Holding]) -> None:
+    def _prune(memory: MarkMemory, holdings: list[Holding]) -> None:
         """Only what is still listed is remembered, so memory is bounded by the node's holders."""
         live = {(holding.holder, holding.device) for holding in holdings}
         memory.uids = {key: uid for key, uid in memory.uids.items() if key in live}
@@ -315,7 +315,7 @@ class PodMarksConcern:
         memory.restarted &= live
 
     # --- writing -----------------------------------------------------------------------------------------------------
-    async def _mark(self, seen: Seen, uid: str, holding: Holding, known_at: float | None) -> bool:
+    async def _mark(self, seen: MarksObserved, uid: str, holding: Holding, known_at: float | None) -> bool:
         """Write the pod's condition and Event. False: it has ended, and nothing is written to it any more."""
         mark = _mark_of(holding)
         if seen.memory.marked.get(uid) == mark:
@@ -340,7 +340,7 @@ class PodMarksConcern:
         seen.memory.marked[uid] = mark
         return True
 
-    async def _set_condition(self, seen: Seen, entry: Affected, condition: Mapping[str, Any]) -> None:
+    async def _set_condition(self, seen: MarksObserved, entry: Affected, condition: Mapping[str, Any]) -> None:
         await self._writer.pod_condition(entry, condition)
         log.info(
             "pod condition set",
@@ -351,14 +351,14 @@ class PodMarksConcern:
             reason=condition["reason"],
         )
 
-    async def _fault_event(self, seen: Seen, uid: str, holding: Holding) -> None:
+    async def _fault_event(self, seen: MarksObserved, uid: str, holding: Holding) -> None:
         if not seen.faults.event or not (holding.health.state == "Unhealthy" or holding.application):
             return
         about = events.About("Pod", holding.holder.pod, uid, holding.holder.namespace)
         what = events.Fault(seen.record.name, holding.device, holding.health.reason, holding.health.since)
         await self._event(seen, events.fault(about, what, pods.fault_text(holding), self._writer.now()))
 
-    async def _take_back(self, seen: Seen, entry: Affected) -> bool:
+    async def _take_back(self, seen: MarksObserved, entry: Affected) -> bool:
         """Returns True when the entry can be removed. A pod that has ended keeps its condition: that is evidence."""
         record, never = seen.record, seen.faults.pod_condition == "Never"
         device, part = next(((d, p) for d in record.devices for p in d.parts if p.id == entry.device), (None, None))
@@ -400,7 +400,7 @@ class PodMarksConcern:
             await self._set_condition(seen, entry, condition)
         return True
 
-    async def _event(self, seen: Seen, body: Mapping[str, Any]) -> None:
+    async def _event(self, seen: MarksObserved, body: Mapping[str, Any]) -> None:
         """An Event is a service: where it may not be written (a namespace that is ending), the condition remains."""
         try:
             await self._events.write(seen.record.name, body)
@@ -410,7 +410,7 @@ class PodMarksConcern:
             log.warning("event refused", error=str(error))
 
     @staticmethod
-    def _failed(seen: Seen, uid: str, holding: Holding, error: KubeError) -> None:
+    def _failed(seen: MarksObserved, uid: str, holding: Holding, error: KubeError) -> None:
         if error.gone:  # the name may belong to another pod by now: read it again
             seen.memory.uids.pop((holding.holder, holding.device), None)
             seen.requeue_after = NOT_YET_SECONDS

@@ -19,15 +19,15 @@ from nodedevices_api.defaults import Resolved
 
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired.configuration import Configuration
-from nodedevices_operator.desired.fleet import Action, Answer
+from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.pods import Scope, scope
-from nodedevices_operator.desired.policy_status import Hindrance, Verdict
+from nodedevices_operator.desired.policy_status import ConditionVerdict, Hindrance
 from nodedevices_operator.desired.rollout import Standing
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.desired.stored import Understood, understood
 from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.records.kinds import Kind, read
-from nodedevices_operator.records.objects import Affected, Holder, NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord, NodeRecord
 
 Observed = TypeVar("Observed")
 Desired = TypeVar("Desired")
@@ -55,7 +55,7 @@ class Shown(Enum):
 class Outcome:
     """Result of a reconciliation of one concern."""
 
-    verdict: Verdict | Shown = Shown.KEPT  # of its condition
+    verdict: ConditionVerdict | Shown = Shown.KEPT  # of its condition
     requeue_after: float | None = None  # seconds after which to reconcile without any event
     problems: tuple[
         Exception, ...
@@ -100,7 +100,7 @@ class ActionGate(Protocol):
         """Replace what the node wants done of that kind; nothing withdraws it."""
         ...
 
-    def answer(self, action: Action) -> Answer | None:
+    def answer(self, action: Action) -> ActionAnswer | None:
         """None: not decided yet, and nobody acts."""
         ...
 
@@ -165,7 +165,9 @@ class View:
     understood: Understood | None = None  # the configuration, as far as it can be read; by configuration, too
     staleness: Staleness | None = None
     affected: tuple[Affected, ...] | None = None  # what affectedPods shall be; None: not known; by pod_marks
-    restarted: frozenset[tuple[Holder, str]] = frozenset()  # with the device: whose container has restarted since what
+    restarted: frozenset[tuple[HolderRecord, str]] = (
+        frozenset()
+    )  # with the device: whose container has restarted since what
     # happened to it, and is well again by that; by pod_marks
     status: object = None  # what NodeDevices.status shows of us by now
 
@@ -211,7 +213,7 @@ class View:
         if self.node is not None:
             self.node = self.cache.nodes.get(name, self.node)
 
-    def verdicts(self) -> Mapping[str, Verdict | Shown]:
+    def verdicts(self) -> Mapping[str, ConditionVerdict | Shown]:
         """By condition, as far as they have been decided."""
         return {
             info.condition: self.outcomes[info.name].verdict
@@ -224,7 +226,7 @@ def forbidden(error: Exception) -> bool:
     return isinstance(error, KubeError) and error.forbidden
 
 
-def not_granted(answer: Answer | None) -> Verdict:
+def not_granted(answer: ActionAnswer | None) -> ConditionVerdict:
     """Return the verdict of a concern whose condition says that an action waits for its grant."""
     if answer is None:
         return "False", names.PENDING, "the action is not recorded yet"

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from nodedevices_operator.concerns.budget import Budget
+from nodedevices_operator.concerns.budget import TokenBucket
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, rejected
@@ -42,13 +42,13 @@ class RejectedPodsConcern:
         self._events = tools.events
         self._metrics = tools.metrics
         self._wall = tools.wall
-        self._budget = Budget(BURST, SECONDS_PER_POD, tools.clock)
+        self._budget = TokenBucket(BURST, SECONDS_PER_POD, tools.clock)
 
     def forget(self, node: str) -> None:
         """Nothing is remembered of a node."""
 
     async def observe(self, view: View) -> Sequence[RejectedPod] | Outcome:
-        found = self._pods.of(view.record.name) if self._pods is not None and view.reported else ()
+        found = self._pods.on_node(view.record.name) if self._pods is not None and view.reported else ()
         return [pod for pod in found if pod.owner] or Outcome()
 
     def desired(self, view: View, observed: Sequence[RejectedPod]) -> Sequence[Rejected]:

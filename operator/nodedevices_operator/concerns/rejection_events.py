@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from nodedevices_operator.concerns.budget import Budget
+from nodedevices_operator.concerns.budget import TokenBucket
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
@@ -29,10 +29,10 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Memory:
+class RejectionMemory:
     """Of one node."""
 
-    budget: Budget
+    budget: TokenBucket
     done: dict[str, float] = field(default_factory=dict)  # uids of pods about which nothing more is written, since when
 
 
@@ -52,7 +52,7 @@ class RejectionEventsConcern:
         self._metrics = tools.metrics
         self._clock = tools.clock
         self._wall = tools.wall
-        self._nodes: dict[str, Memory] = {}
+        self._nodes: dict[str, RejectionMemory] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
@@ -60,12 +60,12 @@ class RejectionEventsConcern:
     async def observe(self, view: View) -> Sequence[tuple[RejectedPod, float]] | Outcome:
         """The pods that no Event was written about, each with its age."""
         sections, node = view.sections, view.record.name
-        there = self._pods.of(node) if self._pods is not None and view.reported else ()
+        there = self._pods.on_node(node) if self._pods is not None and view.reported else ()
         if not there or sections is None or not sections.faults.event:
             return Outcome()
         memory = self._nodes.get(node)
         if memory is None:
-            memory = self._nodes[node] = Memory(Budget(BURST, SECONDS_PER_EVENT, self._clock))
+            memory = self._nodes[node] = RejectionMemory(TokenBucket(BURST, SECONDS_PER_EVENT, self._clock))
         news = self._clock() - NEWS_SECONDS  # of an older pod nothing is written anyway
         memory.done = {uid: since for uid, since in memory.done.items() if since > news}
         ages = ((pod, age(pod, self._wall())) for pod in there if pod.uid not in memory.done)

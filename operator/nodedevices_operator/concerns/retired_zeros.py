@@ -23,13 +23,13 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class RetiredObserved:
     node: NodeRecord
     seen: Mapping[Retirement, float]  # for how many seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
+class RetiredDesired:
     node: NodeRecord
     due: tuple[str, ...]  # names whose zeros go now
     next_seconds: float | None  # until another one is due
@@ -47,7 +47,7 @@ class RetiredZerosConcern:
     def forget(self, node: str) -> None:
         self._first_seen.pop(node, None)
 
-    async def observe(self, view: View) -> Observed | Outcome:
+    async def observe(self, view: View) -> RetiredObserved | Outcome:
         target = view.target()
         if target is None:
             return Outcome()
@@ -58,16 +58,18 @@ class RetiredZerosConcern:
             self._first_seen[name] = seen
         else:
             self.forget(name)
-        return Observed(target[0], {each: now - since for each, since in seen.items()})
+        return RetiredObserved(target[0], {each: now - since for each, since in seen.items()})
 
-    def desired(self, view: View, observed: Observed) -> Desired:
+    def desired(self, view: View, observed: RetiredObserved) -> RetiredDesired:
         # What shows no zero needs no requeue: the zero's coming is news of the Node.
         zeros = set(removable(view.record, observed.node))
         left = {it.name: self._settled - seconds for it, seconds in observed.seen.items() if it.name in zeros}
         due = tuple(name for name, seconds in left.items() if seconds <= 0)
-        return Desired(observed.node, due, min((seconds for seconds in left.values() if seconds > 0), default=None))
+        return RetiredDesired(
+            observed.node, due, min((seconds for seconds in left.values() if seconds > 0), default=None)
+        )
 
-    async def apply(self, view: View, desired: Desired) -> Outcome:
+    async def apply(self, view: View, desired: RetiredDesired) -> Outcome:
         if not desired.due:
             return Outcome(requeue_after=desired.next_seconds)
         try:

@@ -15,14 +15,14 @@ from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.service import changes, out_of_service
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records.objects import OutOfService
+from nodedevices_operator.records.objects import OutOfServiceRecord
 
-Known = Mapping[str, OutOfService]  # by id
+KnownOutOfService = Mapping[str, OutOfServiceRecord]  # by id
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
-    now: Known
+class ServiceEventsDesired:
+    now: KnownOutOfService
     bodies: tuple[Mapping[str, object], ...]
     next_seconds: float | None  # until an entry is over by itself
 
@@ -32,12 +32,12 @@ class ServiceEventsConcern:
 
     def __init__(self, tools: Tools) -> None:
         self._events = tools.events
-        self._known: dict[str, Known] = {}  # by node
+        self._known: dict[str, KnownOutOfService] = {}  # by node
 
     def forget(self, node: str) -> None:
         self._known.pop(node, None)
 
-    async def observe(self, view: View) -> tuple[Known | None] | Outcome:
+    async def observe(self, view: View) -> tuple[KnownOutOfService | None] | Outcome:
         known, sections = self._known.get(view.record.name), view.sections
         if sections is not None and not sections.faults.event:
             return Outcome()
@@ -47,16 +47,16 @@ class ServiceEventsConcern:
             return Outcome()
         return (known,)
 
-    def desired(self, view: View, observed: tuple[Known | None]) -> Desired:
+    def desired(self, view: View, observed: tuple[KnownOutOfService | None]) -> ServiceEventsDesired:
         now, wait = out_of_service(view.record, view.now)
         about = events.About("NodeDevices", view.record.name, view.record.uid)
         bodies = tuple(
             events.service(about, each.what, each.text, view.now, back=each.back)
             for each in changes(view.record, observed[0], now, view.now)
         )
-        return Desired(now, bodies, wait)
+        return ServiceEventsDesired(now, bodies, wait)
 
-    async def apply(self, view: View, desired: Desired) -> Outcome:
+    async def apply(self, view: View, desired: ServiceEventsDesired) -> Outcome:
         for body in desired.bodies:
             try:
                 await self._events.write(view.record.name, body)

@@ -30,14 +30,14 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class TaintObserved:
     node: NodeRecord
     section: Faults
     stale: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
+class TaintDesired:
     node: NodeRecord
     configured: bool  # whether the policy taints Nodes
     kept: bool = False  # leave it as it is
@@ -45,7 +45,7 @@ class Desired:
 
 
 @dataclass(slots=True)
-class Memory:
+class TaintMemory:
     """Of one node; lost, one repair more is made."""
 
     written: tuple[TaintRecord, ...] | None = None  # our entries, as they were last written or found right
@@ -60,26 +60,26 @@ class TaintConcern:
         self._metrics = tools.metrics
         self._gate = tools.gate
         self._clock = tools.clock
-        self._nodes: dict[str, Memory] = {}
+        self._nodes: dict[str, TaintMemory] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
         self._gate.propose(node, TAINT, ())
 
-    async def observe(self, view: View) -> Observed | Outcome:
+    async def observe(self, view: View) -> TaintObserved | Outcome:
         target = view.target()
         if target is None or view.staleness is None:
             return Outcome()
         node, sections = target
-        return Observed(node, sections.faults, view.staleness.status == "True")
+        return TaintObserved(node, sections.faults, view.staleness.status == "True")
 
-    def desired(self, view: View, observed: Observed) -> Desired:
+    def desired(self, view: View, observed: TaintObserved) -> TaintDesired:
         node, section, configured = observed.node, observed.section, taints(observed.section)
         if configured and observed.stale:
-            return Desired(node, configured, kept=True)
-        return Desired(node, configured, tainting=tainting(view.record, section, node.taints))
+            return TaintDesired(node, configured, kept=True)
+        return TaintDesired(node, configured, tainting=tainting(view.record, section, node.taints))
 
-    async def apply(self, view: View, desired: Desired) -> Outcome:
+    async def apply(self, view: View, desired: TaintDesired) -> Outcome:
         node, wanted = desired.node, desired.tainting
         action = None
         if wanted is not None and stronger(wanted.taint, node.taints):
@@ -92,7 +92,7 @@ class TaintConcern:
             if answer is None or not answer.granted:
                 return Outcome(not_granted(answer))
         taint = None if wanted is None else wanted.taint
-        memory = self._nodes.setdefault(node.name, Memory())
+        memory = self._nodes.setdefault(node.name, TaintMemory())
         listed = () if taint is None else (taint,)
         if node.taints != listed:
             if memory.written == listed and memory.repairs.contested(self._clock()):

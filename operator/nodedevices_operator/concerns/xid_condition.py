@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class XidConditionObserved:
     node: NodeRecord
     wanted: bool  # by the policy
 
@@ -37,14 +37,14 @@ class XidConditionConcern:
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
 
-    async def observe(self, view: View) -> Observed | Outcome:
+    async def observe(self, view: View) -> XidConditionObserved | Outcome:
         target = view.target()
         if target is None:
             return Outcome()
         node, sections = target
-        return Observed(node, sections.faults.xid_node_condition)
+        return XidConditionObserved(node, sections.faults.xid_node_condition)
 
-    def desired(self, view: View, observed: Observed) -> tuple[NodeRecord, dict[str, Any] | None]:
+    def desired(self, view: View, observed: XidConditionObserved) -> tuple[NodeRecord, dict[str, Any] | None]:
         node = observed.node
         return node, xid_condition(view.record, node, now=view.now) if observed.wanted else None
 

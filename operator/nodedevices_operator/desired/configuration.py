@@ -38,7 +38,7 @@ class Previous:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PolicyOutcome:
     """How one policy fares on this node."""
 
     supplies: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Configuration:
     status: str  # of PolicyResolved
     reason: str
     message: str
-    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    outcomes: Mapping[str, PolicyOutcome] = field(default_factory=dict)
     trials: Mapping[str, Trial] = field(default_factory=dict)  # of DryRun policies
     held: frozenset[str] = frozenset()  # policies whose change waits for its turn here (desired.rollout)
 
@@ -182,7 +182,7 @@ def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mappi
     )
 
 
-def _merge(contenders: Sequence[_Candidate]) -> tuple[dict[str, Any], dict[str, Outcome], list[str]]:
+def _merge(contenders: Sequence[_Candidate]) -> tuple[dict[str, Any], dict[str, PolicyOutcome], list[str]]:
     config: dict[str, Any] = {}
     supplies: dict[str, list[str]] = {contender.name: [] for contender in contenders}
     overridden: dict[str, list[str]] = {contender.name: [] for contender in contenders}
@@ -204,7 +204,7 @@ def _merge(contenders: Sequence[_Candidate]) -> tuple[dict[str, Any], dict[str, 
                     f"the older {winner.name} stays in effect"
                 )
     outcomes = {
-        contender.name: Outcome(
+        contender.name: PolicyOutcome(
             supplies=tuple(supplies[contender.name]),
             overridden=tuple(overridden[contender.name]),
             conflicts=tuple(sorted(set(beaten_by[contender.name]))),
@@ -230,11 +230,11 @@ def _equal(section: str, one: object, other: object) -> bool:
     return to_dict(mine) == to_dict(theirs)
 
 
-def _failed(outcome: Outcome) -> Outcome:
-    return Outcome(outcome.supplies, outcome.overridden, outcome.conflicts, failed=True)
+def _failed(outcome: PolicyOutcome) -> PolicyOutcome:
+    return PolicyOutcome(outcome.supplies, outcome.overridden, outcome.conflicts, failed=True)
 
 
-def _references(contenders: Sequence[_Candidate], outcomes: Mapping[str, Outcome]) -> tuple[PolicyRef, ...]:
+def _references(contenders: Sequence[_Candidate], outcomes: Mapping[str, PolicyOutcome]) -> tuple[PolicyRef, ...]:
     """spec.policies: strongest first; where they are too many, those that supply nothing are left out first."""
     refs = [PolicyRef(c.name, c.generation, c.priority, outcomes[c.name].supplies) for c in contenders]
     silent_places = MAX_POLICIES - sum(1 for ref in refs if ref.sections)

@@ -18,7 +18,7 @@ from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.pods import Holding
-from nodedevices_operator.records.objects import Health, Holder, NodeDevicesRecord, TaintRecord
+from nodedevices_operator.records.objects import HealthRecord, HolderRecord, NodeDevicesRecord, TaintRecord
 
 GRACE_SECONDS = 60  # of AfterGrace without graceSeconds
 KEEP = "nodedevices.io/evict"  # annotation of a pod; "false": it is never evicted by us
@@ -46,7 +46,7 @@ class Due:
     grace: timedelta
 
 
-def consequences(section: Faults, health: Health) -> tuple[Taint, Evict]:
+def consequences(section: Faults, health: HealthRecord) -> tuple[Taint, Evict]:
     """Return what the policy says of this fault."""
     for rule in section.rules:
         if rule.reasons is not None and health.reason not in rule.reasons:
@@ -69,7 +69,7 @@ def evicts(section: Faults) -> bool:
     return any(it is not None and it.mode != "Never" for it in (section.evict, *(rule.evict for rule in section.rules)))
 
 
-def unhealthy(record: NodeDevicesRecord) -> list[Health]:
+def unhealthy(record: NodeDevicesRecord) -> list[HealthRecord]:
     """The faults of the node's devices and partitions, the oldest first."""
     found = {
         (part.health.since, part.health.reason): part.health
@@ -96,7 +96,7 @@ def unclear(record: NodeDevicesRecord) -> frozenset[str]:
     )
 
 
-def _acted_on(health: Health) -> bool:
+def _acted_on(health: HealthRecord) -> bool:
     return health.state == "Unhealthy" and health.domain != "Application" and health.reason != pods.UNDECIDED
 
 
@@ -162,7 +162,7 @@ def taint_patch(node: Mapping[str, Any], key: str, wanted: TaintRecord | None) -
 
 # --- evictions -------------------------------------------------------------------------------------------------------
 def evictions(
-    record: NodeDevicesRecord, section: Faults, restarted: Container[tuple[Holder, str]] = frozenset()
+    record: NodeDevicesRecord, section: Faults, restarted: Container[tuple[HolderRecord, str]] = frozenset()
 ) -> list[Due]:
     """Return the pods to be evicted, each once and by what is due first, as far as NodeDevices and policy say; whether
     the pod is the holder, and may be evicted, only the pod itself can say (`kept`). `restarted` are holders, each with

@@ -41,7 +41,7 @@ MAX_NAMES = 5  # of nodes, in a reason
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_SHOWN = 40  # characters of a value that is refused
 
-Faults = Mapping[str, Mapping[str, str]]  # node -> id of what is at fault -> since when, by the node's clock
+FaultsByNode = Mapping[str, Mapping[str, str]]  # node -> id of what is at fault -> since when, by the node's clock
 Arrivals = Mapping[str, Mapping[tuple[str, str], float | None]]  # node -> id, since -> when it was first seen, in
 # seconds by the operator's monotonic clock; None: it was there when the operator began
 
@@ -58,14 +58,14 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ActionAnswer:
     granted: bool
     reason: str = ""  # why not, for people
     stopped: bool = False  # by the breaker
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PolicyLimits:
     """Limits that one policy sets."""
 
     per_hour: int | None = None  # actions; None: as many as the record holds
@@ -80,7 +80,7 @@ class Pool:
     """The nodes whose section `faults` comes from one policy."""
 
     policy: str
-    limits: Limits
+    limits: PolicyLimits
     nodes: frozenset[str]
     out: frozenset[str] = frozenset()  # of these: out of service, by us or by somebody else
     coming: frozenset[str] = frozenset()  # those that the policy is to supply, where it does not yet
@@ -97,7 +97,7 @@ class Survey:
     """The fleet as it is now."""
 
     pools: Sequence[Pool] = ()
-    faults: Faults = field(default_factory=dict)  # of all nodes, whatever their policy
+    faults: FaultsByNode = field(default_factory=dict)  # of all nodes, whatever their policy
     unclear: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> ids whose state is not known now
     silent: frozenset[str] = frozenset()  # nodes that say nothing of their devices
     out: frozenset[str] = frozenset()  # nodes out of service, whatever their policy
@@ -141,15 +141,15 @@ class Decision:
     granted: frozenset[Action] = frozenset()
     refused: Mapping[Action, str] = field(default_factory=dict)  # with why, for people
 
-    def answers(self) -> dict[Action, Answer]:
+    def answers(self) -> dict[Action, ActionAnswer]:
         stopped = self.fleet.breaker == OPEN
-        given = {action: Answer(granted=True) for action in self.granted}
+        given = {action: ActionAnswer(granted=True) for action in self.granted}
         return given | {
-            action: Answer(granted=False, reason=why, stopped=stopped) for action, why in self.refused.items()
+            action: ActionAnswer(granted=False, reason=why, stopped=stopped) for action, why in self.refused.items()
         }
 
 
-def arrivals(before: Arrivals | None, faults: Faults, at: float) -> Arrivals:
+def arrivals(before: Arrivals | None, faults: FaultsByNode, at: float) -> Arrivals:
     """Return when each of the faults was first seen. `before`: as of the last call; None: there was none, and it is not
     known for how long they have been there."""
     if before is None:
@@ -203,7 +203,7 @@ def rehearsed(
     survey: Survey,
     seen: Arrivals,
     record: str,
-) -> dict[Action, Answer]:
+) -> dict[Action, ActionAnswer]:
     """Return the answers if the policy of this pool were enforced, in the place of others on its nodes. Nothing is
     granted."""
     others = [
@@ -214,7 +214,7 @@ def rehearsed(
     decision = decide(fleet, actions, now, tried, seen, record=record)
     if decision.fleet.breaker == OPEN and fleet.breaker != OPEN:
         why = f"all actions would be stopped, {decision.fleet.reason}"
-        return dict.fromkeys(actions, Answer(granted=False, reason=why, stopped=True))
+        return dict.fromkeys(actions, ActionAnswer(granted=False, reason=why, stopped=True))
     return decision.answers()
 
 
@@ -228,7 +228,7 @@ def why_stopped(fleet: Fleet, record: str, refusal: str = "") -> str:
     return f"{text}; {refusal}" if refusal else text
 
 
-def _acted(fleet: Fleet, action: Action, now: datetime, faults: Faults) -> Fleet:
+def _acted(fleet: Fleet, action: Action, now: datetime, faults: FaultsByNode) -> Fleet:
     """Return the record with the action, and with its node out of service until what is at fault there is well
     again."""
     its = faults.get(action.node, {})
@@ -316,7 +316,7 @@ def judged(fleet: Fleet, survey: Survey, seen: Arrivals, now: datetime) -> Fleet
     return fleet
 
 
-def _mass_fault(pool: Pool, fleet: Fleet, faults: Faults, seen: Arrivals) -> str:
+def _mass_fault(pool: Pool, fleet: Fleet, faults: FaultsByNode, seen: Arrivals) -> str:
     limits, nodes = pool.limits, pool.all
     arrived: list[tuple[float, str]] = []
     began: list[tuple[float, str]] = []
@@ -382,7 +382,7 @@ def checked(fleet: Fleet, claims: Claims, where: str, now: datetime, *, lost: bo
     return fleet if claims.elsewhere or fleet.place == where else replace(fleet, place=where)
 
 
-def resumed(fleet: Fleet, annotation: str, now: datetime, faults: Faults) -> Fleet:
+def resumed(fleet: Fleet, annotation: str, now: datetime, faults: FaultsByNode) -> Fleet:
     """After a person's annotation: a time since the breaker opened. Each value closes it once."""
     if fleet.breaker == CLOSED or annotation in {"", fleet.resumed} or refusal(fleet, annotation, now):
         return fleet
@@ -406,13 +406,13 @@ def refusal(fleet: Fleet, annotation: str, now: datetime) -> str:
     return ""
 
 
-def _timed_out(fleet: Fleet, faults: Faults, now: datetime) -> Fleet:
+def _timed_out(fleet: Fleet, faults: FaultsByNode, now: datetime) -> Fleet:
     """Closed, when it was opened until a time that has come."""
     until = zoned_time(fleet.until)
     return _closed(fleet, faults, now) if fleet.breaker == OPEN and until is not None and until <= now else fleet
 
 
-def _closed(fleet: Fleet, faults: Faults, now: datetime) -> Fleet:
+def _closed(fleet: Fleet, faults: FaultsByNode, now: datetime) -> Fleet:
     """Closed, and what is at fault now is answered for."""
     failing = list(faults.items())[:MAX_NODES]
     answered = {

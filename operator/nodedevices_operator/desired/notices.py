@@ -14,7 +14,7 @@ from nodedevices_common.times import seconds_between
 
 from nodedevices_operator.desired.pods import Holding
 from nodedevices_operator.records.names import is_pod
-from nodedevices_operator.records.objects import Holder, NodeDevicesRecord, NoticeRecord
+from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord, NoticeRecord
 
 CLOCKS = timedelta(seconds=1)  # a notice's time has whole seconds, a holder's has microseconds
 
@@ -27,7 +27,7 @@ class Noticed:
     holding: Holding
 
     @property
-    def key(self) -> tuple[Holder, str, str, str]:
+    def key(self) -> tuple[HolderRecord, str, str, str]:
         """One Event for each: repeats of the notice give no other."""
         return (self.holding.holder, self.holding.device, self.notice.code, self.notice.since)
 

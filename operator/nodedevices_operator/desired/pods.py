@@ -28,8 +28,8 @@ from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import (
     Affected,
     DeviceRecord,
-    Health,
-    Holder,
+    HealthRecord,
+    HolderRecord,
     NodeDevicesRecord,
     NodeRecord,
 )
@@ -51,12 +51,12 @@ NOT_MONITORED = "this pod's devices are no longer monitored; the condition remai
 class Holding:
     """One holder of one device or partition, with the state of what it holds."""
 
-    holder: Holder
+    holder: HolderRecord
     device: str  # id of the physical device, or of the partition where that is what is at fault
     device_name: str
     ids: frozenset[str]  # what the kubelet may call what it holds, replica suffixes aside
-    health: Health
-    device_health: Health | None = None  # where `health` is the holder's own
+    health: HealthRecord
+    device_health: HealthRecord | None = None  # where `health` is the holder's own
 
     @property
     def severity(self) -> int:
@@ -83,7 +83,7 @@ class Holding:
         return self.health.reason == UNDECIDED
 
 
-def _severity(health: Health) -> int:
+def _severity(health: HealthRecord) -> int:
     return _SEVERITY.get(health.state, _SEVERITY["Unknown"])
 
 
@@ -110,7 +110,7 @@ def scope(name: str, node: NodeRecord | None, sections: Resolved | None) -> Scop
     return Scope(name, shown | named)
 
 
-class Answer(Enum):
+class HolderMatch(Enum):
     YES = "yes"
     NO = "no"
     NOT_YET = "not yet"  # the pod does not say enough about itself so far
@@ -140,7 +140,7 @@ def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Ho
     return found
 
 
-def _own_health(holder: Holder, health: Health) -> Health | None:
+def _own_health(holder: HolderRecord, health: HealthRecord) -> HealthRecord | None:
     """Return what happened to the holder alone, where it is worse than what holds for its device."""
     worse = holder.health is not None and _severity(holder.health) > _severity(health)
     return holder.health if worse else None
@@ -160,24 +160,24 @@ def restarted(pod: Mapping[str, Any], holding: Holding) -> bool:
     return False
 
 
-def match_holder(pod: Mapping[str, Any], holding: Holding, scope: Scope) -> Answer:
+def match_holder(pod: Mapping[str, Any], holding: Holding, scope: Scope) -> HolderMatch:
     """Return whether this pod is the one that the holder entry means. `scope`: of the node that the entry is from."""
     metadata, spec, status = (pod.get(key) or {} for key in ("metadata", "spec", "status"))
     holder = holding.holder
     if not on_node(pod, scope.node) or finished(pod) or not _requests(spec, status, holder):
-        return Answer.NO
+        return HolderMatch.NO
     if not holder.claim and holder.resource not in scope.resources:
-        return Answer.NO
+        return HolderMatch.NO
     if holder.uid:
-        return Answer.YES if metadata.get("uid") == holder.uid else Answer.NO
+        return HolderMatch.YES if metadata.get("uid") == holder.uid else HolderMatch.NO
     listed = _listed_ids(status, holder)
     if listed:
         held = {identity.split("::")[0] for identity in holding.ids} | holding.ids
-        return Answer.YES if any(_matches(identity, held) for identity in listed) else Answer.NO
+        return HolderMatch.YES if any(_matches(identity, held) for identity in listed) else HolderMatch.NO
     start, since = zoned_time(status.get("startTime")), zoned_time(holder.since)
     if start is None or since is None:
-        return Answer.NOT_YET
-    return Answer.YES if start - since <= START_TIME_SLACK else Answer.NO
+        return HolderMatch.NOT_YET
+    return HolderMatch.YES if start - since <= START_TIME_SLACK else HolderMatch.NO
 
 
 def on_node(pod: Mapping[str, Any], node: str) -> bool:
@@ -201,7 +201,7 @@ def gated(pod: Mapping[str, Any]) -> bool:
     return any(gate.get("conditionType") == names.POD_DEVICE_HEALTHY for gate in gates)
 
 
-def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder) -> bool:
+def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: HolderRecord) -> bool:
     """True when the container of that name requests the resource, or the pod for the claim, by which it was given.
 
     A claim made from a template, or for an extended resource, has a generated name, which the pod's status shows.
@@ -221,7 +221,7 @@ def _requests(spec: Mapping[str, Any], status: Mapping[str, Any], holder: Holder
 _KINDS = ("limits", "requests")
 
 
-def _listed_ids(status: Mapping[str, Any], holder: Holder) -> list[str]:
+def _listed_ids(status: Mapping[str, Any], holder: HolderRecord) -> list[str]:
     """Device ids in allocatedResourcesStatus of the holder's container and resource (KEP-4680; default since 1.36)."""
     statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
     return [
@@ -283,7 +283,7 @@ def fault_text(holding: Holding) -> str:
     return describe(holding.device_name, holding.device, holding.health)
 
 
-def describe(name: str, identity: str, health: Health) -> str:
+def describe(name: str, identity: str, health: HealthRecord) -> str:
     """`gpu-3 GPU-8d0a...: Xid79: GPU has fallen off the bus. Recovery: RebootNode.`, for people."""
     text = f"{name} {identity}: {health.reason or health.state}"
     if health.message:

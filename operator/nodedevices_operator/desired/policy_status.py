@@ -20,8 +20,8 @@ from nodedevices_api import conditions as names
 from nodedevices_common.conditions import build, same
 from nodedevices_common.text import clip, place_of
 
-from nodedevices_operator.desired.configuration import Configuration, Outcome, Trial
-from nodedevices_operator.desired.fleet import Action, Answer
+from nodedevices_operator.desired.configuration import Configuration, PolicyOutcome, Trial
+from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
@@ -38,13 +38,13 @@ _HELD_BACK = {
     names.EVICTIONS_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED, names.BLOCKED),
 }
 _REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplied, and does not pass by itself
-Rehearse = Callable[[frozenset[str], Sequence[Action]], Mapping[Action, Answer]]  # with the nodes where it reacts
+Rehearse = Callable[[frozenset[str], Sequence[Action]], Mapping[Action, ActionAnswer]]  # with the nodes where it reacts
 TURN = "it waits for its turn in the roll-out"
 SILENT = "its agent has not applied it yet"
 
 _ONE_OF_A_LIST = re.compile(r"\.devices\[[0-9]+\] ")  # of sharing.resources: another node may have it
 
-Verdict = tuple[str, str, str]  # status, reason, message
+ConditionVerdict = tuple[str, str, str]  # status, reason, message
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class NodeOutcome:
     """The state of one node with regard to the policies that select it."""
 
     selected: frozenset[str] = frozenset()  # policies, refused ones included
-    outcomes: Mapping[str, Outcome] | None = None
+    outcomes: Mapping[str, PolicyOutcome] | None = None
     active: bool = False  # the agent says that the node's whole configuration is in effect
     failure: str = ""  # why it cannot be: the agent's message
     refused_section: str = ""  # the section at fault then; empty: no policy's, or not known
@@ -87,7 +87,7 @@ class NodeOutcome:
         """Policies whose counts this node is part of."""
         return self.selected | frozenset(self.outcomes or ())
 
-    def failed(self, mine: Outcome) -> str:
+    def failed(self, mine: PolicyOutcome) -> str:
         """Why the policy with this outcome has failed here; empty: it has not.
 
         Where the agent names no section, as of a missing file, whoever supplies something has failed.
@@ -104,13 +104,13 @@ class NodeOutcome:
         """Why the policy's change has not come here yet; empty: it has."""
         return TURN if policy in self.held else ""
 
-    def delayed(self, mine: Outcome) -> str:
+    def delayed(self, mine: PolicyOutcome) -> str:
         """Why the policy with this outcome is not in effect here yet, where nothing has failed; empty: it is."""
         if not self.active:
             return self.waiting or SILENT
         return self._hindered(mine, passing=True)
 
-    def _hindered(self, mine: Outcome, *, passing: bool) -> str:
+    def _hindered(self, mine: PolicyOutcome, *, passing: bool) -> str:
         parts = {section: self.hindered.get(section) for section in mine.supplies}
         return "; ".join(
             f"{section}: {it.message}" for section, it in parts.items() if it is not None and it.passing == passing
@@ -121,7 +121,7 @@ class NodeOutcome:
 class Contribution:
     """Numbers that one node adds to the counts of one policy that it is one of the nodes of."""
 
-    mine: Outcome | None = None
+    mine: PolicyOutcome | None = None
     trial: tuple[Trial, Preview] | None = None
     failure: str = ""  # why the policy has failed there
     waiting: str = ""  # why it is not in effect there yet
@@ -180,7 +180,7 @@ def node_outcome(
 
 
 def hindrances(
-    record: NodeDevicesRecord, verdicts: Mapping[str, Verdict | None], sections: Mapping[str, str]
+    record: NodeDevicesRecord, verdicts: Mapping[str, ConditionVerdict | None], sections: Mapping[str, str]
 ) -> dict[str, Hindrance]:
     """Sections that are not in effect by the conditions with which the operator reports its own writes: those that it
     has just found, else those of the object. `sections` are the conditions' sections.
@@ -268,7 +268,7 @@ def policy_status(
     now: str,
     *,
     rollout: RolloutState | None = None,
-    stopped: Verdict | None = None,
+    stopped: ConditionVerdict | None = None,
     record: str = "",
 ) -> dict[str, Any]:
     """The policy's whole status, as applied; equal to the current one when nothing changed. `stopped`: whether the
@@ -311,13 +311,13 @@ def shows(policy: PolicyRecord, status: Mapping[str, Any]) -> bool:
     )
 
 
-def _accepted(policy: PolicyRecord) -> Verdict:
+def _accepted(policy: PolicyRecord) -> ConditionVerdict:
     if policy.refusal:
         return "False", policy.refusal, policy.problem
     return "True", names.ACCEPTED, ""
 
 
-def _applied(policy: PolicyRecord, counts: Tally) -> Verdict:
+def _applied(policy: PolicyRecord, counts: Tally) -> ConditionVerdict:
     if policy.refusal:
         kept = f"; an earlier generation stays in effect on {counts.outdated} nodes" if counts.outdated else ""
         return "False", names.NOT_ACCEPTED, f"see the condition Accepted{kept}"
@@ -370,7 +370,7 @@ def _unmatched(counts: Tally) -> str:
     return "".join(parts) + (f"; and {more} more entries that match nothing on some nodes" if more > 0 else "")
 
 
-def _rolled_out(policy: PolicyRecord, rollout: RolloutState) -> Verdict:
+def _rolled_out(policy: PolicyRecord, rollout: RolloutState) -> ConditionVerdict:
     refused = f"; {rollout.refused}" if rollout.refused else ""
     if rollout.stopped:
         return "False", names.STOPPED, rollout_message(policy, rollout) + refused
@@ -391,7 +391,7 @@ def rollout_message(policy: PolicyRecord, rollout: RolloutState) -> str:
     )
 
 
-def _conflicted(counts: Tally) -> Verdict:
+def _conflicted(counts: Tally) -> ConditionVerdict:
     if not counts.older:
         return "False", names.NO_CONFLICT, ""
     older = sorted(counts.older)

@@ -23,7 +23,7 @@ from nodedevices_api.sections import Faults
 from nodedevices_common.errors import InputError
 
 from nodedevices_operator.desired.consequences import evicts, faulty, taints, unclear
-from nodedevices_operator.desired.fleet import Claims, Limits, Pool, Survey
+from nodedevices_operator.desired.fleet import Claims, PolicyLimits, Pool, Survey
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, PolicyRecord
 
 SECTION = "faults"
@@ -211,16 +211,16 @@ def _stored(record: NodeDevicesRecord) -> _Source | None:
     return None if ref is None else _Source(ref.name, ref.generation, (record.config or {}).get(SECTION))
 
 
-def limits(section: object, nodes: int) -> Limits:
+def limits(section: object, nodes: int) -> PolicyLimits:
     """Return the limits of the section's budget and breaker for so many nodes; a percentage is rounded down."""
     faults = _read(section)
     if faults is None:
-        return Limits(per_hour=0, max_unavailable=0)
-    usual, budget, breaker = Limits(), faults.budget, faults.breaker
+        return PolicyLimits(per_hour=0, max_unavailable=0)
+    usual, budget, breaker = PolicyLimits(), faults.budget, faults.breaker
     most = None if budget is None else budget.max_unavailable
     if isinstance(most, str):
         most = int(most.rstrip("%")) * nodes // 100
-    return Limits(
+    return PolicyLimits(
         per_hour=None if budget is None else budget.per_hour,
         max_unavailable=most,
         percent=usual.percent if breaker is None else breaker.percent,

@@ -53,7 +53,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class RolloutWatch:
     """Times, by its monotonic clock, at which this operator saw what a node shows of its change. Another one sees it
     anew."""
 
@@ -144,12 +144,12 @@ def accounted(record: NodeDevicesRecord) -> int:
     return (it.offered or 0) + it.excluded + it.unschedulable
 
 
-def watch(record: NodeDevicesRecord, before: Watch | None, clock: float) -> Watch | None:
+def watch(record: NodeDevicesRecord, before: RolloutWatch | None, clock: float) -> RolloutWatch | None:
     """Return what is remembered of a node that is watched; None: nothing, as its agent has not applied the change."""
     if record.change is None or not _applied(record):
         return None
     if before is None or before.config_hash != record.config_hash:
-        before = Watch(record.config_hash, applied=clock, started=clock)
+        before = RolloutWatch(record.config_hash, applied=clock, started=clock)
     starting = record.probe_starting and clock - before.applied < STARTING_SECONDS
     return replace(before, started=clock, starting=starting) if starting or before.starting else before
 

@@ -14,23 +14,23 @@ from nodedevices_common.times import seconds_between
 
 from nodedevices_operator.desired.events import Fault
 from nodedevices_operator.desired.pods import may_have_expired
-from nodedevices_operator.records.objects import NodeDevicesRecord, OutOfService
+from nodedevices_operator.records.objects import NodeDevicesRecord, OutOfServiceRecord
 
 REASON = "OutOfService"  # in the Event's name
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ServiceChange:
     what: Fault
     text: str  # for people
     back: bool  # in service again
 
 
-def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[Mapping[str, OutOfService], float | None]:
+def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[Mapping[str, OutOfServiceRecord], float | None]:
     """The entries of devices and partitions that hold now, by id, and the seconds until the next of them is over; None:
     none ends by itself."""
     listed = _listed(record)
-    found: dict[str, OutOfService] = {}
+    found: dict[str, OutOfServiceRecord] = {}
     waits: list[float] = []
     for each in record.out_of_service:
         left = seconds_between(now, each.until)
@@ -42,8 +42,11 @@ def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[Mapping[str, Ou
 
 
 def changes(
-    record: NodeDevicesRecord, known: Mapping[str, OutOfService] | None, now: Mapping[str, OutOfService], time: str
-) -> Iterator[Change]:
+    record: NodeDevicesRecord,
+    known: Mapping[str, OutOfServiceRecord] | None,
+    now: Mapping[str, OutOfServiceRecord],
+    time: str,
+) -> Iterator[ServiceChange]:
     """Yield what is new. `known` None: the operator has just started, or the object is new."""
     for each in now.values():
         before = (known or {}).get(each.id)
@@ -52,20 +55,20 @@ def changes(
         if known is None and (not each.since or each.manager == RESTORED_BY or may_have_expired(each.since, time)):
             continue
         what = Fault(record.name, each.id, REASON, each.since)
-        yield Change(what, f"{_name(record, each.id)}: out of service: {each.reason}{_who(each)}", back=False)
+        yield ServiceChange(what, f"{_name(record, each.id)}: out of service: {each.reason}{_who(each)}", back=False)
     listed = _listed(record)  # one that is no longer listed has not come back
     for each in (known or {}).values():
         if each.id in listed and each.id not in now:
             over = f", until {each.until}" if each.until else ""
             text = f"{_name(record, each.id)}: in service again; was out of service for {each.reason}{_who(each)}{over}"
-            yield Change(Fault(record.name, each.id, REASON, each.since), text, back=True)
+            yield ServiceChange(Fault(record.name, each.id, REASON, each.since), text, back=True)
 
 
 def _listed(record: NodeDevicesRecord) -> frozenset[str]:
     return frozenset(part.id for device in record.devices for part in device.parts)
 
 
-def _who(entry: OutOfService) -> str:
+def _who(entry: OutOfServiceRecord) -> str:
     if entry.by:
         return f", by {entry.by}"
     return f", written by {entry.manager}" if entry.manager not in {"", RESTORED_BY} else ""

@@ -19,7 +19,7 @@ from nodedevices_api.sections import Faults
 
 from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import evictions, stronger, tainting
-from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, Answer
+from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
 from nodedevices_operator.desired.id_changes import id_changes
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
 
@@ -46,7 +46,7 @@ class Preview:
         """The actions that would be proposed, now or after a grace."""
         return (*(() if self.taint is None else (self.taint,)), *(each.action for each in self.evictions))
 
-    def text(self, answers: Mapping[Action, Answer]) -> str:
+    def text(self, answers: Mapping[Action, ActionAnswer]) -> str:
         """Empty: nothing would change. What has no answer would be done."""
         parts = [self.changes] if self.changes else []
         refused: dict[str, list[str]] = {}
@@ -93,7 +93,7 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
     return Preview(changes, taint, tuple(due))
 
 
-def _refusal(answers: Mapping[Action, Answer], action: Action) -> str:
+def _refusal(answers: Mapping[Action, ActionAnswer], action: Action) -> str:
     answer = answers.get(action)
     return "" if answer is None or answer.granted else answer.reason
 

@@ -37,7 +37,7 @@ class _Node:
     tables: dict[str, Table] = field(default_factory=dict)  # by resource; forgotten when anything of it changes
 
 
-class Cache:
+class SharesCache:
     """Synchronous, for one event loop. Times are by the clock of whoever calls."""
 
     def __init__(self) -> None:

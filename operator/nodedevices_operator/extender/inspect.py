@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.shares import NodeShares, SharedDevice
 from nodedevices_operator.extender.table import Table
 
@@ -21,7 +21,7 @@ def inspected(nodes: Iterable[dict[str, Any]], error: str = "") -> dict[str, Any
     return {"nodes": list(nodes), "error": error}
 
 
-def inspect_node(cache: Cache, shares: NodeShares, now: float) -> dict[str, Any]:
+def inspect_node(cache: SharesCache, shares: NodeShares, now: float) -> dict[str, Any]:
     devices = []
     coming: list[dict[str, Any]] = []
     for name, resource in shares.resources.items():

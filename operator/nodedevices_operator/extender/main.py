@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import structlog
 from nodedevices_common.raw import Raw
 
-from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.metrics import Metrics
 from nodedevices_operator.extender.reflector import Reflector
 from nodedevices_operator.extender.server import Server
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 class NodeStore:
     """NodeDevices, from a reflector into the cache."""
 
-    def __init__(self, cache: Cache, clock: Callable[[], float]) -> None:
+    def __init__(self, cache: SharesCache, clock: Callable[[], float]) -> None:
         self._cache = cache
         self._clock = clock
         self._listed: set[str] = set()
@@ -71,7 +71,7 @@ class NodeStore:
 class PodStore:
     """Pods, from a reflector into the cache."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: SharesCache) -> None:
         self._cache = cache
         self._resources: frozenset[str] = frozenset()
         self._listed: list[BoundPod] = []
@@ -100,7 +100,7 @@ class Extender:
 
     def __init__(self, kube: WatchingKube, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.cache = Cache()
+        self.cache = SharesCache()
         self.metrics = Metrics()
         self.verbs = Verbs(self.cache, sees=lambda: not self.problem(), clock=clock)
         self._nodes = Reflector(kube, NODE_DEVICES, NodeStore(self.cache, clock), clock=clock)

@@ -36,15 +36,15 @@ class Placement:
 class Cores:
     """Computing power of devices that share it."""
 
-    left: dict[str, int]  # in percent times the device's shares, as Demand.of
+    left: dict[str, int]  # in percent times the device's shares, as Demand.scaled
     totals: Mapping[str, int]  # shares of each device
 
     def has(self, device: str, demand: Demand) -> bool:
-        return device not in self.left or demand.of(self.totals[device]) <= self.left[device]
+        return device not in self.left or demand.scaled(self.totals[device]) <= self.left[device]
 
     def take(self, device: str, demand: Demand) -> None:
         if device in self.left:
-            self.left[device] -= demand.of(self.totals[device])
+            self.left[device] -= demand.scaled(self.totals[device])
 
     def percent_left(self, device: str) -> int:
         """Rounded down; of a device that does not share it all."""

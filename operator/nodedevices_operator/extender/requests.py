@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from nodedevices_common.pod_requests import ALL, Demand, Want, amounts, pod_containers, raw_containers, wants
 from nodedevices_common.raw import Raw, mapping
 
-Step = tuple[int, int]  # the kind of one container, and how many shares it requests
-Steps = tuple[Step, ...]
+ContainerRequest = tuple[int, int]  # the kind of one container, and how many shares it requests
+Steps = tuple[ContainerRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)

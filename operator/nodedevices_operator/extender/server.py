@@ -28,11 +28,11 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.http import METRICS_TEXT, Address
 from nodedevices_common.periodic import Periodic
 
-from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.inspect import inspect_node, inspected
 from nodedevices_operator.extender.metrics import Metrics
 from nodedevices_operator.extender.verbs import Verbs, read_arguments
-from nodedevices_operator.http import Check
+from nodedevices_operator.http import HealthCheck
 
 STOP_SECONDS = 5.0  # for the answers that are being made
 AT_ONCE = 100  # nodes of an inspection, then others have their turn
@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """Bounds of what requests may cost; and how often the certificate's files are checked."""
 
     body_bytes: int = 3 << 20  # a pod has 1.5 MiB at most (etcd), and 20,000 names of 70 characters the rest
@@ -55,7 +55,7 @@ class Limits:
     check_seconds: float = 10.0
 
 
-WHOLE_NODES = Limits(body_bytes=64 << 20, reading=2)  # 5,000 whole Nodes are 46 MiB
+WHOLE_NODES = ServerLimits(body_bytes=64 << 20, reading=2)  # 5,000 whole Nodes are 46 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class Server:
         certificate: Certificate | None,
         *,
         verbs: Verbs,
-        cache: Cache,
+        cache: SharesCache,
         metrics: Metrics,
-        ready: Check,
+        ready: HealthCheck,
         scrape: Callable[[], bytes],
-        limits: Limits = Limits(),
+        limits: ServerLimits = ServerLimits(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address

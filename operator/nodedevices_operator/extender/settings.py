@@ -24,7 +24,7 @@ from nodedevices_common.options import (
     settings_of,
 )
 
-from nodedevices_operator.extender.server import WHOLE_NODES, Certificate, Limits
+from nodedevices_operator.extender.server import WHOLE_NODES, Certificate, ServerLimits
 from nodedevices_operator.settings import Common, address
 
 COMMAND = "extender"
@@ -76,8 +76,8 @@ class ExtenderSettings(Common):
         return Certificate(self.tls_cert_file, self.tls_key_file, self.tls_client_ca_file)
 
     @property
-    def limits(self) -> Limits:
-        return WHOLE_NODES if self.whole_nodes else Limits()
+    def limits(self) -> ServerLimits:
+        return WHOLE_NODES if self.whole_nodes else ServerLimits()
 
 
 OPTIONS = options_of(ExtenderSettings)

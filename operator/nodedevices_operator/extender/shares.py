@@ -19,7 +19,7 @@ SPREAD = "spread"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldShares:
     """Shares of a device that one container holds."""
 
     pod: str  # namespace/name
@@ -39,7 +39,7 @@ class SharedDevice:
     held: int
     free: int  # offered, healthy and not held
     offered: bool  # whether shares that are given back are free again
-    holders: tuple[Held, ...] = ()
+    holders: tuple[HeldShares, ...] = ()
     truncated: bool = False  # not all holders are listed
     missing: bool = False  # its driver no longer lists it
     cores_held: int | None = None  # percent; None: computing power is not shared
@@ -149,11 +149,11 @@ def _usable(part: Raw) -> bool:
     return (state is None or state in OFFERED) and not part.get("excluded") and not part.get("unschedulable")
 
 
-def _holders(part: Raw, resource: str) -> Iterator[Held]:
+def _holders(part: Raw, resource: str) -> Iterator[HeldShares]:
     """Yield the holders of its shares under the resource's present name."""
     for each in mappings(part.get("holders")):
         if each.get("resource") == resource and (shares := _count(each.get("shares"))):
-            yield Held(
+            yield HeldShares(
                 pod=pod_key(str(each.get("namespace", "")), str(each.get("pod", ""))),
                 container=intern(str(each.get("container", ""))),
                 shares=shares,

@@ -20,7 +20,7 @@ from nodedevices_common.pod_requests import INIT, WHOLE, Demand
 
 from nodedevices_operator.extender.placement import Cores, Placement, place
 from nodedevices_operator.extender.requests import Request, Steps
-from nodedevices_operator.extender.shares import Held, SharedResource
+from nodedevices_operator.extender.shares import HeldShares, SharedResource
 
 ROUNDED_UP = 1  # percent by which what a report shows as held may be too much; the agent counts exactly
 LONG_AGO = -1  # before everything whose order is known
@@ -52,7 +52,7 @@ class EndedPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PodFit:
     """Result for a pod on a node. `refusal` empty: every container has room."""
 
     score: int = 0
@@ -70,7 +70,7 @@ class Table:
     cores: Cores | None = None  # where computing power is shared, too
     largest: int = field(init=False)  # free on one device
     _totals: dict[str, int] = field(init=False)
-    _outcomes: dict[Request, Outcome] = field(init=False, default_factory=dict)
+    _outcomes: dict[Request, PodFit] = field(init=False, default_factory=dict)
     _scores: dict[int, int] = field(init=False, default_factory=dict)  # of single containers, by size
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Table:
             return size <= self.largest
         return not self.outcome(request).refusal
 
-    def outcome(self, request: Request) -> Outcome:
+    def outcome(self, request: Request) -> PodFit:
         """Return what becomes of one more pod."""
         if request.single and self.cores is None:
             return self._judge(request)
@@ -109,18 +109,18 @@ class Table:
             self._scores[size] = known
         return known
 
-    def _judge(self, request: Request) -> Outcome:
+    def _judge(self, request: Request) -> PodFit:
         if self.cores is not None and request.problem:
-            return Outcome(refusal=request.problem, never=True)
+            return PodFit(refusal=request.problem, never=True)
         steps, spread = request.steps, self.resource.spread
         left, cores = dict(self.free), self.cores.copy() if self.cores is not None else None
         placement = place(left, steps, spread=spread, cores=cores, demands=request.demands)
         if placement.complete(steps):
             used = set(placement.devices)
-            return Outcome(score=self._score(sum(left[it] / max(1, self._totals[it]) for it in used) / len(used)))
+            return PodFit(score=self._score(sum(left[it] / max(1, self._totals[it]) for it in used) / len(used)))
         empty = {each.id: each.total if each.offered else 0 for each in self.resource.devices}
         never = not place(dict(empty), steps, spread=spread).complete(steps)
-        return Outcome(refusal=self._refusal(request, placement, left, empty, cores), never=never)
+        return PodFit(refusal=self._refusal(request, placement, left, empty, cores), never=never)
 
     def _refusal(
         self,
@@ -190,11 +190,11 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
                 returns.append((at, device.id, held.shares, held.cores * device.total))
     for key, containers in holding.items():
         pod = there.get(key) or gone[key].pod
-        unused, of = _unused(pod.requests[resource.name], containers)
+        unused, device_id = _unused(pod.requests[resource.name], containers)
         if unused:
-            free[of] = max(0, free[of] - unused)
+            free[device_id] = max(0, free[device_id] - unused)
             if key not in there:
-                returns.append((gone[key].at, of, unused, 0))
+                returns.append((gone[key].at, device_id, unused, 0))
     since = _Timeline(resource, free, cores, holding, returns)
     since.run(pods, [each for key, each in gone.items() if key not in holding])
     return Table(resource, free, since.coming, cores)
@@ -210,7 +210,7 @@ def _cores(resource: SharedResource) -> Cores | None:
     return Cores(left, {each.id: each.total for each in resource.devices}) if left else None
 
 
-def _there(held: Held, pods: Mapping[str, BoundPod]) -> bool:
+def _there(held: HeldShares, pods: Mapping[str, BoundPod]) -> bool:
     pod = pods.get(held.pod)
     return pod is not None and (not held.uid or held.uid == pod.uid)
 
@@ -298,5 +298,5 @@ def _unused(request: Request, held: Mapping[str, str]) -> tuple[int, str]:
         return 0, ""
     plenty = {"": sum(size for _, size in request.steps)}
     unused = place(plenty, request.steps, spread=False).unused
-    of = held.get(request.names[-1], "")
-    return (unused, of) if of else (0, "")
+    device = held.get(request.names[-1], "")
+    return (unused, device) if device else (0, "")

@@ -16,7 +16,7 @@ import orjson
 from nodedevices_common.errors import InputError
 from nodedevices_common.raw import Raw, mapping
 
-from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.requests import Request, requests_of
 
 SETTLE_SECONDS = 0.1  # a bound pod is seen within some milliseconds
@@ -102,7 +102,9 @@ class Verbs:
     another event, so after 0.02 s that is judged once more.
     """
 
-    def __init__(self, cache: Cache, *, sees: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, cache: SharesCache, *, sees: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._cache = cache
         self._sees = sees  # whether what is remembered is complete, and not old
         self._clock = clock

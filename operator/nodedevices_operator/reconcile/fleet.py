@@ -31,7 +31,7 @@ from nodedevices_operator.desired.fleet import (
     OPEN,
     RESUME,
     Action,
-    Answer,
+    ActionAnswer,
     Arrivals,
     Claims,
     Fleet,
@@ -101,7 +101,7 @@ class FleetGate:
         self._wall = wall
         self._clock = clock
         self._proposals: dict[tuple[str, str], tuple[Action, ...]] = {}  # by node and kind, only what is wanted now
-        self._answers: dict[Action, Answer] = {}  # of these
+        self._answers: dict[Action, ActionAnswer] = {}  # of these
         self._last: Fleet | None = None  # the record as it was last read or written
         self._arrivals: Arrivals | None = None
         self._faults: dict[str, Mapping[str, str]] = {}  # of each node, as it was last reconciled
@@ -123,7 +123,7 @@ class FleetGate:
         if actions:
             self._enqueue(KEY)
 
-    def answer(self, action: Action) -> Answer | None:
+    def answer(self, action: Action) -> ActionAnswer | None:
         """None: not decided yet, and nobody acts."""
         return self._answers.get(action)
 
@@ -131,7 +131,7 @@ class FleetGate:
         """Why nothing is granted, whatever is proposed; empty: the breaker is closed, as far as is known."""
         return "" if self.stop is None else self.stop.message
 
-    def rehearse(self, pool: Pool, actions: Sequence[Action]) -> dict[Action, Answer]:
+    def rehearse(self, pool: Pool, actions: Sequence[Action]) -> dict[Action, ActionAnswer]:
         """Return what would be answered now if the policy of that pool were enforced. Nothing is granted or written."""
         survey = self._survey()
         seen = self._arrivals or arrivals(None, survey.faults, self._clock())
@@ -205,7 +205,7 @@ class FleetGate:
             self.stop = stop
             self._switched(nodes)
 
-    def _count(self, changed: Sequence[Action], answers: dict[Action, Answer]) -> None:
+    def _count(self, changed: Sequence[Action], answers: dict[Action, ActionAnswer]) -> None:
         for action in changed:
             before, now = self._answers.get(action), answers[action]
             result = "granted" if now.granted else "stopped" if now.stopped else "refused"

@@ -13,7 +13,7 @@ from nodedevices_api import conditions as names
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.policy_status import (
-    Verdict,
+    ConditionVerdict,
     policy_status,
     rollout_message,
     shows,
@@ -97,7 +97,7 @@ class PolicyReconciler:
             await self._writer.event(events.worse_off(about, what, rollout_message(policy, rollout), now))
 
 
-def _verdict(stop: Stop | None) -> Verdict:
+def _verdict(stop: Stop | None) -> ConditionVerdict:
     if stop is None:
         return "False", names.NOT_STOPPED, ""
     return "True", stop.reason, stop.message

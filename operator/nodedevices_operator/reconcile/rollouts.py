@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from nodedevices_operator.desired.rollout import RolloutState, Standing, most_nodes, resumed, wrong_word
 from nodedevices_operator.records.objects import PolicyRecord
 
-Group = frozenset[str]  # policies whose sections come to a node together, for which it waits
+PolicyGroup = frozenset[str]  # policies whose sections come to a node together, for which it waits
 NAMED = 3  # nodes
 
 
@@ -25,7 +25,7 @@ class _Entry:
     members: frozenset[str] = frozenset()
     under_way: frozenset[str] = frozenset()
     hurt: str = ""
-    groups: frozenset[Group] = frozenset()  # one of them may have its turn while another is stopped
+    groups: frozenset[PolicyGroup] = frozenset()  # one of them may have its turn while another is stopped
     first: bool = False  # it takes no place: it is watched already, or gets its configuration at once
 
     @property
@@ -68,7 +68,7 @@ class Rollouts:
         self._changed = changed
         self._entries: dict[str, _Entry] = {}
         self._nodes: dict[str, _Nodes] = {}
-        self._waiting: dict[Group, _Waiting] = {}
+        self._waiting: dict[PolicyGroup, _Waiting] = {}
         self._begun = False
 
     @property
@@ -225,9 +225,9 @@ class Rollouts:
                 del self._nodes[policy]
 
 
-def _together(changes: Iterable[Group]) -> frozenset[Group]:
+def _together(changes: Iterable[PolicyGroup]) -> frozenset[PolicyGroup]:
     """Changes that have a policy in common are one."""
-    found: list[Group] = []
+    found: list[PolicyGroup] = []
     for each in changes:
         joined = each.union(*(group for group in found if group & each))
         found = [joined, *(group for group in found if not group & each)]

@@ -41,9 +41,9 @@ from nodedevices_operator.records.names import (
 from nodedevices_operator.records.traits import (
     UNKNOWN_MODEL,
     UNKNOWN_PLATFORM,
-    Model,
+    DeviceModel,
+    PartitionProfile,
     Platform,
-    Profile,
     model,
     platform,
     profile,
@@ -51,7 +51,7 @@ from nodedevices_operator.records.traits import (
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class HealthRecord:
     state: Interned = "Unknown"
     reason: Interned = ""
     message: str = ""
@@ -68,7 +68,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HolderRecord:
     """A container that holds a device or a part of it."""
 
     namespace: Interned
@@ -79,17 +79,17 @@ class Holder:
     resource: Interned = ""
     claim: str = ""
     ids: tuple[str, ...] = ()
-    health: Health | None = None  # what happened to this container alone; None: it is as its device is
+    health: HealthRecord | None = None  # what happened to this container alone; None: it is as its device is
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DevicePart:
     """A device, or a partition of one, with who holds it. A partition without its own health has its device's."""
 
     id: str
-    health: Health
-    holders: tuple[Holder, ...] = ()
-    profile: Profile | None = None  # of a MIG device
+    health: HealthRecord
+    holders: tuple[HolderRecord, ...] = ()
+    profile: PartitionProfile | None = None  # of a MIG device
 
     @property
     def missing(self) -> bool:
@@ -113,15 +113,15 @@ class DeviceRecord:
     id: str
     name: Interned
     memory_mib: int
-    health: Health
-    parts: tuple[Part, ...]  # the device itself first
+    health: HealthRecord
+    parts: tuple[DevicePart, ...]  # the device itself first
     unlisted: Annotated[int, At("holdersTruncated")] = 0  # holders that are left out of the parts
     type: Interned = ""
     unschedulable: Present = False  # people took it out of service
     index: int = 0  # in the driver's order
     excluded: bool = False  # by resources.exclude, it or each of its partitions
     notices: tuple[NoticeRecord, ...] = ()
-    model: Model = UNKNOWN_MODEL
+    model: DeviceModel = UNKNOWN_MODEL
     pcie_root: Annotated[Interned, At("attributes", "pcieRoot")] = ""
     shares: Annotated[int, At("shares", "total")] = 0  # how many it is offered as; 0: it is not shared
     shares_of: Annotated[Interned, At("shares", "resource")] = ""  # the resource of these; "": of several
@@ -156,7 +156,7 @@ class ResourceRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Unmatched:
+class UnmatchedRecord:
     """An entry of the configuration that matches nothing on the node."""
 
     section: Interned
@@ -171,7 +171,7 @@ class ConfigurationRecord:
     # The section at fault, where something is refused and it is one's.
     refused_section: Annotated[Interned, At("refused", "section")] = ""
     files_alone: bool = False  # what is refused are files of the node, and the rest is in effect
-    unmatched: tuple[Unmatched, ...] = ()
+    unmatched: tuple[UnmatchedRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class ChangeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfService:
+class OutOfServiceRecord:
     """An entry of NodeDevices.spec.unschedulable."""
 
     id: str
@@ -252,7 +252,7 @@ class NodeDevicesRecord:
     change: Annotated[ChangeRecord | None, At("spec", "change")] = None
     accepted_change: Annotated[str, At("metadata", "annotations", ACCEPT_CHANGE)] = ""
     observed_generation: Annotated[int, At("status", "observedGeneration")] = 0
-    out_of_service: tuple[OutOfService, ...] = ()  # what people took out of it
+    out_of_service: tuple[OutOfServiceRecord, ...] = ()  # what people took out of it
     applied_hash: Annotated[str, At("status", "appliedConfigHash")] = ""
     summary: Annotated[SummaryRecord, At("status", "summary")] = SummaryRecord()
     configuration: ConfigurationRecord = ConfigurationRecord()
@@ -362,7 +362,7 @@ def node_devices_record(raw: Raw) -> NodeDevicesRecord:
     )
 
 
-def _out_of_service(entry: Raw, managed: Sequence[Raw]) -> OutOfService:
+def _out_of_service(entry: Raw, managed: Sequence[Raw]) -> OutOfServiceRecord:
     """With the field manager that has the entry, and when that one wrote last."""
     key = 'k:{"id":' + dumps(text(entry.get("id"))).decode() + "}"
     having = (it for it in reversed(managed) if key in _inner(it, "f:spec", "f:unschedulable"))
@@ -482,11 +482,11 @@ _node_devices = reader(
     NodeDevicesRecord,
     given="owner_uid labels_owned labels_of_others config out_of_service configuration devices platform probe_starting",
 )
-_entry_out_of_service = reader(OutOfService, given="since manager")
+_entry_out_of_service = reader(OutOfServiceRecord, given="since manager")
 _configuration = reader(ConfigurationRecord, given="files_alone")
 _device = reader(DeviceRecord, given="memory_mib health parts excluded model")
-_part = reader(Part, given="health profile")
-_health = reader(Health)
+_part = reader(DevicePart, given="health profile")
+_health = reader(HealthRecord)
 _taint = reader(TaintRecord)
 _node = reader(
     NodeRecord,

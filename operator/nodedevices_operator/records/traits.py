@@ -15,21 +15,21 @@ from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.reading import At, reader
 
 REMEMBERED = 4096  # of each kind
-Attribute = str | bool
+AttributeValue = str | bool
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class DeviceModel:
     """Properties of a physical device. Texts are empty where the agent does not say. `extra`: what only some devices
     have, by name. `capacity`: what it has besides memory, by name."""
 
     vendor: str = ""
     product: str = ""
     memory_mib: int = 0
-    extra: tuple[tuple[str, Attribute], ...] = ()
+    extra: tuple[tuple[str, AttributeValue], ...] = ()
     capacity: tuple[tuple[str, int], ...] = ()
 
-    def attribute(self, name: str) -> Attribute | None:
+    def attribute(self, name: str) -> AttributeValue | None:
         return next((value for key, value in self.extra if key == name), None)
 
     def count(self, name: str) -> int | None:
@@ -37,7 +37,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class PartitionProfile:
     """Properties of a partition. None: the agent does not say. `capacity`: what it has besides memory, by name."""
 
     name: str = ""  # 1g.10gb
@@ -49,7 +49,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class DriverRecord:
     """A driver of one kind of device, by its name: nvidia."""
 
     name: str = ""
@@ -61,7 +61,7 @@ class Driver:
 class Platform:
     """Properties of a node, besides its devices."""
 
-    drivers: tuple[Driver, ...] = ()
+    drivers: tuple[DriverRecord, ...] = ()
     machine: Annotated[str, At("machine", "type")] = ""
     mode: Annotated[str, At("machine", "mode")] = ""
     clique: Annotated[str, At("machine", "clique")] = ""
@@ -71,19 +71,19 @@ class Platform:
         ""  # none, single, mixed; empty: an agent that does not say
     )
 
-    def driver(self, name: str) -> Driver:
+    def driver(self, name: str) -> DriverRecord:
         """The driver of that name; where there is none, one that says nothing."""
         return next((each for each in self.drivers if each.name == name), NO_DRIVER)
 
 
-UNKNOWN_MODEL, UNKNOWN_PLATFORM, NO_DRIVER = Model(), Platform(), Driver()
+UNKNOWN_MODEL, UNKNOWN_PLATFORM, NO_DRIVER = DeviceModel(), Platform(), DriverRecord()
 
-_model = lru_cache(REMEMBERED)(Model)
-_profile = lru_cache(REMEMBERED)(Profile)
+_model = lru_cache(REMEMBERED)(DeviceModel)
+_profile = lru_cache(REMEMBERED)(PartitionProfile)
 _read_platform = reader(Platform)
 
 
-def model(device: Raw) -> Model:
+def model(device: Raw) -> DeviceModel:
     """Return the model of an entry of status.devices."""
     attributes, capacity = mapping(device.get("attributes")), mapping(device.get("capacity"))
     return _model(
@@ -95,7 +95,7 @@ def model(device: Raw) -> Model:
     )
 
 
-def profile(partition: Raw) -> Profile:
+def profile(partition: Raw) -> PartitionProfile:
     """Return the profile of an entry of status.devices[].partitions."""
     capacity = mapping(partition.get("capacity"))
     return _profile(
@@ -115,9 +115,9 @@ def _same_platform(one: Platform) -> Platform:
     return one
 
 
-def _extra(raw: Raw) -> tuple[tuple[str, Attribute], ...]:
+def _extra(raw: Raw) -> tuple[tuple[str, AttributeValue], ...]:
     """Attributes in DRA's typed form, each with its one value; numbers as text, lest a 1 be the same as true."""
-    found: list[tuple[str, Attribute]] = []
+    found: list[tuple[str, AttributeValue]] = []
     for name in sorted(raw):
         value = next(iter(mapping(raw[name]).values()), None)
         if isinstance(value, str | bool):

@@ -239,7 +239,7 @@ class CoreBook:
     def held(self) -> CoresHeld:
         """For the report: by pods that have not finished, and by Allocates that PodResources has not shown yet."""
         listed = {(each.resource, frozenset(each.ids)): each for each in self._holdings.holders}
-        devices: dict[str, tuple[int, int]] = {}  # as Demand.of, and the device's shares
+        devices: dict[str, tuple[int, int]] = {}  # as Demand.scaled, and the device's shares
         holders: dict[tuple[str, str, str, str], int] = {}
         for name, shares in self._shares.items():
             for each in self._bookings(name):
@@ -251,7 +251,7 @@ class CoreBook:
                 if each.owner is not None and self._finished(each.owner):
                     continue
                 total = shares.totals.get(each.device, 0)
-                devices[each.device] = (devices.get(each.device, (0, total))[0] + each.demand.of(total), total)
+                devices[each.device] = (devices.get(each.device, (0, total))[0] + each.demand.scaled(total), total)
                 if holder is not None and each.owner is not None:
                     key = (holder.namespace, holder.pod, holder.container, name)
                     holders[key] = each.demand.percent_of(total)

@@ -219,19 +219,19 @@ def room(ledger: Ledger, shares: Shares, wanted_: Wanted, *, ids: Set[str] = fro
 
 
 def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | None]) -> int:
-    """Of one device, as Demand.of: what its owners need, and the most that those can need whose owners are not known
-    yet. `owners`: who is known to be another booking's."""
+    """Of one device, as Demand.scaled: what its owners need, and the most that those can need whose owners are not
+    known yet. `owners`: who is known to be another booking's."""
     sure, undecided = 0, list[int]()
     candidates: dict[Owner, Demand] = {}
     for each in bookings:
         if each.owner is not None or not each.candidates:
-            sure += each.demand.of(total)
+            sure += each.demand.scaled(total)
         else:
-            undecided.append(each.demand.of(total))
+            undecided.append(each.demand.scaled(total))
             candidates.update(each.candidates)
     if not undecided:
         return sure
-    needs = [need.of(total) for one, need in candidates.items() if one not in owners]
+    needs = [need.scaled(total) for one, need in candidates.items() if one not in owners]
     largest = sorted(needs, reverse=True)[: len(undecided)]
     # Where fewer are left than there are Allocates, one was for somebody else.
     return sure + (min(sum(undecided), sum(largest)) if len(largest) == len(undecided) else sum(undecided))
@@ -325,5 +325,5 @@ def exact(wanted_: Wanted, total: int) -> int | None:
     """The percentage that the container gets, whichever of the candidates it is, rounded up; None: they differ."""
     if not wanted_.known or any(each.problem for each in wanted_.claims):
         return None
-    found = {each.demand.of(total) for each in wanted_.claims}
+    found = {each.demand.scaled(total) for each in wanted_.claims}
     return -(-found.pop() // total) if len(found) == 1 and total else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from nodedevices_common.options import Option, Value, Values, like_its_flags, option, options_of
+from nodedevices_common.options import Option, Value, Values, option, options_of, with_flag_variables
 from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.model import PlanError
@@ -57,7 +57,7 @@ OWN: tuple[Option, ...] = (
     ),
     *options_of(Local),
     # --- which NVIDIA's plugin has, and every vendor's devices can need ----------------------------------------------
-    like_its_flags(
+    with_flag_variables(
         "shared-devices-allocation-policy",
         "replicas come from the least shared device, or are packed",
         group="NVIDIA",
@@ -65,7 +65,7 @@ OWN: tuple[Option, ...] = (
         default="distributed",
         choices=("distributed", "packed"),
     ),
-    like_its_flags(
+    with_flag_variables(
         "driver-root-ctr-path",
         "where the driver root is mounted in this container; the driver's library and /dev are searched there first",
         group="NVIDIA",
@@ -73,7 +73,7 @@ OWN: tuple[Option, ...] = (
         default="/driver-root",
         aliases=("container-driver-root",),
     ),
-    like_its_flags(
+    with_flag_variables(
         "mps-root", "the host's directory for MPS, needed where MPS is used", group="NVIDIA", key="flags.mpsRoot"
     ),
     *memory_flags.OPTIONS,

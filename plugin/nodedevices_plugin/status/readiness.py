@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nodedevices_common.http import Answer
+from nodedevices_common.http import Response
 
 from nodedevices_plugin.model import HoldersState, Registration, RegistrationState
 from nodedevices_plugin.pipeline.world import World
@@ -35,17 +35,17 @@ class Readiness:
         self._probe_error = probe_error
         self._publisher_problem = publisher_problem
 
-    def healthz(self) -> Answer:
+    def healthz(self) -> Response:
         """That this is answered says that the loop runs."""
         unhealthy = self._parts.unhealthy()
-        return Answer(503, f"{'; '.join(unhealthy)}\n".encode()) if unhealthy else Answer(200, b"ok\n")
+        return Response(503, f"{'; '.join(unhealthy)}\n".encode()) if unhealthy else Response(200, b"ok\n")
 
-    def readyz(self) -> Answer:
+    def readyz(self) -> Response:
         wrong = [*self._parts.problems(), *self._not_serving(), *filter(None, [self._publisher_problem()])]
         if wrong:
-            return Answer(503, "".join(f"{each}\n" for each in wrong).encode())
+            return Response(503, "".join(f"{each}\n" for each in wrong).encode())
         reported = problems(self._world().inventory)
-        return Answer(200, f"ok; the probe reports {'; '.join(reported)}\n".encode() if reported else b"ok\n")
+        return Response(200, f"ok; the probe reports {'; '.join(reported)}\n".encode() if reported else b"ok\n")
 
     def _not_serving(self) -> list[str]:
         """Why the kubelet does not have all that this node offers."""

@@ -56,20 +56,20 @@ def _response() -> Any:
     """The message GPUStateResponse, with the fields that are read here."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415 - as above
 
-    of = descriptor_pb2.FieldDescriptorProto
+    field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="nodedevices/metricssvc.proto", package="metricssvc", syntax="proto3"
     )
     state = file.message_type.add(name="GPUState")
     for number, name in ((3, "Health"), (5, "Device")):
-        state.field.add(name=name, number=number, type=of.TYPE_STRING, label=of.LABEL_OPTIONAL)
+        state.field.add(name=name, number=number, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
     response = file.message_type.add(name="GPUStateResponse")
     response.field.add(
         name="GPUState",
         number=1,
-        type=of.TYPE_MESSAGE,
+        type=field.TYPE_MESSAGE,
         type_name=".metricssvc.GPUState",
-        label=of.LABEL_REPEATED,
+        label=field.LABEL_REPEATED,
     )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import Kind, add_driver_root, add_telemetry
+from nodedevices_probe.kind import ProbeKind, add_driver_root, add_telemetry
 from nodedevices_probe.node.presence import on_pci
 from nodedevices_probe.node.sysfs import COMPUTE_CLASSES
 
@@ -14,7 +14,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_telemetry(parser)
 
 
-AMD = Kind(
+AMD = ProbeKind(
     name="amd",
     help="AMD GPUs and their compute partitions, by the kernel's amdgpu driver",
     add_arguments=_add_arguments,

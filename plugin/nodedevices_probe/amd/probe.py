@@ -19,7 +19,7 @@ from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY, KFD_NODE, PROFI
 from nodedevices_probe.amd.exporter import Exporter
 from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_nodes, partition_numbers
 from nodedevices_probe.amd.readings import read
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node import pcie
 from nodedevices_probe.node.drm import Drm, drm
 from nodedevices_probe.node.sysfs import System
@@ -50,7 +50,7 @@ class _Topology:
 
     nodes: Mapping[str, list[KfdNode]]  # of each GPU, by PCI address
     owners: Mapping[int, str]  # KFD's number -> PCI address
-    places: Mapping[str, pcie.Place]
+    places: Mapping[str, pcie.PciePlace]
     near: Mapping[str, tuple[PcieNeighbour, ...]]
     unhealthy: Set[str]  # PCI addresses of GPUs that AMD's exporter calls so
     partition_nodes: Mapping[int | None, Drm]  # of partitions beyond the first of each GPU, by their render node
@@ -66,7 +66,7 @@ class AmdSource(SysfsSource):
     telemetry: bool = False
     exporter: Exporter | None = None  # AMD's, whose socket is looked for below the same root
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
         return self.facts((MODULE,), lambda: Found(devices=self._devices()), on_bus=on_bus)
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from nodedevices_probe.fpga.attributes import FIREWALL, NO_SHELL
-from nodedevices_probe.fpga.functions import Functions, instance
+from nodedevices_probe.fpga.functions import FpgaFunctions, instance
 from nodedevices_probe.node.drm import drm, hwmon, missing, sensors
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import PCI_DEVICES
@@ -30,7 +30,7 @@ _SERIAL = re.compile(r"[A-Za-z0-9-]{1,32}")
 class Fpga:
     """Texts are "" where the driver does not say. `management_node` goes to nobody by itself."""
 
-    functions: Functions
+    functions: FpgaFunctions
     shell: str = ""
     timestamp: str = ""
     uuid: str = ""
@@ -41,11 +41,11 @@ class Fpga:
     readings: Readings = field(default_factory=Readings)
 
 
-def hanging(functions: Functions) -> Fpga:
+def hanging(functions: FpgaFunctions) -> Fpga:
     return Fpga(functions=functions, readings=Readings(error=HANGS))
 
 
-def read(roots: Roots, functions: Functions) -> Fpga:
+def read(roots: Roots, functions: FpgaFunctions) -> Fpga:
     if functions.golden:
         return Fpga(functions=functions, readings=Readings(conditions=(NO_SHELL,)))
     if not functions.present or not functions.bound:
@@ -72,7 +72,7 @@ def read(roots: Roots, functions: Functions) -> Fpga:
     )
 
 
-def _readings(roots: Roots, functions: Functions, controller: str, nodes: tuple[str, ...]) -> Readings:
+def _readings(roots: Roots, functions: FpgaFunctions, controller: str, nodes: tuple[str, ...]) -> Readings:
     if not nodes:
         return Readings(error=NO_NODE)
     felt = sensors(roots, hwmon(roots, controller) if controller else "")

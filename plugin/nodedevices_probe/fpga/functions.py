@@ -27,7 +27,7 @@ USUAL_USER = 1  # the number of the user function, in all shells since 2018.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Functions:
+class FpgaFunctions:
     """PCI functions of one FPGA. `user`: where it has, or last had, its user function; `present`: it has it, `bound`:
     XRT's driver has that. `management`: "" where the machine does not have it."""
 
@@ -44,7 +44,7 @@ class Functions:
 class OnBus:
     """`fpgas` and `media` by PCI address, in its order. `accelerators`: cards' chips, whatever driver they have."""
 
-    fpgas: tuple[Functions, ...] = ()
+    fpgas: tuple[FpgaFunctions, ...] = ()
     media: tuple[str, ...] = ()
     accelerators: int = 0
 
@@ -84,7 +84,7 @@ def instance(bus_id: str) -> int:
     return int(domain, 16) << 16 | int(bus, 16) << 8 | int(device, 16) << 3 | int(function, 16)
 
 
-def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> Functions | None:
+def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> FpgaFunctions | None:
     """Return the functions of one slot. None: there is no FPGA, or a virtual machine has it."""
     user = next((each for each in bus_ids if _has(roots, each, USER_FILE)), "")
     management = next((each for each in bus_ids if _has(roots, each, MANAGEMENT_FILE)), "")
@@ -96,7 +96,7 @@ def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> Functions | 
     if not user and on_bus_now and roots.link(f"{PCI_DEVICES}/{on_bus_now}/driver") == FOR_MACHINES:
         return None
     here = on_bus_now or management
-    return Functions(
+    return FpgaFunctions(
         user=on_bus_now or last_user or f"{slot(management)}.{USUAL_USER}",
         management=management,
         maker=_word(roots, here, "vendor"),

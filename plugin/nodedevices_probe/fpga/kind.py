@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nodedevices_probe.kind import Kind, add_driver_root
+from nodedevices_probe.kind import ProbeKind, add_driver_root
 from nodedevices_probe.node.presence import any_of, exists, on_pci
 
 _CLASSES, _DRIVERS = ("0x1200",), ("xocl", "xclmgmt")
 
-FPGA = Kind(
+FPGA = ProbeKind(
     name="fpga",
     help="FPGA cards and media accelerators of Xilinx (AMD), by XRT's drivers and ama_transcoder",
     add_arguments=add_driver_root,

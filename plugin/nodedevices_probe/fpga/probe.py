@@ -37,7 +37,7 @@ from nodedevices_probe.fpga.attributes import (
 from nodedevices_probe.fpga.card import Fpga
 from nodedevices_probe.fpga.functions import MAKERS, U30_IDS, OnBus, on_bus, slot
 from nodedevices_probe.fpga.media import Media
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node import pcie
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System
@@ -69,7 +69,7 @@ class FpgaSource(SysfsSource):
     _members: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of U30s, user functions by serial number
     _transcoders: dict[str, str] = field(default_factory=dict)  # PCI addresses, by the driver's name
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         listed = on_bus(self.roots, self._users)
         return self.facts(MODULES, partial(self._found, listed), on_bus=listed.accelerators)
 

@@ -62,7 +62,7 @@ class UsbPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class DeviceGroup:
     """What belongs together: each device has one match of every path that is not optional, or is one USB device that
     one of the parts means. `count`: how many pods may have a device at a time. `pair`: which matches are one
     device's, the first ones, the second ones, ... (BY_ORDER) or those in which the wildcards stand for the same
@@ -87,11 +87,11 @@ class HostMount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ConfigEntry:
     """The devices of one name. `required`: a node without them has a fault."""
 
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[DeviceGroup, ...]
     required: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[HostMount, ...] = ()
@@ -101,11 +101,11 @@ class Entry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenericConfig:
     domain: str = ""
-    devices: tuple[Entry, ...] = ()
+    devices: tuple[ConfigEntry, ...] = ()
 
 
-PRESETS: Mapping[str, Entry] = {
-    name: Entry(name=name, groups=(Group(count=100, paths=(PathPart(path=path),)),))
+PRESETS: Mapping[str, ConfigEntry] = {
+    name: ConfigEntry(name=name, groups=(DeviceGroup(count=100, paths=(PathPart(path=path),)),))
     for name, path in (("fuse", "/dev/fuse"), ("tun", "/dev/net/tun"), ("kvm", "/dev/kvm"))
 }
 
@@ -193,7 +193,7 @@ def parse(raw: bytes) -> GenericConfig:
     place = "devices" if "devices" in top else "device"
     ListOf(Anything(), MAX_DEVICES).check(place, top[place])
     problems: list[str] = []
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ConfigEntry] = {}
     for number, each in enumerate(top[place]):
         try:
             entry = _entry(f"{place}[{number}]", each)
@@ -207,7 +207,7 @@ def parse(raw: bytes) -> GenericConfig:
     return GenericConfig(domain=top.get("domain", ""), devices=tuple(entries.values()))
 
 
-def _entry(place: str, value: Any) -> Entry:
+def _entry(place: str, value: Any) -> ConfigEntry:
     _ENTRY.check(place, value)
     own = {key: value[key] for key in _GROUP_KEYS if key in value}
     if "preset" in value:
@@ -215,7 +215,9 @@ def _entry(place: str, value: Any) -> Entry:
         odd = [key for key in ("groups", "paths", "usb", "pair", "together") if key in value]
         if odd:
             raise CheckError(f"{place}.{odd[0]}: does not go with a preset; write the groups without one")
-        groups: tuple[Group, ...] = tuple(replace(each, count=own.get("count", each.count)) for each in preset.groups)
+        groups: tuple[DeviceGroup, ...] = tuple(
+            replace(each, count=own.get("count", each.count)) for each in preset.groups
+        )
         name = value.get("name", preset.name)
     else:
         if "name" not in value:
@@ -225,7 +227,7 @@ def _entry(place: str, value: Any) -> Entry:
         places = [f"{place}.groups[{number}]" for number in range(len(value.get("groups", ())))] or [place]
         groups = tuple(map(_group, places, value.get("groups", [own])))
         name = value["name"]
-    entry = Entry(
+    entry = ConfigEntry(
         name=name,
         groups=groups,
         required=value.get("required", False),
@@ -237,7 +239,7 @@ def _entry(place: str, value: Any) -> Entry:
     return entry
 
 
-def _check_whole(place: str, entry: Entry) -> None:
+def _check_whole(place: str, entry: ConfigEntry) -> None:
     """Raises CheckError for what is right by itself, and not together."""
     shapes = [shape(entry, each) for each in entry.groups]
     again = next((at for at, each in enumerate(shapes) if each in shapes[:at]), None)
@@ -253,7 +255,7 @@ def _check_whole(place: str, entry: Entry) -> None:
             raise CheckError(f"{place}.required: all paths are optional; one must not be")
 
 
-def _group(place: str, value: Mapping[str, Any]) -> Group:
+def _group(place: str, value: Mapping[str, Any]) -> DeviceGroup:
     paths, usb = value.get("paths", ()), value.get("usb", ())
     if bool(paths) == bool(usb):
         raise CheckError(
@@ -261,7 +263,7 @@ def _group(place: str, value: Mapping[str, Any]) -> Group:
             if paths
             else f"{place}.paths: is missing; give paths or usb"
         )
-    group = Group(
+    group = DeviceGroup(
         paths=tuple(_path(f"{place}.paths[{number}]", each) for number, each in enumerate(paths)),
         usb=tuple(map(_usb, usb)),
         count=value.get("count", 1),
@@ -318,7 +320,7 @@ def _mount(place: str, value: Mapping[str, Any]) -> HostMount:
     )
 
 
-def find(config: GenericConfig, name: str, of_shape: str) -> tuple[Entry, Group] | None:
+def find(config: GenericConfig, name: str, of_shape: str) -> tuple[ConfigEntry, DeviceGroup] | None:
     """The group of an entry by its shape; None: this file has it not."""
     entry = next((each for each in config.devices if each.name == name), None)
     if entry is None:
@@ -326,12 +328,12 @@ def find(config: GenericConfig, name: str, of_shape: str) -> tuple[Entry, Group]
     return next(((entry, group) for group in entry.groups if shape(entry, group) == of_shape), None)
 
 
-def needed(group: Group) -> list[int]:
+def needed(group: DeviceGroup) -> list[int]:
     """Return the parts that every device has: numbers of paths."""
     return [number for number, part in enumerate(group.paths) if not part.optional]
 
 
-def shape(entry: Entry, group: Group) -> str:
+def shape(entry: ConfigEntry, group: DeviceGroup) -> str:
     """Return a text for what a group's parts are, by their numbers: devices that the probe found with another shape of
     the file, older or newer than this one, are told apart by it."""
     parts = [

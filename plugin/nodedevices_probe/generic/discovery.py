@@ -22,11 +22,11 @@ from pathlib import Path
 from nodedevices_api.bounds import MAX_DEVICE_ID, MAX_DEVICE_NAME, MAX_DEVICES
 
 from nodedevices_probe.generic import attributes, usb
-from nodedevices_probe.generic.config import Entry, GenericConfig, Group, PathPart, UsbPart, needed, shape
+from nodedevices_probe.generic.config import ConfigEntry, DeviceGroup, GenericConfig, PathPart, UsbPart, needed, shape
 from nodedevices_probe.generic.glob import is_pattern, match_text, matches
 from nodedevices_probe.generic.sets import Match, Set, sets
 from nodedevices_probe.node.drm import NODE_MISSING
-from nodedevices_probe.node.pcie import Place
+from nodedevices_probe.node.pcie import PciePlace
 from nodedevices_probe.node.roots import MAX_ENTRIES, Roots
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import (
@@ -77,7 +77,7 @@ class _Search:
             for group in entry.groups:
                 yield from self._of_group(entry, group)
 
-    def _of_group(self, entry: Entry, group: Group) -> Iterator[DeviceFact]:
+    def _of_group(self, entry: ConfigEntry, group: DeviceGroup) -> Iterator[DeviceFact]:
         found = [self._paths(part) for part in group.paths] + [self._of_usb(part) for part in group.usb]
         made = sets(group, [[each.match for each in some] for some in found])
         if not made and entry.required:
@@ -175,7 +175,9 @@ class _Search:
         ]
 
     # --- a device ----------------------------------------------------------------------------------------------------
-    def _device(self, entry: Entry, group: Group, found: Sequence[Sequence[_Found]], each: Set) -> DeviceFact | None:
+    def _device(
+        self, entry: ConfigEntry, group: DeviceGroup, found: Sequence[Sequence[_Found]], each: Set
+    ) -> DeviceFact | None:
         members = [(number, found[number][at]) for number, at in each]
         alone = [member for member in members if _is_alone(group, member[0])]
         lasting = [member for member in members if member[0] in needed(group)]
@@ -232,7 +234,7 @@ class _Search:
             readings=Readings(error=error, conditions=(NODE_MISSING,) if missing else ()),
         )
 
-    def _may_have(self, entry: Entry, id_: str, own: Iterable[str], common: Iterable[str]) -> bool:
+    def _may_have(self, entry: ConfigEntry, id_: str, own: Iterable[str], common: Iterable[str]) -> bool:
         """True when a device may have these nodes, which are then its own. A node is known by its number, since several
         names may mean one."""
         if id_ in self.taken:
@@ -255,7 +257,7 @@ class _Search:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(Problem(code="UsedTwice", message=text(message, MAX_MESSAGE)))
 
-    def _place(self, plugged: usb.UsbDevice | None, nodes: Iterable[str]) -> Place:
+    def _place(self, plugged: usb.UsbDevice | None, nodes: Iterable[str]) -> PciePlace:
         """Return the place of its USB controller, or of the first node whose hardware is on PCIe."""
         if plugged is not None and plugged.pci_bus_id:
             return self.system.place(plugged.pci_bus_id)
@@ -263,7 +265,7 @@ class _Search:
             number = self.roots.number_of(node)
             if number and (bus_id := self.system.pci_device_of(f"sys/dev/{number}")):
                 return self.system.place(bus_id)
-        return Place(path=())
+        return PciePlace(path=())
 
 
 def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ...], tuple[Problem, ...]]:
@@ -278,12 +280,12 @@ def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ..
     return numbered, tuple(search.problems)
 
 
-def _is_alone(group: Group, part: int) -> bool:
+def _is_alone(group: DeviceGroup, part: int) -> bool:
     """True when what a part means is one device's, and one pod's at a time."""
     return group.count == 1 and (not group.paths or group.paths[part].limit == 1)
 
 
-def _is_wild(group: Group, part: int) -> bool:
+def _is_wild(group: DeviceGroup, part: int) -> bool:
     return bool(group.paths) and is_pattern(group.paths[part].path)
 
 
@@ -306,11 +308,11 @@ def _usb_id(device: usb.UsbDevice, others: Iterable[usb.UsbDevice]) -> str:
     return f"{ids}:at-{device.port}"
 
 
-def _group_id(entry: Entry, group: Group) -> str:
+def _group_id(entry: ConfigEntry, group: DeviceGroup) -> str:
     return _id(f"all:{entry.name}" if len(entry.groups) == 1 else f"all:{entry.name}:{shape(entry, group)}")
 
 
-def _name(entry: Entry, first: _Found) -> str | None:
+def _name(entry: ConfigEntry, first: _Found) -> str | None:
     """For people, in a ResourceSlice: serial-ttyusb0, or fuse where the file is called like the entry."""
     short = entry.name.rpartition("/")[2]
     last = f"{first.usb.vendor}-{first.usb.product}" if first.usb else first.match.id.rpartition("/")[2]

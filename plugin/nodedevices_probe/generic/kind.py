@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.generic.attributes import OPTION
-from nodedevices_probe.kind import Kind, add_driver_root
+from nodedevices_probe.kind import ProbeKind, add_driver_root
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_driver_root(parser)
 
 
-GENERIC = Kind(
+GENERIC = ProbeKind(
     name="generic",
     help="devices by a configuration file: nodes of /dev and USB devices",
     add_arguments=_add_arguments,

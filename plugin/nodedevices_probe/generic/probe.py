@@ -14,7 +14,7 @@ from nodedevices_probe.events import EventLog
 from nodedevices_probe.files.watched_file import WatchedFile
 from nodedevices_probe.generic.config import GenericConfig, parse
 from nodedevices_probe.generic.discovery import devices
-from nodedevices_probe.loop import NO_DRIVER, Facts
+from nodedevices_probe.loop import NO_DRIVER, SourceFacts
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Driver, DriverState
 
@@ -27,13 +27,13 @@ class GenericSource:
     name: str = "generic"
     events: EventLog = field(default_factory=EventLog)
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         self.file.refresh()
         wrong = (self.file.problem,) if self.file.problem is not None else ()
         if self.file.value is None:
-            return Facts(driver=NO_DRIVER, problems=wrong, silent=True)
+            return SourceFacts(driver=NO_DRIVER, problems=wrong, silent=True)
         found, problems = devices(self.file.value, self.system)
-        return Facts(driver=Driver(state=DriverState.LOADED), devices=found, problems=(*wrong, *problems))
+        return SourceFacts(driver=Driver(state=DriverState.LOADED), devices=found, problems=(*wrong, *problems))
 
 
 def source(options: argparse.Namespace) -> GenericSource:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nodedevices_probe.generic.config import BY_MATCH, Group, needed
+from nodedevices_probe.generic.config import BY_MATCH, DeviceGroup, needed
 from nodedevices_probe.generic.glob import is_pattern
 
 
@@ -20,7 +20,7 @@ Member = tuple[int, int]  # number of the part, and of its match
 Set = tuple[Member, ...]
 
 
-def sets(group: Group, found: Sequence[Sequence[Match]]) -> list[Set]:
+def sets(group: DeviceGroup, found: Sequence[Sequence[Match]]) -> list[Set]:
     """The devices of a group; `found`: the matches of each of its parts, in order. A device has a match of every path
     that is not optional, and of those the same one only where the path has a limit; where all are optional, of those
     that are there. USB parts are alternatives: what one of them means is a device."""
@@ -44,7 +44,7 @@ def _numbered(found: Sequence[Sequence[Match]]) -> list[tuple[int, int, Match]]:
     return [(number, at, match) for number, some in enumerate(found) for at, match in enumerate(some)]
 
 
-def _by_match(group: Group, found: Sequence[Sequence[Match]]) -> list[Set]:
+def _by_match(group: DeviceGroup, found: Sequence[Sequence[Match]]) -> list[Set]:
     wild = [number for number, part in enumerate(group.paths) if is_pattern(part.path)]
     by_key = {number: {match.key: at for at, match in enumerate(found[number])} for number in wild}
     leading = next(number for number in wild if not group.paths[number].optional)

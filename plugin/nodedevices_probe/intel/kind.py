@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import Kind, add_driver_root
+from nodedevices_probe.kind import ProbeKind, add_driver_root
 from nodedevices_probe.node.presence import on_pci
 from nodedevices_probe.node.sysfs import COMPUTE_CLASSES
 
@@ -21,7 +21,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     lists.add_argument("--deny-ids", default="", metavar="IDS", help="leave GPUs with these PCI device ids out")
 
 
-INTEL = Kind(
+INTEL = ProbeKind(
     name="intel",
     help="Intel GPUs and their virtual functions, by the kernel's drivers i915 and xe",
     add_arguments=_add_arguments,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDOR
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node import pcie
 from nodedevices_probe.node.drm import drm, hwmon, missing, sensors
 from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES, System
@@ -42,7 +42,7 @@ class IntelSource(SysfsSource):
     allowed: frozenset[str] = frozenset()
     denied: frozenset[str] = frozenset()
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
         return self.facts(MODULES, lambda: Found(devices=self._devices()), on_bus=on_bus)
 
@@ -62,7 +62,7 @@ class IntelSource(SysfsSource):
         device = self.roots.word(f"{PCI_DEVICES}/{bus_id}/device")
         return device not in self.denied and (not self.allowed or device in self.allowed)
 
-    def _device(self, bus_id: str, driver: str, place: pcie.Place, near: tuple[PcieNeighbour, ...]) -> DeviceFact:
+    def _device(self, bus_id: str, driver: str, place: pcie.PciePlace, near: tuple[PcieNeighbour, ...]) -> DeviceFact:
         at = f"{PCI_DEVICES}/{bus_id}"
         nodes = drm(self.roots, at).nodes
         return DeviceFact(

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodedevices_probe.nic.models import SOLARFLARE
-from nodedevices_probe.nic.owners import SUB_FUNCTION, Owner, auxiliary_type, owner
+from nodedevices_probe.nic.owners import SUB_FUNCTION, SysfsOwner, auxiliary_type, owner
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, text, within
@@ -79,7 +79,7 @@ class Function:
         )
 
 
-def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> dict[Owner, Function]:
+def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> dict[SysfsOwner, Function]:
     """Return the functions of network cards, out of all PCI functions, and `others`; then sub-functions."""
     found = [
         each for each in on_bus if each in others or roots.word(f"{PCI_DEVICES}/{each}/class").startswith(NETWORK_CLASS)
@@ -87,19 +87,19 @@ def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> d
     vdpa, indexes, auxiliary = _vdpa(roots), _indexes(roots, found), _auxiliary(roots)
     with_rdma = {*others, *(whose.pci for name, whose in auxiliary.items() if auxiliary_type(name) in RDMA_TYPES)}
     every = {
-        Owner(each): _function(
-            roots, each, indexes, vdpa.get(Owner(each)), has_rdma=each in with_rdma or each in others
+        SysfsOwner(each): _function(
+            roots, each, indexes, vdpa.get(SysfsOwner(each)), has_rdma=each in with_rdma or each in others
         )
         for each in found
     }
     for name, whose in auxiliary.items():
         if auxiliary_type(name) == SUB_FUNCTION and whose in every:
-            its = Owner(whose.pci, name)
+            its = SysfsOwner(whose.pci, name)
             every[its] = _sub_function(roots, name, every[whose], vdpa.get(its))
     return every
 
 
-def _auxiliary(roots: Roots) -> dict[str, Owner]:
+def _auxiliary(roots: Roots) -> dict[str, SysfsOwner]:
     """All of the auxiliary bus, and in whose folders they stand."""
     found = {name: owner(roots, f"{AUXILIARY}/{name}") for name in roots.names(AUXILIARY)}
     return {name: whose for name, whose in found.items() if whose is not None}
@@ -159,21 +159,21 @@ def _indexes(roots: Roots, found: Collection[str]) -> dict[str, int]:
     return indexes
 
 
-def _vdpa(roots: Roots) -> dict[Owner, Vdpa]:
+def _vdpa(roots: Roots) -> dict[SysfsOwner, Vdpa]:
     found = {}
     for name in roots.names(VDPA):
         at = f"{VDPA}/{name}"
         below = roots.names(at)
         nodes = [f"/dev/{each}" for each in below if _VHOST_VDPA.fullmatch(each)][:1]
         virtio = [f"/{VIRTIO}/{each}" for each in below if _VIRTIO.fullmatch(each)]
-        of = Vdpa(
+        vdpa = Vdpa(
             name=text(name),
             type=_VDPA_DRIVERS.get(roots.link(f"{at}/driver"), ""),
             path=next(iter((*nodes, *virtio)), ""),
             device_nodes=tuple(nodes),
         )
         if (whose := owner(roots, at)) is not None:
-            found[whose] = of
+            found[whose] = vdpa
     return found
 
 

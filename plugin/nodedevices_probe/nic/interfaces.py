@@ -11,7 +11,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
-from nodedevices_probe.nic.owners import Owner, owner
+from nodedevices_probe.nic.owners import SysfsOwner, owner
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import MAX_SMALL, text, within
 
@@ -35,10 +35,10 @@ class Interface:
     speed_gbps: int | None = None
 
 
-def interfaces(roots: Roots, without_speed: Container[Owner]) -> dict[Owner, Interface]:
+def interfaces(roots: Roots, without_speed: Container[SysfsOwner]) -> dict[SysfsOwner, Interface]:
     """By device, the one that is its own: neither a representor of a function nor a child of an IPoIB interface; of
     several ports all together. `without_speed`: of devices whose speed is known otherwise."""
-    found: dict[Owner, list[tuple[int, Interface]]] = {}
+    found: dict[SysfsOwner, list[tuple[int, Interface]]] = {}
     for name in roots.names(NET):
         whose, at = owner(roots, f"{NET}/{name}"), f"{NET}/{name}"
         if whose is not None and whose.pci and not _is_part(roots, at):

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.kind import Given, Kind, add_driver_root
+from nodedevices_probe.kind import AgentOptions, ProbeKind, add_driver_root
 from nodedevices_probe.nic.attributes import RDMA_NODES, RDMA_REQUIRED
 from nodedevices_probe.node.presence import Hardware, any_of, has_entries
 from nodedevices_probe.node.sysfs import PCI_DEVICES
@@ -26,7 +26,7 @@ def required_nodes(value: str) -> frozenset[str]:
     return frozenset(wanted)
 
 
-def _check(given: Given) -> None:
+def _check(given: AgentOptions) -> None:
     if value := given[FLAG]:
         required_nodes(str(value))
 
@@ -91,7 +91,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-NIC = Kind(
+NIC = ProbeKind(
     name="nic",
     help="network cards: RDMA devices, SR-IOV functions, Solarflare; by what the kernel shows",
     add_arguments=_add_arguments,

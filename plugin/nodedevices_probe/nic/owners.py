@@ -20,24 +20,24 @@ SUB_FUNCTION = "sf"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class SysfsOwner:
     """`pci`: the nearest PCI function; "" for what has none. `auxiliary`: a sub-function below it."""
 
     pci: str = ""
     auxiliary: str = ""
 
 
-def owner(roots: Roots, path: str) -> Owner | None:
+def owner(roots: Roots, path: str) -> SysfsOwner | None:
     """Return the owner of the entry of this path, which is a link; None: it is gone."""
     parts = roots.target(path)
     if not parts:
         return None
-    found = Owner()
+    found = SysfsOwner()
     for part in parts[:-1]:
         if PCI_DEVICE.fullmatch(part):
-            found = Owner(part)
+            found = SysfsOwner(part)
         elif auxiliary_type(part) == SUB_FUNCTION:
-            found = Owner(found.pci, part)
+            found = SysfsOwner(found.pci, part)
     return found
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nodedevices_api.bounds import MAX_DEVICES
 
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import attributes as names
 from nodedevices_probe.nic import onload
 from nodedevices_probe.nic.functions import Function, functions
@@ -23,7 +23,7 @@ from nodedevices_probe.nic.interfaces import NET, Interface, interface, interfac
 from nodedevices_probe.nic.kind import required_nodes
 from nodedevices_probe.nic.links import link_condition
 from nodedevices_probe.nic.models import LINUX, maker, model
-from nodedevices_probe.nic.owners import Owner, owner
+from nodedevices_probe.nic.owners import SysfsOwner, owner
 from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices, sensors
 from nodedevices_probe.nic.routes import default_interfaces
 from nodedevices_probe.node import drm, pcie
@@ -62,17 +62,17 @@ NO_INTERFACES = (
 class _Machine:
     """Facts that are read once for all devices of a poll."""
 
-    functions: Mapping[Owner, Function]  # with sub-functions
-    interfaces: Mapping[Owner, Interface]
-    rdma: Mapping[Owner, RdmaDevice]
-    places: Mapping[str, pcie.Place]  # of PCI functions
+    functions: Mapping[SysfsOwner, Function]  # with sub-functions
+    interfaces: Mapping[SysfsOwner, Interface]
+    rdma: Mapping[SysfsOwner, RdmaDevice]
+    places: Mapping[str, pcie.PciePlace]  # of PCI functions
     near: Mapping[str, tuple[PcieNeighbour, ...]]  # of physical functions
     onload_missing: bool  # where it is wanted
-    routed: Set[Owner]  # whose interface has a default route, or had one since the probe started
+    routed: Set[SysfsOwner]  # whose interface has a default route, or had one since the probe started
 
     def parent(self, function: Function) -> Function:
         """Its physical function; itself where it is one."""
-        return self.functions.get(Owner(function.physical), function)
+        return self.functions.get(SysfsOwner(function.physical), function)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,9 +89,9 @@ class NicSource(SysfsSource):
     onload: bool = False
     host_net: Path | None = None
     firmware: FirmwareReads = field(default_factory=FirmwareReads)
-    _routed: set[Owner] = field(default_factory=set)
+    _routed: set[SysfsOwner] = field(default_factory=set)
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         return self.facts((), self._found)
 
     def _found(self) -> Found:
@@ -131,7 +131,7 @@ class NicSource(SysfsSource):
             devices=numbered(ordered[:MAX_DEVICES]), problems=tuple(each for each in problems if each is not None)
         )
 
-    def _read_routes(self, cards: Mapping[Owner, Interface]) -> bool:
+    def _read_routes(self, cards: Mapping[SysfsOwner, Interface]) -> bool:
         """True when it is known which interfaces have a default route: not where the routes and the interfaces may be
         of two networks, a pod's and the host's. A card that had one keeps the mark while it is away: a link that is
         down must not make the node's own card one to give away."""
@@ -144,11 +144,11 @@ class NicSource(SysfsSource):
         together = roots.sys is not None if mounted else bool(cards)
         return found is not None and together and all(roots.exists(f"{NET}/{name}") for name in found)
 
-    def _device(self, whose: Owner, function: Function, machine: _Machine) -> DeviceFact:
+    def _device(self, whose: SysfsOwner, function: Function, machine: _Machine) -> DeviceFact:
         at = f"{PCI_DEVICES}/{whose.pci}"
         rdma, own = machine.rdma.get(whose), machine.interfaces.get(whose)
         physical = machine.parent(function)
-        of_physical = Owner(physical.id)
+        of_physical = SysfsOwner(physical.id)
         parent, parent_rdma = machine.interfaces.get(of_physical), machine.rdma.get(of_physical)
         made_by = maker(function.vendor)
         place = machine.places[whose.pci]
@@ -218,7 +218,7 @@ class NicSource(SysfsSource):
         """An RDMA device that the kernel makes of an interface, whose PCI device says where it is."""
         under = interface(self.roots, rdma.netdev) if rdma.netdev else None
         below = owner(self.roots, f"{NET}/{rdma.netdev}") if rdma.netdev else None
-        place = self.system.place(below.pci) if below is not None and below.pci else pcie.Place(path=())
+        place = self.system.place(below.pci) if below is not None and below.pci else pcie.PciePlace(path=())
         missing = (drm.NODE_MISSING,) if rdma.missing(self.roots, self.required) else ()
         link = link_condition(under, rdma)
         return DeviceFact(

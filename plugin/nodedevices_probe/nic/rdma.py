@@ -18,7 +18,7 @@ from functools import partial
 from nodedevices_probe.files.bounded import BoundedReads
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
 from nodedevices_probe.nic.interfaces import NET
-from nodedevices_probe.nic.owners import Owner, owner
+from nodedevices_probe.nic.owners import SysfsOwner, owner
 from nodedevices_probe.node import drm
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import MAX_SMALL, within
@@ -70,7 +70,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class FirmwareAnswer:
     """The firmware's answer."""
 
     ports: tuple[Port, ...] = ()
@@ -81,12 +81,12 @@ class Answer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevice:
     name: str
-    owner: Owner
+    owner: SysfsOwner
     kind: int = NodeType.UNKNOWN
     node_guid: str = ""
     firmware: str = ""
     model: str = ""  # hca_type
-    said: Answer
+    said: FirmwareAnswer
     answers: bool = True  # now
     netdev: str = ""  # whose packets it sends, as its GIDs have it
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by kind: uverbs -> /dev/infiniband/uverbs0
@@ -113,17 +113,17 @@ class RdmaDevice:
 
 @dataclass(slots=True)
 class FirmwareReads:
-    reads: BoundedReads[Answer] = field(default_factory=BoundedReads)
-    _last: dict[str, Answer] = field(default_factory=dict)  # by name
+    reads: BoundedReads[FirmwareAnswer] = field(default_factory=BoundedReads)
+    _last: dict[str, FirmwareAnswer] = field(default_factory=dict)  # by name
 
-    def read(self, roots: Roots, names: Collection[str]) -> dict[str, Answer | None]:
+    def read(self, roots: Roots, names: Collection[str]) -> dict[str, FirmwareAnswer | None]:
         """None: it does not answer."""
         found = self.reads.read({name: partial(_ask, roots, name) for name in names})
-        self._last = {name: found[name] or self._last.get(name, Answer()) for name in names}
+        self._last = {name: found[name] or self._last.get(name, FirmwareAnswer()) for name in names}
         return found
 
-    def last(self, name: str) -> Answer:
-        return self._last.get(name, Answer())
+    def last(self, name: str) -> FirmwareAnswer:
+        return self._last.get(name, FirmwareAnswer())
 
 
 def rdma_devices(roots: Roots, firmware: FirmwareReads) -> tuple[RdmaDevice, ...]:
@@ -146,18 +146,18 @@ def _character_devices(roots: Roots) -> dict[str, dict[str, tuple[str, ...]]]:
         for name in roots.names(f"sys/class/{folder}"):
             match = _NODE.fullmatch(name)
             if match and match[1] in kinds:
-                of = found.setdefault(roots.word(f"sys/class/{folder}/{name}/ibdev"), {})
-                of[match[1]] = (*of.get(match[1], ()), f"{DEV}/{name}")
+                nodes = found.setdefault(roots.word(f"sys/class/{folder}/{name}/ibdev"), {})
+                nodes[match[1]] = (*nodes.get(match[1], ()), f"{DEV}/{name}")
     return found
 
 
 def _device(
-    roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]], said: Answer, *, answers: bool
+    roots: Roots, name: str, nodes: Mapping[str, tuple[str, ...]], said: FirmwareAnswer, *, answers: bool
 ) -> RdmaDevice | None:
     at = f"{INFINIBAND_CLASS}/{name}"
     found = RdmaDevice(
         name=name,
-        owner=Owner(),
+        owner=SysfsOwner(),
         kind=_said(roots, f"{at}/node_type"),
         node_guid=roots.word(f"{at}/node_guid"),
         firmware=roots.word(f"{at}/fw_ver"),
@@ -171,12 +171,12 @@ def _device(
     return None if whose is None else replace(found, owner=whose)
 
 
-def _ask(roots: Roots, name: str) -> Answer:
+def _ask(roots: Roots, name: str) -> FirmwareAnswer:
     device = f"{INFINIBAND_CLASS}/{name}"
     numbers = [each for each in roots.names(f"{device}/ports") if each.isdecimal()][:MAX_PORTS]
     ports = tuple(_port(roots, f"{device}/ports/{each}") for each in numbers)
     is_infiniband = any(port.link_type == INFINIBAND for port in ports)
-    return Answer(
+    return FirmwareAnswer(
         ports=ports,
         p_keys=_p_keys(roots, f"{device}/ports/{numbers[0]}") if is_infiniband else (),
         sensors=sensors(roots, f"{device}/device"),

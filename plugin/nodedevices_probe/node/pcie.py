@@ -9,7 +9,7 @@ from nodedevices_probe.protocol import PcieNeighbour, PciePath, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PciePlace:
     path: tuple[str, ...]  # from the root complex to the device (Roots.pci_path)
     numa_node: int | None = None
 
@@ -19,7 +19,7 @@ class Place:
         return next(iter(self.path), "")
 
 
-def path_between(one: Place, other: Place) -> PciePath | None:
+def path_between(one: PciePlace, other: PciePlace) -> PciePath | None:
     """The nearest common ancestor, in NVML's levels; None where nothing is known of one of them."""
     if not one.path or not other.path:
         return None
@@ -39,7 +39,7 @@ def path_between(one: Place, other: Place) -> PciePath | None:
     return PciePath.SINGLE if below == 2 else PciePath.MULTIPLE
 
 
-def neighbours(places: Mapping[str, Place]) -> dict[str, tuple[PcieNeighbour, ...]]:
+def neighbours(places: Mapping[str, PciePlace]) -> dict[str, tuple[PcieNeighbour, ...]]:
     """For each id, its paths to the others, as many as a line has room for."""
     return {
         id_: nearest(_of(place, [each for each in places.items() if each[0] != id_]), len(places))
@@ -47,6 +47,6 @@ def neighbours(places: Mapping[str, Place]) -> dict[str, tuple[PcieNeighbour, ..
     }
 
 
-def _of(place: Place, others: Sequence[tuple[str, Place]]) -> list[PcieNeighbour]:
+def _of(place: PciePlace, others: Sequence[tuple[str, PciePlace]]) -> list[PcieNeighbour]:
     found = ((other, path_between(place, its)) for other, its in others)
     return [PcieNeighbour(to=other, path=path) for other, path in found if path is not None]

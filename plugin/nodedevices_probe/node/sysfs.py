@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nodedevices_api.bounds import MAX_NUMA_NODE
 
-from nodedevices_probe.node.pcie import Place
+from nodedevices_probe.node.pcie import PciePlace
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import text, within
 
@@ -91,8 +91,8 @@ class System:
         """PCI addresses that a folder lists, in the order of the bus: hexadecimal, so not the natural one."""
         return sorted(each for each in self.roots.names(folder) if PCI_DEVICE.fullmatch(each))
 
-    def place(self, bus_id: str) -> Place:
-        return Place(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
+    def place(self, bus_id: str) -> PciePlace:
+        return PciePlace(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
 
     def pci_device_of(self, link: str) -> str:
         """The PCI device, last of several, through which a link of sysfs leads: of /sys/dev/char/10:229, of a USB
@@ -100,7 +100,7 @@ class System:
         return next((part for part in reversed(self.roots.target(link)) if PCI_DEVICE.fullmatch(part)), "")
 
     def pcie_root(self, bus_id: str) -> str:
-        return Place(path=self.pci_path(bus_id)).root
+        return PciePlace(path=self.pci_path(bus_id)).root
 
     def accelerators_on_bus(self, vendor: str) -> int:
         """Return how many display, 3D and processing-accelerator devices of a vendor (0x10de) the PCI bus shows."""

@@ -86,7 +86,7 @@ FABRIC_COMPLETED = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
 
 
 @dataclass(slots=True)
-class Known:
+class GpuIdentity:
     """What stays true of a GPU while it is there."""
 
     fact: DeviceFact  # identity, without partitions, links, paths and readings
@@ -96,14 +96,14 @@ class Known:
     paths: dict[str, PciePath] = field(default_factory=dict)  # id of another GPU -> nearest common ancestor
 
 
-def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: System) -> Known:
+def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: System) -> GpuIdentity:
     """Return what stays true of this GPU."""
     pci = nvml.call("nvmlDeviceGetPciInfo_v3", handle)
     bus_id = normal_bus_id(pci.busId) if pci is not None else ""
     minor = within(nvml.call("nvmlDeviceGetMinorNumber", handle), 0, MAX_MINOR)
     memory = nvml.call("nvmlDeviceGetMemoryInfo", handle)
     capability = nvml.call("nvmlDeviceGetCudaComputeCapability", handle)
-    return Known(
+    return GpuIdentity(
         fact=DeviceFact(
             id=identity,
             index=index,
@@ -140,7 +140,7 @@ def fabric_clique(nvml: NvmlCalls, handle: Any) -> str:
     return f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}"
 
 
-def read_links(nvml: NvmlCalls, handle: Any, known: Known) -> int | None:
+def read_links(nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> int | None:
     """Look at every NVLink and learn where it ends. How many are down; None without NVLink."""
     numbers, inactive = [], 0
     for number in known.links if known.links is not None else range(MAX_NVLINKS):
@@ -183,7 +183,7 @@ def _link_end(nvml: NvmlCalls, handle: Any, number: int) -> str:
     return normal_bus_id(remote.busId) if remote is not None else ""
 
 
-def links_of(known: Known, ids_by_bus: dict[str, str]) -> tuple[Link, ...]:
+def links_of(known: GpuIdentity, ids_by_bus: dict[str, str]) -> tuple[Link, ...]:
     """Links counted by where they end: the switch first, then GPUs of this machine by id."""
     ends = Counter(end if end == "switch" else ids_by_bus.get(end, "") for end in known.link_ends.values())
     ends.pop("", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import Kind, add_telemetry
+from nodedevices_probe.kind import ProbeKind, add_telemetry
 from nodedevices_probe.node.presence import any_of, exists, on_pci
 from nodedevices_probe.node.sysfs import ACCELERATOR_CLASSES
 
@@ -19,7 +19,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     add_telemetry(parser)
 
 
-NVML = Kind(
+NVML = ProbeKind(
     name="nvml",
     help="NVIDIA GPUs, by the driver's library libnvidia-ml.so.1",
     add_arguments=_add_arguments,

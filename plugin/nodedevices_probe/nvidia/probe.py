@@ -20,13 +20,13 @@ import pynvml
 from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_probe.events import EventLog
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import DriverGoneError, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
 from nodedevices_probe.nvidia.facts import (
-    Known,
+    GpuIdentity,
     fabric_clique,
     identify,
     links_of,
@@ -64,7 +64,7 @@ class _Gpu:
     """One GPU during one poll. `handle` is None when it does not answer."""
 
     fact: DeviceFact
-    known: Known | None = None
+    known: GpuIdentity | None = None
     handle: Any = None
 
 
@@ -79,7 +79,7 @@ class NvmlSource:
     name: str = "nvml"
     events: EventLog = field(default_factory=EventLog)
     _driver: Driver | None = None  # None: NVML is not initialised
-    _known: dict[str, Known] = field(default_factory=dict)
+    _known: dict[str, GpuIdentity] = field(default_factory=dict)
     _last: dict[int, DeviceFact] = field(default_factory=dict)  # by NVML's index, from when it last answered
     _mig: MigDevices = field(init=False)
     _monitor: Monitor | None = None
@@ -93,7 +93,7 @@ class NvmlSource:
     def __post_init__(self) -> None:
         self._mig = MigDevices(self.system)
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         try:
             if self._driver is None:
                 self._initialise()
@@ -117,7 +117,7 @@ class NvmlSource:
             cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         )
 
-    def _without_driver(self, code: int, *, clean: bool) -> Facts:
+    def _without_driver(self, code: int, *, clean: bool) -> SourceFacts:
         """Only one code says that no driver is loaded, and the kernel may say so of GPUs that are there. A container
         without permission, or whose driver root is not mounted yet, is no evidence: what is loaded anew is healed."""
         mismatch = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
@@ -129,7 +129,7 @@ class NvmlSource:
             state = DriverState.NOT_LOADED
         reason = "DriverVersionMismatch" if mismatch else "DriverNotLoaded"
         why = self.library.missing() if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else describe(code)
-        return Facts(
+        return SourceFacts(
             driver=Driver(state=state, name=DRIVER_NAME),
             machine=Machine(type=self.system.machine_type()),
             accelerators_on_bus=on_bus,
@@ -155,7 +155,7 @@ class NvmlSource:
         self._mig.keep_only(set())
         return clean
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> SourceFacts:
         assert self._driver is not None  # noqa: S101  poll() initialises first
         nvml = NvmlCalls()
         count = nvml.call("nvmlDeviceGetCount")
@@ -171,7 +171,7 @@ class NvmlSource:
         self._began = True
         problems += doubts
         problems += self._watch({gpu.fact.id: gpu.handle for gpu in gpus if gpu.handle is not None}, devices)
-        return Facts(
+        return SourceFacts(
             driver=self._driver,
             machine=self._machine(gpus),
             accelerators_on_bus=self.system.accelerators_on_bus(PCI_VENDOR),

@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 
 from nodedevices_common import __version__
 
-from nodedevices_probe.remote.config import Check, split_address
+from nodedevices_probe.remote.config import ControllerCheck, split_address
 
 FIRST_PERIOD_SECONDS = 1.0
 GRACE_SECONDS = 1.0  # beyond the timeout, which is of one operation on the socket
 
 
-def attempt(check: Check) -> str:
+def attempt(check: ControllerCheck) -> str:
     """Why the controller cannot be reached; "" where it can. May take longer than the timeout."""
     try:
         return _http(check) if check.http else _tcp(check)
@@ -34,7 +34,7 @@ def attempt(check: Check) -> str:
         return f"{error.strerror or error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
 
 
-def _tcp(check: Check) -> str:
+def _tcp(check: ControllerCheck) -> str:
     address = split_address(check.tcp)
     if address is None:
         return "no address"
@@ -42,7 +42,7 @@ def _tcp(check: Check) -> str:
         return ""
 
 
-def _http(check: Check) -> str:
+def _http(check: ControllerCheck) -> str:
     url = urlsplit(check.http)
     kind: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
     options: dict[str, object] = {}
@@ -60,8 +60,8 @@ def _http(check: Check) -> str:
 class Checker:
     """The checks of one controller, once `start` was called. `try_once`: as `attempt`."""
 
-    check: Check
-    try_once: Callable[[Check], str] = attempt
+    check: ControllerCheck
+    try_once: Callable[[ControllerCheck], str] = attempt
     clock: Callable[[], float] = time.monotonic
     reachable: bool | None = None  # None: not known
     problem: str = ""

@@ -22,7 +22,7 @@ FIELDS = ("count", "controller", "id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class ControllerCheck:
     """How the controller is checked: `tcp` (`host:port`) accepts a connection, or `http` (a URL) answers with a status
     from 200 to 399. `failures`: so many in a row mean that it cannot be reached; one success, that it can."""
 
@@ -34,12 +34,12 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class RemotePool:
     """`count`: how many of it this node offers."""
 
     name: str
     count: int
-    check: Check
+    check: ControllerCheck
     controller: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class Pool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteConfig:
     domain: str = ""
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[RemotePool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def parse(raw: bytes) -> RemoteConfig:
     pools = ListOf(Anything(), MAX_POOLS)
     Object({"domain": DOMAIN, "pools": pools}, required=("pools",), what="a mapping with pools").check("", value)
     problems: list[str] = []
-    found: dict[str, Pool] = {}
+    found: dict[str, RemotePool] = {}
     for number, each in enumerate(value["pools"]):
         place = f"pools[{number}]"
         try:
@@ -125,7 +125,7 @@ def parse(raw: bytes) -> RemoteConfig:
     return RemoteConfig(domain=value.get("domain", ""), pools=tuple(found.values()))
 
 
-def _pool(place: str, value: Any) -> Pool:
+def _pool(place: str, value: Any) -> RemotePool:
     _POOL.check(place, value)
     preset = PRESETS.get(value.get("preset", ""))
     if preset is None and "name" not in value:
@@ -138,12 +138,12 @@ def _pool(place: str, value: Any) -> Pool:
         raise CheckError(f"{place}.controller: is missing; give host:port")
     if not controller and not {"tcp", "http"} & check.keys():
         raise CheckError(f"{place}.check.tcp: is missing; give tcp or http, or a controller")
-    return Pool(
+    return RemotePool(
         name=value.get("name", preset.name if preset is not None else ""),
         count=value["count"],
         controller=controller,
         env=env,
-        check=Check(
+        check=ControllerCheck(
             tcp=check.get("tcp", "" if "http" in check else controller),
             http=check.get("http", ""),
             period_seconds=check.get("periodSeconds", 10),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-from nodedevices_probe.kind import Kind
+from nodedevices_probe.kind import ProbeKind
 from nodedevices_probe.remote.attributes import OPTION
 
 
@@ -19,7 +19,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-REMOTE = Kind(
+REMOTE = ProbeKind(
     name="remote",
     help="pools that live elsewhere, by a configuration file, with checks of their controllers",
     add_arguments=_add_arguments,

@@ -17,7 +17,7 @@ from nodedevices_api.bounds import MAX_DEVICE_NAME
 
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.files.watched_file import WatchedFile
-from nodedevices_probe.loop import NO_DRIVER, Facts
+from nodedevices_probe.loop import NO_DRIVER, SourceFacts
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     Attribute,
@@ -30,12 +30,12 @@ from nodedevices_probe.protocol import (
 )
 from nodedevices_probe.remote.attributes import CONTROLLER, POOL, TYPE, UNCHECKED, UNREACHABLE, VENDOR
 from nodedevices_probe.remote.checks import Checker
-from nodedevices_probe.remote.config import Check, Pool, RemoteConfig, parse
+from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, RemotePool, parse
 
 FIRST_SECONDS = 10.0  # the agent waits 15 s for a probe's first line
 
 
-def _started(check: Check) -> Checker:
+def _started(check: ControllerCheck) -> Checker:
     checker = Checker(check=check)
     checker.start()
     return checker
@@ -46,20 +46,20 @@ class RemoteSource:
     """`make`: what checks a controller from now on."""
 
     file: WatchedFile[RemoteConfig]
-    make: Callable[[Check], Checker] = _started
+    make: Callable[[ControllerCheck], Checker] = _started
     poll_seconds: float = 1.0
     name: str = "remote"
     events: EventLog = field(default_factory=EventLog)
     clock: Callable[[], float] = time.monotonic
-    _checkers: dict[Check, Checker] = field(default_factory=dict)
+    _checkers: dict[ControllerCheck, Checker] = field(default_factory=dict)
     _began: float | None = None  # with the first good file
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         self.file.refresh()
         problems = [self.file.problem] if self.file.problem is not None else []
         config = self.file.value
         if config is None:
-            return Facts(driver=NO_DRIVER, problems=tuple(problems), silent=True)
+            return SourceFacts(driver=NO_DRIVER, problems=tuple(problems), silent=True)
         self._began = self.clock() if self._began is None else self._began
         self._follow({pool.check for pool in config.pools})
         states = {pool.name: self._checkers[pool.check].state() for pool in config.pools}
@@ -68,14 +68,14 @@ class RemoteSource:
                 message = text(f"{name}: its controller cannot be reached: {problem}", MAX_MESSAGE)
                 problems.append(Problem(code="ControllerUnreachable", message=message))
         early = self.clock() < self._began + FIRST_SECONDS
-        return Facts(
+        return SourceFacts(
             driver=Driver(state=DriverState.LOADED),
             devices=tuple(_device(index, pool, states[pool.name][0]) for index, pool in enumerate(config.pools)),
             problems=tuple(problems),
             silent=early and any(reachable is None for reachable, _ in states.values()),
         )
 
-    def _follow(self, checks: set[Check]) -> None:
+    def _follow(self, checks: set[ControllerCheck]) -> None:
         """Pools with the same check have one checker; one whose check is the same keeps what is known."""
         for check in self._checkers.keys() - checks:
             self._checkers.pop(check).end()
@@ -83,7 +83,7 @@ class RemoteSource:
             self._checkers[check] = self.make(check)
 
 
-def _device(index: int, pool: Pool, reachable: bool | None) -> DeviceFact:
+def _device(index: int, pool: RemotePool, reachable: bool | None) -> DeviceFact:
     said = {POOL: pool.name, CONTROLLER: text(pool.controller or pool.check.tcp or pool.check.http)}
     short = re.sub("[^a-z0-9]+", "-", pool.name.rpartition("/")[2].lower()).strip("-")
     conditions = {True: (), False: (UNREACHABLE,), None: (UNCHECKED,)}[reachable]

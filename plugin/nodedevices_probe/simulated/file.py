@@ -15,7 +15,7 @@ from nodedevices_common.quantity import MEBIBYTE, from_bytes
 from nodedevices_probe.events import EventKey
 from nodedevices_probe.files import document
 from nodedevices_probe.files.check import CheckError, wrong
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import attributes as nic
 from nodedevices_probe.node.sysfs import normal_bus_id, parse_mig_minors
 from nodedevices_probe.nvidia import attributes as nvidia
@@ -52,7 +52,7 @@ class SimulatedEvent:
 class SimulatedState:
     """Content of a good file."""
 
-    facts: Facts
+    facts: SourceFacts
     events: Mapping[str, SimulatedEvent]  # by the file's id: it happens once, when its id first appears
     hang: bool = False
 
@@ -91,7 +91,7 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
     machine, only = value.get("machine", {}), MODELS[models.pop()] if len(models) == 1 else NO_MODEL
     driver = _driver(value.get("driver", {}), entries[0].board if entries else only)
     loaded = driver.state is DriverState.LOADED
-    facts = Facts(
+    facts = SourceFacts(
         driver=driver,
         machine=Machine(
             type=machine.get("type", only.machine_type),

@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.kind import Given, Kind
+from nodedevices_probe.kind import AgentOptions, ProbeKind
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -25,17 +25,17 @@ def _add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _check(given: Given) -> None:
+def _check(given: AgentOptions) -> None:
     if profile := given["simulated-profile"]:
         from nodedevices_probe.simulated.probe import ProfileSource  # noqa: PLC0415  2 MiB that others do not need
 
         try:
-            ProfileSource.of(str(profile), node="node")
+            ProfileSource.for_profile(str(profile), node="node")
         except CheckError as error:
             raise CheckError(f"--simulated-{error}") from None
 
 
-SIMULATED = Kind(
+SIMULATED = ProbeKind(
     name="simulated",
     help="devices described by a file, or a known machine",
     add_arguments=_add_arguments,

@@ -17,7 +17,7 @@ from pathlib import Path
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.files.watched_file import FILE_MISSING, WatchedFile
-from nodedevices_probe.loop import NO_DRIVER, Facts
+from nodedevices_probe.loop import NO_DRIVER, SourceFacts
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse_file
 
 FILE_POLL_SECONDS = 0.1
@@ -34,11 +34,11 @@ class ProfileSource:
     events: EventLog = field(default_factory=EventLog)
 
     @classmethod
-    def of(cls, profile: str, *, node: str) -> ProfileSource:
+    def for_profile(cls, profile: str, *, node: str) -> ProfileSource:
         """Raises CheckError when there is no such profile."""
         return cls(state=from_profile(profile, node=node))
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         return self.state.facts
 
 
@@ -54,10 +54,10 @@ class FileSource:
     _had_good: bool = False
 
     @classmethod
-    def of(cls, path: Path, *, node: str) -> FileSource:
+    def for_file(cls, path: Path, *, node: str) -> FileSource:
         return cls(file=WatchedFile(path=path, parse=partial(parse_file, node=node)))
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         before = self.file.value
         self.file.refresh()
         state, problem = self.file.value, self.file.problem
@@ -67,7 +67,7 @@ class FileSource:
                 time.sleep(3600)
         wrong = () if problem is None else (problem,)
         if state is None or (problem is not None and problem.code == FILE_MISSING):
-            return Facts(driver=NO_DRIVER, problems=wrong)
+            return SourceFacts(driver=NO_DRIVER, problems=wrong)
         return replace(state.facts, problems=(*state.facts.problems, *wrong))
 
     def _fire(self, state: SimulatedState) -> None:
@@ -83,8 +83,8 @@ class FileSource:
 def source(options: Namespace) -> ProfileSource | FileSource:
     """From its arguments (kind). Raises CheckError when there is no such profile."""
     if options.file:
-        return FileSource.of(options.file, node=options.node_name)
+        return FileSource.for_file(options.file, node=options.node_name)
     try:
-        return ProfileSource.of(options.profile, node=options.node_name)
+        return ProfileSource.for_profile(options.profile, node=options.node_name)
     except CheckError as error:
         raise CheckError(f"argument --{error}") from None

@@ -12,15 +12,15 @@ from nodedevices_common.http import (
     PEER_SHARE,
     PROBES_PER_SECOND,
     Address,
-    Answer,
     Connection,
     HttpServer,
+    Response,
     makes_room,
     peer_of,
 )
 
 
-def broken() -> Answer:
+def broken() -> Response:
     raise ValueError("a bug")
 
 
@@ -30,9 +30,9 @@ async def port() -> AsyncIterator[int]:
         "answers",
         Address("127.0.0.1", 0),
         {
-            "/healthz": lambda: Answer(200, b"ok\n"),
-            "/readyz": lambda: Answer(503, b"not yet\n"),
-            "/large": lambda: Answer(200, b"x" * (8 << 20)),
+            "/healthz": lambda: Response(200, b"ok\n"),
+            "/readyz": lambda: Response(503, b"not yet\n"),
+            "/large": lambda: Response(200, b"x" * (8 << 20)),
             "/broken": broken,
         },
         per_second=PROBES_PER_SECOND,
@@ -177,7 +177,7 @@ async def test_an_address_that_is_taken_is_no_reason_to_end(port: int) -> None:
 
 
 async def test_every_address_of_the_machine_is_served() -> None:
-    server = HttpServer("answers", Address("", 0), {"/healthz": lambda: Answer(200, b"ok\n")})
+    server = HttpServer("answers", Address("", 0), {"/healthz": lambda: Response(200, b"ok\n")})
     server.listen()
     task = asyncio.create_task(server.run())
     assert server.port is not None

@@ -124,8 +124,8 @@ def test_init_containers_alone_are_refused_since_the_kubelet_would_list_their_sh
 
 
 def test_parts_of_a_device_add_up_exactly_and_are_rounded_up_for_display() -> None:
-    assert 3 * Demand(units=8).of(24) == ALL.of(24)
+    assert 3 * Demand(units=8).scaled(24) == ALL.scaled(24)
     assert Demand(units=8).percent_of(24) == 34
     assert Demand(percent=30, units=12).percent_of(24) == 50
-    assert Demand(units=48).of(24) == ALL.of(24)
+    assert Demand(units=48).scaled(24) == ALL.scaled(24)
     assert ALL.percent_of(0) == 0

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_common.pod_requests import INIT
-from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.requests import requests_of
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
@@ -135,7 +135,7 @@ def bound(wanted: dict[str, Any], node: str) -> dict[str, Any]:
 def test_a_pod_that_passes_is_never_refused_at_admission(seed: int, packing: str) -> None:
     dice = random.Random(f"{seed} {packing}")
     kubelets = {name: Kubelet(name, sizes, packing, dice) for name, sizes in NODES.items()}
-    cache = Cache()
+    cache = SharesCache()
     for each in kubelets.values():
         cache.observe_node(each.report(), 0.0)
     cache.replace_pods([], cache.resources)

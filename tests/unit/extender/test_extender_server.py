@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 from nodedevices_common.http import Address
-from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.metrics import Metrics
-from nodedevices_operator.extender.server import Certificate, Limits, Server
+from nodedevices_operator.extender.server import Certificate, Server, ServerLimits
 from nodedevices_operator.extender.verbs import MAX_NODES, Verbs
 from support.nodeshares import cache, gpu, holder, node_devices, pod
 
@@ -36,11 +36,11 @@ ARGUMENTS = {"Pod": pod("p", 20), "Nodes": None, "NodeNames": ["n1", "n2"]}
 
 @contextlib.asynccontextmanager
 async def serving(
-    known: Cache,
+    known: SharesCache,
     *,
     problem: str = "",
     certificate: Certificate | None = None,
-    limits: Limits = Limits(),  # noqa: B008
+    limits: ServerLimits = ServerLimits(),  # noqa: B008
 ) -> AsyncIterator[tuple[Server, Metrics]]:
     metrics = Metrics()
     made = Server(
@@ -75,7 +75,7 @@ async def call(port: int, method: str, path: str, body: Any = None, **options: A
         return answer.status, await (answer.json() if answer.content_type == "application/json" else answer.text())
 
 
-def answer(method: str, path: str, body: Any = None, *, problem: str = "", known: Cache | None = None) -> Any:
+def answer(method: str, path: str, body: Any = None, *, problem: str = "", known: SharesCache | None = None) -> Any:
     async def once() -> tuple[int, Any]:
         async with serving(known or cache(*KNOWN), problem=problem) as (made, _):
             return await call(made.port, method, path, body)
@@ -149,7 +149,7 @@ def test_a_wrong_method_or_path_is_said_so() -> None:
 
 def test_a_body_too_large_is_refused() -> None:
     async def once() -> int:
-        async with serving(cache(*KNOWN), limits=Limits(body_bytes=1000)) as (made, _):
+        async with serving(cache(*KNOWN), limits=ServerLimits(body_bytes=1000)) as (made, _):
             return (await call(made.port, "POST", "/scheduler/filter", b" " * 2000))[0]
 
     assert asyncio.run(once()) == 413
@@ -176,7 +176,7 @@ def test_requests_and_nodes_are_counted() -> None:
 
 def test_a_client_that_sends_slowly_or_nothing_holds_nobody_up() -> None:
     async def beside() -> tuple[int, bytes, bytes]:
-        async with serving(cache(*KNOWN), limits=Limits(body_seconds=0.2, idle_seconds=0.3)) as (made, _):
+        async with serving(cache(*KNOWN), limits=ServerLimits(body_seconds=0.2, idle_seconds=0.3)) as (made, _):
             silent, idle = await asyncio.open_connection("127.0.0.1", made.port)
             slow, writer = await asyncio.open_connection("127.0.0.1", made.port)
             writer.write(b"POST /scheduler/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
@@ -207,7 +207,7 @@ def test_many_slow_clients_make_room_for_one_that_is_not() -> None:
     """However many bodies are on their way, few are remembered, and the scheduler's is read."""
 
     async def beside() -> tuple[int, list[bytes]]:
-        async with serving(cache(*KNOWN), limits=Limits(reading=2)) as (made, _):
+        async with serving(cache(*KNOWN), limits=ServerLimits(reading=2)) as (made, _):
             slow = [await asyncio.open_connection("127.0.0.1", made.port) for _ in range(3)]
             for _, writer in slow:
                 writer.write(b"POST /scheduler/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
@@ -253,7 +253,7 @@ def test_a_new_certificate_is_served_without_a_restart_and_a_broken_one_is_not(t
 
     async def rotate() -> None:
         put(first.file.read_bytes(), first.key.read_bytes())
-        async with serving(cache(*KNOWN), certificate=served, limits=Limits(check_seconds=0.05)) as (made, _):
+        async with serving(cache(*KNOWN), certificate=served, limits=ServerLimits(check_seconds=0.05)) as (made, _):
             assert (await call(made.port, "GET", "/healthz", ssl=trusting(first)))[0] == 200
             put(second.file.read_bytes(), b"no key")
             await asyncio.sleep(0.3)

@@ -8,7 +8,7 @@ import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address
 from nodedevices_operator.extender import settings
-from nodedevices_operator.extender.server import Certificate, Limits
+from nodedevices_operator.extender.server import Certificate, ServerLimits
 from nodedevices_operator.main import main
 
 
@@ -71,8 +71,8 @@ def test_the_command_comes_first_and_what_is_wrong_ends_it_with_2(capsys: pytest
 
 
 def test_bodies_are_small_unless_whole_nodes_are_sent() -> None:
-    assert settings.read([], {}).limits == Limits()
-    assert settings.read(["--whole-nodes"], {}).limits.body_bytes > 10 * Limits().body_bytes
+    assert settings.read([], {}).limits == ServerLimits()
+    assert settings.read(["--whole-nodes"], {}).limits.body_bytes > 10 * ServerLimits().body_bytes
 
 
 def test_help_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_operator.extender.cache import LEAST_REQUESTS, Cache
+from nodedevices_operator.extender.cache import LEAST_REQUESTS, SharesCache
 from nodedevices_operator.extender.requests import requests_of
-from nodedevices_operator.extender.table import Outcome
+from nodedevices_operator.extender.table import PodFit
 from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod
 from support.odd_json import with_odd_value
 
 OTHER = "example.com/other-memory"
 
 
-def judge(remembered: Cache, wanted: dict[str, Any], node: str = "n1", now: float = 1.0) -> Outcome:
+def judge(remembered: SharesCache, wanted: dict[str, Any], node: str = "n1", now: float = 1.0) -> PodFit:
     table = remembered.table(node, MEMORY, now)
     assert table is not None
     return table.outcome(requests_of(wanted, {MEMORY})[MEMORY])
 
 
-def free(remembered: Cache, node: str = "n1", now: float = 1.0) -> list[int]:
+def free(remembered: SharesCache, node: str = "n1", now: float = 1.0) -> list[int]:
     table = remembered.table(node, MEMORY, now)
     assert table is not None
     return list(table.free.values())
@@ -41,9 +41,7 @@ def test_a_pod_that_fits_the_sum_of_a_node_and_no_single_gpu_is_refused_in_words
 def test_a_request_that_no_gpu_of_the_node_could_ever_meet_says_so() -> None:
     known = cache(node_devices("n1", gpu(0, 24), gpu(1, 48)))
     refused = judge(known, pod("p", 49))
-    assert refused == Outcome(
-        refusal=f"no single GPU has 49 units of {MEMORY} (largest: 48); request fewer", never=True
-    )
+    assert refused == PodFit(refusal=f"no single GPU has 49 units of {MEMORY} (largest: 48); request fewer", never=True)
 
 
 def test_a_request_with_an_exponent_is_a_request() -> None:
@@ -79,7 +77,7 @@ def test_a_node_whose_units_are_all_withheld_says_for_which_reasons(withheld: di
         {"name": OTHER, "capacity": 9, "healthy": 0, "withheld": [{"reason": "Unhealthy", "count": 9}]},
         {"name": MEMORY, "capacity": 48, "healthy": 0, "withheld": reasons},
     ]
-    assert judge(cache(node), pod("p", 10)) == Outcome(
+    assert judge(cache(node), pod("p", 10)) == PodFit(
         refusal=f"no GPU of this node offers {MEMORY} now: {words}", never=True
     )
 
@@ -252,7 +250,7 @@ def test_a_gpu_needs_room_in_computing_power_where_that_is_shared() -> None:
     known = cache(node_devices("n1", gpu(0, 24, held=2, cores_held=80), gpu(1, 24, held=20, cores_held=10)))
     assert judge(known, pod("p", 4, cores={"main": "50"})).refusal == ""
     assert judge(known, pod("p", 8, cores={"main": "15"})).refusal == ""
-    assert judge(known, pod("p", 8, cores={"main": "50"})) == Outcome(
+    assert judge(known, pod("p", 8, cores={"main": "50"})) == PodFit(
         refusal=f"no single GPU has 8 free units of {MEMORY} and 50 % of its computing power free (where the memory is "
         "free: 21 %)"
     )
@@ -301,7 +299,7 @@ def test_a_pod_that_says_wrongly_what_it_needs_waits_with_the_reason_that_its_no
     wanted = pod("p", 4, cores={"main": "30%"})
     empty = cache(node_devices("n1", gpu(0, 24, cores_held=0)))
     right = 'give a percentage of one device, "1" to "100".'
-    assert judge(empty, wanted) == Outcome(
+    assert judge(empty, wanted) == PodFit(
         refusal=f"annotation nodedevices.io/gpu-cores.main: '30%': {right}", never=True
     )
     assert judge(cache(node_devices("n1", gpu(0, 24))), wanted).refusal == ""  # where it is not shared, it is not read

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from nodedevices_common.errors import InputError
-from nodedevices_operator.extender.cache import Cache
+from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.verbs import Filtered, Verbs, read_arguments
 from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod
 
 
-def verbs(remembered: Cache, *, sees: bool = True) -> Verbs:
+def verbs(remembered: SharesCache, *, sees: bool = True) -> Verbs:
     return Verbs(remembered, sees=lambda: sees, clock=lambda: 1.0)
 
 
@@ -22,11 +22,11 @@ def asked(wanted: Mapping[str, Any], *names: str) -> bytes:
     return json.dumps({"Pod": wanted, "Nodes": None, "NodeNames": list(names)}).encode()
 
 
-def filtered(remembered: Cache, wanted: Mapping[str, Any], *names: str, sees: bool = True) -> Filtered:
+def filtered(remembered: SharesCache, wanted: Mapping[str, Any], *names: str, sees: bool = True) -> Filtered:
     return asyncio.run(verbs(remembered, sees=sees).filter(read_arguments(asked(wanted, *names))))
 
 
-def answered(remembered: Cache, body: bytes) -> dict[str, Any]:
+def answered(remembered: SharesCache, body: bytes) -> dict[str, Any]:
     async def answer() -> bytes:
         arguments = read_arguments(body)
         return (await verbs(remembered).filter(arguments)).answer(arguments)

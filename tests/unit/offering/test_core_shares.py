@@ -157,7 +157,7 @@ class Node:
             if key in demands:
                 device = self.device(*key)
                 total = sum(each.device_id == device for each in self.resource.ids)
-                found[device] = found.get(device, Fraction(0)) + Fraction(demands[key].of(total), total)
+                found[device] = found.get(device, Fraction(0)) + Fraction(demands[key].scaled(total), total)
         return found
 
 

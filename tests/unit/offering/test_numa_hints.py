@@ -20,7 +20,7 @@ NAME = "example.com/device"
 
 
 def machine(profile: str, *, numa_node: int | None) -> tuple[DeviceFact, ...]:
-    found = ProfileSource.of(profile, node="node-a").poll().devices
+    found = ProfileSource.for_profile(profile, node="node-a").poll().devices
     return tuple(dataclasses.replace(each, numa_node=numa_node) for each in found)
 
 

@@ -11,7 +11,7 @@ from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences
 from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import KEEP, MIRROR, grace_begins, kept, taint_patch, tainting
-from nodedevices_operator.desired.fleet import OPEN, Action, Answer, Fleet, arrivals, decide
+from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, decide
 from nodedevices_operator.desired.pools import limits, survey
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.names import TAINT
@@ -351,8 +351,8 @@ def test_a_dry_run_says_what_would_not_be_done_now_and_why() -> None:
     faults = NO_SCHEDULE | IMMEDIATE
     found = preview(Trial(("faults",), faults=faults), record(lost(0), lost(1), lost(2)), ())
     taint, *evictions = found.actions
-    answers = {taint: Answer(granted=True), evictions[0]: Answer(granted=True)}
-    no = Answer(granted=False, reason="the budget is used up")
+    answers = {taint: ActionAnswer(granted=True), evictions[0]: ActionAnswer(granted=True)}
+    no = ActionAnswer(granted=False, reason="the budget is used up")
     assert found.text(answers | dict.fromkeys(evictions[1:], no)) == (
         "would taint the Node NoSchedule for Xid79, would evict ml/pod-0, "
         "would not evict ml/pod-1, ml/pod-2: the budget is used up"

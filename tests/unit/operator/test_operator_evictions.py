@@ -15,7 +15,7 @@ from nodedevices_operator.concerns.port import Concern, Outcome
 from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.consequences import KEEP
-from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, Answer
+from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError
@@ -43,13 +43,13 @@ class Gate:
 
     def __init__(self) -> None:
         self.proposed: dict[str, Sequence[Action]] = {}
-        self.says: Answer | None = Answer(granted=True)
+        self.says: ActionAnswer | None = ActionAnswer(granted=True)
         self.stops = ""
 
     def propose(self, _node: str, kind: str, actions: Sequence[Action]) -> None:
         self.proposed[kind] = tuple(actions)
 
-    def answer(self, _action: Action) -> Answer | None:
+    def answer(self, _action: Action) -> ActionAnswer | None:
         return self.says
 
     def stopped(self) -> str:
@@ -133,8 +133,8 @@ async def test_an_event_is_written_before_the_pod_is_evicted_and_both_once(one: 
 async def test_without_a_grant_nothing_is_done_and_the_reason_is_shown(one: One) -> None:
     for answer, reason in (
         (None, "Pending"),
-        (Answer(False, "used up"), "Refused"),
-        (Answer(False, "x", True), "Stopped"),
+        (ActionAnswer(False, "used up"), "Refused"),
+        (ActionAnswer(False, "x", True), "Stopped"),
     ):
         one.gate.says = answer
         found = await one.run()
@@ -189,7 +189,7 @@ async def test_a_mark_that_is_taken_back_while_an_eviction_waits_for_its_grant_e
     await one.run()
     one.marked = None
     one.pod()
-    one.gate.says = Answer(granted=True)
+    one.gate.says = ActionAnswer(granted=True)
     await one.run()
     assert (one.evicted, one.tries) == (False, 0)
 
@@ -223,7 +223,7 @@ async def test_a_pod_whose_container_has_restarted_is_not_evicted_where_that_is_
     await one.run(shown)
     started = [{"name": "main", "state": {"running": {"startedAt": "2026-11-21T12:30:00Z"}}}]
     one.pod({"containerStatuses": started})
-    one.gate.says = Answer(granted=True)
+    one.gate.says = ActionAnswer(granted=True)
     await one.run(shown)
     assert (one.evicted, one.tries) == (False, 0)
     found = await one.run(shown)
@@ -285,7 +285,7 @@ async def test_a_pod_that_was_recreated_under_its_name_is_not_evicted_for_the_ol
     one.gate.says = None
     await one.run()
     one.pod(uid="another")
-    one.gate.says = Answer(granted=True)
+    one.gate.says = ActionAnswer(granted=True)
     assert (await one.run()).reason == "Pending"
     assert one.tries == 0
 
@@ -306,10 +306,10 @@ async def test_a_pod_that_is_kept_is_shown_and_left(one: One, metadata: dict[str
 
 
 async def test_an_annotation_that_comes_while_an_eviction_waits_is_heeded(one: One) -> None:
-    one.gate.says = Answer(granted=False, reason="used up")
+    one.gate.says = ActionAnswer(granted=False, reason="used up")
     await one.run()
     one.pod(annotations={KEEP: "false"})
-    one.gate.says = Answer(granted=True)
+    one.gate.says = ActionAnswer(granted=True)
     await one.run()
     assert (await one.run()).message.startswith("ml/trainer is not evicted: ")
     assert one.tries == 0
@@ -373,10 +373,10 @@ async def test_a_policy_that_evicts_no_longer_takes_its_condition_and_proposals_
 # --- the taint -------------------------------------------------------------------------------------------------------
 async def test_a_taint_waits_for_its_grant_and_its_removal_does_not() -> None:
     one = One(TaintConcern, taint={"effect": "NoSchedule"})
-    one.gate.says = Answer(granted=False, reason="used up")
+    one.gate.says = ActionAnswer(granted=False, reason="used up")
     found = await one.run()
     assert (found.reason, found.message, one.taints) == ("Refused", "used up", [])
-    one.gate.says = Answer(granted=True)
+    one.gate.says = ActionAnswer(granted=True)
     found = await one.run()
     ours = {"key": names.TAINT, "effect": "NoSchedule", "value": "Xid79"}
     assert (found.message, one.taints) == ("tainted NoSchedule for Xid79", [ours])

@@ -17,7 +17,7 @@ from nodedevices_operator.desired.fleet import (
     Action,
     Decision,
     Fleet,
-    Limits,
+    PolicyLimits,
     Pool,
     Survey,
     arrivals,
@@ -36,7 +36,7 @@ from support.fakekube import FakeKube
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RECORD = config_map_path("nodedevices-system", NAME)
-SOME = Limits(per_hour=2)
+SOME = PolicyLimits(per_hour=2)
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 MANY = tuple(f"n{index}" for index in range(MAX_ACTIONS + 10))
 ALL = 10  # nodes of a policy
@@ -46,13 +46,13 @@ def action(node: str, minute: int = 0) -> Action:
     return Action(f"2026-11-21T11:{minute:02}:00Z", node, "Evict", f"ml/{node}/uid", "Xid79")
 
 
-def survey(limits: Limits = SOME, *, failing: dict[str, str] | None = None, out: tuple[str, ...] = ()) -> Survey:
+def survey(limits: PolicyLimits = SOME, *, failing: dict[str, str] | None = None, out: tuple[str, ...] = ()) -> Survey:
     """One policy of all nodes; `failing`: nodes with since when."""
     faults = {node: {f"GPU-{node}": since} for node, since in (failing or {}).items()}
     return Survey([Pool("p", limits, frozenset(LETTERS + MANY), frozenset(out))], faults)
 
 
-def mass(limits: Limits, failing: int, at: datetime, *, apart: timedelta = timedelta()) -> Survey:
+def mass(limits: PolicyLimits, failing: int, at: datetime, *, apart: timedelta = timedelta()) -> Survey:
     """Of ten nodes so many fail, one after the other, the last one at that time."""
     nodes = MANY[:ALL]
     times = {node: (at - apart * (failing - 1 - index)).isoformat() for index, node in enumerate(nodes[:failing])}
@@ -91,7 +91,7 @@ def test_a_mass_fault_opens_the_breaker_and_nothing_is_granted_until_a_person_re
 
 def test_the_share_that_the_policy_allows_opens_nothing() -> None:
     assert decided(Fleet(), [action("n1")], START, mass(SOME, 5, START)).granted == {action("n1")}
-    strict = Limits(per_hour=2, percent=0)
+    strict = PolicyLimits(per_hour=2, percent=0)
     alone = mass(strict, 1, START)
     assert decided(Fleet(), [action("n1")], START, alone).granted == {action("n1")}, "one node is no mass fault"
     assert decided(Fleet(), [action("n1")], START, mass(strict, 2, START)).fleet.breaker == OPEN
@@ -133,7 +133,7 @@ def test_a_mass_fault_stops_nothing_where_no_policy_acts_on_faults() -> None:
 
 
 def test_faults_that_were_there_when_a_person_resumed_never_stop_actions_again_and_later_ones_do() -> None:
-    limits = Limits(per_hour=9)
+    limits = PolicyLimits(per_hour=9)
     opened = decided(Fleet(), [], START, mass(limits, 6, START)).fleet
     said = START + timedelta(minutes=1)
     closed = resumed(opened, said.isoformat(), said, mass(limits, 6, START).faults)
@@ -145,7 +145,7 @@ def test_faults_that_were_there_when_a_person_resumed_never_stop_actions_again_a
 
 
 def test_a_fault_that_changes_its_reason_counts_once_towards_max_unavailable() -> None:
-    limits, first, other = Limits(max_unavailable=1), action("a", 1), action("b", 9)
+    limits, first, other = PolicyLimits(max_unavailable=1), action("a", 1), action("b", 9)
     lasting = survey(limits, failing={"a": first.since})
     granted = decided(Fleet(), [first], START, lasting).fleet
     changed = survey(limits, failing={"a": "2026-11-21T11:05:00Z", "b": other.since})
@@ -154,7 +154,7 @@ def test_a_fault_that_changes_its_reason_counts_once_towards_max_unavailable() -
 
 
 def test_a_node_whose_state_is_not_known_stays_out_of_service() -> None:
-    limits, first, other = Limits(max_unavailable=1), action("a", 1), action("b", 9)
+    limits, first, other = PolicyLimits(max_unavailable=1), action("a", 1), action("b", 9)
     granted = decided(Fleet(), [first], START, survey(limits, failing={"a": first.since})).fleet
     now = survey(limits, failing={"b": other.since})
     for unknown in (replace(now, unclear={"a": frozenset({"GPU-a"})}), replace(now, silent=frozenset({"a"}))):
@@ -163,8 +163,8 @@ def test_a_node_whose_state_is_not_known_stays_out_of_service() -> None:
 
 
 def test_a_fault_that_lasts_counts_after_more_actions_than_the_record_keeps() -> None:
-    limits, first, other = Limits(max_unavailable=1), action("a", 1), action("b", 9)
-    big = Pool("big", Limits(), frozenset(MANY))
+    limits, first, other = PolicyLimits(max_unavailable=1), action("a", 1), action("b", 9)
+    big = Pool("big", PolicyLimits(), frozenset(MANY))
 
     def found(**failing: str) -> Survey:
         faults = {node: {f"GPU-{node}": since} for node, since in failing.items()}
@@ -181,7 +181,7 @@ def test_a_fault_that_lasts_counts_after_more_actions_than_the_record_keeps() ->
 
 
 def test_a_breaker_with_a_time_to_reset_closes_by_itself_and_the_same_faults_do_not_open_it_again() -> None:
-    limits = Limits(per_hour=2, window_seconds=3600, reset_seconds=600)
+    limits = PolicyLimits(per_hour=2, window_seconds=3600, reset_seconds=600)
     opened = decided(Fleet(), [action("n1")], START, mass(limits, 6, START)).fleet
     almost = START + timedelta(seconds=599)
     assert decided(opened, [action("n1")], almost, mass(limits, 6, START)).granted == frozenset()
@@ -199,13 +199,13 @@ def test_a_breaker_that_opens_stops_what_was_granted_and_is_not_done_yet() -> No
 
 
 def test_nodes_that_somebody_else_took_out_of_service_count_towards_max_unavailable() -> None:
-    found = decided(Fleet(), [action("a")], START, survey(Limits(max_unavailable=2), out=("y", "z")))
+    found = decided(Fleet(), [action("a")], START, survey(PolicyLimits(max_unavailable=2), out=("y", "z")))
     assert found.granted == frozenset()
     assert "nodes are: y, z" in found.refused[action("a")]
 
 
 def test_an_action_counts_towards_max_unavailable_while_its_fault_lasts() -> None:
-    limits = Limits(max_unavailable=1)
+    limits = PolicyLimits(max_unavailable=1)
     first, other = action("a", 1), action("b", 2)
     lasting = survey(limits, failing={"a": first.since, "b": other.since})
     found = decided(Fleet(), [first, other], START, lasting)
@@ -217,7 +217,7 @@ def test_an_action_counts_towards_max_unavailable_while_its_fault_lasts() -> Non
 
 
 def test_a_node_that_is_out_of_service_already_may_be_acted_upon() -> None:
-    found = decided(Fleet(), [action("a"), action("b")], START, survey(Limits(max_unavailable=1), out=("a",)))
+    found = decided(Fleet(), [action("a"), action("b")], START, survey(PolicyLimits(max_unavailable=1), out=("a",)))
     assert (set(found.granted), list(found.refused)) == ({action("a")}, [action("b")])
 
 
@@ -226,7 +226,10 @@ def test_a_node_that_no_policy_reacts_for_any_more_gets_nothing() -> None:
 
 
 def test_the_budget_of_one_policy_is_not_used_up_by_another() -> None:
-    both = [Pool("p", Limits(per_hour=1), frozenset({"a", "b"})), Pool("q", Limits(per_hour=1), frozenset({"c"}))]
+    both = [
+        Pool("p", PolicyLimits(per_hour=1), frozenset({"a", "b"})),
+        Pool("q", PolicyLimits(per_hour=1), frozenset({"c"})),
+    ]
     found = decided(Fleet(), [action("a"), action("b"), action("c")], START, Survey(both))
     assert found.granted == {action("a"), action("c")}
 
@@ -276,7 +279,7 @@ def test_an_action_of_no_known_time_counts_as_recent() -> None:
 class Operator:
     """One life of a gate; `enqueued` are keys for its queue, `answered` nodes that are to be reconciled."""
 
-    def __init__(self, kube: Kube, limits: Limits = SOME) -> None:
+    def __init__(self, kube: Kube, limits: PolicyLimits = SOME) -> None:
         self.now = START
         self.seconds = 0.0
         self.survey = survey(limits)
@@ -346,7 +349,7 @@ async def test_killed_between_record_and_grant_the_next_life_grants_it_and_count
 
 
 async def test_of_two_proposals_at_once_the_older_fault_gets_the_last_grant(kube: FakeKube) -> None:
-    operator = Operator(kube, Limits(per_hour=1))
+    operator = Operator(kube, PolicyLimits(per_hour=1))
     operator.gate.propose("a", "Evict", [action("a", 9)])
     operator.gate.propose("b", "Evict", [action("b", 1)])
     assert await operator.gate.reconcile(KEY) == AGAIN_SECONDS
@@ -360,7 +363,7 @@ async def test_of_two_operators_at_once_only_one_writes_the_record(kube: FakeKub
     seed = Operator(kube)
     seed.gate.propose("z", "Evict", [action("z")])
     await seed.gate.reconcile(KEY)
-    one, other = Operator(kube, Limits(per_hour=2)), Operator(kube, Limits(per_hour=2))
+    one, other = Operator(kube, PolicyLimits(per_hour=2)), Operator(kube, PolicyLimits(per_hour=2))
     one.gate.propose("a", "Evict", [action("a")])
     other.gate.propose("b", "Evict", [action("b")])
     get = kube.get

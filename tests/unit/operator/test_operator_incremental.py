@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.cache.store import Cache
-from nodedevices_operator.desired.configuration import Outcome, Trial
+from nodedevices_operator.desired.configuration import PolicyOutcome, Trial
 from nodedevices_operator.desired.fleet import Arrivals, Survey, arrivals
 from nodedevices_operator.desired.policy_status import (
     SILENT,
@@ -186,7 +186,7 @@ async def test_what_was_read_some_at_a_time_is_not_read_again() -> None:
 # --- the counts ------------------------------------------------------------------------------------------------------
 NOTES = [Note("sharing", "devices[9]", "sharing.devices[9] matches nothing"), Note("sharing", "exclude[x]", "x")]
 OUTCOMES = st.builds(
-    Outcome,
+    PolicyOutcome,
     supplies=st.sampled_from(((), ("sharing",), ("faults", "sharing"))),
     overridden=st.sampled_from(((), ("health",))),
     conflicts=st.sampled_from(((), ("older",), ("oldest",))),
@@ -280,8 +280,8 @@ def test_running_sums_are_those_of_all_nodes(changes: list[tuple[str, NodeOutcom
 
 def test_a_node_concerns_only_policies_for_which_it_means_something_else() -> None:
     """One of 200 policies that select all nodes supplies a section; the others' counts say nothing of this node."""
-    silent = {f"p{rank}": Outcome((), ("sharing",), generation=1) for rank in range(200)}
-    its = NodeOutcome(frozenset(silent) | {"p"}, silent | {"p": Outcome(("sharing",), generation=1)})
+    silent = {f"p{rank}": PolicyOutcome((), ("sharing",), generation=1) for rank in range(200)}
+    its = NodeOutcome(frozenset(silent) | {"p"}, silent | {"p": PolicyOutcome(("sharing",), generation=1)})
     tallies = Tallies()
     assert tallies.put("a", its) == {"p", *silent}
     assert tallies.put("a", replace(its, active=True)) == {"p"}
@@ -289,6 +289,6 @@ def test_a_node_concerns_only_policies_for_which_it_means_something_else() -> No
 
 def test_a_policy_of_which_no_node_knows_is_forgotten() -> None:
     tallies, about = Tallies(), policy("p", sharing=sharing(2))
-    tallies.put("a", NodeOutcome(frozenset({"p"}), {"p": Outcome(("sharing",), generation=1)}))
+    tallies.put("a", NodeOutcome(frozenset({"p"}), {"p": PolicyOutcome(("sharing",), generation=1)}))
     assert tallies.put("a", None) == {"p"}
     assert policy_status(about, tallies.tally(about), NOW)["nodes"]["selected"] == 0

@@ -11,7 +11,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.pods import Answer, Holding, Scope, scope
+from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope, scope
 from nodedevices_operator.records.objects import Affected, NodeRecord
 from support.opfacts import GPU, MEMORY, NOW, SINCE, device, health, holder, record
 
@@ -41,24 +41,24 @@ def allocated(identity: str, name: str = GPU) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("seen", "held", "answer"),
     [
-        (pod(), {}, Answer.YES),
-        (pod(spec={"nodeName": "n2"}), {}, Answer.NO),
-        (pod(status={"phase": "Failed"}), {}, Answer.NO),
-        (pod(spec={"containers": [{"name": "main"}]}), {}, Answer.NO),
-        (pod(spec={"containers": [{"name": "side", "resources": {"limits": {GPU: "1"}}}]}), {}, Answer.NO),
-        (pod(), {"podUID": "pod-uid"}, Answer.YES),
-        (pod(), {"podUID": "other"}, Answer.NO),
-        (pod(status=allocated("GPU-3")), {}, Answer.YES),
-        (pod(status=allocated("GPU-3::7")), {"ids": ["GPU-3::7"]}, Answer.YES),
-        (pod(status=allocated("GPU-4")), {}, Answer.NO),
-        (pod(status=allocated("GPU-4") | {"startTime": "2026-11-21T08:00:00Z"}), {}, Answer.NO),
-        (pod(status={"startTime": "2026-11-21T11:59:30Z"}), {}, Answer.YES),
-        (pod(status={"startTime": "2026-11-21T11:59:31Z"}), {}, Answer.NO),
-        (pod(status={"startTime": None}), {}, Answer.NOT_YET),
-        (pod(status={"startTime": "2026-11-21T11:00:00Z"}), {"since": ""}, Answer.NOT_YET),
+        (pod(), {}, HolderMatch.YES),
+        (pod(spec={"nodeName": "n2"}), {}, HolderMatch.NO),
+        (pod(status={"phase": "Failed"}), {}, HolderMatch.NO),
+        (pod(spec={"containers": [{"name": "main"}]}), {}, HolderMatch.NO),
+        (pod(spec={"containers": [{"name": "side", "resources": {"limits": {GPU: "1"}}}]}), {}, HolderMatch.NO),
+        (pod(), {"podUID": "pod-uid"}, HolderMatch.YES),
+        (pod(), {"podUID": "other"}, HolderMatch.NO),
+        (pod(status=allocated("GPU-3")), {}, HolderMatch.YES),
+        (pod(status=allocated("GPU-3::7")), {"ids": ["GPU-3::7"]}, HolderMatch.YES),
+        (pod(status=allocated("GPU-4")), {}, HolderMatch.NO),
+        (pod(status=allocated("GPU-4") | {"startTime": "2026-11-21T08:00:00Z"}), {}, HolderMatch.NO),
+        (pod(status={"startTime": "2026-11-21T11:59:30Z"}), {}, HolderMatch.YES),
+        (pod(status={"startTime": "2026-11-21T11:59:31Z"}), {}, HolderMatch.NO),
+        (pod(status={"startTime": None}), {}, HolderMatch.NOT_YET),
+        (pod(status={"startTime": "2026-11-21T11:00:00Z"}), {"since": ""}, HolderMatch.NOT_YET),
     ],
 )
-def test_whose_pod(seen: dict[str, Any], held: dict[str, Any], answer: Answer) -> None:
+def test_whose_pod(seen: dict[str, Any], held: dict[str, Any], answer: HolderMatch) -> None:
     assert pods.match_holder(seen, concern(**held), SCOPE) is answer
 
 
@@ -67,8 +67,8 @@ def test_a_holder_of_what_its_node_is_not_granted_is_nobody(resource: str | None
     """Whatever its pod requests, and though its container is there: an agent may not have pods marked by their CPU."""
     limits = {"cpu": "1", "memory": "1Gi", MEMORY: "1", "example.com/nobodys": "1", GPU: "1"}
     seen = pod(spec={"containers": [{"name": "main", "resources": {"limits": limits}}]})
-    assert pods.match_holder(seen, concern(resource=resource), SCOPE) is Answer.NO
-    assert pods.match_holder(seen, concern(), SCOPE) is Answer.YES
+    assert pods.match_holder(seen, concern(resource=resource), SCOPE) is HolderMatch.NO
+    assert pods.match_holder(seen, concern(), SCOPE) is HolderMatch.YES
 
 
 NODE = NodeRecord("n1", "u", capacity={GPU: 8, "nvidia.com/mig-1g.10gb": 0, MEMORY: 640}, owned=frozenset({MEMORY}))
@@ -102,9 +102,14 @@ def test_a_node_that_nobody_knows_is_granted_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("claim", "answer"),
-    [("gpus", Answer.YES), ("trainer-two-x7k2p", Answer.YES), ("trainer-ext-9q", Answer.YES), ("other", Answer.NO)],
+    [
+        ("gpus", HolderMatch.YES),
+        ("trainer-two-x7k2p", HolderMatch.YES),
+        ("trainer-ext-9q", HolderMatch.YES),
+        ("other", HolderMatch.NO),
+    ],
 )
-def test_whose_pod_by_claim(claim: str, answer: Answer) -> None:
+def test_whose_pod_by_claim(claim: str, answer: HolderMatch) -> None:
     claims = [{"name": "one", "resourceClaimName": "gpus"}, {"name": "two", "resourceClaimTemplateName": "template"}]
     made = [{"name": "two", "resourceClaimName": "trainer-two-x7k2p"}]
     status = {"resourceClaimStatuses": made, "extendedResourceClaimStatus": {"resourceClaimName": "trainer-ext-9q"}}
@@ -116,7 +121,7 @@ def test_a_dra_device_is_known_by_its_last_part() -> None:
     listed = allocated("gpu.nvidia.com/n1/gpu-3", "claim:gpus/one")
     claims = [{"name": "one", "resourceClaimName": "gpus"}]
     seen = pod(spec={"containers": [{"name": "main"}], "resourceClaims": claims}, status=listed)
-    assert pods.match_holder(seen, concern(resource=None, claim="gpus"), SCOPE) is Answer.YES
+    assert pods.match_holder(seen, concern(resource=None, claim="gpus"), SCOPE) is HolderMatch.YES
 
 
 def test_a_failed_device_concerns_all_on_its_partitions_and_a_failed_partition_its_holders() -> None:

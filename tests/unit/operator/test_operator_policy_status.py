@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from nodedevices_common.conditions import ConditionRecord
-from nodedevices_operator.desired.configuration import Outcome, Previous, Trial, resolve
+from nodedevices_operator.desired.configuration import PolicyOutcome, Previous, Trial, resolve
 from nodedevices_operator.desired.policy_status import (
     Hindrance,
     NodeOutcome,
@@ -24,11 +24,11 @@ from support.opfacts import NOW, policy, record, sharing
 
 P = policy("p", sharing=sharing(2))
 CHOSEN = frozenset({"p"})
-FORCE = NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, active=True)
-WAITING = NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)})
-BEATEN = NodeOutcome(CHOSEN, {"p": Outcome((), ("sharing",), generation=1)}, active=True)
-REFUSED = NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, failure="16384 replicas are too many")
-LOSER = NodeOutcome(CHOSEN, {"p": Outcome((), ("sharing",), ("older",), generation=1)})
+FORCE = NodeOutcome(CHOSEN, {"p": PolicyOutcome(("sharing",), generation=1)}, active=True)
+WAITING = NodeOutcome(CHOSEN, {"p": PolicyOutcome(("sharing",), generation=1)})
+BEATEN = NodeOutcome(CHOSEN, {"p": PolicyOutcome((), ("sharing",), generation=1)}, active=True)
+REFUSED = NodeOutcome(CHOSEN, {"p": PolicyOutcome(("sharing",), generation=1)}, failure="16384 replicas are too many")
+LOSER = NodeOutcome(CHOSEN, {"p": PolicyOutcome((), ("sharing",), ("older",), generation=1)})
 
 
 def tally(about: PolicyRecord, nodes: dict[str, NodeOutcome]) -> Tally:
@@ -64,7 +64,7 @@ def test_applied_says_how_far_it_is() -> None:
 
 def test_a_refused_policy_says_what_it_is_refused_for_and_where_an_earlier_one_goes_on() -> None:
     refused = policy("p", generation=2, sharing=INVALID_SHARING)
-    nodes = {"a": NodeOutcome(CHOSEN, {"p": Outcome(("sharing",), generation=1)}, active=True)}
+    nodes = {"a": NodeOutcome(CHOSEN, {"p": PolicyOutcome(("sharing",), generation=1)}, active=True)}
     conditions = {it["type"]: it for it in said(nodes, refused)["conditions"]}
     assert conditions["Accepted"]["reason"] == "Invalid"
     assert "strategy memory needs memoryUnit" in conditions["Accepted"]["message"]
@@ -163,7 +163,7 @@ def refused_for(
     message: str, *, section: str = "sharing", supplies: tuple[str, ...], overridden: tuple[str, ...] = ()
 ) -> NodeOutcome:
     """The agent refuses the configuration because of this section."""
-    outcome = Outcome(supplies, overridden, generation=1)
+    outcome = PolicyOutcome(supplies, overridden, generation=1)
     return replace(answered("ConfigInvalid", message, section=section), outcomes={"p": outcome})
 
 
@@ -235,7 +235,7 @@ def shown(*entries: Entry, sections: tuple[str, ...] = ("sharing",)) -> NodeOutc
     found = record(conditions={}, spec=spec, appliedConfigHash=configuration.config_hash, configuration=named)
     condition = ConditionRecord("ConfigApplied", "True", "Applied", "for people")
     reported = node_outcome({}, {"p": P}, configuration, replace(found, conditions=(condition,)))
-    return replace(reported, outcomes={"p": Outcome(sections, generation=1)})
+    return replace(reported, outcomes={"p": PolicyOutcome(sections, generation=1)})
 
 
 def test_an_entry_that_matches_nothing_is_reported_to_the_policys_author() -> None:
@@ -304,7 +304,7 @@ HELD = Hindrance("Pending: seats: 3 wanted, 5 kept because pods on the node requ
 
 
 def hindered(section: str, what: Hindrance, *, supplies: tuple[str, ...] = ("capacity",)) -> NodeOutcome:
-    return NodeOutcome(CHOSEN, {"p": Outcome(supplies, generation=1)}, active=True, hindered={section: what})
+    return NodeOutcome(CHOSEN, {"p": PolicyOutcome(supplies, generation=1)}, active=True, hindered={section: what})
 
 
 def test_a_capacity_that_a_node_refuses_is_a_failure_of_the_policy_that_sets_it() -> None:

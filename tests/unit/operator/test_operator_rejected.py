@@ -137,7 +137,7 @@ async def test_a_deletion_names_the_uid_and_the_state_in_which_the_pod_was_found
     found = await one.run(watched=False)
     assert one.kube.written("pods/web-1")[0][2] == {"uid": "pod-web-1", "resourceVersion": version}
     assert (one.left, one.deleted, found.retried) == (["web-1"], 0, False)
-    assert one.pods.of("n1") == (), "what has changed is not tried again"
+    assert one.pods.on_node("n1") == (), "what has changed is not tried again"
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ async def test_only_failed_pods_are_watched_and_of_these_only_rejected_ones_are_
     assert (query["path"], query["fieldSelector"]) == ("/api/v1/pods", "status.phase=Failed")
     assert (query["resourceVersion"], 1500 <= int(query["timeoutSeconds"]) <= 1800) == ("0", True)
     assert query["allowWatchBookmarks"] == "true", "a silent watch is given up"
-    assert [(each.name, each.owner, each.resource_version) for each in pods.of("n1")] == [
+    assert [(each.name, each.owner, each.resource_version) for each in pods.on_node("n1")] == [
         ("b", "ReplicaSet web", "9"),
         ("c", "", "1"),
     ]
@@ -331,21 +331,21 @@ async def test_what_is_no_event_ends_the_watch_and_nothing_else(line: bytes) -> 
     pods = RejectedPods(Stream([("ADDED", rejected_pod("a")), line]))
     with pytest.raises(KubeError):
         await pods.once()
-    assert [each.name for each in pods.of("n1")] == ["a"]
+    assert [each.name for each in pods.on_node("n1")] == ["a"]
 
 
 async def test_the_next_watch_corrects_what_one_has_missed() -> None:
     pods = RejectedPods(Stream([("ADDED", rejected_pod("a"))], [("ADDED", rejected_pod("b"))]))
     await pods.once()
     await pods.once()
-    assert [each.name for each in pods.of("n1")] == ["b"]
+    assert [each.name for each in pods.on_node("n1")] == ["b"]
 
 
 async def test_no_more_are_remembered_than_a_bound() -> None:
     found = [("ADDED", rejected_pod(each)) for each in "abc"]
     pods = RejectedPods(Stream([*found, ("DELETED", rejected_pod("a"))]), most=2)
     await pods.once()
-    assert [each.name for each in pods.of("n1")] == ["b"]
+    assert [each.name for each in pods.on_node("n1")] == ["b"]
 
 
 async def test_a_watch_that_is_refused_is_tried_again() -> None:
@@ -357,4 +357,4 @@ async def test_a_watch_that_is_refused_is_tried_again() -> None:
     async with asyncio.timeout(10):
         await found.wait()
     task.cancel()
-    assert [each.name for each in pods.of("n1")] == ["a"]
+    assert [each.name for each in pods.on_node("n1")] == ["a"]

@@ -14,14 +14,14 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.amd.attributes import KFD_NODE
 from nodedevices_probe.amd.kfd import gfx_name
 from nodedevices_probe.amd.probe import AmdSource
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath
 from support.trees import MI300X_MIB, amd_bus_id, mi300x
 
 
-def poll(root: Path, *, telemetry: bool = False) -> Facts:
+def poll(root: Path, *, telemetry: bool = False) -> SourceFacts:
     return AmdSource(system=System(root), telemetry=telemetry).poll()
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.fpga.probe import FpgaSource
-from nodedevices_probe.loop import Facts, LineLoop
+from nodedevices_probe.loop import LineLoop, SourceFacts
 from nodedevices_probe.node.roots import MAX_ENTRIES
 from nodedevices_probe.node.sysfs import System
 from support.fpga_trees import alveo, fpga_bus_id, fpga_slot, ma35, u30
@@ -21,7 +21,7 @@ ODD = ("", "-1", "N/A", "9" * 40, "0x", "1_000", "a" * 10_000, "\x00\x1b[31m", "
 DEVICES = "sys/bus/pci/devices"
 
 
-def line(root: Path) -> Facts:
+def line(root: Path) -> SourceFacts:
     written: list[bytes] = []
     facts = LineLoop(source=FpgaSource(system=System(root)), write=written.append, boot_id="b").once()
     parse_line(written[0])

@@ -14,7 +14,7 @@ import pytest
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.files.bounded import BoundedReads
 from nodedevices_probe.fpga.probe import FpgaSource
-from nodedevices_probe.loop import Facts, LineLoop
+from nodedevices_probe.loop import LineLoop, SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath
@@ -38,11 +38,11 @@ from support.trees import Tree
 DEVICES = "sys/bus/pci/devices"
 
 
-def poll(root: Path) -> Facts:
+def poll(root: Path) -> SourceFacts:
     return facts_of(FpgaSource(system=System(root)))
 
 
-def facts_of(source: FpgaSource) -> Facts:
+def facts_of(source: FpgaSource) -> SourceFacts:
     """What was found, once it has proved to be a line that the agent accepts."""
     written: list[bytes] = []
     facts = LineLoop(source=source, write=written.append, boot_id="b").once()

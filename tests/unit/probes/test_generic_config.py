@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.vendors.generic.vendor import Generic
-from nodedevices_probe.generic.config import Entry, GenericConfig, Group, PathPart, UsbPart, find, parse, shape
+from nodedevices_probe.generic.config import (
+    ConfigEntry,
+    DeviceGroup,
+    GenericConfig,
+    PathPart,
+    UsbPart,
+    find,
+    parse,
+    shape,
+)
 from nodedevices_probe.generic.glob import match_text, matches
 from pydantic import TypeAdapter
 
@@ -56,11 +65,11 @@ def test_a_file_of_squats_plugin_is_understood_as_it_is() -> None:
     assert found.domain == "squat.ai"
     assert [each.name for each in found.devices] == ["serial", "capture", "ch340"]
     assert found.devices[0].groups == (
-        Group(paths=(PathPart(path="/dev/ttyUSB*"),)),
-        Group(paths=(PathPart(path="/dev/ttyACM*"),)),
+        DeviceGroup(paths=(PathPart(path="/dev/ttyUSB*"),)),
+        DeviceGroup(paths=(PathPart(path="/dev/ttyACM*"),)),
     )
     assert found.devices[1].groups == (
-        Group(
+        DeviceGroup(
             count=10,
             paths=(
                 PathPart(path="/dev/snd/pcmC0D0c", container_path="/dev/snd/mic", permissions="mrw"),
@@ -69,13 +78,13 @@ def test_a_file_of_squats_plugin_is_understood_as_it_is() -> None:
             ),
         ),
     )
-    assert found.devices[2].groups == (Group(usb=(UsbPart(vendor="1a86", product="7523", serial="00000001"),)),)
+    assert found.devices[2].groups == (DeviceGroup(usb=(UsbPart(vendor="1a86", product="7523", serial="00000001"),)),)
 
 
 def test_what_its_flag_device_takes_is_an_entry() -> None:
     flag = '{"name": "fuse", "groups": [{"count": 10, "paths": [{"path": "/dev/fuse"}]}]}'
     [entry] = config(f"device:\n- {flag}\n").devices
-    assert entry == Entry(name="fuse", groups=(Group(count=10, paths=(PathPart(path="/dev/fuse"),)),))
+    assert entry == ConfigEntry(name="fuse", groups=(DeviceGroup(count=10, paths=(PathPart(path="/dev/fuse"),)),))
     assert config(f"- {flag}").devices == config(json.dumps({"devices": [json.loads(flag)]})).devices == (entry,)
 
 

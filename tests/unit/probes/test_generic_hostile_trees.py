@@ -15,7 +15,7 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.files.watched_file import WatchedFile
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
-from nodedevices_probe.loop import Facts, LineLoop
+from nodedevices_probe.loop import LineLoop, SourceFacts
 from nodedevices_probe.node.sysfs import System
 from support.trees import Tree, usb
 
@@ -39,7 +39,7 @@ ODD = (
 )
 
 
-def line(root: Path) -> Facts:
+def line(root: Path) -> SourceFacts:
     """What was found, once it has proved to be a line that the agent accepts."""
     file = root.parent / "generic.yaml"
     file.write_text(FILE)

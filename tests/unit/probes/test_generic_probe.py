@@ -19,7 +19,7 @@ from nodedevices_probe.files.watched_file import WatchedFile
 from nodedevices_probe.generic.attributes import OPTION
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
-from nodedevices_probe.loop import Facts, LineLoop
+from nodedevices_probe.loop import LineLoop, SourceFacts
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.registry import KINDS
@@ -52,7 +52,7 @@ class Machine:
         new.replace(self.path)
         self.source.poll()
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         return self.source.poll()
 
     @property

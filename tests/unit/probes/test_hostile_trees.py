@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.intel.probe import IntelSource
-from nodedevices_probe.loop import Facts, LineLoop, Source
+from nodedevices_probe.loop import LineLoop, Source, SourceFacts
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.node.roots import MAX_BYTES, MAX_ENTRIES, Roots
 from nodedevices_probe.node.sysfs import System
@@ -38,7 +38,7 @@ ODD = (
 )
 
 
-def line(source: Source) -> Facts:
+def line(source: Source) -> SourceFacts:
     """What was found, once it has proved to be a line that the agent accepts."""
     written: list[bytes] = []
     facts = LineLoop(source=source, write=written.append, boot_id="b").once()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.intel.probe import IntelSource
-from nodedevices_probe.loop import Facts
+from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DriverState, PciePath
 from support.stepped_node import Node, nodes
@@ -19,7 +19,7 @@ from support.trees import FLEX_170, FLEX_MIB, MAX_1550, flex, intel_bus_id
 COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "intel", "--once")
 
 
-def poll(root: Path) -> Facts:
+def poll(root: Path) -> SourceFacts:
     return IntelSource(system=System(root)).poll()
 
 

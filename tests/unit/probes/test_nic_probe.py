@@ -19,7 +19,7 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.probes import missing, read
 from nodedevices_probe.files.bounded import BoundedReads
-from nodedevices_probe.loop import NO_DRIVER, Facts, LineLoop
+from nodedevices_probe.loop import NO_DRIVER, LineLoop, SourceFacts
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.nic.rdma import FirmwareReads
 from nodedevices_probe.node.presence import Hardware
@@ -45,11 +45,11 @@ from support.nic_trees import (
 COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "nic", "--once")
 
 
-def poll(root: Path, **settings: Any) -> Facts:
+def poll(root: Path, **settings: Any) -> SourceFacts:
     return NicSource(system=System(root), **settings).poll()
 
 
-def by_id(facts: Facts) -> dict[str, DeviceFact]:
+def by_id(facts: SourceFacts) -> dict[str, DeviceFact]:
     return {each.id: each for each in facts.devices}
 
 
@@ -209,7 +209,7 @@ def test_a_sub_function_is_a_device_and_rdma_of_the_card_is_the_cards(tmp_path: 
 
 
 # --- the node's own traffic ------------------------------------------------------------------------------------------
-def routed(facts: Facts) -> list[str]:
+def routed(facts: SourceFacts) -> list[str]:
     return [each.id for each in facts.devices if "defaultRoute" in each.extra]
 
 
@@ -545,7 +545,7 @@ def test_a_card_that_leaves_while_it_is_read_touches_no_other(tmp_path: Path, re
     written: list[bytes] = []
     source = NicSource(system=SystemOf(tmp_path, below=roots))
     LineLoop(source=source, write=written.append, boot_id="b").once()
-    other = by_id(Facts(driver=NO_DRIVER, devices=parse_line(written[0]).devices))["0000:17:00.1"]
+    other = by_id(SourceFacts(driver=NO_DRIVER, devices=parse_line(written[0]).devices))["0000:17:00.1"]
     assert (other.extra, other.device_nodes, other.readings) == (before.extra, before.device_nodes, before.readings)
     assert {each.id for each in source.poll().devices} <= {"0000:17:00.0", "0000:17:00.1"}
     assert [each.id for each in source.poll().devices] == ["0000:17:00.1"]

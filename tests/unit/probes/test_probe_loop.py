@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from nodedevices_probe.events import EventLog
-from nodedevices_probe.loop import NO_DRIVER, Facts, LineLoop
+from nodedevices_probe.loop import NO_DRIVER, LineLoop, SourceFacts
 
 
 class Stop(Exception):  # noqa: N818  ends a loop that never ends by itself
@@ -23,9 +23,9 @@ class SlowSource:
     poll_seconds: float = 3600.0
     events: EventLog = field(default_factory=EventLog)
 
-    def poll(self) -> Facts:
+    def poll(self) -> SourceFacts:
         time.sleep(0.02)
-        return Facts(driver=NO_DRIVER)
+        return SourceFacts(driver=NO_DRIVER)
 
 
 def test_a_line_says_how_long_its_reading_took_and_a_repetition_does_not() -> None:

@@ -25,7 +25,7 @@ from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.remote.attributes import OPTION
 from nodedevices_probe.remote.checks import Checker, attempt
-from nodedevices_probe.remote.config import Check, RemoteConfig, parse
+from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, parse
 from nodedevices_probe.remote.probe import FIRST_SECONDS, RemoteSource
 from pydantic import TypeAdapter
 from support.facts import START
@@ -52,11 +52,11 @@ class Pools:
     def __init__(self, folder: Path, file: str) -> None:
         self.path = folder / "remote.yaml"
         self.path.write_text(file)
-        self.clock, self.checkers = Clock(), dict[Check, Checker]()
+        self.clock, self.checkers = Clock(), dict[ControllerCheck, Checker]()
         watched = WatchedFile(path=self.path, parse=parse)
         self.source = RemoteSource(file=watched, make=self._make, clock=self.clock)
 
-    def _make(self, check: Check) -> Checker:
+    def _make(self, check: ControllerCheck) -> Checker:
         self.checkers[check] = Checker(check=check)
         return self.checkers[check]
 
@@ -143,7 +143,7 @@ def test_the_first_line_waits_for_the_first_checks_but_not_for_ever(pools: Pools
 
 def test_one_success_is_enough_and_so_many_failures_are_needed() -> None:
     answers = iter(["no", "no", "", "no", "no", "no", ""])
-    checker = Checker(check=Check(tcp="a:1", failures=3), try_once=lambda _: next(answers))
+    checker = Checker(check=ControllerCheck(tcp="a:1", failures=3), try_once=lambda _: next(answers))
     seen = []
     for _ in range(7):
         checker.step()
@@ -154,12 +154,12 @@ def test_one_success_is_enough_and_so_many_failures_are_needed() -> None:
 def test_a_check_that_does_not_return_is_a_failure_of_its_own_pool() -> None:
     clock, ended, begun = Clock(), threading.Event(), threading.Event()
 
-    def hangs(_: Check) -> str:
+    def hangs(_: ControllerCheck) -> str:
         begun.set()
         ended.wait(60)
         return ""
 
-    checker = Checker(check=Check(tcp="a:1", timeout_seconds=2, failures=2), try_once=hangs, clock=clock)
+    checker = Checker(check=ControllerCheck(tcp="a:1", timeout_seconds=2, failures=2), try_once=hangs, clock=clock)
     thread = threading.Thread(target=checker.step, daemon=True)
     thread.start()
     assert begun.wait(60)
@@ -205,13 +205,13 @@ def test_tcp_and_http_checks_of_real_servers() -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Healthz) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{server.server_address[1]}"
-        assert attempt(Check(tcp=address)) == ""
-        assert attempt(Check(http=f"http://{address}/healthz?full=1")) == ""
-        assert attempt(Check(http=f"http://{address}/")) == "it answers with status 404"
+        assert attempt(ControllerCheck(tcp=address)) == ""
+        assert attempt(ControllerCheck(http=f"http://{address}/healthz?full=1")) == ""
+        assert attempt(ControllerCheck(http=f"http://{address}/")) == "it answers with status 404"
         server.shutdown()
-    assert attempt(Check(tcp=address)) == "Connection refused"
-    assert attempt(Check(http=f"http://{address}/healthz")) == "Connection refused"
-    assert attempt(Check(tcp="nowhere.invalid:1")) != ""
+    assert attempt(ControllerCheck(tcp=address)) == "Connection refused"
+    assert attempt(ControllerCheck(http=f"http://{address}/healthz")) == "Connection refused"
+    assert attempt(ControllerCheck(tcp="nowhere.invalid:1")) != ""
 
 
 def nothing(connection: socket.socket) -> None:
@@ -223,11 +223,11 @@ def nothing(connection: socket.socket) -> None:
 def test_servers_that_say_nonsense_or_nothing_are_failures_and_never_more() -> None:
     for said in (b"", b"\x00\xff\r\n\r\n", b"HTTP/1.1 999999999999 x\r\n\r\n", b"HTTP/1.1 200\r\nA" + b"a" * 70_000):
         with answering(lambda connection, said=said: connection.sendall(said)) as port:  # type: ignore[misc]
-            assert attempt(Check(http=f"http://127.0.0.1:{port}/", timeout_seconds=1)) != ""
+            assert attempt(ControllerCheck(http=f"http://127.0.0.1:{port}/", timeout_seconds=1)) != ""
     with answering(nothing) as port:
-        assert "timed out" in attempt(Check(http=f"http://127.0.0.1:{port}/", timeout_seconds=1))
+        assert "timed out" in attempt(ControllerCheck(http=f"http://127.0.0.1:{port}/", timeout_seconds=1))
     with answering(lambda connection: connection.sendall(b"not TLS")) as port:
-        assert attempt(Check(http=f"https://127.0.0.1:{port}/", timeout_seconds=1)) != ""
+        assert attempt(ControllerCheck(http=f"https://127.0.0.1:{port}/", timeout_seconds=1)) != ""
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

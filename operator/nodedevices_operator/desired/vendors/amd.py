@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
-from nodedevices_operator.records.traits import Model, Profile
+from nodedevices_operator.records.traits import DeviceModel, PartitionProfile
 
 VENDOR = "amd"
 PREFIX = "amd.com/gpu."
@@ -58,7 +58,7 @@ def _of_units(device: DeviceRecord) -> Iterator[tuple[str, str]]:
     """Yield the labels of each of its partitions, or of the GPU where it is whole."""
     model, partitioned = device.model, device.model.attribute("partitionProfile")
     parts = [part.profile for part in device.parts if part.profile is not None and (device.missing or not part.missing)]
-    units: list[Profile | Model] = [*parts] if parts else [model]
+    units: list[PartitionProfile | DeviceModel] = [*parts] if parts else [model]
     for unit in units:
         said = {
             "vram": f"{round(unit.memory_mib / 1024)}G" if unit.memory_mib else None,

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
-from nodedevices_operator.records.traits import Model, Platform, Profile
+from nodedevices_operator.records.traits import DeviceModel, PartitionProfile, Platform
 
 VENDOR = "nvidia"  # of its devices, and the name of its driver
 DOMAIN = "nvidia.com"
@@ -153,7 +153,7 @@ def _common(key: str, product: str, count: int, offer: _Offer) -> Iterator[tuple
     yield f"{key}.sharing-strategy", offer.strategy
 
 
-def _architecture(model: Model) -> dict[str, str]:
+def _architecture(model: DeviceModel) -> dict[str, str]:
     parts = str(model.attribute("cudaComputeCapability") or "").split(".")
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
         return {}
@@ -188,14 +188,14 @@ def _mixed(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[s
     return labels
 
 
-def _present(device: DeviceRecord) -> list[Profile]:
+def _present(device: DeviceRecord) -> list[PartitionProfile]:
     """Return the MIG devices that are there; one that only a pod still holds is none."""
     return [part.profile for part in device.parts if part.profile is not None and not part.missing]
 
 
-def _profiles(devices: Sequence[DeviceRecord]) -> dict[Profile, tuple[str, int]]:
+def _profiles(devices: Sequence[DeviceRecord]) -> dict[PartitionProfile, tuple[str, int]]:
     """Profile -> the product that it is of (the first, by index) and how many there are. One entry for each name."""
-    first: dict[str, tuple[Profile, str]] = {}
+    first: dict[str, tuple[PartitionProfile, str]] = {}
     counts: Counter[str] = Counter()
     for device in devices:
         for profile in _present(device):
@@ -204,7 +204,7 @@ def _profiles(devices: Sequence[DeviceRecord]) -> dict[Profile, tuple[str, int]]
     return {profile: (product, counts[name]) for name, (profile, product) in first.items()}
 
 
-def _mig(key: str, profile: Profile, product: str, count: int, offer: _Offer) -> dict[str, str]:
+def _mig(key: str, profile: PartitionProfile, product: str, count: int, offer: _Offer) -> dict[str, str]:
     labels = dict(_common(key, _product(product, "MIG", profile.name), count, offer))
     shape = _PROFILE.fullmatch(profile.name)
     gi = int(shape["gi"]) if shape is not None else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from nodedevices_common.options import Option
 from nodedevices_probe.files.templates import rendered, rendered_path
 from nodedevices_probe.generic import attributes
-from nodedevices_probe.generic.config import Entry, GenericConfig, Group, PathPart, find, parse
+from nodedevices_probe.generic.config import ConfigEntry, DeviceGroup, GenericConfig, PathPart, find, parse
 from nodedevices_probe.generic.glob import is_pattern, match_text
 from nodedevices_probe.protocol import DeviceFact, Readings
 
@@ -108,7 +108,7 @@ class GenericContainers:
                     "Delete the pod, so that it is scheduled again."
                 )
             found = _found(self.config, fact)
-            group = found[1] if found is not None else Group()
+            group = found[1] if found is not None else DeviceGroup()
             values = {
                 "id": fact.id,
                 "index": str(fact.index),
@@ -148,7 +148,7 @@ def _said(fact: DeviceFact, name: str) -> str:
     return (attribute.string or "") if attribute is not None else ""
 
 
-def _found(config: GenericConfig, fact: DeviceFact) -> tuple[Entry, Group] | None:
+def _found(config: GenericConfig, fact: DeviceFact) -> tuple[ConfigEntry, DeviceGroup] | None:
     return find(config, _said(fact, attributes.ENTRY), _said(fact, attributes.SHAPE))
 
 
@@ -163,7 +163,7 @@ def _lasting_nodes(fact: DeviceFact) -> frozenset[str]:
     return frozenset() if attributes.PORT in fact.extra else _own_nodes(fact)
 
 
-def _nodes(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[DeviceNode]:
+def _nodes(fact: DeviceFact, group: DeviceGroup, values: Mapping[str, str]) -> list[DeviceNode]:
     """As the parts say of which the nodes are; a node of no part that is known is given as it is."""
     parts: Sequence[str] = _said(fact, attributes.PARTS).split(",")
     result = []
@@ -189,7 +189,7 @@ def _in_container(part: PathPart, path: str, values: Mapping[str, str]) -> str:
     return f"{there}{top.rpartition('/')[2]}{below}" if there.endswith("/") else f"{there}{below}"
 
 
-def _mounts(fact: DeviceFact, group: Group, values: Mapping[str, str]) -> list[Mount]:
+def _mounts(fact: DeviceFact, group: DeviceGroup, values: Mapping[str, str]) -> list[Mount]:
     """The parts that are mounted: at their paths in the file, or at those that the probe found for wildcards."""
     there = _said(fact, attributes.MOUNTS).split(",")
     found = [(part, number) for number, part in enumerate(group.paths) if part.mount and str(number) in there]

@@ -13,7 +13,7 @@ from typing import Any
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import Health
-from nodedevices_common.options import Option, Values, like_its_flags, option
+from nodedevices_common.options import Option, Values, option, with_flag_variables
 
 from nodedevices_plugin.vendors.flags import VendorFlags
 from nodedevices_plugin.vendors.nvidia import driver_directory, imex
@@ -115,7 +115,7 @@ def sections(values: Values) -> dict[str, Any]:
     return found
 
 
-_nvidia = partial(like_its_flags, group=GROUP)
+_nvidia = partial(with_flag_variables, group=GROUP)
 _DIRECTORY = DriverDirectory()
 OPTIONS: tuple[Option, ...] = (
     _nvidia(

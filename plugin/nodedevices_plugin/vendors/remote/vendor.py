@@ -14,7 +14,7 @@ from nodedevices_common.options import Option
 from nodedevices_probe.files.templates import rendered
 from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.remote import attributes
-from nodedevices_probe.remote.config import Pool, RemoteConfig, parse
+from nodedevices_probe.remote.config import RemoteConfig, RemotePool, parse
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
@@ -84,7 +84,7 @@ class Remote(NoCodes):
 class RemoteContainers:
     """`pools`: by the device's id; None: the file has it no more."""
 
-    pools: Mapping[str, Pool | None] = field(default_factory=dict)
+    pools: Mapping[str, RemotePool | None] = field(default_factory=dict)
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """Raises AllocationError for a pool that the file has no more."""
@@ -107,6 +107,6 @@ def _config(files: Mapping[str, object]) -> RemoteConfig:
     return found if isinstance(found, RemoteConfig) else RemoteConfig()
 
 
-def _pool(config: RemoteConfig, fact: DeviceFact) -> Pool | None:
+def _pool(config: RemoteConfig, fact: DeviceFact) -> RemotePool | None:
     name = fact.extra.get(attributes.POOL)
     return next((each for each in config.pools if name is not None and each.name == name.string), None)

@@ -100,7 +100,7 @@ def pci_bus_id(index: int) -> str:
     return f"{domain:04x}:{0x17 + 0x10 * (index // 2) % 0xE0 + index % 2 + 2 * (index // 28):02x}:00.0"
 
 
-def function_bus_id(of: str, number: int) -> str:
+def function_bus_id(parent: str, number: int) -> str:
     """The address of a virtual function, from its physical one's."""
     device, function = divmod(number, 8)
-    return f"{of[:-4]}{1 + device:02x}.{function}"
+    return f"{parent[:-4]}{1 + device:02x}.{function}"
