@@ -49,4 +49,6 @@ def with_defaults(sections: Sections) -> Resolved:
     sharing = sections.sharing
     if sharing is not None and sharing.strategy == "mps" and _FAIL not in sharing.model_fields_set:
         given["sharing"] = sharing.model_copy(update={_FAIL: True})
-    return Resolved.model_validate(Resolved.model_construct(**given).model_dump(), by_name=True)
+    # The sections are valid: a strategy that only this agent knows is one, too.
+    context = {"strategies": (sharing.strategy,)} if sharing is not None else None
+    return Resolved.model_validate(Resolved.model_construct(**given).model_dump(), by_name=True, context=context)

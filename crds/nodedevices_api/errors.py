@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_args
 
 from nodedevices_common.errors import InputError
@@ -27,13 +27,15 @@ VALUE_LIMIT = 80
 M = TypeVar("M", bound=BaseModel)
 
 
-def parse(model: type[M], data: object, where: str = "") -> M:
+def parse(model: type[M], data: object, where: str = "", *, strategies: Sequence[str] | None = None) -> M:
     """The model that these plain values (from YAML or JSON) describe; `where` names the place in messages.
+    `strategies`: what sharing.strategy may be, where that is not what the API server takes.
 
     InputError with every problem otherwise.
     """
     try:
-        return model.model_validate(data, by_alias=True, by_name=False)
+        context = None if strategies is None else {"strategies": strategies}
+        return model.model_validate(data, by_alias=True, by_name=False, context=context)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise InputError(explain(error, model, where), _place(where, first["loc"])) from error

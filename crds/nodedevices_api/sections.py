@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, ClassVar, Literal
 
 from nodedevices_common.text import clip
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from nodedevices_api.base import Rule, Strict, wire_name
@@ -43,11 +43,11 @@ DAY_SECONDS = 86400
 MAX_REASONS = 64  # of one health rule
 
 STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server takes
-known_strategies = set(STRATEGIES)  # and an agent with a further sharing mode adds its name
 
 
-def _known_strategy(value: str) -> str:
-    if value not in known_strategies:
+def _known_strategy(value: str, info: ValidationInfo) -> str:
+    """An agent with a further sharing mode says so (errors.parse)."""
+    if value not in (info.context or {}).get("strategies", STRATEGIES):
         *others, last = (repr(each) for each in STRATEGIES)
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
     return value

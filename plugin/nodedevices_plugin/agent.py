@@ -36,7 +36,7 @@ from nodedevices_plugin.host.core_gate import CoreGate
 from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.host.node_files import NodeFiles
 from nodedevices_plugin.host.paths import HostPaths
-from nodedevices_plugin.host.sharing_managers import Managers
+from nodedevices_plugin.host.sharing_managers import MANAGERS, ManagerFactory, Managers
 from nodedevices_plugin.host.state_keeper import StateKeeper
 from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, DeviceFileReader
 from nodedevices_plugin.inputs.node_pods import PodWatch
@@ -91,8 +91,10 @@ class Agent:
         pods: PodStore | None = None,
         hardware: Callable[[], Mapping[str, str]] | None = None,
         spare: Spare | None = None,
+        helpers: Mapping[str, ManagerFactory] = MANAGERS,
     ) -> None:
-        """`hardware`: as in FoundHardware, where a test has its own. `spare`: a process for the first probe."""
+        """`hardware`: as in FoundHardware, where a test has its own. `spare`: a process for the first probe. `helpers`:
+        what manages those of sharing modes, by the mode's name."""
         self._local = local
         self._store = store
         self._started = datetime.now(UTC)
@@ -120,7 +122,7 @@ class Agent:
             )
         )
         self._files, looks, paths, machine, config, kubelet_files, node_files, allocations = workers
-        self._sharing = Managers(local, on_change=self._wake.set)
+        self._sharing = Managers(local, on_change=self._wake.set, managers=helpers)
         self._parts = Supervisor(workers=lambda: (self._state.worker, *workers, *self._sharing.workers.values()))
         self._named: NamedFiles | None = None
         self._config_file: ConfigFile | ConfigFolder | None = None
@@ -154,7 +156,9 @@ class Agent:
             parts=self._parts,
             telemetry=local.telemetry,
         )
-        self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set)
+        self._state = StateKeeper(
+            Path(local.state_file), metrics=self._metrics, on_written=self._wake.set, modes=local.modes
+        )
         self._cores = CoreBook()
         self._pods = PodWatch(pods, local.node_name, on_change=self._on_pods)
         self._answers = Answers(self._cores, allocations=local.allocations_dir)

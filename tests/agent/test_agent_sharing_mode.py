@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nodedevices_plugin.agent import Agent
-from nodedevices_plugin.host.sharing_managers import register
-from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.host.sharing_managers import MANAGERS
+from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.sharing.registry import MODES
 from support.exclusive_window import NAME, ExclusiveWindow, Keepers
 from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet
@@ -44,7 +47,11 @@ class Node:
             "--health-address=off",
             "--operator-wait-seconds=15",
         ]
-        self.agent = Agent(parse(arguments, {}), store=self.store)
+        local = replace(parse(arguments, {}), modes=MODES.with_(ExclusiveWindow()))
+        self.agent = Agent(local, store=self.store, helpers={**MANAGERS, NAME: self.manager})
+
+    def manager(self, _local: Local, _worker: Worker, on_change: Callable[[], None]) -> Keepers:
+        return Keepers(self.keepers, on_change=on_change)
 
     def keeper(self, instance: str) -> None:
         """The window keeper of the GPUs: another one, or none."""
@@ -59,6 +66,9 @@ class Node:
     def status(self) -> dict[str, Any]:
         return self.store.statuses[-1] if self.store.statuses else {}
 
+    def allocated(self) -> int:
+        return sum(each.get("allocated", 0) for each in self.status.get("resources", ()))
+
     def healths(self) -> list[str]:
         """What is said of the holders of its devices."""
         holders = [each for device in self.status.get("devices", ()) for each in device.get("holders", ())]
@@ -67,17 +77,12 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[Node]:
-    folder = tmp_path / "keepers"
-    take_back: Callable[[], None] = register(
-        ExclusiveWindow(), lambda _local, _worker, on_change: Keepers(folder, on_change=on_change)
-    )
     node = Node(tmp_path, kubelet)
     running = asyncio.create_task(node.agent.run())
     yield node
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
-    take_back()
 
 
 async def test_a_sharing_mode_goes_from_a_file_of_its_own_to_the_container_and_to_nodedevices(
@@ -90,7 +95,7 @@ async def test_a_sharing_mode_goes_from_a_file_of_its_own_to_the_container_and_t
     granted = await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
     [id_] = granted.ids
     assert granted.answer.envs["EXCLUSIVE_WINDOW"] == f"{id_.partition('::')[2]} of 3"
-    await kubelet.until(lambda: node.status["resources"][0].get("allocated") == 1)
+    await kubelet.until(lambda: node.allocated() == 1)
     assert node.status["resources"][0]["sharing"] == NAME
     node.keeper("")
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)

@@ -39,7 +39,7 @@ from support.offers import GPU, EchoOffer, offered, plan
 from support.plans import UNFIT
 from support.probes import eventually
 
-CORES = SharingFacts(mode="memory", cores=True)
+CORES = SharingFacts(cores=True)
 
 
 async def registered(kubelet: StandInKubelet, plugins: DevicePlugins, offer: Plan) -> None:
@@ -108,7 +108,7 @@ async def test_eight_devices_with_64_replicas_each_are_one_list(
             for n in range(8)
             for r in range(64)
         )
-        return plan(OfferedResource(name=GPU, ids=ids, sharing=SharingFacts(mode="timeSlicing", replicas=64)))
+        return plan(OfferedResource(name=GPU, ids=ids, sharing=SharingFacts(replicas=64)))
 
     await registered(kubelet, plugins, replicas(bad=None))
     assert kubelet.allocatable(GPU) == 512

@@ -29,6 +29,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.inventory import owned
+from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Driver, DriverState
@@ -119,7 +120,7 @@ def by_memory() -> Facts:
         name=MEMORY,
         ids=ids,
         sharing=SharingFacts(
-            mode="memory",
+            mode=Memory(),
             memory=MemoryShares(unit="1Gi", unit_bytes=1024 * MIB, devices={each.id: 23034 * MIB for each in devices}),
             packing="binpack",
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, OfferedResource, PlanError
@@ -18,6 +18,7 @@ from nodedevices_plugin.sharing.base import (
     Answer,
     Helper,
     HelperFacts,
+    HelperKind,
     HelperProcess,
     HelperState,
     HelperTexts,
@@ -50,6 +51,7 @@ class Keeper:
     windows: int
     device_ids: frozenset[str]
     mode: str = NAME
+    kind: HelperKind = field(default_factory=lambda: KeeperKind())  # noqa: PLW0108 it is defined below
 
     @property
     def key(self) -> tuple[str, int]:
@@ -70,7 +72,7 @@ class KeeperKind:
     def wanted(self, resource: OfferedResource, inventory: Inventory) -> Keeper:
         here = {each.fact.id for each in inventory.devices if each.present}
         ids = frozenset(each.device_id for each in resource.ids) & here
-        return Keeper(resource=resource.name, windows=resource.sharing.replicas or 1, device_ids=ids)
+        return Keeper(resource=resource.name, windows=resource.sharing.replicas or 1, device_ids=ids, kind=self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ class ExclusiveWindow:
             raise PlanError("sharing.strategy", NAME, "windows are of whole devices; use partitions.strategy none")
 
     def split(self, request: Request) -> Split:
-        split = by_replicas(NAME, request)
+        split = by_replicas(self, request)
         replicas = split.sharing.replicas or 0
         if replicas > MOST:
             raise PlanError(f"{request.place}.replicas", replicas, f"a device has {MOST} windows at most")

@@ -25,6 +25,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline import inventory as stage
+from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.metrics import Metrics
 from nodedevices_probe.protocol import Snapshot
@@ -113,7 +114,7 @@ def by_memory() -> Facts:
         inventory=inventory_of(*devices),
         verdicts={each.id: verdict(HealthState.HEALTHY) for each in devices},
         plan=Plan(
-            resources=(OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode="memory", memory=memory)),),
+            resources=(OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode=Memory(), memory=memory)),),
         ),
         holdings=Holdings(state=HoldersState.SYNCED, taken=1.0, holders=(pod,)),
         registrations=(Registration(resource=MEMORY, state=RegistrationState.REGISTERED),),

@@ -45,7 +45,7 @@ class Node:
         for _ in range(2):
             self.clock += 1
             if self.world.state.applied is not None:
-                saved = from_saved(self.world.state.applied)
+                saved = from_saved(self.world.state.applied, self.local.modes)
             inputs = Inputs(
                 snapshot=snapshot(*self.devices),
                 arrived=self.clock,

@@ -15,7 +15,7 @@ from nodedevices_api.withheld import NO_FREE_CLIENTS
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.sharing.registry import helper_kind
+from nodedevices_plugin.sharing.resources import helper_kind
 
 
 def counts_containers(plan: Plan) -> bool:

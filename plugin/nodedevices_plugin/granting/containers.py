@@ -15,7 +15,7 @@ from nodedevices_api.sections import Injection
 from nodedevices_plugin.cores.ids import is_counted
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory
 from nodedevices_plugin.sharing.base import Settings, merged
-from nodedevices_plugin.sharing.registry import of as sharing_of
+from nodedevices_plugin.sharing.resources import mode_of
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import NOTHING_SAID, Containers, NodeView, VendorValues
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
@@ -70,8 +70,9 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
         return ContainerEdits()
     parts = []
     grant = _all_of_it(grant)
-    if shares := [each for each in grant.ids if each.replica is not None]:
-        parts.append(sharing_of(grant.resource).edits(replace(grant, ids=tuple(shares)), node.modes))
+    mode = mode_of(grant.resource)
+    if mode is not None and (shares := [each for each in grant.ids if each.replica is not None]):
+        parts.append(mode.edits(replace(grant, ids=tuple(shares)), node.modes))
     # One that gets nothing of a vendor's resource is given a variable that says so: an image may request everything.
     ids = grant.ids or grant.resource.ids[:1]
     for vendor in dict.fromkeys(node.vendors.get(each.device_id) for each in ids):

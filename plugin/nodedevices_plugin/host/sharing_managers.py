@@ -7,41 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from nodedevices_plugin.host.mps_daemons import MpsDaemons
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.sharing import mps, registry
-from nodedevices_plugin.sharing.base import Helper, HelperFacts, HelperManager, SharingMode
+from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.base import Helper, HelperFacts, HelperManager
 
 # The node's flags, its own worker thread, and what to call on the loop when its facts are others -> the manager.
 ManagerFactory = Callable[[Local, Worker, Callable[[], None]], HelperManager]
 
-_FACTORIES: dict[str, ManagerFactory] = {
-    mps.NAME: lambda local, worker, on_change: MpsDaemons(Path(local.mps_dir), worker=worker, on_change=on_change),
-}
-
-
-def register(mode: SharingMode, manager: ManagerFactory | None = None) -> Callable[[], None]:
-    """A further sharing mode, and the manager of its helpers; before the agent starts. Returns what takes it back."""
-    forget = registry.add(mode)
-    if manager is not None:
-        _FACTORIES[mode.name] = manager
-
-    def take_back() -> None:
-        forget()
-        _FACTORIES.pop(mode.name, None)
-
-    return take_back
+MANAGERS: Mapping[str, ManagerFactory] = MappingProxyType(
+    {mps.NAME: lambda local, worker, on_change: MpsDaemons(Path(local.mps_dir), worker=worker, on_change=on_change)}
+)
 
 
 class Managers:
     """The managers of all modes. `facts`: what they say together."""
 
-    def __init__(self, local: Local, *, on_change: Callable[[], None]) -> None:
-        self.workers = {name: Worker(name) for name in _FACTORIES}
+    def __init__(
+        self,
+        local: Local,
+        *,
+        on_change: Callable[[], None],
+        managers: Mapping[str, ManagerFactory] = MANAGERS,
+    ) -> None:
+        """`managers`: by the mode's name."""
+        self.workers = {name: Worker(name) for name in managers}
         self.by_mode: Mapping[str, HelperManager] = {
-            name: make(local, self.workers[name], on_change) for name, make in _FACTORIES.items()
+            name: make(local, self.workers[name], on_change) for name, make in managers.items()
         }
 
     @property

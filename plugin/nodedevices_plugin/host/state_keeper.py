@@ -18,6 +18,7 @@ import structlog
 from nodedevices_plugin.pipeline.state import State, StateError, StateFile, same_but_times
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.effective import Effective, from_saved
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.status.metrics import Metrics
 
 log = structlog.get_logger(__name__)
@@ -31,7 +32,10 @@ HANGS_SECONDS = 5.0  # until a write that does not return is reported
 class StateKeeper:
     """One state file. `on_written` is called after each write, whatever came of it."""
 
-    def __init__(self, path: Path, *, metrics: Metrics, on_written: Callable[[], None]) -> None:
+    def __init__(
+        self, path: Path, *, metrics: Metrics, on_written: Callable[[], None], modes: SharingModes = MODES
+    ) -> None:
+        self._modes = modes
         self.worker = Worker("state-file")  # its own: what hangs elsewhere must not keep a verdict from being saved
         self.saved: Effective | None = None  # the configuration that the file has
         self.problem: str | None = None  # why it cannot be written
@@ -93,7 +97,7 @@ class StateKeeper:
             return
         error = writing.exception()
         if error is None:
-            self.saved = from_saved(state.applied) if state.applied is not None else None
+            self.saved = from_saved(state.applied, self._modes) if state.applied is not None else None
             if self.problem is not None:
                 log.info("state file writes succeed again")
             self.problem = None

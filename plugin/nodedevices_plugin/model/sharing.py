@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
+
+WHOLE = "none"  # what the way to share is called where there is none
+
+
+class Mode(Protocol):
+    """A sharing mode (sharing.base.SharingMode), as far as what knows none of them has to know it."""
+
+    @property
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +34,17 @@ class SharingFacts:
     from this one; nobody else reads it.
     """
 
-    mode: str  # none | timeSlicing | mps | memory; shared: by its nature (vendors.base.OwnShares)
+    mode: Mode | None = None  # None: its devices are handed out whole
     replicas: int | None = None  # how many shares each device has, where that is one number for all of them
     memory: MemoryShares | None = None
     packing: str | None = None  # a container's are of one device: the fullest (binpack) or emptiest (spread)
-    enforcement: str = "none"  # the mode whose helper keeps containers to their shares, where this one has none
+    enforced_by: Mode | None = None  # whose helper keeps containers to their shares, where this mode has none
     cores: bool = False  # computing power is shared as well (cores.ledger)
 
+    @property
+    def name(self) -> str:
+        """none | timeSlicing | mps | memory; shared: by its nature (vendors.base.OwnShares)."""
+        return WHOLE if self.mode is None else self.mode.name
 
-NOT_SHARED = SharingFacts(mode="none")
+
+NOT_SHARED = SharingFacts()

@@ -112,7 +112,8 @@ def _named(name: str, current: Plan, wanted: Plan) -> str:
 
 def _how(resource: OfferedResource) -> str:
     sharing = resource.sharing
-    return f"{sharing.mode} with enforcement {sharing.enforcement}" if sharing.enforcement != "none" else sharing.mode
+    by = sharing.enforced_by
+    return sharing.name if by is None else f"{sharing.name} with enforcement {by.name}"
 
 
 def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, frozenset[str]]) -> bool:

@@ -64,7 +64,7 @@ def held_otherwise(shape: Plan, held: Sequence[Held], inventory: Inventory) -> t
     by_nature = {
         (resource.name, each.device_id)
         for resource in shape.resources
-        if resource.sharing.mode == SHARED
+        if resource.sharing.name == SHARED
         for each in resource.ids
     }
     # A partition that the driver no longer lists is one, though its id stays listed: others may be where it was. One

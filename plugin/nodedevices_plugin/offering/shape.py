@@ -28,7 +28,7 @@ from nodedevices_plugin.offering.nearness import near
 from nodedevices_plugin.offering.shares import Share, own_shares, share
 from nodedevices_plugin.offering.units import units
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
-from nodedevices_plugin.sharing.registry import by_strategy
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import NOTHING_SAID, OwnTopology, VendorValues
 
@@ -52,6 +52,7 @@ class PlanSettings:
     resource_prefix: str = ""
     modes: Settings = field(default_factory=dict)
     vendors: VendorValues = NOTHING_SAID
+    sharing_modes: SharingModes = MODES
 
     @classmethod
     def from_sections(
@@ -61,6 +62,7 @@ class PlanSettings:
         resource_prefix: str = "",
         modes: Settings | None = None,
         vendors: VendorValues = NOTHING_SAID,
+        sharing_modes: SharingModes = MODES,
     ) -> PlanSettings:
         """From effective sections; an absent one is at its built-in default."""
         return cls(
@@ -71,6 +73,7 @@ class PlanSettings:
             resource_prefix=resource_prefix,
             modes=modes or {},
             vendors=vendors,
+            sharing_modes=sharing_modes,
         )
 
 
@@ -83,10 +86,10 @@ def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
     sharing = settings.sharing
     traits = NodeTraits(partition_strategy=strategy, settings=settings.modes, rules=sharing.resources)
     for name in dict.fromkeys((sharing.strategy, *map(sharing.strategy_of, sharing.resources))):
-        by_strategy(name).check(traits)
+        settings.sharing_modes.by_strategy(name).check(traits)
     named = named_units(inventory, settings)
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
-    shares = share(named, settings.sharing, own, near=near(inventory))
+    shares = share(named, settings.sharing, own, near=near(inventory), modes=settings.sharing_modes)
     anywhere = _without_topology(named, settings)
     return Plan(resources=tuple(_offered(each, anywhere) for each in shares))
 

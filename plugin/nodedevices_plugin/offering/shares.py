@@ -17,7 +17,7 @@ from nodedevices_plugin.offering.naming import NOTHING_NEAR, like
 from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.sharing import by_nature, none
 from nodedevices_plugin.sharing.base import Request, SharesName, SharingMode
-from nodedevices_plugin.sharing.registry import by_strategy
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import OwnShares, VendorShares, VendorValues
 
@@ -59,15 +59,16 @@ def share(
     own: Mapping[str, VendorShares] | None = None,
     *,
     near: Near = NOTHING_NEAR,
+    modes: SharingModes = MODES,
 ) -> tuple[Share, ...]:
     """Every resource after sharing. `own`: see own_shares; `near`: as in matching.by_name. Raises PlanError."""
-    shared = by_strategy(sharing.strategy).name != none.NAME
+    shared = modes.by_strategy(sharing.strategy).name != none.NAME
     rules = {rule.name: rule for rule in sharing.resources} if shared else {}
     offered: dict[str, Share] = {}
     for name, all_units in units.items():
         rule = rules.get(name)
         if rule is not None:
-            mode = by_strategy(sharing.strategy_of(rule))
+            mode = modes.by_strategy(sharing.strategy_of(rule))
             parts = _shared(rule, all_units, meant(all_units, rule, near), sharing, mode)
         else:
             parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
@@ -93,7 +94,7 @@ def _by_nature(name: str, units: Sequence[Unit], shares: VendorShares) -> Share:
         name=name,
         units=tuple((unit, counts[unit.id]) for unit in units),
         sharing=SharingFacts(
-            mode=by_nature.NAME, replicas=alike.pop() if len(alike) == 1 and not shares.together else None
+            mode=by_nature.ByNature(), replicas=alike.pop() if len(alike) == 1 and not shares.together else None
         ),
         together=shares.together,
     )

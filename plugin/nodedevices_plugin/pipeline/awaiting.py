@@ -23,7 +23,7 @@ from nodedevices_plugin.sharing.helpers import (
     starting,
     unanswered,
 )
-from nodedevices_plugin.sharing.registry import helper_kind, runs
+from nodedevices_plugin.sharing.resources import helper_kind, runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,5 +120,5 @@ def may_begin(
 
 def _waits(shared: Sequence[OfferedResource]) -> str:
     kind = helper_kind(shared[0])
-    by = kind.texts.title if kind is not None else shared[0].sharing.mode
+    by = kind.texts.title if kind is not None else shared[0].sharing.name
     return f"sharing {', '.join(each.name for each in shared)} by {by} waits"

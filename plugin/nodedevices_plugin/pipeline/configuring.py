@@ -45,7 +45,7 @@ from nodedevices_plugin.pipeline.world import Inputs, Known
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper
 from nodedevices_plugin.sharing.helpers import kept_text, shares, still_used
-from nodedevices_plugin.sharing.registry import refusal as refused_by_mode
+from nodedevices_plugin.sharing.resources import refusal as refused_by_mode
 from nodedevices_plugin.vendors.faults import FaultSources
 
 
@@ -402,6 +402,7 @@ def plan_settings(effective: Effective) -> PlanSettings:
         resource_prefix=effective.resource_prefix,
         modes=effective.node.sharing_modes,
         vendors=effective.node.values,
+        sharing_modes=effective.modes,
     )
 
 

@@ -34,8 +34,9 @@ from nodedevices_plugin.model.ids import is_core, share_of, split
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.offering.occupancy import Held
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
-from nodedevices_plugin.sharing import none, time_slicing
+from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.helpers import run_by
+from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 
 MAX_RESOURCES = 32  # SCHEMA: status.resources
 HEX_NUMBER = re.compile(r"[0-9a-fA-F]+")
@@ -100,11 +101,11 @@ def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIn
     return tuple(found.values())
 
 
-def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, strategy: str = none.NAME) -> Plan:
+def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: SharingMode | None = None) -> Plan:
     """What is offered to the kubelet by others, as far as it can be seen or was seen before; `healthy`: seen now.
 
     A device of which an id is offered now has exactly the ids that are offered or held now; of any other device those
-    stay that were known. While the kubelet does not answer nothing counts as healthy. `strategy`: how shares are
+    stay that were known. While the kubelet does not answer nothing counts as healthy. `mode`: how shares are
     shared, as far as it is configured here; it cannot be seen.
     """
     live = set(_offered(holdings)) if holdings.state is not HoldersState.UNAVAILABLE else set()
@@ -127,7 +128,7 @@ def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, strategy: s
                     blocked=None if (resource, id_) in live else _NOT_OFFERED,
                 )
             )
-    return Plan(resources=tuple(_resource(name, of, strategy) for name, of in list(resources.items())[:MAX_RESOURCES]))
+    return Plan(resources=tuple(_resource(name, of, mode) for name, of in list(resources.items())[:MAX_RESOURCES]))
 
 
 def remembered(observed: Plan) -> dict[str, tuple[str, ...]]:
@@ -269,7 +270,7 @@ def _order(id_: str) -> tuple[str, int]:
     return (base, -1 if replica is None else replica)
 
 
-def _resource(name: str, ids: list[SchedulableId], strategy: str) -> OfferedResource:
+def _resource(name: str, ids: list[SchedulableId], mode: SharingMode | None) -> OfferedResource:
     """Its shares: as many as the most shared device has."""
     shared = [each.part_id for each in ids if each.replica is not None]
     if not shared:
@@ -278,7 +279,7 @@ def _resource(name: str, ids: list[SchedulableId], strategy: str) -> OfferedReso
         name=name,
         ids=tuple(ids),
         sharing=SharingFacts(
-            mode=strategy if strategy != none.NAME else time_slicing.NAME,
+            mode=mode or TimeSlicing(),
             replicas=max(shared.count(each) for each in set(shared)),
         ),
     )

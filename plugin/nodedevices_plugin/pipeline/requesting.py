@@ -16,6 +16,7 @@ from nodedevices_plugin.settings.effective import Effective, resolve, sections_o
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.sharing.registry import SharingModes
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.registry import files_of
 
@@ -79,7 +80,7 @@ def request_config(
     others = read.refused
     if file.error is not None:
         error = f"{where}: {file.error}"
-        others = (Refused(field=file.field, message=error), *others, *_refused_sections(spec))
+        others = (Refused(field=file.field, message=error), *others, *_refused_sections(spec, local.modes))
         # A policy may name what only the file defines.
         known = given_probes is not None and not by_policy
         run = probes.together(given_probes, local.added_probes, local.probe_options)[0] if known else None
@@ -89,19 +90,19 @@ def request_config(
     lacking = lacking or probes.missing(probes.read(wanted)[0], local.probe_options, probes.KEY)
     if lacking and given_probes is None and not by_policy:
         error = f"{where}: {'; '.join(lacking)}"
-        others = (*others, *_refused_sections(spec))
+        others = (*others, *_refused_sections(spec, local.modes))
         return RequestedConfig(error=error, field=probes.KEY, source="file", others=others, sources=sources)
     by_flags = options.values(local.given)
     if clash := memory_flags.conflict(by_flags, file.config.sharing if file.config is not None else None):
         place, text = clash
         run = None if by_policy else wanted
-        others = (*others, *_refused_sections(spec))
+        others = (*others, *_refused_sections(spec, local.modes))
         return RequestedConfig(
             error=f"{where}: {text}", field=place, source="file", others=others, sources=sources, probes=run
         )
     if read.whole:
         run = None if by_policy else wanted
-        others = (*others, *_refused_sections(spec))
+        others = (*others, *_refused_sections(spec, local.modes))
         return RequestedConfig(
             error=read.error, field=read.field, source="file", others=others, sources=sources, probes=run
         )
@@ -157,10 +158,10 @@ class _Read:
     refused: tuple[Refused, ...] = ()
 
 
-def _refused_sections(spec: SeenSpec | None) -> tuple[Refused, ...]:
+def _refused_sections(spec: SeenSpec | None, modes: SharingModes) -> tuple[Refused, ...]:
     """What is wrong with `spec.config` by itself, where it is not looked at for something else."""
     try:
-        sections_of(spec.config if spec is not None else {})
+        sections_of(spec.config if spec is not None else {}, modes)
     except ConfigError as error:
         return (Refused(field=error.field, message=str(error)),)
     return ()

@@ -115,8 +115,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     observed: Plan | None = None
     if active.applied_once and active.effective.observing:
         others = known.index.under(active.effective.index_prefix)
-        shared_by = active.effective.sections.sharing.strategy
-        observed = observe(world.state.observed, inputs.holdings, others, strategy=shared_by)
+        observed = observe(world.state.observed, inputs.holdings, others, mode=active.effective.sharing_mode)
     state = _state(of, inputs, local, active=active, applied=applied, plan=plan, observed=observed)
     devices = access.Devices(
         inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs

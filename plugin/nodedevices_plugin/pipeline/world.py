@@ -159,7 +159,7 @@ def begin(
     if state.applied is not None:
         with contextlib.suppress(ConfigError):  # written by another version: the wanted configuration counts
             active = ActiveConfig(
-                effective=from_saved(state.applied), applied_hash=state.applied_hash, applied_once=True
+                effective=from_saved(state.applied, local.modes), applied_hash=state.applied_hash, applied_once=True
             )
     spec = None if local.standalone else state.spec
     requested = request_config(

@@ -16,11 +16,14 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections, Serving
 from nodedevices_common.errors import InputError
 
+from nodedevices_plugin.model.sharing import WHOLE
 from nodedevices_plugin.settings import memory_flags, options
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.node import NodeSettings, from_plain, node_settings, to_plain
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.sharing.base import SharingMode
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.registry import device_files as known_files
 from nodedevices_plugin.vendors.registry import own_flags
 
@@ -34,6 +37,13 @@ class Effective:
     sections: Resolved
     resource_prefix: str  # the domain of usual names; empty: each vendor's own
     node: NodeSettings = field(default_factory=NodeSettings)
+    modes: SharingModes = MODES  # which sharing.strategy can name
+
+    @property
+    def sharing_mode(self) -> SharingMode | None:
+        """None: devices are handed out whole."""
+        strategy = self.sections.sharing.strategy
+        return None if strategy == WHOLE else self.modes.by_strategy(strategy)
 
     @property
     def observing(self) -> bool:
@@ -86,16 +96,18 @@ def resolve(
     for each in known_files():
         if (content := (device_files or {}).get(each.option.name)) is not None:
             own = {**each.sections(content), **own}
-    theirs = to_dict(sections_of(spec_config)) if spec_config is not None else {}
-    merged = parse(Sections, own | theirs)
+    theirs = to_dict(sections_of(spec_config, local.modes)) if spec_config is not None else {}
+    merged = parse(Sections, own | theirs, strategies=local.modes.names)
     node = node_settings(values, device_files, withheld)
-    return Effective(sections=with_defaults(merged), resource_prefix=local.resource_prefix, node=node)
+    return Effective(
+        sections=with_defaults(merged), resource_prefix=local.resource_prefix, node=node, modes=local.modes
+    )
 
 
-def sections_of(spec_config: Mapping[str, Any]) -> Sections:
+def sections_of(spec_config: Mapping[str, Any], modes: SharingModes = MODES) -> Sections:
     """`spec.config`, checked. ConfigError names what is wrong."""
     try:
-        return parse(Sections, dict(spec_config), SPEC_CONFIG)
+        return parse(Sections, dict(spec_config), SPEC_CONFIG, strategies=modes.names)
     except InputError as error:
         raise ConfigError(error.problems, error.place.removeprefix(SPEC_CONFIG).removeprefix(".")) from error
 
@@ -110,14 +122,15 @@ def to_saved(effective: Effective) -> dict[str, Any]:
     }
 
 
-def from_saved(saved: Mapping[str, Any]) -> Effective:
+def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES) -> Effective:
     """From the state file; ConfigError when it is none of ours."""
     try:
-        sections = parse(Sections, saved.get("sections"), "sections")
+        sections = parse(Sections, saved.get("sections"), "sections", strategies=modes.names)
         return Effective(
             sections=with_defaults(sections),
             resource_prefix=str(saved["resourcePrefix"]),
             node=from_plain(saved.get("node", {})),
+            modes=modes,
         )
     except (InputError, KeyError) as error:
         raise ConfigError([f"saved configuration: {error}"]) from error

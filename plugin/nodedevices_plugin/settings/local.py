@@ -13,6 +13,7 @@ from nodedevices_common.options import Given, Value, setting
 from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import probes
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 
 KUBELET = "/var/lib/kubelet"
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
@@ -219,6 +220,7 @@ class Local:
     probe_options: Mapping[str, Value]  # what built-in probes get of the agent's options, by name
     device_files: Mapping[str, str] = field(default_factory=dict)  # paths by the option's name, where given
     given: Mapping[str, Value]  # name -> value, for options that a file could also set, and all that vendors bring
+    modes: SharingModes = MODES  # which sharing.strategy can name; by no flag
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
 
     @property

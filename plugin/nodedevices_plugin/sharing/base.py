@@ -129,6 +129,9 @@ class Helper(Protocol):
         ...
 
     @property
+    def kind(self) -> HelperKind: ...
+
+    @property
     def resource(self) -> str: ...
 
     @property
@@ -244,11 +247,11 @@ class HelperManager(Protocol):
         ...
 
 
-def by_replicas(mode: str, request: Request) -> Split:
+def by_replicas(mode: SharingMode, request: Request) -> Split:
     """The split of modes that offer every unit equally often. Raises PlanError."""
     replicas = request.rule.replicas
     if replicas is None:
-        raise PlanError(f"{request.place}.replicas", "absent", f"{mode} needs replicas, 2 to 16384")
+        raise PlanError(f"{request.place}.replicas", "absent", f"{mode.name} needs replicas, 2 to 16384")
     return Split(counts=(replicas,) * len(request.units), sharing=SharingFacts(mode=mode, replicas=replicas))
 
 

@@ -3,12 +3,15 @@ pool that lives elsewhere. How often each is offered its vendor says (vendors.ba
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nodedevices_plugin.model import ContainerEdits, Grant, PlanError, SharingFacts
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
 
 NAME = "shared"
 
 
+@dataclass(frozen=True, slots=True)
 class ByNature:
     name = NAME
     helper = None
@@ -17,7 +20,7 @@ class ByNature:
         raise PlanError("sharing.strategy", NAME, "devices have it by themselves; give none, timeSlicing or mps")
 
     def split(self, request: Request) -> Split:
-        return Split(counts=(1,) * len(request.units), sharing=SharingFacts(mode=NAME))
+        return Split(counts=(1,) * len(request.units), sharing=SharingFacts(mode=self))
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         return ContainerEdits()

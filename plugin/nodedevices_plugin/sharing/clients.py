@@ -18,7 +18,8 @@ from nodedevices_common.times import rfc3339
 
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, Plan, Verdict
 from nodedevices_plugin.sharing.base import Helper, HelperProcess, HelperTexts
-from nodedevices_plugin.sharing.registry import by_strategy, helper_kind, helper_kinds
+from nodedevices_plugin.sharing.registry import SharingModes
+from nodedevices_plugin.sharing.resources import helper_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +124,9 @@ def _client(
 
 
 # --- what is reported ------------------------------------------------------------------------------------------------
-def client_verdict(client: Client | None, resource: str, now: datetime) -> Verdict | None:
+def client_verdict(client: Client | None, resource: str, now: datetime, modes: SharingModes) -> Verdict | None:
     """What happened to one client. None: nothing."""
-    if client is None or (texts := _texts(client.reason)) is None:
+    if client is None or (texts := modes.texts(client.reason)) is None:
         return None
     since = client.since or now
     if client.reason == texts.down:
@@ -135,15 +136,15 @@ def client_verdict(client: Client | None, resource: str, now: datetime) -> Verdi
     return _verdict(texts.restarted, f"{what}; {texts.state} from before are lost", since, action="RestartApp")
 
 
-def lost_texts(client: Client) -> HelperTexts | None:
+def lost_texts(client: Client, modes: SharingModes) -> HelperTexts | None:
     """Of a client that lost its work with the helper that it came to; None for any other."""
-    texts = _texts(client.reason)
+    texts = modes.texts(client.reason)
     return texts if texts is not None and client.reason == texts.restarted else None
 
 
-def log_message(client: Client) -> str:
+def log_message(client: Client, modes: SharingModes) -> str:
     """For a client that has a reason."""
-    texts = _texts(client.reason)
+    texts = modes.texts(client.reason)
     return texts.log if texts is not None else "client without its helper"
 
 
@@ -153,18 +154,12 @@ def with_helpers(
     """The verdicts, with the devices whose helper does not answer taken out: that is what is shown of them."""
     down: dict[str, Verdict] = {}
     for each in wanted or ():
-        since, kind = known.helpers.get(each.resource, SeenHelper()).down, by_strategy(each.mode).helper
-        if since is not None and kind is not None:
-            texts = kind.texts
+        if (since := known.helpers.get(each.resource, SeenHelper()).down) is not None:
+            texts = each.kind.texts
             text = f"{_silent(texts, each.resource)}; its shares are not offered"
             down |= {device: _verdict(texts.down, text, since, action="Inspect") for device in each.device_ids}
     fit = {each for each in down if each not in verdicts or verdicts[each].offered}
     return {**verdicts, **{each: down[each] for each in fit}} if fit else verdicts
-
-
-def _texts(reason: str) -> HelperTexts | None:
-    """Of the mode that has this reason."""
-    return next((kind.texts for kind in helper_kinds() if reason in {kind.texts.down, kind.texts.restarted}), None)
 
 
 def _silent(texts: HelperTexts, resource: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan
 from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Answer, Helper, HelperKind, HelperState
-from nodedevices_plugin.sharing.registry import by_strategy, helper_kind, runs
+from nodedevices_plugin.sharing.resources import helper_kind, runs
 
 Answers = Mapping[Hashable, Answer]
 
@@ -24,7 +24,7 @@ def run_by(resource: OfferedResource) -> str:
 
 def requested_by(resource: OfferedResource) -> str:
     """The field of the configuration by which it has a helper."""
-    return "sharing.strategy" if runs(resource) == resource.sharing.mode else "sharing.resources"
+    return "sharing.strategy" if runs(resource) == resource.sharing.name else "sharing.resources"
 
 
 def helpers(plan: Plan, inventory: Inventory) -> tuple[Helper, ...]:
@@ -38,7 +38,7 @@ def silent(plan: Plan, answers: Answers) -> str:
     for resource in plan.resources:
         answer, kind = _answer(resource, answers), helper_kind(resource)
         if answer.state is not HelperState.READY and kind is not None:
-            by = "sharing.strategy" if runs(resource) == resource.sharing.mode else "sharing.resources: enforcement"
+            by = "sharing.strategy" if runs(resource) == resource.sharing.name else "sharing.resources: enforcement"
             return f"{by}: {runs(resource)}: the {kind.texts.program} of {resource.name} {answer.message}"
     return ""
 
@@ -81,8 +81,7 @@ def still_used(
 
 def exclusive_devices(helpers: Sequence[Helper]) -> frozenset[str]:
     """The devices that these let nobody use but their clients."""
-    modes = {each.mode for each in helpers if (kind := by_strategy(each.mode).helper) and kind.exclusive}
-    return frozenset(id_ for each in helpers if each.mode in modes for id_ in each.device_ids)
+    return frozenset(id_ for each in helpers if each.kind.exclusive for id_ in each.device_ids)
 
 
 def kept_text(helpers: Sequence[Helper]) -> str:
@@ -95,8 +94,7 @@ def kept_text(helpers: Sequence[Helper]) -> str:
 
 def described(helpers: Sequence[Helper]) -> str:
     """What they are, for people."""
-    kinds = [(each, by_strategy(each.mode).helper) for each in helpers]
-    return ", ".join(f"the {_title(kind)} of {each.resource}" for each, kind in kinds if kind)
+    return ", ".join(f"the {_title(each.kind)} of {each.resource}" for each in helpers)
 
 
 def _title(kind: HelperKind) -> str:

@@ -66,6 +66,10 @@ class Daemon:
         return NAME
 
     @property
+    def kind(self) -> DaemonKind:
+        return DAEMON
+
+    @property
     def key(self) -> tuple[str, int]:
         """What distinguishes the daemon that is wanted from one with other limits that still runs."""
         return (self.resource, self.percentage)
@@ -115,6 +119,7 @@ def max_clients(capability: str) -> int:
     return CLIENTS if tuple(int(each) for each in numbers) >= VOLTA else CLIENTS_BEFORE_VOLTA
 
 
+@dataclass(frozen=True, slots=True)
 class DaemonKind:
     """The control daemon as sharing.base.HelperKind."""
 
@@ -147,16 +152,20 @@ class DaemonKind:
         return Daemon(resource=resource.name, percentage=_percentage(resource), gpus=gpus)
 
 
+DAEMON = DaemonKind()
+
+
+@dataclass(frozen=True, slots=True)
 class Mps:
     name = NAME
-    helper = DaemonKind()
+    helper = DAEMON
 
     def check(self, node: NodeTraits) -> None:
         check_node("sharing.strategy", node)
 
     def split(self, request: Request) -> Split:
         check_name(request)
-        split = by_replicas(NAME, request)
+        split = by_replicas(self, request)
         for unit in request.units:
             check_unit(request.place, unit)
             _check_replicas(request.place, unit, split.sharing.replicas or 0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nodedevices_plugin.model import NOT_SHARED, ContainerEdits, Grant
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
 
-NAME = NOT_SHARED.mode
+NAME = NOT_SHARED.name
 
 
+@dataclass(frozen=True, slots=True)
 class NoSharing:
     name = NAME
     helper = None

@@ -1,75 +1,48 @@
-"""The sharing modes that this agent knows, one line each."""
+"""The sharing modes that an agent knows: a value, which whoever turns a name into a mode is given.
+
+`MODES` are those that it comes with, one line each. One more is known to what is given `MODES.with_(mode)`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
-from nodedevices_api.sections import STRATEGIES, known_strategies
-
-from nodedevices_plugin.model import OfferedResource, PlanError
-from nodedevices_plugin.sharing import by_nature, none
-from nodedevices_plugin.sharing.base import AsksNode, HelperKind, Settings, SharingMode
+from nodedevices_plugin.model import PlanError
+from nodedevices_plugin.sharing.base import HelperTexts, SharingMode
 from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.none import NoSharing
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 
-_MODES: dict[str, SharingMode] = {}
-_BY_NATURE = by_nature.ByNature()  # no value of sharing.strategy
 
+@dataclass(frozen=True, slots=True)
+class SharingModes:
+    """In the order in which messages name them."""
 
-def add(mode: SharingMode) -> Callable[[], None]:
-    """From now on this agent knows the mode. Returns what takes it back."""
-    _MODES[mode.name] = mode
-    known_strategies.add(mode.name)
+    modes: tuple[SharingMode, ...]
 
-    def forget() -> None:
-        del _MODES[mode.name]
-        if mode.name not in STRATEGIES:
-            known_strategies.discard(mode.name)
+    def with_(self, mode: SharingMode) -> SharingModes:
+        """These, and one more."""
+        return SharingModes((*self.modes, mode))
 
-    return forget
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What `sharing.strategy` may be."""
+        return tuple(each.name for each in self.modes)
 
-
-add(NoSharing())
-add(TimeSlicing())
-add(Mps())
-add(Memory())
-
-
-def by_strategy(strategy: str) -> SharingMode:
-    """The mode that `sharing.strategy` names. Raises PlanError for one that this agent does not know."""
-    mode = _MODES.get(strategy)
-    if mode is None:
-        *others, last = _MODES
+    def by_strategy(self, strategy: str) -> SharingMode:
+        """The mode that `sharing.strategy` names. Raises PlanError for one that this agent does not know."""
+        for mode in self.modes:
+            if mode.name == strategy:
+                return mode
+        *others, last = self.names
         raise PlanError("sharing.strategy", strategy, f"this agent knows {', '.join(others)} and {last}")
-    return mode
+
+    def texts(self, reason: str) -> HelperTexts | None:
+        """Of the helpers that have this reason."""
+        kinds = (mode.helper for mode in self.modes)
+        every = (kind.texts for kind in kinds if kind is not None)
+        return next((texts for texts in every if reason in {texts.down, texts.restarted}), None)
 
 
-def of(resource: OfferedResource) -> SharingMode:
-    """The mode by which a resource of our plan is shared."""
-    mode = resource.sharing.mode
-    return _BY_NATURE if mode == by_nature.NAME else by_strategy(mode)
-
-
-def refusal(resource: OfferedResource, settings: Settings) -> PlanError | None:
-    """Why this node does not give containers what they are to get for shares of the resource."""
-    mode = of(resource)
-    return mode.refusal(resource, settings) if isinstance(mode, AsksNode) else None
-
-
-def helper_kind(resource: OfferedResource) -> HelperKind | None:
-    """What the shares of this resource need beside the kubelet; None: nothing, or nothing that we know of."""
-    mode = _MODES.get(runs(resource))
-    return mode.helper if mode is not None else None
-
-
-def runs(resource: OfferedResource) -> str:
-    """The name of the mode whose helper, where it has one, runs the processes that use this resource: what enforces
-    its limits, or else the mode by which it is shared."""
-    sharing = resource.sharing
-    return sharing.mode if sharing.enforcement == none.NAME else sharing.enforcement
-
-
-def helper_kinds() -> tuple[HelperKind, ...]:
-    return tuple(mode.helper for mode in _MODES.values() if mode.helper is not None)
+MODES = SharingModes((NoSharing(), TimeSlicing(), Mps(), Memory()))

@@ -3,12 +3,15 @@ processes; nothing keeps their memory or their faults apart."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nodedevices_plugin.model import ContainerEdits, Grant
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, by_replicas
 
 NAME = "timeSlicing"
 
 
+@dataclass(frozen=True, slots=True)
 class TimeSlicing:
     name = NAME
     helper = None
@@ -17,7 +20,7 @@ class TimeSlicing:
         """Always possible."""
 
     def split(self, request: Request) -> Split:
-        return by_replicas(NAME, request)
+        return by_replicas(self, request)
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         return ContainerEdits()

@@ -135,7 +135,7 @@ def _lost_clients(facts: Facts) -> dict[HelperTexts, list[str]]:
     """Their pods, by what is said of them."""
     found: dict[HelperTexts, set[str]] = {}
     for each, client in facts.clients.items():
-        if (texts := lost_texts(client)) is not None:
+        if (texts := lost_texts(client, facts.modes)) is not None:
             found.setdefault(texts, set()).add("/".join(each.split("/")[:2]))
     return {texts: sorted(pods) for texts, pods in found.items()}
 

@@ -12,6 +12,7 @@ from nodedevices_api.conditions import Condition
 from nodedevices_plugin.model import CoresHeld, Holdings, Inventory, Notice, Plan, Registration, Verdict
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.clients import Client
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 
 if TYPE_CHECKING:
     from nodedevices_api import nodedevices as api  # loaded later (reporter)
@@ -47,6 +48,7 @@ class Facts:
     exclude: tuple[str, ...] = ()  # resources.exclude in effect
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # what people took out of service: id -> why
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
+    modes: SharingModes = MODES
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
     probes: tuple[ProbeFacts, ...]

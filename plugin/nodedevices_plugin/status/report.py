@@ -64,7 +64,7 @@ from nodedevices_plugin.status.counts import (
     share_counts,
 )
 from nodedevices_plugin.status.facts import Facts, ProbeFacts, offered, whole_second
-from nodedevices_plugin.status.shares import memory_of, memory_totals, of_parts, unit
+from nodedevices_plugin.status.shares import enforcement, memory_of, memory_totals, of_parts, unit
 from nodedevices_plugin.status.withheld import Withheld, withheld
 
 MAX_LINKS = 16  # SCHEMA: status.devices[].links
@@ -360,7 +360,7 @@ def _holders_by_part(facts: Facts, odd: _Odd) -> dict[str, list[api.Holder]]:
     lost: dict[tuple[str, str, str, str | None], Verdict] = {}
     without_share: set[tuple[str, str, str, str, str | None, str | None]] = set()
     for holder in facts.holdings.holders:
-        verdict = client_verdict(facts.clients.get(key_of(holder)), holder.resource or "", facts.now)
+        verdict = client_verdict(facts.clients.get(key_of(holder)), holder.resource or "", facts.now, facts.modes)
         if verdict is not None:
             lost[holder.namespace, holder.pod, holder.container, holder.resource] = verdict
         own: dict[str, set[str]] = {}
@@ -528,12 +528,12 @@ def _resources(
             capacity=len(resource.ids),
             healthy=reported_healthy(facts, resource),
             allocated=allocated_of(resource, held.get(resource.name, set())),
-            sharing=resource.sharing.mode,
+            sharing=resource.sharing.name,
             replicas=resource.sharing.replicas,
             free=free_of(facts, resource, held.get(resource.name, set())) if known else None,
             unit=unit(resource),
             packing=resource.sharing.packing,
-            enforcement=None if resource.sharing.enforcement == "none" else resource.sharing.enforcement,
+            enforcement=enforcement(resource),
             memory=memory_totals(resource, counts, missing=missing, holders_known=known),
             managed_by="plugin",
             withheld=odd.all(

@@ -91,6 +91,7 @@ class Reporter:
             exclude=world.active.excluded,
             unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
             clients=world.state.clients.clients,
+            modes=world.active.effective.modes,
             started=self._started,
             running_seconds=time.monotonic() - world.started,
             probes=tuple(

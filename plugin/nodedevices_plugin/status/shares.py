@@ -47,6 +47,12 @@ def _said(counts: Sequence[ShareCounts], *, holders_known: bool, cores: int | No
     )
 
 
+def enforcement(resource: OfferedResource) -> str | None:
+    """What keeps containers to their shares, where the sharing mode itself does not."""
+    by = resource.sharing.enforced_by
+    return by.name if by is not None else None
+
+
 def unit(resource: OfferedResource) -> str | None:
     """Of memory that a share is."""
     memory = resource.sharing.memory

@@ -70,7 +70,7 @@ class StepLog:
                 log.warning("invalid annotation", annotation=CONFIRM, problem=problem)
         for client, now in after.state.clients.clients.items():
             if now.reason and now.reason != getattr(before.state.clients.clients.get(client), "reason", ""):
-                log.warning(log_message(now), client=client, reason=now.reason)
+                log.warning(log_message(now, after.active.effective.modes), client=client, reason=now.reason)
         for entry in after.confirm_spent:
             if entry not in before.confirm_spent:
                 log.warning("annotation already acted on", annotation=CONFIRM, entry=entry)
@@ -146,7 +146,7 @@ def _plan(before: Plan | None, after: Plan | None) -> None:
     old = {each.name: len(each.ids) for each in (before or Plan()).resources}
     for each in (after or Plan()).resources:
         healthy = sum(one.healthy for one in each.ids)
-        log.info("offering", resource=each.name, ids=len(each.ids), healthy=healthy, sharing=each.sharing.mode)
+        log.info("offering", resource=each.name, ids=len(each.ids), healthy=healthy, sharing=each.sharing.name)
         old.pop(each.name, None)
     for name in old:
         log.info("no longer offering", resource=name)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.sharing.base import HelperFacts, HelperProcess
 from nodedevices_plugin.sharing.clients import client_verdict, with_helpers
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from support.exclusive_window import NAME, ExclusiveWindow, Keeper, KeeperKind
 from support.facts import START, gpu, gpu_id, old
 from support.offers import allocate
 from support.sharing import answers, facts
-from support.stepped_node import Node
+from support.stepped_node import LOCAL, Node
 
 GPU = "nvidia.com/gpu"
 DEVICES = (gpu(0, readings=old()), gpu(1, readings=old()))
@@ -30,15 +29,11 @@ WHOLE: dict[str, Any] = {}
 SLICES = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 3}]}}
 
 
-@pytest.fixture
-def registered() -> Iterator[None]:
-    take_back = register(ExclusiveWindow())
-    yield
-    take_back()
+MODES_HERE = MODES.with_(ExclusiveWindow())
 
 
-def node_with(helpers: HelperFacts | None = None) -> Node:
-    return helped(Node(*DEVICES), helpers or HelperFacts())
+def node_with(helpers: HelperFacts | None = None, *, modes: SharingModes = MODES_HERE) -> Node:
+    return helped(Node(*DEVICES, local=replace(LOCAL, modes=modes)), helpers or HelperFacts())
 
 
 def helped(node: Node, helpers: HelperFacts) -> Node:
@@ -52,13 +47,12 @@ def holder(id_: str, pod: str = "train-0") -> Holder:
 
 
 def test_without_its_line_of_registration_the_agent_says_what_may_be_chosen() -> None:
-    node = node_with().now(config())
+    node = node_with(modes=MODES).now(config())
     assert node.world.config.reason == "ConfigInvalid"
     said = f'sharing.strategy: "{NAME}" is not allowed; choose none, timeSlicing, mps or memory'
     assert said in node.world.config.message
 
 
-@pytest.mark.usefixtures("registered")
 def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_its_variable() -> None:
     node = node_with().now(config())
     assert (node.world.config.reason, node.counts) == ("WaitingForDaemon", {})
@@ -68,14 +62,13 @@ def test_its_shares_are_offered_when_its_helper_answers_and_its_containers_get_i
     assert (node.world.config.reason, node.counts) == ("Applied", {GPU: (6, 6)})
     assert node.world.plan is not None
     [resource] = node.world.plan.resources
-    assert (resource.sharing.mode, resource.sharing.replicas) == (NAME, 3)
+    assert (resource.sharing.name, resource.sharing.replicas) == (NAME, 3)
     assert allocate(resource, [f"{gpu_id(1)}::2"], node.world.access.containers).envs == {
         "EXCLUSIVE_WINDOW": "2 of 3",
         "NVIDIA_VISIBLE_DEVICES": gpu_id(1),
     }
 
 
-@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(
     ("requested", "said"),
     [
@@ -94,7 +87,6 @@ def test_what_it_cannot_do_is_refused_in_its_words_and_the_last_good_configurati
     assert said in node.world.config.message
 
 
-@pytest.mark.usefixtures("registered")
 def test_a_change_to_it_and_from_it_waits_for_the_pods_that_hold_the_very_same_ids() -> None:
     share = holder(f"{gpu_id(0)}::1")
     node = helped(node_with().now(SLICES), RUNS).now(config(), share)
@@ -108,7 +100,6 @@ def test_a_change_to_it_and_from_it_waits_for_the_pods_that_hold_the_very_same_i
     assert node.now(SLICES).world.helpers == ()
 
 
-@pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize("elsewhere", [WHOLE, SLICES, config(2)], ids=["whole", "slices", "other limits"])
 def test_where_the_state_is_lost_a_helper_stays_while_containers_are_its_clients(elsewhere: dict[str, Any]) -> None:
     """Whatever is configured then: the node's own settings, for one, while the operator does not answer."""
@@ -122,7 +113,6 @@ def test_where_the_state_is_lost_a_helper_stays_while_containers_are_its_clients
     assert runs not in (node.world.helpers or ())
 
 
-@pytest.mark.usefixtures("registered")
 def test_a_helper_that_has_ended_is_not_brought_back_by_a_pod_that_gets_its_ids_later() -> None:
     runs = Keeper(resource=GPU, windows=3, device_ids=frozenset({gpu_id(0), gpu_id(1)}))
     node = node_with(replace(RUNS, before=(runs,))).now(SLICES)
@@ -131,7 +121,6 @@ def test_a_helper_that_has_ended_is_not_brought_back_by_a_pod_that_gets_its_ids_
     assert (node.world.helpers, node.world.config.reason) == ((), "Applied")
 
 
-@pytest.mark.usefixtures("registered")
 def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_are_marked_in_its_words() -> None:
     def keeper(instance: str, *, answers_: bool = True) -> HelperFacts:
         said = answers({(GPU, 3): "" if answers_ else "does not run"})
@@ -147,7 +136,7 @@ def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_ar
     helped(node, keeper("two")).now(config(), share)
     assert node.counts == {GPU: (6, 6)}
     [client] = node.world.state.clients.clients.values()
-    verdict = client_verdict(client, GPU, START)
+    verdict = client_verdict(client, GPU, START, MODES_HERE)
     assert verdict is not None
     assert (verdict.reason, verdict.recovery_action) == ("WindowKeeperRestarted", "RestartApp")
     assert "place in the queue from before are lost" in verdict.message
@@ -157,9 +146,6 @@ def test_its_shares_are_withheld_while_its_helper_is_silent_and_their_holders_ar
 def test_only_a_helper_that_takes_its_devices_for_itself_waits_for_pods_that_know_nothing_of_it(
     exclusive: bool, wanted: bool
 ) -> None:
-    take_back: Callable[[], None] = register(ExclusiveWindow(helper=KeeperKind(exclusive=exclusive)))
-    try:
-        node = node_with().now(config(), holder(gpu_id(0)))
-        assert bool(node.world.helpers) is wanted
-    finally:
-        take_back()
+    modes = MODES.with_(ExclusiveWindow(helper=KeeperKind(exclusive=exclusive)))
+    node = node_with(modes=modes).now(config(), holder(gpu_id(0)))
+    assert bool(node.world.helpers) is wanted

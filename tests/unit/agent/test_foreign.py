@@ -28,6 +28,8 @@ from nodedevices_plugin.pipeline.foreign import (
     take_over,
     unread_holders,
 )
+from nodedevices_plugin.sharing.mps import Mps
+from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"
@@ -70,7 +72,7 @@ SERVED = observe({}, BOTH, names())
 
 def test_what_the_kubelet_offers_of_our_devices_is_shown_under_its_name() -> None:
     assert shows(SERVED) == {GPU: (2, 2)}
-    assert [each.sharing.mode for each in SERVED.resources] == ["none"]
+    assert [each.sharing.name for each in SERVED.resources] == ["none"]
 
 
 def test_other_peoples_devices_count_for_nothing() -> None:
@@ -80,11 +82,11 @@ def test_other_peoples_devices_count_for_nothing() -> None:
 
 def test_shares_are_shares_of_their_device() -> None:
     four = tuple(f"{gpu_id(number)}::{share}" for number in range(2) for share in range(4))
-    [resource] = observe({}, offered((SHARED, four)), names(), strategy="mps").resources
-    assert (len(resource.ids), resource.sharing) == (8, SharingFacts(mode="mps", replicas=4))
+    [resource] = observe({}, offered((SHARED, four)), names(), mode=Mps()).resources
+    assert (len(resource.ids), resource.sharing) == (8, SharingFacts(mode=Mps(), replicas=4))
     assert {each.device_id for each in resource.ids} == {gpu_id(0), gpu_id(1)}
     [unknown] = observe({}, offered((SHARED, four)), names()).resources
-    assert unknown.sharing.mode == "timeSlicing"
+    assert unknown.sharing.name == "timeSlicing"
 
 
 def test_mig_devices_are_their_gpus() -> None:
@@ -212,9 +214,9 @@ def test_a_pod_that_holds_the_very_ids_that_would_be_shared_by_mps_is_waited_for
     """Whether it is a client of the other plugin's daemon cannot be seen."""
     share = SchedulableId(id=f"{gpu_id(0)}::0", device_id=gpu_id(0), replica=0)
     by_time = Plan(
-        resources=(OfferedResource(name=GPU, ids=(share,), sharing=SharingFacts(mode="timeSlicing", replicas=2)),)
+        resources=(OfferedResource(name=GPU, ids=(share,), sharing=SharingFacts(mode=TimeSlicing(), replicas=2)),)
     )
-    by_mps = Plan(resources=(replace(by_time.resources[0], sharing=SharingFacts(mode="mps", replicas=2)),))
+    by_mps = Plan(resources=(replace(by_time.resources[0], sharing=SharingFacts(mode=Mps(), replicas=2)),))
     held = replace(offered(), holders=(holder(share.id),))
     assert take_over(by_time, held, names()).apply
     decision = take_over(by_mps, held, names())

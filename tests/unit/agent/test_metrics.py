@@ -9,6 +9,7 @@ from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, Schedu
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.metrics import Metrics
 from support.exposed import GPU, MEMORY, SINCE, Samples, agent, by_memory, facts, parsed
@@ -124,7 +125,7 @@ def test_of_mig_devices_shared_by_memory_their_gpu_has_the_sum() -> None:
         SchedulableId(id=f"{part.id}::4Gi.0", device_id=device.id, partition_id=part.id, replica=0) for part in parts
     )
     memory = MemoryShares(unit="4Gi", unit_bytes=4 * GIB, devices={part.id: 10 * GIB for part in parts})
-    offered = OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode="memory", memory=memory))
+    offered = OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode=Memory(), memory=memory))
     shown = agent(facts(inventory=inventory_of(device), verdicts={}, plan=Plan(resources=(offered,))))
     assert of(shown, "nodedevices_device_memory_shares_bytes", "uuid", "state") == {
         (gpu_id(0), "held"): 0,

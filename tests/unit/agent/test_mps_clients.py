@@ -9,12 +9,14 @@ from datetime import datetime, timedelta
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan, SharingFacts
 from nodedevices_plugin.sharing.base import HelperProcess
 from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, restored, with_helpers
-from nodedevices_plugin.sharing.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.mps import Daemon, Gpu, Mps
+from nodedevices_plugin.sharing.registry import MODES
+from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from support.facts import START, gpu, gpu_id, healthy
 
 GPU = "nvidia.com/gpu"
 DOWN, RESTARTED = "MpsDaemonDown", "MpsDaemonRestarted"
-PLAN = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing=SharingFacts(mode="mps", replicas=4)),))
+PLAN = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing=SharingFacts(mode=Mps(), replicas=4)),))
 
 
 def at(seconds: float) -> datetime:
@@ -140,7 +142,7 @@ def test_who_is_not_listed_by_a_kubelet_that_just_started_is_not_forgotten() -> 
 
 def test_what_another_plugin_serves_or_is_not_shared_by_mps_has_no_clients() -> None:
     assert Node().step(20, pod("old"), not_ours=frozenset({GPU})).reasons() == {}
-    slices = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing=SharingFacts(mode="timeSlicing", replicas=4)),))
+    slices = Plan(resources=(OfferedResource(name=GPU, ids=(), sharing=SharingFacts(mode=TimeSlicing(), replicas=4)),))
     assert Node().step(20, pod("old"), plan=slices).reasons() == {}
     node = Node().step(20, pod("old"))
     assert node.step(30, plan=None).reasons() == {"old": ""}, "while nothing is planned yet, nothing is forgotten"
@@ -150,8 +152,8 @@ def test_a_client_has_the_words_of_its_own_reason() -> None:
     from nodedevices_plugin.sharing.clients import client_verdict
 
     clients: Mapping[str, Client] = Node().step(20, pod("a")).daemon("two", 100).step(101).mps.clients
-    verdict = client_verdict(clients[key(pod("a"))], GPU, at(101))
+    verdict = client_verdict(clients[key(pod("a"))], GPU, at(101), MODES)
     assert verdict is not None
     assert (verdict.state, verdict.recovery_action) == (HealthState.UNHEALTHY, "RestartApp")
     assert "was restarted at" in verdict.message
-    assert client_verdict(None, GPU, at(0)) is None
+    assert client_verdict(None, GPU, at(0), MODES) is None

@@ -23,7 +23,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_plugin.granting.topology import build
-from nodedevices_plugin.host.sharing_managers import register
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import Entry
 from nodedevices_plugin.kubelet.podresources import (
@@ -44,6 +43,7 @@ from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.sharing.base import Answer, Helper, HelperFacts, HelperState
+from nodedevices_plugin.sharing.registry import MODES
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
 from nodedevices_probe.protocol import DeviceFact
@@ -229,7 +229,7 @@ class TheNode(RuleBasedStateMachine):
                     seen=self.seen if self.known_object else None,
                     holdings=self.holdings,
                     recent=self.recent,
-                    saved=from_saved(self.saved_state.applied)
+                    saved=from_saved(self.saved_state.applied, self.local().modes)
                     if self.saved_state is not None and self.saved_state.applied is not None
                     else None,
                     unsaved_because="disk full" if self.disk_full else "",
@@ -478,12 +478,11 @@ class TheNodeWithHelpers(TheNode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.take_back = register(ExclusiveWindow())
         self.answers = HelperState.STARTING
         self.wanted: tuple[Helper, ...] = ()  # as its manager keeps them, whatever becomes of the state file
 
-    def teardown(self) -> None:
-        self.take_back()
+    def local(self) -> Local:
+        return replace(super().local(), modes=MODES.with_(ExclusiveWindow()))
 
     def helper_facts(self) -> HelperFacts:
         before = self.wanted if self.world.helpers is None else ()

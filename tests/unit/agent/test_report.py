@@ -34,6 +34,8 @@ from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import named
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
+from nodedevices_plugin.sharing.memory.mode import Memory
+from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem
@@ -342,7 +344,7 @@ def test_a_shared_device_says_how_many_of_its_shares_are_held() -> None:
         for replica in range(4)
     ]
     shared = Plan(
-        resources=(OfferedResource(name=GPU, ids=tuple(ids), sharing=SharingFacts(mode="timeSlicing", replicas=4)),)
+        resources=(OfferedResource(name=GPU, ids=tuple(ids), sharing=SharingFacts(mode=TimeSlicing(), replicas=4)),)
     )
     made = report(facts(plan=shared, holdings=holding(holder(f"{gpu_id(1)}::0", f"{gpu_id(1)}::3"))))
     assert [(each.shares.total, each.shares.held) for each in made.devices if each.shares] == [(4, 0), (4, 2)]
@@ -629,7 +631,7 @@ def test_a_device_out_of_service_says_why_and_is_as_well_as_it_is() -> None:
 def test_shares_that_have_a_size_say_how_large_they_are() -> None:
     ids = tuple(SchedulableId(id=f"{gpu_id(0)}::{number}", device_id=gpu_id(0), replica=number) for number in (0, 1))
     memory = MemoryShares(unit="40Gi", unit_bytes=40 << 30, devices={})
-    sharing = SharingFacts(mode="memory", memory=memory)
+    sharing = SharingFacts(mode=Memory(), memory=memory)
     plan = Plan(resources=(OfferedResource(name=GPU, ids=ids, sharing=sharing),))
     [device] = report(facts(1, plan=plan, holdings=holding(holder(ids[1].id)))).devices
     assert device.shares is not None

@@ -29,6 +29,7 @@ from nodedevices_plugin.model import (
     WaitingPod,
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from nodedevices_plugin.status.facts import Facts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Link, Machine, Partition
@@ -67,7 +68,7 @@ def node() -> Facts:
         inventory=inventory,
         verdicts={**healthy(first), FAULTY: fault},
         plan=Plan(
-            resources=(OfferedResource(name=SHARED, ids=ids, sharing=SharingFacts(mode="timeSlicing", replicas=2)),)
+            resources=(OfferedResource(name=SHARED, ids=ids, sharing=SharingFacts(mode=TimeSlicing(), replicas=2)),)
         ),
         holdings=Holdings(state=HoldersState.SYNCED, taken=1.0, holders=pods),
         cores=CoresHeld(devices={gpu_id(0): 30}, holders={("ml", "a", "c", SHARED): 30}),

@@ -23,6 +23,8 @@ from nodedevices_plugin.model import (
     SharingFacts,
 )
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.sharing.by_nature import ByNature
+from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.status.counts import count, share_counts
 from nodedevices_plugin.status.facts import Facts
 from nodedevices_plugin.status.report import report
@@ -284,7 +286,7 @@ def test_whatever_is_held_in_whatever_unit_the_parts_add_up_to_the_memory_of_the
     memory = MemoryShares(unit=unit, unit_bytes=units[unit], devices={"GPU-0": total})
     if before:  # then nothing of the device is offered (offering.occupancy)
         ids = tuple(replace(each, blocked=UNFIT) for each in ids)
-    offered = OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode="memory", memory=memory))
+    offered = OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode=Memory(), memory=memory))
     [said] = count((offered,), {MEMORY: of_now, "an.earlier/name": before})
     assert min(said.held, said.free, said.not_offered) >= 0
     assert said.held + said.free + said.not_offered == said.total == number
@@ -309,7 +311,7 @@ def test_replicas_say_their_resource_and_what_is_free() -> None:
 
 def test_a_share_of_all_devices_is_held_at_the_device_of_its_id() -> None:
     ids = tuple(SchedulableId(id=f"HUB-{n % 2}::{n // 2}", device_id=f"HUB-{n % 2}", replica=n) for n in range(4))
-    resource = OfferedResource(name="example.com/hub", ids=ids, sharing=SharingFacts(mode="shared"), together=True)
+    resource = OfferedResource(name="example.com/hub", ids=ids, sharing=SharingFacts(mode=ByNature()), together=True)
     said = of_parts(count((resource,), {"example.com/hub": {"HUB-1::0"}}), holders_known=True)
     assert {part: (each.total, each.held, each.free) for part, each in said.items()} == {
         "HUB-0": (2, 0, 2),
@@ -322,7 +324,7 @@ def test_shares_of_two_resources_are_added_up() -> None:
         OfferedResource(
             name=f"rdma/{pool}",
             ids=tuple(SchedulableId(id=f"NIC-0::{n}", device_id="NIC-0", replica=n) for n in range(2)),
-            sharing=SharingFacts(mode="shared"),
+            sharing=SharingFacts(mode=ByNature()),
         )
         for pool in ("a", "b")
     ]

@@ -28,6 +28,8 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.occupancy import Held
 from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.base import SharingMode
+from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.plans import gated
 from support.sharing import answers
@@ -35,6 +37,7 @@ from support.sharing import answers
 GPU = "nvidia.com/gpu"
 BOTH = inventory_of(gpu(0), gpu(1))
 WELL = healthy(gpu(0), gpu(1))
+BY_TIME = TimeSlicing()
 
 
 def whole(*numbers: int) -> Plan:
@@ -42,7 +45,7 @@ def whole(*numbers: int) -> Plan:
     return Plan(resources=(OfferedResource(name=GPU, ids=ids),))
 
 
-def shares(*numbers: int, replicas: int = 2, sharing: str = "timeSlicing", cores: bool = False) -> Plan:
+def shares(*numbers: int, replicas: int = 2, sharing: SharingMode = BY_TIME, cores: bool = False) -> Plan:
     ids = tuple(
         SchedulableId(id=f"{gpu_id(n)}::{replica}", device_id=gpu_id(n), replica=replica)
         for n in numbers
@@ -128,15 +131,15 @@ def test_what_a_waiting_change_takes_away_goes_to_nobody_new_and_says_whom_it_wa
 def test_shares_whose_daemon_is_not_ready_stay_listed_only_where_the_kubelet_knows_them(
     shown: frozenset[str], listed: int
 ) -> None:
-    plan = gated(shares(0, 1, sharing="mps"), BOTH, WELL, shown=shown)
+    plan = gated(shares(0, 1, sharing=mps.Mps()), BOTH, WELL, shown=shown)
     assert list(why(plan).values()) == [reasons.HELPER_NOT_READY] * listed
-    ready = gated(shares(0, 1, sharing="mps"), BOTH, WELL, answers=answers({(GPU, 50): ""}))
+    ready = gated(shares(0, 1, sharing=mps.Mps()), BOTH, WELL, answers=answers({(GPU, 50): ""}))
     assert set(why(ready).values()) == {""}
 
 
 def test_devices_of_a_daemon_that_stays_are_its_clients_alone() -> None:
     shape = shares(0, 1)
-    [resource] = shares(0, sharing="mps").resources
+    [resource] = shares(0, sharing=mps.Mps()).resources
     daemon = mps.DaemonKind().wanted(resource, BOTH)
     mine = replace(held(f"{gpu_id(0)}::0", 0), replica=0)
     plan = gated(shape, BOTH, WELL, staying=(daemon,), held=(mine,))
@@ -149,7 +152,7 @@ def test_a_device_with_all_the_clients_that_its_daemon_takes_gives_no_more_share
     """Before Volta a daemon takes 16 clients of a device (NVIDIA's MPS documentation)."""
     old = gpu(0, compute_capability="6.1")
     memory = MemoryShares(unit="1", unit_bytes=1, devices={})
-    [resource] = shares(0, 1, replicas=20, sharing="mps").resources
+    [resource] = shares(0, 1, replicas=20, sharing=mps.Mps()).resources
     shape = Plan(resources=(replace(resource, sharing=replace(resource.sharing, memory=memory)),))
     holders = tuple(
         Holder(namespace="ml", pod=f"p{n}", container="main", resource=GPU, ids=(f"{gpu_id(0)}::{n}",), since=START)

@@ -30,6 +30,7 @@ from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.effective import resolve
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
+from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.base import NodeView, VendorValues
 from nodedevices_plugin.vendors.nvidia import driver_directory, flags
 from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
@@ -118,7 +119,7 @@ def test_a_client_of_mps_has_its_part_of_its_own_gpus_memory_and_not_of_gpu_0s()
 
 
 def test_several_shares_by_mps_are_as_many_parts_by_the_gpus_numbers_in_the_container() -> None:
-    resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode="mps", replicas=4))
+    resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode=Mps(), replicas=4))
     memory = {"a": 8000 * MIB, "b": 4000 * MIB, "c": 400 * MIB}
     shares = [
         SchedulableId(id=f"{device}::{replica}", device_id=device, replica=replica)
@@ -131,14 +132,14 @@ def test_several_shares_by_mps_are_as_many_parts_by_the_gpus_numbers_in_the_cont
 
 
 def test_a_gpu_that_does_not_say_its_memory_has_no_limit_of_it() -> None:
-    resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode="mps", replicas=4))
+    resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode=Mps(), replicas=4))
     share = SchedulableId(id="a::0", device_id="a", replica=0)
     assert driver_directory.mps_limits(resource, [share], {"a": 0}) == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
 
 
 @given(st.integers(2, 48), st.integers(1, 48), st.integers(0, 1 << 40))
 def test_limits_of_mps_are_never_more_than_the_gpu(replicas: int, count: int, memory: int) -> None:
-    resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode="mps", replicas=replicas))
+    resource = OfferedResource(name="nvidia.com/gpu", ids=(), sharing=SharingFacts(mode=Mps(), replicas=replicas))
     shares = [SchedulableId(id=f"a::{each}", device_id="a", replica=each) for each in range(min(count, replicas))]
     limits = driver_directory.mps_limits(resource, shares, {"a": memory})
     assert 0 < int(limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) <= 100

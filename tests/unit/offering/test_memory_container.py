@@ -13,7 +13,7 @@ from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing.memory.container import to_setting
-from nodedevices_plugin.sharing.registry import refusal
+from nodedevices_plugin.sharing.resources import refusal
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan

@@ -68,7 +68,7 @@ def test_each_device_is_divided_by_its_own_memory() -> None:
     resource = offered(*cards(40, 80, 10))
     assert resource.name == MEMORY
     assert counts(resource) == {gpu_id(0): 40, gpu_id(1): 80, gpu_id(2): 10}
-    assert (resource.sharing.mode, unit_of(resource), resource.sharing.replicas) == ("memory", "1Gi", None)
+    assert (resource.sharing.name, unit_of(resource), resource.sharing.replicas) == ("memory", "1Gi", None)
 
 
 def test_what_is_reserved_and_what_fills_no_share_is_nobodys() -> None:
@@ -157,7 +157,7 @@ def test_some_devices_of_a_node_are_shared_by_memory_and_others_by_time_slicing(
     ):
         sections = with_defaults(parse(Sections, {"resources": {"devices": [rule]}, "sharing": section}))
         offers = make_plan(inventory_of(*devices), healthy(*devices), PlanSettings.from_sections(sections)).resources
-        found = {each.name: (each.sharing.mode, len(each.ids), each.fail_requests_greater_than_one) for each in offers}
+        found = {each.name: (each.sharing.name, len(each.ids), each.fail_requests_greater_than_one) for each in offers}
         one = section["strategy"] == "timeSlicing"
         assert found == {MEMORY: ("memory", 4, False), "example.com/slices": ("timeSlicing", 3, one)}
 

@@ -11,6 +11,7 @@ from nodedevices_plugin.offering.shape import PlanError, PlanSettings
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.helpers import helpers, silent, starting
+from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, START, gpu, gpu_id, healthy, inventory_of, partition, snapshot
@@ -41,7 +42,7 @@ def daemons(plan: Plan, inventory: Inventory) -> tuple[mps.Daemon, ...]:
 
 def test_clients_are_ids_like_other_shares() -> None:
     (resource,) = clients(gpu(0), gpu(1)).resources
-    assert (resource.name, resource.sharing) == ("nvidia.com/gpu", SharingFacts(mode="mps", replicas=4))
+    assert (resource.name, resource.sharing) == ("nvidia.com/gpu", SharingFacts(mode=Mps(), replicas=4))
     assert [each.id for each in resource.ids][:5] == [*(f"{gpu_id(0)}::{n}" for n in range(4)), f"{gpu_id(1)}::0"]
 
 
@@ -74,7 +75,7 @@ def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
     with pytest.raises(PlanError, match=r"\.devices: 1: .*names of their own; give rename"):
         clients(gpu(0), gpu(1), devices=("1",))
     found = clients(gpu(0), gpu(1), devices=("1",), rename=True)
-    assert [(each.name, each.sharing.mode, len(each.ids)) for each in found.resources] == [
+    assert [(each.name, each.sharing.name, len(each.ids)) for each in found.resources] == [
         ("nvidia.com/gpu", "none", 1),
         ("nvidia.com/gpu.shared", "mps", 4),
     ]

@@ -15,6 +15,8 @@ from nodedevices_plugin.model import (
     SharingFacts,
 )
 from nodedevices_plugin.offering.changes import decide_change, not_listed
+from nodedevices_plugin.sharing.mps import Mps
+from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from support.facts import START
 
 NOW = 1000.0
@@ -34,8 +36,8 @@ def plan(**resources: list[str]) -> Plan:
 
 WHOLE = plan(gpu=["GPU-0", "GPU-1"])
 SLICED = plan(gpu=["GPU-0::0", "GPU-0::1", "GPU-1::0", "GPU-1::1"])
-BY_MPS = Plan(resources=(replace(SLICED.resources[0], sharing=SharingFacts(mode="mps", replicas=2)),))
-BY_TIME = Plan(resources=(replace(SLICED.resources[0], sharing=SharingFacts(mode="timeSlicing", replicas=2)),))
+BY_MPS = Plan(resources=(replace(SLICED.resources[0], sharing=SharingFacts(mode=Mps(), replicas=2)),))
+BY_TIME = Plan(resources=(replace(SLICED.resources[0], sharing=SharingFacts(mode=TimeSlicing(), replicas=2)),))
 RENAMED = plan(shared=["GPU-0::0", "GPU-1::0"])
 
 

@@ -19,6 +19,7 @@ from nodedevices_api.sections import (
 from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Plan, SharingFacts, Verdict
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings, shape_of
 from nodedevices_plugin.pipeline import inventory as stage
+from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition, silent_gpu, snapshot
 from support.plans import gated, make_plan
@@ -96,7 +97,7 @@ def test_another_prefix_gives_other_names() -> None:
 # --- time-slicing -----------------------------------------------------------------------------------------------------
 def test_time_slicing_multiplies_ids() -> None:
     (resource,) = plan(gpu(0), gpu(1), sharing=slices(2)).resources
-    assert (resource.name, resource.sharing) == ("nvidia.com/gpu", SharingFacts(mode="timeSlicing", replicas=2))
+    assert (resource.name, resource.sharing) == ("nvidia.com/gpu", SharingFacts(mode=TimeSlicing(), replicas=2))
     assert ids(resource) == [f"{gpu_id(0)}::0", f"{gpu_id(0)}::1", f"{gpu_id(1)}::0", f"{gpu_id(1)}::1"]
     assert [each.device_id for each in resource.ids] == [gpu_id(0)] * 2 + [gpu_id(1)] * 2
     assert [each.replica for each in resource.ids] == [0, 1, 0, 1]

@@ -3,18 +3,19 @@ to know at an Allocate is in its own record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
-from nodedevices_api.sections import Injection, SharedResource, Sharing
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Injection, Sharing
 from nodedevices_common.quantity import to_bytes
 from nodedevices_plugin.granting.containers import edits, node_containers
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, SharingFacts
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.sharing import registry
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, memory_shares
+from nodedevices_plugin.sharing.registry import MODES
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
 
@@ -40,7 +41,7 @@ class BySize:
     def split(self, request: Request) -> Split:
         unit = to_bytes(request.rule.memory_unit or "1Gi")
         left = {it.id: it.memory_bytes % unit for it in request.units}
-        sharing = Cut(mode=self.name, memory=memory_shares(unit, request.units), left=left)
+        sharing = Cut(mode=self, memory=memory_shares(unit, request.units), left=left)
         return Split(counts=tuple(it.memory_bytes // unit for it in request.units), sharing=sharing)
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
@@ -51,20 +52,20 @@ class BySize:
 
 
 @pytest.fixture
-def resource() -> Iterator[OfferedResource]:
+def resource() -> OfferedResource:
     """A device of 40 GiB, one of 85 and one of 10, in shares of 20."""
-    forget = registry.add(BySize())
-    rule = SharedResource(name=GPU, memory_unit="20Gi")
-    sharing = Sharing(strategy="bySize", resources=(rule,))
-    [found] = make_plan(inventory_of(*GPUS), healthy(*GPUS), PlanSettings(sharing=sharing)).resources
-    yield found
-    forget()
+    modes = MODES.with_(BySize())
+    rule = {"name": GPU, "memoryUnit": "20Gi"}
+    sharing = parse(Sharing, {"strategy": "bySize", "resources": [rule]}, strategies=modes.names)
+    settings = PlanSettings(sharing=sharing, sharing_modes=modes)
+    [found] = make_plan(inventory_of(*GPUS), healthy(*GPUS), settings).resources
+    return found
 
 
 def test_each_device_has_as_many_shares_as_fit(resource: OfferedResource) -> None:
     devices = [each.device_id for each in resource.ids]
     assert [devices.count(gpu_id(number)) for number in range(3)] == [2, 4, 0]
-    assert (resource.sharing.mode, resource.sharing.replicas) == ("bySize", None)
+    assert (resource.sharing.name, resource.sharing.replicas) == ("bySize", None)
     assert all("::20Gi." in each.id for each in resource.ids)
 
 

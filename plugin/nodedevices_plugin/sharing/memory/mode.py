@@ -9,10 +9,12 @@ program its limit (memory_variables, memory_presets), limits that MPS enforces (
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, PlanError, Unit
-from nodedevices_plugin.sharing import mps, none
+from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, memory_shares, merged
 from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.sharing.memory import limits as memory_limits
@@ -27,6 +29,7 @@ _UNENFORCED = "use enforcement none"
 LEAST_UNIT = MEBIBYTE  # limits are told in MiB
 
 
+@dataclass(frozen=True, slots=True)
 class Memory:
     name = NAME
     shares_name = SHARES_NAME
@@ -48,8 +51,8 @@ class Memory:
         if not request.renamed:
             hint = f"memory has shares of a name of their own; leave rename out for {SHARES_NAME}"
             raise PlanError(f"{request.place}.rename", request.rule.rename, hint)
-        enforcement = request.rule.enforcement or none.NAME
-        if enforcement == mps.NAME:
+        enforced_by = mps.Mps() if request.rule.enforcement == mps.NAME else None
+        if enforced_by is not None:
             mps.check_name(request)
             for each in request.units:
                 mps.check_unit(f"{request.place}.enforcement", each, instead=_UNENFORCED)
@@ -60,10 +63,10 @@ class Memory:
         return Split(
             counts=tuple(max(0, each.memory_bytes - reserve) // unit for each in request.units),
             sharing=MemoryFacts(
-                mode=NAME,
+                mode=self,
                 memory=memory_shares(unit, request.units),
                 packing=request.rule.packing or "binpack",
-                enforcement=enforcement,
+                enforced_by=enforced_by,
                 cores=bool(request.rule.cores),
                 indices={each.id: each.index for each in request.units},
                 container=memory_container.template(request.rule.container),
@@ -78,7 +81,7 @@ class Memory:
             return ContainerEdits()
         envs = memory_variables.variables(has) | memory_presets.variables(has)
         parts = [memory_container.edits(facts.container, has, settings), ContainerEdits(envs=envs)]
-        if facts.enforcement == mps.NAME:
+        if isinstance(facts.enforced_by, mps.Mps):
             parts += [ContainerEdits(envs=memory_limits.variables(has)), mps.client_edits(resource, settings)]
         return merged(parts)
 

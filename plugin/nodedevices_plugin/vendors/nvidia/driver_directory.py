@@ -74,7 +74,7 @@ def mps_limits(
     the number that the GPU has in the container. `memory`: in bytes, by device id, in the order of those numbers."""
     shares = Counter(each.device_id for each in granted if each.replica is not None)
     replicas = resource.sharing.replicas
-    if resource.sharing.mode != MPS or not replicas or not shares:
+    if resource.sharing.name != MPS or not replicas or not shares:
         return {}
     gpus = [each for each in memory if each in shares]
     limits = [(place, memory[id_] * shares[id_] // replicas // MEBIBYTE) for place, id_ in enumerate(gpus)]
