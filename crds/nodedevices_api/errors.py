@@ -133,12 +133,12 @@ def _model_at(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> type
         if model is None or isinstance(part, int):
             continue
         annotation = next((f.annotation for name, f in model.model_fields.items() if part in {f.alias, name}), None)
-        model = _inner_model(annotation)
+        model = inner_model(annotation)
     return model
 
 
-def _inner_model(annotation: Any) -> type[BaseModel] | None:
-    """The model inside `M | None`, `tuple[M, ...]` and the like."""
+def inner_model(annotation: Any) -> type[BaseModel] | None:
+    """Return the model inside `M | None`, `tuple[M, ...]` and the like."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _inner_model(part)) is not None), None)
+    return next((found for part in get_args(annotation) if (found := inner_model(part)) is not None), None)

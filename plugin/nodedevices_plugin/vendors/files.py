@@ -28,9 +28,9 @@ def _no_sections(content: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFile:
-    """`option`: the flag that names the file. `type`: of what `parse` returns, a frozen dataclass of plain values.
-    `parse` raises InputError with everything that is wrong. `sections`: which sections of the configuration a content
-    sets, as a policy writes them; a flag, the agent's configuration file and a policy replace each."""
+    """`option`: the flag that names the file. `type`: of what `parse` returns, a frozen dataclass or model of plain
+    values. `parse` raises InputError with everything that is wrong. `sections`: which sections of the configuration a
+    content sets, as a policy writes them; a flag, the agent's configuration file and a policy replace each."""
 
     option: Option
     type: type[Any]

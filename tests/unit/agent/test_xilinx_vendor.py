@@ -213,8 +213,8 @@ def test_an_ma35d_can_be_named_too(tmp_path: Path) -> None:
         (b'{"*-*-*": "\'a/b\'"}', "a text is letters, digits"),
         (b'{"*-*-*": "\'a"}', "a text is letters, digits"),
         (b'{"*-*-*": "SN+"}', "no such field"),
-        (b'{"*-*-*": "\'a\'", "*-*-*": "\'b\'"}', "it is there twice"),
-        (b"\xff\xfe", "not JSON"),
+        (b'{"*-*-*": "\'a\'", "*-*-*": "\'b\'"}', "there twice"),
+        (b"\xff\xfe", "not UTF-8"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_with_key_and_value(raw: bytes, problem: str) -> None:

@@ -227,7 +227,7 @@ def test_the_probe_is_told_that_onload_is_wanted() -> None:
         (b'{"hostOnloadPath": "/opt/../etc"}', "no absolute path"),
         (b'{"hostOnloadPath": "/opt/*"}', "no absolute path"),
         (b'{"baseMountPath": "/a b"}', "no absolute path"),
-        (b'{"resourceName": "amd.com/sfc"}', "give amd.com/onload or solarflare/smartNIC"),
+        (b'{"resourceName": "amd.com/sfc"}', "choose amd.com/onload or solarflare/smartNIC"),
         (b'{"setPreload": true, "setPreload": false}', "there twice"),
     ],
 )

@@ -50,7 +50,7 @@ def test_every_key_of_the_plugin_is_read() -> None:
         RdmaResource(
             name="hca_a",
             prefix="example.com",
-            shares=100,
+            containers=100,
             selectors=RdmaSelectors(
                 vendors=("15b3",),
                 device_ids=("1017",),
@@ -59,7 +59,7 @@ def test_every_key_of_the_plugin_is_read() -> None:
                 link_types=("ether", "infiniband"),
             ),
         ),
-        RdmaResource(name="hca_b", prefix="rdma", shares=100, selectors=RdmaSelectors(if_names=("ib0", "ib1"))),
+        RdmaResource(name="hca_b", containers=100, devices=("ib0", "ib1")),
     )
     assert [each.full_name() for each in config.resources] == ["example.com/hca_a", "rdma/hca_b"]
 
@@ -114,9 +114,9 @@ def test_single_hcas_are_exclusive_or_have_shares_of_their_own() -> None:
         (b"[]", "[] is not an object with periodicUpdateInterval, configList"),
         ({}, "configList: missing or empty"),
         ({"configLst": []}, "configLst: unknown key; did you mean configList?"),
-        ({"configList": {}}, "configList: {} is not a list"),
-        ({"configList": ["x"]}, "configList[0]: 'x' is not an object"),
-        ({"configList": [entry()] * 65}, "configList: 65 entries; 64 are the most"),
+        ({"configList": {}}, "configList: {} is not allowed; give a list"),
+        ({"configList": ["x"]}, 'configList[0]: "x" is not allowed; give keys and values'),
+        ({"configList": [entry()] * 65}, "is not allowed; give at most 64 entries"),
         ({"configList": [entry()], "periodicUpdateInterval": -1}, "periodicUpdateInterval: -1 is not allowed"),
         ({"configList": [entry(rdmaHcaMx=1)]}, "configList[0].rdmaHcaMx: unknown key; did you mean rdmaHcaMax?"),
         ({"configList": [entry(ifNames=["p0"])]}, "configList[0].ifNames: unknown key; it belongs into selectors"),
@@ -138,15 +138,18 @@ def test_single_hcas_are_exclusive_or_have_shares_of_their_own() -> None:
             {"configList": [entry(selectors={"vendor": ["15b3"]})]},
             "selectors.vendor: unknown key; did you mean vendors",
         ),
-        ({"configList": [entry(selectors={"vendors": "15b3"})]}, "selectors.vendors: '15b3' is not a list"),
+        (
+            {"configList": [entry(selectors={"vendors": "15b3"})]},
+            'selectors.vendors: "15b3" is not allowed; give a list',
+        ),
         ({"configList": [entry(selectors={"vendors": ["0x15b3"]})]}, "selectors.vendors[0]: '0x15b3': give four"),
         (
             {"configList": [entry(selectors={"linkTypes": ["eth"]})]},
-            "linkTypes[0]: 'eth' is not allowed; give ether or",
+            'linkTypes[0]: "eth" is not allowed; choose ether or',
         ),
         ({"configList": [entry(selectors={"ifNames": [""]})]}, "selectors.ifNames[0]: empty"),
         ({"configList": [entry(selectors={"ifNames": ["a\nb"]})]}, "printable characters are allowed"),
-        ({"configList": [entry(mode="each")]}, "configList[0].mode: 'each' is not allowed; give shared or perDevice"),
+        ({"configList": [entry(mode="each")]}, 'configList[0].mode: "each" is not allowed; choose shared or perDevice'),
         ({"configList": [entry(mode="perDevice")]}, "configList[0].rdmaHcaMax: counts the containers of all HCAs"),
         ({"configList": [entry(sharesPerDevice=2)]}, "sharesPerDevice: only goes with mode perDevice"),
     ],
@@ -166,7 +169,19 @@ def test_all_problems_are_said_at_once_and_the_first_has_its_place() -> None:
     with pytest.raises(InputError) as caught:
         parse(raw)
     assert len(caught.value.problems) == 3
-    assert caught.value.place == "configList[0].rdmaHcaMax"
+    assert caught.value.place == "configList[0].selectors.y"
+
+
+def test_a_file_full_of_keys_that_are_not_known_has_few_problems() -> None:
+    assert len(problems({f"key{number}": 1 for number in range(10_000)})) <= 20
+
+
+def test_lists_within_lists_are_refused_before_anything_goes_through_them() -> None:
+    assert problems(b'{"configList": ' + b"[" * 400 + b"]" * 400 + b"}") == ("nested more than 16 deep",)
+
+
+def test_how_often_that_plugin_looks_is_checked_and_decides_nothing() -> None:
+    assert read(entry(), periodicUpdateInterval=300) == read(entry())
 
 
 def test_it_comes_back_from_a_state_file() -> None:

@@ -157,19 +157,19 @@ def test_additional_info_of_a_device_comes_after_that_of_all() -> None:
         (pool({"pciAddresses": ["p0"]}), "pciAddresses[0]: 'p0': give a PCI address"),
         (pool({"acpiIndexes": [101]}), "acpiIndexes[0]: 101 is not a text"),
         (pool({"pKeys": ["8001"]}), "pKeys[0]: '8001': give a key, such as 0x8001"),
-        (pool({"isRdma": "true"}), "isRdma: 'true' is not allowed; give true or false"),
+        (pool({"isRdma": "true"}), 'isRdma: "true" is not allowed; give true or false'),
         (pool({"isRdma": True, "vdpaType": "vhost"}), "vdpaType: given beside isRdma"),
-        (pool({"vdpaType": "vhst"}), "vdpaType: 'vhst' is not allowed; give virtio or vhost"),
+        (pool({"vdpaType": "vhst"}), 'vdpaType: "vhst" is not allowed; choose virtio or vhost'),
         (pool({"pfName": ["p0"]}), "selectors.pfName: unknown key; did you mean pfNames?"),
         (pool([{}, {"pfName": ["p0"]}]), "resourceList[0].selectors[1].pfName: unknown key"),
         (pool({}, isRdma=True), "resourceList[0].isRdma: unknown key; it belongs into selectors"),
         (pool({}, excludeTopologi=True), "excludeTopologi: unknown key; did you mean excludeTopology?"),
-        (pool({}, deviceType="netdevice"), "deviceType: 'netdevice' is not allowed; give netDevice or accelerator or"),
+        (pool({}, deviceType="netdevice"), 'deviceType: "netdevice" is not allowed; choose netDevice, accelerator or'),
         (pool({"pfNames": ["p0"]}, deviceType="accelerator"), "it belongs to deviceType"),
         (pool({}, deviceType="auxNetDevice"), "selectors.auxTypes: missing; deviceType auxNetDevice needs it"),
-        (pool({"auxTypes": ["eth"]}, deviceType="auxNetDevice"), "auxTypes[0]: 'eth' is not allowed; give sf"),
+        (pool({"auxTypes": ["eth"]}, deviceType="auxNetDevice"), 'auxTypes[0]: "eth" is not allowed; choose sf'),
         (pool({}, additionalInfo={"*": {"a": 1}}), "additionalInfo.*.a: 1 is not a text"),
-        (pool({}, additionalInfo={"*": "a"}), "additionalInfo.*: 'a' is not an object"),
+        (pool({}, additionalInfo={"*": "a"}), 'additionalInfo.*: "a" is not allowed; give keys and values'),
         (pool({}, resourceName="a.b"), "resourceList[0].resourceName: 'a.b': only letters, digits, _ and -"),
         (pool({}, SelectorObjs=[{}]), "resourceList[0].SelectorObjs: [{}] is not allowed, only null; give selectors"),
         (pool({"isRdma": True, "IsRdma": False}), "selectors.isRdma: there twice, written in two ways"),
@@ -207,6 +207,10 @@ def test_keys_are_read_in_any_case_as_go_reads_them() -> None:
     usual = pool({"pfNames": ["p0#1"], "needVhostNet": True}, additionalInfo={"*": {"a": "1", "A": "2"}})
     other = pool({"PFNAMES": ["p0#1"], "NeedVhostNet": True}, AdditionalInfo={"*": {"a": "1", "A": "2"}})
     assert parse(json.dumps({"ResourceList": [other]}).encode()) == read(usual)
+
+
+def test_a_selector_that_says_nothing_may_stand_with_any_type_of_device() -> None:
+    assert read(pool({"IsRdma": False, "pfNames": []}, deviceType="accelerator")).resources
 
 
 def test_a_subfunction_is_selected_by_the_driver_of_its_card() -> None:

@@ -113,20 +113,26 @@ def test_the_divisor_of_a_machine_with_parts_of_gpus_is_read_and_decides_nothing
 @pytest.mark.parametrize(
     ("document", "says"),
     [
-        ({"GPUFractionDivisor": "8"}, "GPUFractionDivisor: '8' is not a number"),
-        ([], r"\[\] is not an object with GPUPartitionSize, .*HealthCriticalXid"),
+        ({"GPUFractionDivisor": "8"}, "GPUFractionDivisor: '8' is not allowed; give a number from 0"),
+        ([], r"\[\] is not an object with GPUSharingConfig, .*HealthCriticalXid"),
         ({"GPUSharing": {}}, "GPUSharing: unknown key; did you mean GPUSharingConfig?"),
-        ({"GPUSharingConfig": {}, "gpuSharingConfig": {}}, "GPUSharingConfig: is there twice, written in two ways"),
-        ({"GPUSharingConfig": []}, r"GPUSharingConfig: \[\] is not an object"),
+        ({"GPUSharingConfig": {}, "gpuSharingConfig": {}}, "GPUSharingConfig: there twice, written in two ways"),
+        ({"GPUSharingConfig": []}, r"GPUSharingConfig: \[\] is not allowed; give keys and values"),
         ({"GPUSharingConfig": {"Strategy": "mps"}}, r"GPUSharingConfig\.Strategy: unknown key"),
         (
             {"GPUSharingConfig": shared("timeslicing", 2)},
-            r"GPUSharingStrategy: 'timeslicing' is not known; give time-sh",
+            r"GPUSharingStrategy: 'timeslicing': it is not known; give time-sh",
         ),
-        ({"GPUSharingConfig": shared("mps", -1)}, r"MaxSharedClientsPerGPU: -1 is not a number from 0 to 16384"),
-        ({"GPUSharingConfig": shared("mps", 16385)}, r"16385 is not a number"),
-        ({"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": "4"}}, "'4' is not a number"),
-        ({"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": True}}, "True is not a number"),
+        (
+            {"GPUSharingConfig": shared("mps", -1)},
+            r"MaxSharedClientsPerGPU: -1 is not allowed; give a number from 0 to 16384",
+        ),
+        ({"GPUSharingConfig": shared("mps", 16385)}, r"16385 is not allowed; give a number"),
+        ({"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": "4"}}, "'4' is not allowed"),
+        (
+            {"GPUSharingConfig": {"GPUSharingStrategy": "mps", "MaxSharedClientsPerGPU": True}},
+            "True is not allowed; give a number",
+        ),
         ({"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}, r"MaxSharedClientsPerGPU: missing, with .*Strategy mps"),
         (
             {"GPUSharingConfig": {"MaxSharedClientsPerGPU": 4}},
@@ -140,11 +146,11 @@ def test_the_divisor_of_a_machine_with_parts_of_gpus_is_read_and_decides_nothing
             {"GPUPartitionSize": "1g.5gb", "GPUSharingConfig": shared("mps", 3)},
             r"GPUSharingStrategy: mps, with GPUPartitionSize 1g\.5gb: MPS cannot share MIG devices",
         ),
-        ({"GPUPartitionSize": "seven"}, r"GPUPartitionSize: 'seven' is not the size of a MIG device; .*1g\.10gb"),
-        ({"GPUPartitionSize": 1}, "GPUPartitionSize: 1 is not the size"),
-        ({"HealthCriticalXid": "48,63"}, r"HealthCriticalXid: '48,63': give a list of at most 64 XIDs"),
-        ({"HealthCriticalXid": [0]}, r"HealthCriticalXid: 0: give a list"),
-        ({"HealthCriticalXid": [[48]]}, r"HealthCriticalXid: \[48\]: give a list"),
+        ({"GPUPartitionSize": "seven"}, r"GPUPartitionSize: 'seven': it is not the size of a MIG device; .*1g\.10gb"),
+        ({"GPUPartitionSize": 1}, "GPUPartitionSize: 1 is not allowed; give text"),
+        ({"HealthCriticalXid": "48,63"}, 'HealthCriticalXid: "48,63" is not allowed; give a list'),
+        ({"HealthCriticalXid": [0]}, r"HealthCriticalXid\[0\]: 0 is not allowed; give a number from 1"),
+        ({"HealthCriticalXid": [[48]]}, r"HealthCriticalXid\[0\]: \[48\] is not allowed; give a number from 1"),
         ({"HealthCriticalXid": list(range(1, 70))}, "give a list of at most 64 XIDs"),
     ],
 )
@@ -168,10 +174,13 @@ def test_every_key_that_is_wrong_is_named() -> None:
     [
         (b"", "not JSON: Expecting value"),
         (b"GPUPartitionSize: 1g.5gb", "not JSON"),
-        (b"\xff{}", "not JSON"),
+        (b"\xff{}", "not UTF-8"),
         (b"[" * 10_000, "not JSON"),
         (b'{"HealthCriticalXid": [' + b"9" * 5000 + b"]}", "not JSON|give a list"),
-        (b'{"GPUPartitionSize": "1g.5gb", "GPUPartitionSize": ""}', "GPUPartitionSize: is there twice; give it once"),
+        (
+            b'{"GPUPartitionSize": "1g.5gb", "GPUPartitionSize": ""}',
+            "the key 'GPUPartitionSize' is there twice in one object; leave one out",
+        ),
         (b" " * 70_000 + b"{}", "70002 bytes; 65536 are the most"),
     ],
 )

@@ -7,7 +7,7 @@ not be shared by another file's. A rule of `resources.devices` comes before all 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nodedevices_probe.protocol import DeviceFact
 
@@ -17,14 +17,16 @@ from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig, RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import DEFAULT_PREFIX, SriovConfig, SriovResource
 
 RDMA_OPTION, SRIOV_OPTION = "rdma-config-file", "sriov-config-file"
+# Without a file; validators are made for nodes that have one.
+NO_SRIOV, NO_RDMA = SriovConfig.model_construct(), RdmaConfig.model_construct()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configs:
     """sriov_prefix: the domain of the SR-IOV plugin's resources that do not say theirs. onload: None without a file."""
 
-    sriov: SriovConfig = field(default_factory=SriovConfig)
-    rdma: RdmaConfig = field(default_factory=RdmaConfig)
+    sriov: SriovConfig = NO_SRIOV
+    rdma: RdmaConfig = NO_RDMA
     onload: OnloadConfig | None = None
     sriov_prefix: str = DEFAULT_PREFIX
 
@@ -33,8 +35,8 @@ class Configs:
         """From what device files contain, by option."""
         sriov, rdma, of_onload = (files.get(each) for each in (SRIOV_OPTION, RDMA_OPTION, onload.OPTION))
         return cls(
-            sriov=sriov if isinstance(sriov, SriovConfig) else SriovConfig(),
-            rdma=rdma if isinstance(rdma, RdmaConfig) else RdmaConfig(),
+            sriov=sriov if isinstance(sriov, SriovConfig) else NO_SRIOV,
+            rdma=rdma if isinstance(rdma, RdmaConfig) else NO_RDMA,
             onload=of_onload if isinstance(of_onload, OnloadConfig) else None,
             sriov_prefix=sriov_prefix,
         )

@@ -10,21 +10,20 @@ plugin's defaults; without a file nothing is offered.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence, Set
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Literal, Self
 
-from nodedevices_common.text import show
+from nodedevices_api.fields import Flag
 from nodedevices_probe.nic.attributes import DRIVER, ONLOAD_MISSING, ONLOAD_NODES, PHYSICAL
 from nodedevices_probe.protocol import DeviceFact, Readings
+from pydantic import Field, model_validator
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, HealthState, Mount, Unit
 from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_plugin.vendors.faults import Condition
-from nodedevices_plugin.vendors.nic.strict import Strict
 from nodedevices_plugin.vendors.nic.traits import text
+from nodedevices_plugin.vendors.plugin_files import PluginFile, Text, Unused, like, number, read, refuse
 
 OPTION = "onload-config-file"
 MAKER = "solarflare"
@@ -36,60 +35,45 @@ LIBRARIES = ("libonload.so", "libonload_ext.so")
 PRELOADED, SCRIPT = "libonload.so", "onload"
 HOST_LIB, HOST_BIN = "usr/lib64", "usr/bin"  # below hostOnloadPath
 MAX_PODS = 4096
-IGNORED = ("devicePluginImage", "imagePullPolicy")
-_PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+/?|/")
-_KEYS = (
-    "maxPodsPerNode",
-    "setPreload",
-    "mountOnload",
-    "hostOnloadPath",
-    "baseMountPath",
-    "binMountPath",
-    "libMountPath",
-    "resourceName",
-    *IGNORED,
-)
+
+HostPath = Annotated[
+    Text,
+    like("(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+/?|/", "it is no absolute path of letters, digits, and . _ + - in its parts"),
+]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnloadConfig:
-    resource: str = ONLOAD
-    max_pods: int = 100
-    preload: bool = True
-    script: bool = False  # the `onload` command is mounted, for programs that are started with it
-    host_path: str = "/opt/onload"
-    base_path: str = "/opt/onload"
-    bin_path: str = "/usr/bin"
-    lib_path: str = "/usr/lib64"
+class OnloadConfig(PluginFile):
+    """The file. `script`: the `onload` command is mounted, for programs that are started with it."""
+
+    any_case = False
+
+    resource: Literal["amd.com/onload", "solarflare/smartNIC"] = Field(default="amd.com/onload", alias="resourceName")
+    max_pods: Annotated[int, number(1, MAX_PODS)] = Field(default=100, alias="maxPodsPerNode")
+    preload: Flag = Field(default=True, alias="setPreload")
+    script: Flag = Field(default=False, alias="mountOnload")
+    host_path: HostPath = Field(default="/opt/onload", alias="hostOnloadPath")
+    base_path: HostPath = Field(default="/opt/onload", alias="baseMountPath")
+    bin_path: HostPath = Field(default="/usr/bin", alias="binMountPath")
+    lib_path: HostPath = Field(default="/usr/lib64", alias="libMountPath")
+    device_plugin_image: Unused = None
+    image_pull_policy: Unused = None
 
     @property
     def libraries(self) -> str:
         """Their folder in containers."""
         return _joined(self.base_path, self.lib_path)
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.preload and self.script:
+            text = "true goes with setPreload false: what is preloaded already is not started with the command"
+            refuse({("mountOnload",): text})
+        return self
+
 
 def parse(raw: bytes) -> OnloadConfig:
     """The file. Raises InputError with everything that is wrong."""
-    strict, usual = Strict(), OnloadConfig()
-    said = strict.document(raw, _KEYS)
-    preload = strict.truth(said, "setPreload", "") if "setPreload" in said else usual.preload
-    script = strict.truth(said, "mountOnload", "")
-    if preload and script:
-        strict.wrong(
-            "mountOnload", "true goes with setPreload false: what is preloaded already is not started with the command"
-        )
-    config = OnloadConfig(
-        resource=strict.text(said, "resourceName", "", choices=(ONLOAD, SMART_NIC)) or usual.resource,
-        max_pods=strict.number(said, "maxPodsPerNode", "", low=1, high=MAX_PODS) or usual.max_pods,
-        preload=preload,
-        script=script,
-        host_path=_path(strict, said, "hostOnloadPath", usual.host_path),
-        base_path=_path(strict, said, "baseMountPath", usual.base_path),
-        bin_path=_path(strict, said, "binMountPath", usual.bin_path),
-        lib_path=_path(strict, said, "libMountPath", usual.lib_path),
-    )
-    strict.finish()
-    return config
+    return read(raw, OnloadConfig)
 
 
 def name(config: OnloadConfig, fact: DeviceFact) -> str | None:
@@ -148,13 +132,6 @@ def condition(readings: Readings) -> Condition:
         action="Inspect",
         ends_by_itself=True,
     )
-
-
-def _path(strict: Strict, said: Mapping[str, Any], key: str, usual: str) -> str:
-    value = strict.text(said, key, "")
-    if value and _PATH.fullmatch(value) is None:
-        strict.wrong(key, f"{show(value)} is no absolute path of letters, digits, and . _ + - in its parts")
-    return value or usual
 
 
 def _joined(*parts: str) -> str:

@@ -11,35 +11,31 @@ plugin ignores keys that it does not know, so that one file may serve both while
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Literal, Self
 
+from nodedevices_common.errors import InputError, Problem
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
+from pydantic import Field, model_validator
 
-from nodedevices_plugin.vendors.nic.strict import LINK_TYPES, MAX_RESOURCES, Strict
+from nodedevices_plugin.vendors.nic.listed_resource import (
+    MAX_RESOURCES,
+    ListedResource,
+    PciId,
+    Selector,
+    refuse_repeated,
+)
 from nodedevices_plugin.vendors.nic.traits import interface_names, is_hca, listed, text
+from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, ignored, number, read, refuse
 
-DEFAULT_PREFIX = "rdma"
-SHARED, PER_DEVICE = "shared", "perDevice"
-MODES = (SHARED, PER_DEVICE)
+LIST = "configList"
 MAX_SHARES = 100_000
 DAY_SECONDS = 86_400
-KEYS = ("periodicUpdateInterval", "configList")
-SELECTORS = ("vendors", "deviceIDs", "drivers", "ifNames", "linkTypes")
-ENTRY_KEYS = ("resourceName", "resourcePrefix", "rdmaHcaMax", "devices", "selectors", "mode", "sharesPerDevice")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaSelectors:
-    """Each a list of alternatives; an empty one takes everything."""
-
-    vendors: tuple[str, ...] = ()
-    device_ids: tuple[str, ...] = ()
-    drivers: tuple[str, ...] = ()
-    if_names: tuple[str, ...] = ()
-    link_types: tuple[str, ...] = ()
+class RdmaSelectors(Selector):
+    device_ids: Annotated[tuple[PciId, ...], Entries] = Field(default=(), alias="deviceIDs")
+    if_names: Annotated[tuple[Text, ...], Entries] = ()
 
     def fit(self, fact: DeviceFact) -> bool:
         return (
@@ -51,29 +47,67 @@ class RdmaSelectors:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaResource:
-    """An entry. together: every container gets all HCAs, and `shares` is how many
-    containers there may be. Else a container gets the HCAs that it was granted, and `shares` is how many containers may
-    have each; None: one, which has it alone; 0: it has its HCAs, and offers none."""
+class RdmaResource(ListedResource):
+    """An entry. `shared`: every container gets all HCAs, and `containers` is how many there may be. `perDevice`: a
+    container gets the HCAs that it was granted."""
 
-    name: str
-    prefix: str = DEFAULT_PREFIX
-    selectors: RdmaSelectors = field(default_factory=RdmaSelectors)
-    together: bool = True
-    shares: int | None = None
+    default_prefix = "rdma"
+    elsewhere = dict.fromkeys(("vendors", "deviceIDs", "drivers", "ifNames", "linkTypes"), "into selectors")
 
-    def full_name(self) -> str:
-        return f"{self.prefix}/{self.name}"
+    mode: Literal["shared", "perDevice"] = "shared"
+    containers: Annotated[int, number(0, MAX_SHARES)] | None = Field(default=None, alias="rdmaHcaMax")
+    shares_per_device: Annotated[int, number(1, MAX_SHARES)] | None = None
+    devices: Annotated[tuple[Text, ...], Entries] = ()  # the old form of selectors.ifNames
+    selectors: RdmaSelectors = Field(default_factory=RdmaSelectors)
+
+    @property
+    def together(self) -> bool:
+        return self.mode == "shared"
+
+    @property
+    def shares(self) -> int | None:
+        """How many containers may have all HCAs (together) or each of them. None: one, which has it alone; 0: it has
+        its HCAs, and offers none."""
+        return self.containers if self.together else self.shares_per_device
+
+    def fit(self, fact: DeviceFact) -> bool:
+        return self.selectors.fit(fact) and any(listed(self.devices, each) for each in interface_names(fact))
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        wrong: dict[tuple[str | int, ...], str] = {}
+        if self.together and self.shares_per_device is not None:
+            wrong["sharesPerDevice",] = "only goes with mode perDevice; give rdmaHcaMax"
+        if self.together and self.containers is None:
+            wrong["rdmaHcaMax",] = "missing; give the number of containers that may use the HCAs at a time"
+        if not self.together and self.containers is not None:
+            wrong["rdmaHcaMax",] = (
+                "counts the containers of all HCAs; with mode perDevice give sharesPerDevice, or nothing for HCAs of "
+                "one container each"
+            )
+        some = self.selectors != RdmaSelectors()
+        if some and self.devices:
+            wrong["devices",] = "given beside selectors; move the names to selectors.ifNames"
+        if not some and not self.devices:
+            wrong["selectors",] = 'missing; say which HCAs, such as {"vendors": ["15b3"]}'
+        refuse(wrong)
+        return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaConfig:
-    resources: tuple[RdmaResource, ...] = ()
+class RdmaConfig(PluginFile):
+    period: Annotated[Annotated[int, number(0, DAY_SECONDS)] | None, ignored] = Field(
+        default=None, alias="periodicUpdateInterval"
+    )
+    resources: Annotated[tuple[RdmaResource, ...], Field(max_length=MAX_RESOURCES)] = Field(default=(), alias=LIST)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        refuse_repeated(LIST, self.resources)
+        return self
 
     def of(self, fact: DeviceFact) -> RdmaResource | None:
         """The entry that has the device; None: no entry."""
-        return next((each for each in self.resources if each.selectors.fit(fact)), None) if is_hca(fact) else None
+        return next((each for each in self.resources if each.fit(fact)), None) if is_hca(fact) else None
 
     def named(self, name: str) -> RdmaResource | None:
         return next((each for each in self.resources if each.full_name() == name), None)
@@ -81,52 +115,7 @@ class RdmaConfig:
 
 def parse(raw: bytes) -> RdmaConfig:
     """Raises InputError with everything that is not right."""
-    strict = Strict(any_case=True)
-    document = strict.document(raw, KEYS)
-    strict.number(document, "periodicUpdateInterval", "", low=0, high=DAY_SECONDS)
-    resources = strict.resources(document, "configList", MAX_RESOURCES, _resource)
-    strict.finish()
-    return RdmaConfig(resources=resources)
-
-
-def _resource(strict: Strict, entry: object, where: str) -> RdmaResource:
-    fields = strict.mapping(entry, where, ENTRY_KEYS, dict.fromkeys(SELECTORS, "into selectors"))
-    prefix, name = strict.resource(fields, where, DEFAULT_PREFIX)
-    together = (strict.text(fields, "mode", where, choices=MODES) or SHARED) == SHARED
-    containers = strict.number(fields, "rdmaHcaMax", where, low=0, high=MAX_SHARES)
-    each = strict.number(fields, "sharesPerDevice", where, low=1, high=MAX_SHARES)
-    if together and "sharesPerDevice" in fields:
-        strict.wrong(f"{where}.sharesPerDevice", f"only goes with mode {PER_DEVICE}; give rdmaHcaMax")
-    if together and "rdmaHcaMax" not in fields and isinstance(entry, dict):
-        strict.wrong(f"{where}.rdmaHcaMax", "missing; give the number of containers that may use the HCAs at a time")
-    if not together and "rdmaHcaMax" in fields:
-        right = "give sharesPerDevice, or nothing for HCAs of one container each"
-        strict.wrong(f"{where}.rdmaHcaMax", f"counts the containers of all HCAs; with mode {PER_DEVICE} {right}")
-    return RdmaResource(
-        name=name,
-        prefix=prefix or DEFAULT_PREFIX,
-        selectors=_selectors(strict, fields, where),
-        together=together,
-        shares=containers if together else each,
-    )
-
-
-def _selectors(strict: Strict, fields: Mapping[str, Any], where: str) -> RdmaSelectors:
-    """`devices` is the old form of `ifNames`."""
-    before = len(strict.problems)
-    names = strict.texts(fields, "devices", where)
-    place = f"{where}.selectors"
-    given = strict.mapping(fields.get("selectors", {}), place, SELECTORS)
-    selectors = RdmaSelectors(
-        vendors=strict.pci_ids(given, "vendors", place),
-        device_ids=strict.pci_ids(given, "deviceIDs", place),
-        drivers=strict.texts(given, "drivers", place),
-        if_names=strict.texts(given, "ifNames", place),
-        link_types=strict.texts(given, "linkTypes", place, choices=LINK_TYPES),
-    )
-    some = selectors != RdmaSelectors()
-    if some and names:
-        strict.wrong(f"{where}.devices", "given beside selectors; move the names to selectors.ifNames")
-    if not some and not names and len(strict.problems) == before:
-        strict.wrong(place, 'missing; say which HCAs, such as {"vendors": ["15b3"]}')
-    return selectors if some else RdmaSelectors(if_names=names)
+    found = read(raw, RdmaConfig)
+    if not found.resources:
+        raise InputError([Problem.at(LIST, "missing or empty; list at least one resource")])
+    return found

@@ -20,16 +20,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
+from nodedevices_api.fields import Flag
+from nodedevices_common.errors import InputError, Problem
 from nodedevices_common.text import show
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from nodedevices_plugin.vendors.nic import expressions
-from nodedevices_plugin.vendors.nic.strict import LINK_TYPES, MAX_RESOURCES, PCI_ADDRESS, Strict
+from nodedevices_plugin.vendors.nic.listed_resource import (
+    ADDRESS_HINT,
+    MAX_RESOURCES,
+    PCI_ADDRESS,
+    ListedResource,
+    PciAddress,
+    PciId,
+    Selector,
+    refuse_repeated,
+)
 from nodedevices_plugin.vendors.nic.traits import (
     auxiliary,
     has_default_route,
@@ -42,75 +61,91 @@ from nodedevices_plugin.vendors.nic.traits import (
     physical_name,
     text,
 )
+from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, like, read, refuse
 
 DEFAULT_PREFIX = "intel.com"
-NET, ACCELERATOR, AUXILIARY = "netDevice", "accelerator", "auxNetDevice"
-DEVICE_TYPES = (NET, ACCELERATOR, AUXILIARY)
+NET, ACCELERATOR, AUXILIARY = DEVICE_TYPES = ("netDevice", "accelerator", "auxNetDevice")
 VIRTIO, VHOST = "virtio", "vhost"
 ALL_DEVICES = "*"  # of additionalInfo
-ADDRESS_HINT = "give a PCI address, such as 0000:86:02.0"
 MAX_FUNCTION = 65_535
 MAX_EXPRESSION = 64
 MAX_INTERFACE = 16  # characters of what an expression is searched in: an interface's name, a PCI address
 
 LIST = "resourceList"
-KEYS = (
-    *("resourceName", "resourcePrefix", "deviceType", "excludeTopology", "selectors"),
-    "additionalInfo",
-)
-COMMON = ("vendors", "devices", "drivers")
-OF_TYPE: Mapping[str, tuple[str, ...]] = {
-    NET: (
-        *COMMON,
-        *("pciAddresses", "acpiIndexes", "pfNames", "rootDevices", "linkTypes", "isRdma"),
-        *("ddpProfiles", "needVhostNet", "vdpaType", "pKeys"),
-    ),
-    ACCELERATOR: (*COMMON, "pciAddresses", "acpiIndexes"),
-    AUXILIARY: (
-        *COMMON,
-        *("pfNames", "rootDevices", "linkTypes", "isRdma", "acpiIndexes", "needVhostNet", "auxTypes"),
-    ),
+# Selectors that not every device type has.
+_OF_NET = ("ddpProfiles", "vdpaType", "pKeys")
+_OF_NICS = ("pfNames", "rootDevices", "linkTypes", "isRdma", "needVhostNet")
+FOREIGN: Mapping[str, Sequence[str]] = {
+    NET: ("auxTypes",),
+    ACCELERATOR: (*_OF_NET, *_OF_NICS, "auxTypes"),
+    AUXILIARY: (*_OF_NET, "pciAddresses"),
 }
-# What the operator's files have besides: a field of the plugin's own, which it never sets. Older ones have the second.
-OPERATORS_KEYS = ("SelectorObjs", "SelectorObj")
 _EXPRESSION = re.compile(r"[\\^$*+?()\[\]{}|]")
 _DECIMAL = re.compile(r"[0-9]{1,5}")
-_INDEX = re.compile(r"[0-9]{1,9}")
 _KEY = re.compile(r"0x[0-9a-fA-F]{1,4}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Functions:
-    """Of one physical function: `p0#0,2-7`. `of`: its name or address, or an expression. `ranges`: indices of virtual
-    functions, both ends included; none: all, and the physical function itself."""
+def _functions(value: str, *, address: bool) -> str:
+    """A name or address, or an expression, and behind # which virtual functions: `p0#0,2-7`."""
+    of, hash_sign, indices = value.partition("#")
+    problem = "" if of else "a name before # is missing"
+    problem = problem or _name_problem(of, address=address)
+    for part in indices.split(",") if hash_sign else ():
+        low, dash, high = part.partition("-")
+        high = high if dash else low
+        right = _DECIMAL.fullmatch(low) and _DECIMAL.fullmatch(high) and int(low) <= int(high) <= MAX_FUNCTION
+        if not right:
+            problem = problem or f"{show(part)} is no index or range of virtual functions; write p0#0,2-7"
+    if problem:
+        raise ValueError(f"{show(value)}: {problem}")
+    return value
 
-    of: str
-    ranges: tuple[tuple[int, int], ...] = ()
 
-    def fit(self, name: str, index: int | None) -> bool:
-        if not name or not _called(self.of, name):
-            return False
-        return not self.ranges or (index is not None and any(low <= index <= high for low, high in self.ranges))
+def _name_problem(of: str, *, address: bool) -> str:
+    if _EXPRESSION.search(of) is None:
+        return ADDRESS_HINT if address and re.fullmatch(PCI_ADDRESS, of) is None else ""
+    if len(of) > MAX_EXPRESSION:
+        return f"an expression may have {MAX_EXPRESSION} characters; list the names"
+    try:
+        expressions.parse(of)
+    except expressions.ExpressionError as error:
+        return f"not a regular expression ({error})"
+    return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SriovSelector:
-    """Lists of alternatives; an empty one takes everything."""
+Index = Annotated[Text, like("[0-9]{1,9}", "give a number, as text")]
+Key = Annotated[Text, like(_KEY.pattern, "give a key, such as 0x8001")]
+ByName = Annotated[Text, AfterValidator(lambda value: _functions(value, address=False))]
+ByAddress = Annotated[Text, AfterValidator(lambda value: _functions(value, address=True))]
 
-    vendors: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    drivers: tuple[str, ...] = ()
-    pci_addresses: tuple[str, ...] = ()
-    acpi_indexes: tuple[int, ...] = ()
-    pf_names: tuple[Functions, ...] = ()
-    root_devices: tuple[Functions, ...] = ()
-    link_types: tuple[str, ...] = ()
-    ddp_profiles: tuple[str, ...] = ()
-    p_keys: tuple[int, ...] = ()
-    aux_types: tuple[str, ...] = ()
-    is_rdma: bool = False
-    need_vhost_net: bool = False
-    vdpa_type: str = ""
+
+class SriovSelector(Selector):
+    devices: Annotated[tuple[PciId, ...], Entries] = ()
+    pci_addresses: Annotated[tuple[PciAddress, ...], Entries] = ()
+    acpi_indexes: Annotated[tuple[Index, ...], Entries] = ()
+    pf_names: Annotated[tuple[ByName, ...], Entries] = ()
+    root_devices: Annotated[tuple[ByAddress, ...], Entries] = ()
+    ddp_profiles: Annotated[tuple[Text, ...], Entries] = ()
+    p_keys: Annotated[tuple[Key, ...], Entries] = ()
+    aux_types: Annotated[tuple[Literal["sf"], ...], Entries] = ()
+    is_rdma: Flag = False
+    need_vhost_net: Flag = False
+    vdpa_type: Literal["virtio", "vhost"] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.is_rdma and self.vdpa_type:
+            refuse({("vdpaType",): "given beside isRdma, and a device has one of them; leave one out"})
+        return self
+
+    def wrong(self, device_type: str) -> Mapping[str, str]:
+        """By key what devices of the type do not have."""
+        fields = {field.alias: (name, field.get_default()) for name, field in type(self).model_fields.items()}
+        given = (key for key in FOREIGN[device_type] if getattr(self, fields[key][0]) != fields[key][1])
+        found = {key: f"unknown key; it belongs to deviceType {_types(key)}, not {device_type}" for key in given}
+        if device_type == AUXILIARY and not self.aux_types:
+            found["auxTypes"] = f'missing; deviceType {AUXILIARY} needs it: ["sf"]'
+        return found
 
     def fit(self, fact: DeviceFact) -> bool:
         index = number(fact, attributes.VF_INDEX)
@@ -119,33 +154,61 @@ class SriovSelector:
             and listed(self.devices, text(fact, attributes.DEVICE_ID))
             and listed(self.drivers, pci_driver(fact))
             and listed(self.pci_addresses, fact.pci_bus_id)
-            and (not self.acpi_indexes or number(fact, attributes.ACPI_INDEX) in self.acpi_indexes)
+            and (not self.acpi_indexes or str(number(fact, attributes.ACPI_INDEX)) in self.acpi_indexes)
             and _selected(self.pf_names, physical_name(fact), index)
             and _selected(self.root_devices, physical_address(fact), index)
             and listed(self.link_types, text(fact, attributes.LINK_TYPE))
             and listed(self.ddp_profiles, text(fact, attributes.DDP_PROFILE))
-            and (not self.p_keys or bool(_keys(fact) & set(self.p_keys)))
+            and (not self.p_keys or bool(_keys(text(fact, attributes.P_KEYS).split(",")) & _keys(self.p_keys)))
             and listed(self.aux_types, text(fact, attributes.AUX_TYPE))
             and (not self.is_rdma or is_hca(fact))
             and (not self.vdpa_type or text(fact, attributes.VDPA_TYPE) == self.vdpa_type)
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SriovResource:
-    """An entry. prefix: empty where it does not say one. information: by PCI address or `*`, what containers are told
-    beside the address (additionalInfo)."""
+def _types(key: str) -> str:
+    return " or ".join(each for each in DEVICE_TYPES if key not in FOREIGN[each])
 
-    name: str
-    prefix: str = ""
-    device_type: str = NET
-    exclude_topology: bool = False
-    selectors: tuple[SriovSelector, ...] = (SriovSelector(),)
-    information: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
 
-    def full_name(self, prefix: str = DEFAULT_PREFIX) -> str:
-        """`prefix`: of resources that do not say theirs."""
-        return f"{self.prefix or prefix}/{self.name}"
+def _without_nulls(value: Any) -> Any:
+    return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+
+
+def _only_null(value: object) -> None:
+    if value is not None:
+        raise ValueError(f"{show(value)} is not allowed, only null; give selectors")
+
+
+Null = Annotated[None, BeforeValidator(_only_null)]
+
+
+class SriovResource(ListedResource):
+    """An entry. `information`: by PCI address or `*`, what containers are told beside the address. `selector_objs`: the
+    operator's files have it, a field of the plugin's own, which it never sets; older ones have the second."""
+
+    default_prefix = DEFAULT_PREFIX
+    elsewhere = dict.fromkeys(
+        (each.alias or name for name, each in SriovSelector.model_fields.items()), "into selectors"
+    )
+
+    device_type: Literal["netDevice", "accelerator", "auxNetDevice"] = "netDevice"
+    exclude_topology: Flag = False
+    selectors: tuple[SriovSelector, ...] = Field(default_factory=lambda: (SriovSelector(),), max_length=MAX_RESOURCES)
+    information: Annotated[
+        Mapping[str, Annotated[Mapping[str, Text], BeforeValidator(_without_nulls)]], BeforeValidator(_without_nulls)
+    ] = Field(default={}, alias="additionalInfo")
+    selector_objs: Null = Field(default=None, alias="SelectorObjs")
+    selector_obj: Null = Field(default=None, alias="SelectorObj")
+
+    @field_validator("selectors", mode="wrap")
+    @classmethod
+    def _selectors(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """A list, or the older form of a single one. Without any, all devices of the type."""
+        single = isinstance(value, dict)
+        found = (SriovSelector.model_validate(value),) if single else handler(value)
+        wrong = (each.wrong(info.data.get("device_type", NET)) for each in found)
+        refuse({(key,) if single else (at, key): text for at, of in enumerate(wrong) for key, text in of.items()})
+        return found
 
     def selector(self, fact: DeviceFact) -> SriovSelector | None:
         """The first that selects the device; None: it is not selected."""
@@ -157,15 +220,18 @@ class SriovResource:
 
     def additional_info(self, address: str) -> Mapping[str, str]:
         """What a container is told about the device: what is said of all, and what is said of it."""
-        found: dict[str, str] = {}
-        for wanted in (ALL_DEVICES, address):
-            found |= dict(pair for device, pairs in self.information if device == wanted for pair in pairs)
-        return found
+        return {**self.information.get(ALL_DEVICES, {}), **self.information.get(address, {})}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SriovConfig:
-    resources: tuple[SriovResource, ...] = ()
+class SriovConfig(PluginFile):
+    null_is_empty = LIST  # as the operator writes it for a node without policies
+
+    resources: Annotated[tuple[SriovResource, ...], Field(max_length=MAX_RESOURCES)] = Field(default=(), alias=LIST)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        refuse_repeated(LIST, self.resources)
+        return self
 
     def of(self, fact: DeviceFact) -> SriovResource | None:
         """The entry that has the device; None: no entry."""
@@ -177,134 +243,29 @@ class SriovConfig:
 
 def parse(raw: bytes) -> SriovConfig:
     """Raises InputError with everything that is not right."""
-    strict = Strict(any_case=True)
-    document = strict.document(raw, (LIST,), null_is_empty=(LIST,))  # the operator's for a node without policies
-    resources = strict.resources(document, LIST, MAX_RESOURCES, _resource, may_be_none=LIST in document)
-    strict.finish()
-    return SriovConfig(resources=resources)
+    found = read(raw, SriovConfig)
+    if "resources" not in found.model_fields_set:
+        raise InputError([Problem.at(LIST, "missing; list the resources")])
+    return found
 
 
-def _resource(strict: Strict, entry: object, where: str) -> SriovResource:
-    all_selectors = {key for keys in OF_TYPE.values() for key in keys}
-    fields = strict.mapping(entry, where, (*KEYS, *OPERATORS_KEYS), dict.fromkeys(all_selectors, "into selectors"))
-    for key in (each for each in OPERATORS_KEYS if each in fields):
-        strict.wrong(f"{where}.{key}", f"{show(fields[key])} is not allowed, only null; give selectors")
-    prefix, name = strict.resource(fields, where, DEFAULT_PREFIX)
-    device_type = strict.text(fields, "deviceType", where, choices=DEVICE_TYPES) or NET
-    return SriovResource(
-        name=name,
-        prefix=prefix,
-        device_type=device_type,
-        exclude_topology=strict.truth(fields, "excludeTopology", where),
-        selectors=_selectors(strict, fields, where, device_type if device_type in DEVICE_TYPES else NET),
-        information=_information(strict, fields, where),
-    )
-
-
-def _selectors(strict: Strict, fields: Mapping[str, Any], where: str, device_type: str) -> tuple[SriovSelector, ...]:
-    """A list, or the older form of a single one. Without any, all devices of the type."""
-    given = fields.get("selectors", {})
-    place = f"{where}.selectors"
-    if isinstance(given, list):
-        every = strict.entries(fields, "selectors", where)
-        return tuple(_selector(strict, each, f"{place}[{at}]", device_type) for at, each in enumerate(every))
-    return (_selector(strict, given, place, device_type),)
-
-
-def _selector(strict: Strict, value: object, where: str, device_type: str) -> SriovSelector:
-    others = {
-        key: f"to deviceType {kind}, not {device_type}"
-        for kind, keys in OF_TYPE.items()
-        for key in keys
-        if key not in OF_TYPE[device_type]
-    }
-    given = strict.mapping(value, where, OF_TYPE[device_type], others)
-    selector = SriovSelector(
-        vendors=strict.pci_ids(given, "vendors", where),
-        devices=strict.pci_ids(given, "devices", where),
-        drivers=strict.texts(given, "drivers", where),
-        pci_addresses=tuple(
-            each.lower() for each in strict.texts(given, "pciAddresses", where, like=PCI_ADDRESS, right=ADDRESS_HINT)
-        ),
-        acpi_indexes=tuple(
-            int(each)
-            for each in strict.texts(given, "acpiIndexes", where, like=_INDEX, right="give a number, as text")
-            if _INDEX.fullmatch(each)
-        ),
-        pf_names=_functions(strict, given, "pfNames", where),
-        root_devices=_functions(strict, given, "rootDevices", where),
-        link_types=strict.texts(given, "linkTypes", where, choices=LINK_TYPES),
-        ddp_profiles=strict.texts(given, "ddpProfiles", where),
-        p_keys=tuple(
-            int(each, 16)
-            for each in strict.texts(given, "pKeys", where, like=_KEY, right="give a key, such as 0x8001")
-            if _KEY.fullmatch(each)
-        ),
-        aux_types=strict.texts(given, "auxTypes", where, choices=("sf",)),
-        is_rdma=strict.truth(given, "isRdma", where),
-        need_vhost_net=strict.truth(given, "needVhostNet", where),
-        vdpa_type=strict.text(given, "vdpaType", where, choices=(VIRTIO, VHOST)),
-    )
-    if selector.is_rdma and selector.vdpa_type:
-        strict.wrong(f"{where}.vdpaType", "given beside isRdma, and a device has one of them; leave one out")
-    if device_type == AUXILIARY and isinstance(value, dict) and not given.get("auxTypes"):
-        strict.wrong(f"{where}.auxTypes", f'missing; deviceType {AUXILIARY} needs it: ["sf"]')
-    return selector
-
-
-def _functions(strict: Strict, fields: Mapping[str, Any], key: str, where: str) -> tuple[Functions, ...]:
-    found = []
-    for at, each in enumerate(strict.texts(fields, key, where)):
-        place = f"{where}.{key}[{at}]"
-        of, hash_sign, indices = each.partition("#")
-        problem = "" if of else "a name before # is missing"
-        problem = problem or _name_problem(of, address=key == "rootDevices")
-        ranges = []
-        for part in indices.split(",") if hash_sign else ():
-            low, dash, high = part.partition("-")
-            high = high if dash else low
-            right = _DECIMAL.fullmatch(low) and _DECIMAL.fullmatch(high) and int(low) <= int(high) <= MAX_FUNCTION
-            if not right:
-                problem = problem or f"{show(part)} is no index or range of virtual functions; write p0#0,2-7"
-                continue
-            ranges.append((int(low), int(high)))
-        if problem:
-            strict.wrong(place, f"{show(each)}: {problem}")
-        found.append(Functions(of=of, ranges=tuple(ranges)))
-    return tuple(found)
-
-
-def _name_problem(of: str, *, address: bool) -> str:
-    if _EXPRESSION.search(of) is None:
-        return ADDRESS_HINT if address and PCI_ADDRESS.fullmatch(of) is None else ""
-    if len(of) > MAX_EXPRESSION:
-        return f"an expression may have {MAX_EXPRESSION} characters; list the names"
-    try:
-        expressions.parse(of)
-    except expressions.ExpressionError as error:
-        return f"not a regular expression ({error})"
-    return ""
-
-
-def _information(
-    strict: Strict, fields: Mapping[str, Any], where: str
-) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    place = f"{where}.additionalInfo"
-    given = fields.get("additionalInfo", {})
-    devices = strict.mapping(given, place, tuple(given) if isinstance(given, dict) else ())
-    found = []
-    for device, pairs in devices.items():
-        of = f"{place}.{device}"
-        keys = strict.mapping(pairs, of, tuple(pairs) if isinstance(pairs, dict) else ())
-        found.append((device, tuple((key, strict.text(keys, key, of)) for key in keys)))
-    return tuple(found)
-
-
-def _selected(wanted: Sequence[Functions], name: str, index: int | None) -> bool:
-    return not wanted or any(each.fit(name, index) for each in wanted)
+def _selected(wanted: Sequence[str], name: str, index: int | None) -> bool:
+    return not wanted or any(_has(each, name, index) for each in wanted)
 
 
 @lru_cache(maxsize=4096)  # each pass of the agent asks the same
+def _has(functions: str, name: str, index: int | None) -> bool:
+    """Whether a physical function's name and a virtual one's index are among them. Without indices: all, and the
+    physical function itself."""
+    of, hash_sign, indices = functions.partition("#")
+    if not name or not _called(of, name):
+        return False
+    ranges = (part.partition("-") for part in indices.split(","))
+    return not hash_sign or (
+        index is not None and any(int(low) <= index <= int(high or low) for low, _, high in ranges)
+    )
+
+
 def _called(of: str, name: str) -> bool:
     if of.lower() == name.lower():
         return True
@@ -317,6 +278,5 @@ def _compiled(of: str) -> expressions.Expression | None:
     return expressions.parse(of) if _EXPRESSION.search(of) is not None else None
 
 
-def _keys(fact: DeviceFact) -> set[int]:
-    given = text(fact, attributes.P_KEYS).split(",")
+def _keys(given: Sequence[str]) -> set[int]:
     return {int(each, 16) for each in given if _KEY.fullmatch(each)}

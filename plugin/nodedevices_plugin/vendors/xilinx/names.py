@@ -8,7 +8,6 @@ then the first (there: any). It is read strictly: what that plugin would make no
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +24,8 @@ from nodedevices_probe.fpga.attributes import (
     TIMESTAMP,
 )
 from nodedevices_probe.protocol import DeviceFact
+
+from nodedevices_plugin.vendors.plugin_files import load
 
 MA35 = "MA35"
 U30_SHELL, U30_COMMON = "xilinx_u30", "ama_u30"
@@ -140,19 +141,13 @@ def own_name(card: Card, *, exact_u30_names: bool, aliases: Aliases | None) -> s
 
 def parse(raw: bytes) -> Aliases:
     """The file. Raises InputError with everything that is wrong."""
-    try:
-        pairs = json.loads(raw, object_pairs_hook=lambda found: found)
-    except (ValueError, RecursionError) as error:
-        raise InputError([f"not JSON: {error}"]) from error
-    if not isinstance(pairs, list) or not all(isinstance(each, tuple) for each in pairs):
+    problems, found = list[Problem](), list[Alias]()
+    entries = load(raw, problems)
+    if not isinstance(entries, dict):
         raise InputError(['give an object of keys and names, such as {"u250-*-*": "\'u250\'"}'])
-    if len(pairs) > MAX_ALIASES:
-        raise InputError([f"{len(pairs)} entries; give {MAX_ALIASES} at most"])
-    problems, seen, found = list[str](), set[str](), list[Alias]()
-    for key, value in pairs:
-        if key in seen:
-            problems.append(Problem.at(show(key), "it is there twice"))
-        seen.add(key)
+    if len(entries) > MAX_ALIASES:
+        raise InputError([f"{len(entries)} entries; give {MAX_ALIASES} at most"])
+    for key, value in entries.items():
         if (alias := _alias(key, value, problems)) is not None:
             found.append(alias)
     if problems:
@@ -160,7 +155,7 @@ def parse(raw: bytes) -> Aliases:
     return Aliases(tuple(sorted(found, key=lambda each: each.anything)))
 
 
-def _alias(key: str, value: object, problems: list[str]) -> Alias | None:
+def _alias(key: str, value: object, problems: list[Problem]) -> Alias | None:
     device_type, first, rest = key.partition("-")
     shell, second, version = rest.rpartition("-")
     before = len(problems)
