@@ -33,7 +33,7 @@ from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer,
 from nodedevices_plugin.model import Blocked, Inventory, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline import inventory
-from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.simulated.probe import FileSource
 
@@ -191,7 +191,7 @@ async def serve(folder: Path, case: Case) -> None:
     resource, answers = offered(case, folder)
     states = [with_one_ill(resource), resource]
     recent = RecentAllocations(lambda: None)
-    observe = Metrics(facts=lambda: None, probes=dict).kubelet_called
+    observe = AgentMetrics(facts=lambda: None, probes=dict).kubelet_called
     shown = snapshot(resource)
     server = ResourceServer(resource.name, shown, folder=folder, offer=answers, recent=recent, observe=observe)
     await server.start()

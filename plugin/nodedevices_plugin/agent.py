@@ -1,12 +1,12 @@
-"""nodedevices-agent: the stages wired together, and nothing else. The one place that knows all its parts.
+"""nodedevices-agent: wires the stages together. The one module that knows all of them.
 
-Inputs (the probe's lines, the configuration file, the node's own object, PodResources, the kubelet's registrations)
-each set their latest value and wake the loop; the loop makes one pure step (`pipeline`) and carries it out, in the
-order that matters: state file, kubelet, report. A fault reaches the kubelet in the same pass that saw it; nothing that
-can be slow (API server, disk, PodResources) is waited for on the way, but a moment for the state file, so that a crash
-right afterwards cannot offer a bad device again.
+Each input (the probe's lines, the configuration file, the node's own object, PodResources, the kubelet's registrations)
+sets its latest value and wakes the loop. The loop makes one pure step (`pipeline`) and carries it out in this order:
+state file, kubelet, report. A fault reaches the kubelet in the same pass that saw it: on the way the loop waits for
+nothing slow (API server, disk, PodResources), except for the state file, and for that only a moment. So a crash right
+afterwards cannot offer a bad device again.
 
-What can be corrected while it runs never ends it. Wrong flags do: they cannot be.
+No error that can be corrected while the agent runs ends it. Wrong flags end it: they cannot be corrected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.core_gate import CoreGate
 from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.host.node_files import NodeFiles
-from nodedevices_plugin.host.paths import HostPaths
+from nodedevices_plugin.host.paths import HostPathReader
 from nodedevices_plugin.host.sharing_managers import MANAGERS, ManagerFactory, Managers
 from nodedevices_plugin.host.state_keeper import StateKeeper
 from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, DeviceFileReader
@@ -64,8 +64,8 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.memory.core_limits import key
-from nodedevices_plugin.status.client import KubeStore, Object, PodStore, Store
-from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.client import KubeStore, Object, ObjectStore, PodStore
+from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.readiness import Readiness
 from nodedevices_plugin.status.reporter import Reporter
@@ -76,81 +76,83 @@ from nodedevices_plugin.vendors.registry import by_path
 log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
-ALLOCATED_SECONDS = 0.05  # from an Allocate to the step that sees it; a step that is made sooner sees it, too
-PUBLISH_AFTER_SECONDS = 3.0  # reports and the API client are loaded once the kubelet has us, or after this
+# One thread each, by what may block on it; /readyz and the metrics show these names.
+WORKERS = ("files", "cdi", "host-paths", "hardware", "config-file", "kubelet-checkpoint", "node-files", "allocations")
+ALLOCATED_SECONDS = 0.05  # from an Allocate to the step for it, unless another step comes first
+PUBLISH_AFTER_SECONDS = 3.0  # reports and the API client are loaded once we are registered, or after this
 
 
 class Agent:
-    """One agent. `run` until cancelled; the kubelet keeps what it was sent last."""
+    """One agent. `run` runs it until it is cancelled; the kubelet keeps the list that it was sent last."""
 
     def __init__(
         self,
         local: Local,
         *,
-        store: Store | None,
+        store: ObjectStore | None,
         pods: PodStore | None = None,
         hardware: Callable[[], Mapping[str, str]] | None = None,
         spare: Spare | None = None,
         helpers: Mapping[str, ManagerFactory] = MANAGERS,
     ) -> None:
-        """`hardware`: as in FoundHardware, where a test has its own. `spare`: a process for the first probe. `helpers`:
-        what manages those of sharing modes, by the mode's name."""
+        """`hardware`: as FoundHardware's `check`, which tests replace. `spare`: a process for the first probe.
+        `helpers`: makes the managers of sharing modes' helpers, by the mode's name."""
         self._local = local
         self._store = store
         self._started = datetime.now(UTC)
         self._wake = asyncio.Event()
         self._step_soon = Later(self._wake.set, seconds=ALLOCATED_SECONDS)
-        self._registered = asyncio.Event()  # or the kubelet has said no, or is not there
+        self._registered = asyncio.Event()  # set as well when the kubelet refused, or is not there
         self._file = FileOutcome()
         self._seen_raw: Object | None = None
         self._listed = False
         self._conditions_read = False
         self._plan_sent: Plan | None = None
-        workers = tuple(
-            map(
-                Worker,
-                (
-                    "files",
-                    "cdi",
-                    "host-paths",
-                    "hardware",
-                    "config-file",
-                    "kubelet-checkpoint",
-                    "node-files",
-                    "allocations",
-                ),
-            )
-        )
-        self._files, looks, paths, machine, config, kubelet_files, node_files, allocations = workers
+        workers = {name: Worker(name) for name in WORKERS}
+        self._files = workers["files"]
         self._sharing = Managers(local, on_change=self._wake.set, managers=helpers)
-        self._parts = Supervisor(workers=lambda: (self._state.worker, *workers, *self._sharing.workers.values()))
+        self._parts = Supervisor(
+            workers=lambda: (self._state.worker, *workers.values(), *self._sharing.workers.values())
+        )
         self._named: NamedFiles | None = None
         self._config_file: ConfigFile | ConfigFolder | None = None
         if local.config_dir is not None:
             self._named = NamedFiles(folder=local.config_dir, error="not read yet")
-            self._config_file = ConfigFolder(Path(local.config_dir), worker=config, on_change=self._on_files)
+            self._config_file = ConfigFolder(
+                Path(local.config_dir), worker=workers["config-file"], on_change=self._on_files
+            )
         elif local.config_file is not None:
-            self._config_file = ConfigFile(Path(local.config_file), worker=config, on_change=self._on_file)
+            self._config_file = ConfigFile(
+                Path(local.config_file), worker=workers["config-file"], on_change=self._on_file
+            )
         self._device_files: DeviceFiles = {}
         self._device_file_readers = [
-            DeviceFileReader(of, Path(path), node=local.node_name, worker=config, on_change=self._on_device_file)
-            for of, path in by_path(local.device_files)
+            DeviceFileReader(
+                each,
+                Path(path),
+                node=local.node_name,
+                worker=workers["config-file"],
+                on_change=self._on_device_file,
+            )
+            for each, path in by_path(local.device_files)
         ]
-        self._paths = HostPaths(self._driver_root, self._file_contents, worker=paths, on_change=self._wake.set)
-        self._hardware = FoundHardware(worker=machine, on_change=self._wake.set, check=hardware)
+        self._paths = HostPathReader(
+            self._driver_root, self._file_contents, worker=workers["host-paths"], on_change=self._wake.set
+        )
+        self._hardware = FoundHardware(worker=workers["hardware"], on_change=self._wake.set, check=hardware)
         self._cdi = CdiKeeper(
             Path(local.cdi_dir),
             [Path(each) for each in local.cdi_spec_dirs],
             files=self._files,
-            looks=looks,
+            looks=workers["cdi"],
             on_change=self._wake.set,
         )
-        self._node_files = NodeFiles(worker=node_files)
+        self._node_files = NodeFiles(worker=workers["node-files"])
         self._step_log = StepLog()
         self._probes = Probes(
             local, driver_root=self._driver_root, on_line=self._wake.set, keep=self._parts.keep, spare=spare
         )
-        self._metrics = Metrics(
+        self._metrics = AgentMetrics(
             facts=lambda: self._reporter.facts,
             probes=lambda: {name: each.counters for name, each in self._probes.sources.items()},
             parts=self._parts,
@@ -162,7 +164,9 @@ class Agent:
         self._cores = CoreBook()
         self._pods = PodWatch(pods, local.node_name, on_change=self._on_pods)
         self._answers = Answers(self._cores, allocations=local.allocations_dir)
-        self._allocations = AllocationFiles(Path(local.allocations_dir), worker=allocations, held=self._held_keys)
+        self._allocations = AllocationFiles(
+            Path(local.allocations_dir), worker=workers["allocations"], held=self._held_keys
+        )
         self._gate = CoreGate(self._cores, holdings=self._list_holders, write=self._allocations.write)
         self._plugins = DevicePlugins(
             folder=Path(local.device_plugin_dir),
@@ -172,7 +176,7 @@ class Agent:
             kubelet_socket=Path(local.kubelet_socket),
             others=self._others,
             beside=self._others,
-            unlike=self._unlike,
+            differing=self._differing_others,
             lists=self._lists,
             prepare=self._prepare,
             keep=self._parts.keep,
@@ -183,7 +187,7 @@ class Agent:
             Path(local.pod_resources_socket),
             recent=self._plugins.recent_allocations,
             checkpoint_file=Path(local.device_plugin_dir) / checkpoint.FILE,
-            files=kubelet_files,
+            files=workers["kubelet-checkpoint"],
             own_pod=local.own_pod,
             rewrite=self._plugins.show_again,
         )
@@ -204,7 +208,7 @@ class Agent:
 
     async def run(self) -> None:
         log.info("agent starting", version=__version__, node=self._local.node_name)
-        firsts = [self._hardware.first()]  # file and hardware say which probes run
+        firsts = [self._hardware.first()]  # file and hardware decide which probes run
         firsts += [self._config_file.first()] if self._config_file is not None else []
         await asyncio.gather(*firsts)
         await asyncio.gather(*(each.first() for each in self._device_file_readers), return_exceptions=True)
@@ -253,14 +257,14 @@ class Agent:
             log.info("agent stopped")
 
     def reload(self) -> None:
-        """Read the configuration file now; it is checked every second anyway."""
+        """Read the configuration files now; they are checked every second anyway."""
         log.info("SIGHUP: reading the configuration file again")
         if self._config_file is not None:
             self._config_file.soon()
         for each in self._device_file_readers:
             each.soon()
 
-    # --- inputs: each keeps the latest and wakes the loop ------------------------------------------------------------
+    # --- inputs: each keeps its latest value and wakes the loop ------------------------------------------------------
     def _on_file(self, outcome: FileOutcome) -> None:
         self._file = outcome
         if outcome.config is not None and outcome.config.empty:
@@ -299,7 +303,7 @@ class Agent:
         self._wake.set()
 
     def _on_allocated(self) -> None:
-        """A step of each would hold up the next Allocate: the loop that answers is the one that steps."""
+        """Do not step at once: the event loop that steps is the one that answers the next Allocate."""
         self._poller.allocated()
         if self._world.plan is not None and counts_containers(self._world.plan):
             self._wake.set()
@@ -307,7 +311,7 @@ class Agent:
             self._step_soon.request()
 
     async def _publish(self, publisher: Publisher) -> None:
-        if self._world.active.applied_once or not self._local.operator_wait_seconds:  # else the operator is waited for
+        if self._world.active.applied_once or not self._local.operator_wait_seconds:  # else wait for the operator
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PUBLISH_AFTER_SECONDS):
                     await self._registered.wait()
@@ -316,7 +320,7 @@ class Agent:
             await loading.run(self._reporter.load)
         finally:
             loading.end()
-        self._wake.set()  # the steps so far have reported nothing
+        self._wake.set()  # the steps before this one have reported nothing
         await publisher.run()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
@@ -330,11 +334,11 @@ class Agent:
             try:
                 deadline = await self._pass()
             except Exception:
-                self._wake.set()  # what the kubelet was sent stays; the next pass may do better
+                self._wake.set()  # the kubelet keeps what it was sent; the next pass may succeed
                 raise
 
     async def _pass(self) -> float | None:
-        """One step, carried out. Returns when to come back without news (time.monotonic())."""
+        """Make one step and carry it out. Returns when the next one is due without news (time.monotonic())."""
         line = self._probes.take()
         if line is not None:
             self._metrics.probe_read(line.probe, line.snapshot)
@@ -412,7 +416,7 @@ class Agent:
             self._metrics.kubelet_updated(time.monotonic() - arrived)
 
     async def _others(self, resource: str, own: Collection[str], *, taking_over: bool = False) -> str | None:
-        """Who else serves it, queried before it is registered (kubelet.guard)."""
+        """Return which other plugin serves this resource or its devices; "" none, None: not known (kubelet.guard)."""
         offered = await self._holders.offered_now()
         if offered is None:
             return None
@@ -421,18 +425,18 @@ class Agent:
         found = other_plugins(resource, plan, offered, index, own=own, taking_over=taking_over)
         return offered_text(found) or unread_holders(resource, plan, self._holders.holdings, index)
 
-    async def _unlike(self, resource: str, own: Collection[str]) -> str | None:
-        """Who serves it otherwise than the plan does, queried before it is taken over."""
+    async def _differing_others(self, resource: str, own: Collection[str]) -> str | None:
+        """Return which plugin serves this resource differently from the plan; asked before it is taken over."""
         return await self._others(resource, own, taking_over=True)
 
     async def _lists(self, resource: str) -> bool | None:
-        """Whether the kubelet lists a healthy id of it (kubelet.registration)."""
+        """True when the kubelet lists a healthy id of it; None: not known (kubelet.registration)."""
         offered = await self._holders.offered_now()
         return None if offered is None else any(each.resource == resource for each in offered)
 
     async def _prepare(self) -> None:
-        """What is there before an id is handed out; nothing where another plugin serves, whose files have the same
-        names."""
+        """Write the files that must exist before an id is handed out. While another plugin serves, write nothing: its
+        files have the same names."""
         if not self._world.active.effective.observing:
             await self._cdi.keep(self._world.access, free=self._none_held)
             await self._node_files.keep(self._world.access.files)
@@ -441,7 +445,7 @@ class Agent:
         return await self._holders.list()
 
     def _held_keys(self) -> Collection[str] | None:
-        """Of the folders that containers of this node may have (host.allocation_files)."""
+        """Return the keys of the folders that containers may have (host.allocation_files); None: not known."""
         holdings = self._holders.holdings
         if not holdings.known:
             return None
@@ -458,8 +462,8 @@ class Agent:
         return Path(driver_root(self._local, self._world.requested, self._file, self._world.active.effective))
 
     def _file_contents(self) -> Mapping[str, object]:
-        """The device files' contents in effect, and, where they are another, those that were read last: what these
-        need has to be found before they are in effect."""
+        """Return the device files' contents: those read last, else those in effect. What new contents need has to be
+        found before they take effect."""
         newest = {name: each.content for name, each in self._device_files.items() if not each.error}
         return {**self._world.active.effective.node.files, **newest}
 
@@ -469,12 +473,12 @@ class Agent:
 
 
 def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None) -> int:
-    """The command. Returns 0 after a SIGTERM, 2 for flags or variables that cannot be. `spare`: as in Agent."""
+    """Run the command. Returns 0 after a SIGTERM, 2 for wrong flags or variables. `spare`: as in Agent."""
     try:
         local = flags.parse(sys.argv[1:] if arguments is None else arguments, os.environ)
     except ConfigError as error:
         for problem in error.problems:
-            print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  a command's answer to its user
+            print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  the command's output for its user
         return EXIT_USAGE
     logs.configure(local.log_level, local.log_format)  # type: ignore[arg-type]  # flags has checked the values
     return asyncio.run(_run(local, spare))

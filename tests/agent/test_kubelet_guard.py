@@ -11,7 +11,7 @@ import pytest
 from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
-from nodedevices_plugin.kubelet.registration import Deadlines, Listed
+from nodedevices_plugin.kubelet.registration import Deadlines, ListedCheck
 from nodedevices_plugin.model import Offer, RegistrationState
 from nodedevices_plugin.runtime.worker import Worker
 from support.kubelet import StandInKubelet
@@ -55,7 +55,7 @@ class Rival:
         self.checks += 1
         return self.came
 
-    async def unlike(self, resource: str, own: Collection[str]) -> str | None:
+    async def differing(self, resource: str, own: Collection[str]) -> str | None:
         assert resource not in own
         return self.differs
 
@@ -79,7 +79,7 @@ async def plugins(kubelet: StandInKubelet, allocator: EchoOffer, rival: Rival) -
         others=rival.others,
         lists=rival.lists,
         beside=rival.beside,
-        unlike=rival.unlike,
+        differing=rival.differing,
         prepare=rival.prepare,
     )
     yield plugins
@@ -310,7 +310,7 @@ async def test_a_name_that_we_have_given_up_is_ours_for_as_long_as_the_kubelet_m
 
 
 def test_devices_that_were_never_listed_are_not_missed_and_one_check_is_none() -> None:
-    listed = Listed(now=0.0)
+    listed = ListedCheck(now=0.0)
     assert listed.due(0.5), "soon after the registration: another plugin may come and go within seconds"
     assert not any(listed.observed(False, now=float(second)) for second in range(9))
     assert not listed.observed(True, now=10.0)

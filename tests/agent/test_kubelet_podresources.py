@@ -12,10 +12,10 @@ import grpc
 import pytest
 from nodedevices_plugin.kubelet import podresources, rpc
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
-from nodedevices_plugin.kubelet.checkpoint import Entry
+from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import (
-    Listed,
+    ListedHolder,
     PodResourcesClient,
     listed,
     track,
@@ -34,8 +34,8 @@ def at(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def entry(*ids: str, pod: str = "train-0", resource: str | None = GPU, claim: str | None = None) -> Listed:
-    return Listed(namespace="ml", pod=pod, container="main", resource=resource, claim=claim, ids=ids)
+def entry(*ids: str, pod: str = "train-0", resource: str | None = GPU, claim: str | None = None) -> ListedHolder:
+    return ListedHolder(namespace="ml", pod=pod, container="main", resource=resource, claim=claim, ids=ids)
 
 
 def allocate(seconds: float, *ids: str, resource: str = GPU) -> RecentAllocate:
@@ -425,18 +425,18 @@ async def test_a_pod_that_was_listed_and_is_no_more_holds_nothing_whatever_the_c
 
 def test_an_entry_that_came_while_a_list_was_answered_is_not_taken_for_the_pod_in_it() -> None:
     """That pod may have ended since, and an init container of the same name may have its device now."""
-    new = Entry("uid-2", "main", GPU, ("GPU-0",))
-    old = Entry("uid-1", "main", GPU, ("GPU-0",))
+    new = CheckpointEntry("uid-2", "main", GPU, ("GPU-0",))
+    old = CheckpointEntry("uid-1", "main", GPU, ("GPU-0",))
     in_list = frozenset({("main", GPU, ("GPU-0",))})
-    shown = podresources.Shown().after("kubelet", [old], [new], in_list)
+    shown = podresources.ShownEntries().after("kubelet", [old], [new], in_list)
     assert shown.without_ended((new,), frozenset()) == (new,)
-    assert podresources.Shown().after("kubelet", [new], [new], in_list).without_ended((new,), frozenset()) == ()
+    assert podresources.ShownEntries().after("kubelet", [new], [new], in_list).without_ended((new,), frozenset()) == ()
 
 
 def test_what_another_kubelet_has_listed_says_nothing() -> None:
     """One that has just started has not added all of its pods."""
-    held = Entry("uid-1", "main", GPU, ("GPU-0",))
-    shown = podresources.Shown().after("kubelet", [held], [held], frozenset({("main", GPU, ("GPU-0",))}))
+    held = CheckpointEntry("uid-1", "main", GPU, ("GPU-0",))
+    shown = podresources.ShownEntries().after("kubelet", [held], [held], frozenset({("main", GPU, ("GPU-0",))}))
     shown = shown.after("another kubelet", [held], [held], frozenset())
     assert shown.without_ended((held,), frozenset()) == (held,)
 

@@ -30,7 +30,7 @@ from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.memory.mode import Memory
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Driver, DriverState
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
@@ -82,7 +82,7 @@ def bad(state: HealthState, reason: str, action: str) -> Verdict:
     )
 
 
-def node(**changes: Any) -> Facts:
+def node(**changes: Any) -> NodeFacts:
     """Eight H100s, all well, one of them held by a pod."""
     holder = Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=(gpu_id(1),), since=START)
     verdicts, cordoned = changes.get("verdicts", healthy(*DEVICES)), changes.get("unschedulable", {})
@@ -100,10 +100,10 @@ def node(**changes: Any) -> Facts:
     made = {**known, **changes}
     inventory = owned({"nvml": made["inventory"]})["nvml"]
     probe = ProbeFacts(name="nvml", inventory=inventory, silent=made.pop("silent", False))
-    return Facts(**{**made, "inventory": inventory, "probes": (probe,)})
+    return NodeFacts(**{**made, "inventory": inventory, "probes": (probe,)})
 
 
-def by_memory() -> Facts:
+def by_memory() -> NodeFacts:
     """Two L4s in shares of 1 GiB, 12 of the first one's with two pods; the second one's shares are not all offered."""
     devices = [gpu(number, product_name="NVIDIA L4", memory_bytes=23034 * MIB) for number in range(2)]
     ids = tuple(
@@ -141,11 +141,11 @@ def by_memory() -> Facts:
     )
 
 
-def with_one(state: HealthState, reason: str, action: str) -> Facts:
+def with_one(state: HealthState, reason: str, action: str) -> NodeFacts:
     return node(verdicts=healthy(*DEVICES) | {gpu_id(3): bad(state, reason, action)})
 
 
-def states() -> dict[str, Facts]:
+def states() -> dict[str, NodeFacts]:
     unloaded = replace(inventory_of(), driver=Driver(state=DriverState.NOT_LOADED), accelerators_on_bus=8)
     refused = Refused(section="sharing", field="sharing.resources", message="sharing.resources: no")
     silent = {each.id: bad(HealthState.UNKNOWN, "ProbeSilent", "None") for each in DEVICES}

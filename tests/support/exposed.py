@@ -26,8 +26,8 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.sharing.memory.mode import Memory
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
-from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_probe.protocol import Snapshot
 from prometheus_client.parser import text_string_to_metric_families
 from support.facts import GIB, START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
@@ -55,7 +55,7 @@ def verdict(state: HealthState, reason: str = "", action: str = "None", *, offer
     return Verdict(state=state, reason=reason, message="", since=SINCE, offered=fit, recovery_action=action)
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> NodeFacts:
     """GPU 0 is held and healthy, 1 degraded, 2 held and unhealthy, 3 unknown, 4 missing; 5 is cut, and a part held."""
     devices = [gpu(number, pci_bus_id=f"0000:{number:02x}:00.0") for number in range(5)]
     devices.append(gpu(5, mig_enabled=True, partitions=(partition(5, 0), partition(5, 1))))
@@ -93,10 +93,10 @@ def facts(**changes: Any) -> Facts:
         "started": START,
         "now": START,
     }
-    return Facts(**(known | changes))
+    return NodeFacts(**(known | changes))
 
 
-def by_memory() -> Facts:
+def by_memory() -> NodeFacts:
     """Two GPUs of 10 GiB, in units of 3 GiB; two shares of the first with a pod, and the second out of service."""
     devices = [gpu(number, memory_bytes=10 * GIB) for number in range(2)]
     ids = tuple(
@@ -121,13 +121,15 @@ def by_memory() -> Facts:
     )
 
 
-def agent(shown: Facts | None = None) -> Samples:
+def agent(shown: NodeFacts | None = None) -> Samples:
     return parsed(agent_text(shown))
 
 
-def agent_text(shown: Facts | None = None) -> str:
+def agent_text(shown: NodeFacts | None = None) -> str:
     latest = shown or facts()
-    return Metrics(facts=lambda: latest, probes=lambda: {"nvml": ProbeCounters()}, telemetry=True).render().decode()
+    return (
+        AgentMetrics(facts=lambda: latest, probes=lambda: {"nvml": ProbeCounters()}, telemetry=True).render().decode()
+    )
 
 
 def operator(conditions: Mapping[str, tuple[str, str]] | None = None) -> Samples:

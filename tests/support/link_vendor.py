@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import CODED, Condition, Effect, Meaning
+from nodedevices_plugin.vendors.faults import CODED, Effect, FaultCondition, Meaning
 from nodedevices_probe.protocol import Readings
 
 FLAP = Meaning(reason="LinkFlap", effect=Effect.DEGRADED, message="the link went down and came back", repair="Replace")
@@ -31,10 +31,10 @@ class LinkVendor:
         """With a broken queue pair it was the program's doing."""
         return None if 8 in together else HealthState.UNHEALTHY
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         down = "linkDown" in readings.conditions
         return (
-            Condition(
+            FaultCondition(
                 reason="LinkDown",
                 state=HealthState.UNHEALTHY,
                 message="the link is down; is the cable plugged in?",

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from nodedevices_plugin.model import HealthState, Registration, RegistrationState
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.status.facts import Facts
+from nodedevices_plugin.status.facts import NodeFacts
 from support import exposed, prometheus_server
 from support.exposed import GPU, Samples, verdict
 from support.prometheus import COMPONENT, METRIC, ROOT, RULES, firing, program, promtool, rules, series
@@ -32,7 +32,7 @@ RULES_OF = rules()
 needs_promtool = pytest.mark.skipif(program("promtool") is None, reason="no promtool: `make cluster-tools` gets one")
 
 
-def broken() -> Facts:
+def broken() -> NodeFacts:
     """A node of which everything is to be said that the agent alone can say."""
     made = exposed.facts()
     silent = replace(made.probes[0], inventory=replace(made.inventory, line_time=None))
@@ -44,7 +44,7 @@ def broken() -> Facts:
     )
 
 
-def well() -> Facts:
+def well() -> NodeFacts:
     """A node on which all is as it should be. Its probe's last line is ahead of the test's clock, which begins at 0."""
     made = exposed.facts()
     inventory = replace(made.inventory, devices=tuple(each for each in made.inventory.devices if each.present))

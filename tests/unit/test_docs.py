@@ -116,10 +116,10 @@ def test_every_metric_that_an_agent_shows_is_on_the_page_and_no_other() -> None:
     shown = facts(config=ConfigStatus(generation=1))
     devices = (*shown.inventory.devices, *inventory_of(gpu(6, readings=readings)).devices)
     shown = replace(shown, inventory=replace(shown.inventory, devices=devices))
-    agent = metrics.Metrics(
+    agent = metrics.AgentMetrics(
         facts=lambda: shown, probes=lambda: {"nvml": ProbeCounters()}, parts=Parts(), telemetry=True
     )
-    shared = metrics.Metrics(facts=by_memory, probes=dict)
+    shared = metrics.AgentMetrics(facts=by_memory, probes=dict)
     names = exposed(agent.registry) | exposed(shared.registry)
     assert names == {row.name for row in (*metrics.ROWS, *telemetry.ROWS)}
 

@@ -11,7 +11,7 @@ from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin.model import HoldersState, Holdings, Inventory
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline import inventory
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.simulated.file import parse
 from support.facts import START, healthy, snapshot
@@ -34,7 +34,7 @@ def labels_of(file: str, **settings: Any) -> dict[str, str]:
     verdicts = healthy(*facts.devices)
     plan = make_plan(known, verdicts, PlanSettings(**settings))
     status = report(
-        Facts(
+        NodeFacts(
             inventory=known,
             verdicts=verdicts,
             plan=plan,

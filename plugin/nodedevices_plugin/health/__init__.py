@@ -1,1 +1,1 @@
-"""Which devices are well: the state machine, its reasons, and rules by reason. It knows no vendor's numbers. Pure."""
+"""The health of devices: the state machine, its reasons, and rules by reason. It knows no vendor's numbers."""

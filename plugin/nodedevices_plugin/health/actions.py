@@ -1,10 +1,10 @@
-"""Recovery actions: which requires more, how they are described, and what proves that they were done."""
+"""Recovery actions: their order, how they are described to people, and what proves that they were done."""
 
 from __future__ import annotations
 
 NO_ACTION = "None"
 
-# SCHEMA `recoveryAction`, from the least to the most that it requires of people: of two, the later is shown.
+# SCHEMA `recoveryAction`, from the least to the most that it requires of people: the greater of two is shown.
 _ORDER = (
     NO_ACTION,
     "RestartApp",
@@ -40,12 +40,12 @@ ADVICE = {
 
 
 def action_rank(action: str) -> int:
-    """A number to compare actions by. An unknown one requires more than any; it is never taken for None."""
+    """Return a number to compare actions by. An unknown action ranks highest; it is never taken for None."""
     return _RANK.get(action, len(_ORDER))
 
 
 def needs_no_action(action: str) -> bool:
-    """Whether the device itself needs nothing: restarting an application is no repair of the device."""
+    """True when the device itself needs nothing: restarting an application does not repair it."""
     return action in {NO_ACTION, "RestartApp"}
 
 

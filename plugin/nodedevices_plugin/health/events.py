@@ -1,9 +1,10 @@
-"""Edges: which events of a line are new, what they do to a device's faults, and what only has to be reported.
+"""Edges: the new events of a line, the faults that they leave on a device, and the events that are only logged.
 
-What an event means is its vendor's matter (vendors.base); a policy's rules come before that.
+An event's meaning comes from its vendor (vendors.faults); a policy's rules come before that.
 
-A probe repeats its events for a while, so that a lost line loses none; `fresh_events` drops what was seen. A flood is
-bounded twice: the probe folds equal events, and a device keeps at most one fault per reason and MAX_FAULTS of them.
+A probe repeats its events for a while, so that a lost line loses none; `fresh_events` drops events that were seen. A
+flood is bounded twice: the probe folds equal events, and a device keeps at most one fault per reason and MAX_FAULTS of
+them.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultS
 
 _EFFECTS = {"Ignored": Effect.COUNTED, "Degraded": Effect.DEGRADED, "Unhealthy": Effect.UNHEALTHY}
 _STATES = {Effect.DEGRADED: HealthState.DEGRADED, Effect.UNHEALTHY: HealthState.UNHEALTHY}
-MAX_FAULTS = 16  # of one device: a device that has more different ones is judged by the worst
+MAX_FAULTS = 16  # of one device; of more, the worst are kept
 MAX_NEIGHBOURS = 16
 MAX_LOGGED = 256  # of one line
-OLDEST_NEWS = timedelta(seconds=60)  # so long a probe repeats an event; one that seems older: a clock was set
+OLDEST_NEWS = timedelta(seconds=60)  # how long a probe repeats an event; one that seems older: a clock was set
 CORRELATING = "Correlating"
 
 
 @dataclass(frozen=True, slots=True)
 class EventCursor:
-    """Up to which event of which probe process we have listened."""
+    """The last event that was read, and the probe process that it came from."""
 
     instance: str = ""
     sequence: int = -1
@@ -40,7 +41,7 @@ class EventCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """Events of one line that leave the device's state alone but that are worth a log line."""
+    """Events of one line that do not change the device's state but are worth a log line."""
 
     device_id: str | None
     xid: int
@@ -50,7 +51,7 @@ class LoggedEvent:
 
 
 def fresh_events(cursor: EventCursor, snapshot: Snapshot) -> tuple[EventCursor, tuple[ProbeEvent, ...]]:
-    """The events of this line that were not in an earlier one, oldest first, and the cursor for the next line."""
+    """Return the cursor for the next line, and the events that were in no earlier line, oldest first."""
     seen = cursor.sequence if cursor.instance == snapshot.instance else -1
     news = tuple(
         sorted((event for event in snapshot.events if event.sequence > seen), key=lambda event: event.sequence)
@@ -59,24 +60,24 @@ def fresh_events(cursor: EventCursor, snapshot: Snapshot) -> tuple[EventCursor, 
 
 
 def effect(meaning: Meaning, rules: HealthRules) -> Effect:
-    """What an event does under these rules."""
+    """Return an event's effect under these rules."""
     rule = rules.rule(meaning.reason)
     return meaning.effect if rule is None else _EFFECTS[rule.state]
 
 
 def _coded(code: int, vendor: FaultSource) -> Meaning:
-    """What the event with this number means; every one means something (Vendor.event)."""
+    """Return the meaning of the event with this number; each has one (FaultSource.event)."""
     return vendor.event(CODED, code) or Meaning(reason=f"Code{code}", effect=Effect.COUNTED, message="", code=code)
 
 
 def must_leave(fault: Fault, vendor: FaultSource) -> bool:
-    """Whether only a device that has left and come back can be well again."""
+    """True when the device cannot recover before it has left and come back."""
     return fault.xid is not None and _coded(fault.xid, vendor).must_leave
 
 
 def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault | None:
-    """A fault from before as the rules of now have it; None: they ignore it. One that is undecided stays so: it is
-    decided by them when its time comes. A reading that they no longer call too high is over."""
+    """Return an earlier fault under the current rules; None: they ignore it, or no longer call its reading too high. A
+    fault that is undecided stays so: the rules decide it when its window is over."""
     if fault.reason in signals.REASONS and fault.reason not in {signals.reason(each.signal) for each in rules.degraded}:
         return None
     undecided = fault.reason == CORRELATING and fault.xid is not None
@@ -95,8 +96,8 @@ def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault 
 def logged_events(
     events: Iterable[ProbeEvent], rules: HealthRules, owners: Mapping[str, FaultSource], vendors: FaultSources
 ) -> tuple[LoggedEvent, ...]:
-    """What leaves every state alone, and all whose device the driver did not name; one entry per (device, reason),
-    oldest first. `owners`: the vendors of the devices and partitions by id."""
+    """Return the events that change no state, and all for which the driver named no device; one entry per (device,
+    reason), oldest first. `owners`: the vendors of the devices and partitions by id."""
     found: dict[tuple[str | None, str], LoggedEvent] = {}
     for event in events:
         owner = owners.get(event.device_id or "")
@@ -133,7 +134,7 @@ def note_events(
     boot_id: str,
     instance: str = "",
 ) -> dict[str, Fault]:
-    """The faults of one device after these events, by reason. `instance`: the probe's process that reports them.
+    """Return the faults of one device after these events, by reason. `instance`: the probe process that reports them.
 
     An event's time is the probe's: one from the future counts from now, one from long ago from a minute ago.
     """
@@ -161,7 +162,7 @@ def note_events(
 
 
 def _bounded_neighbours(codes: Sequence[int], rules: HealthRules, vendor: FaultSource) -> tuple[int, ...]:
-    """Those that decide something first: a flood of others must not hide them."""
+    """Return the first codes, those that decide something before others: a flood must not hide them."""
 
     def decides(code: int) -> bool:
         meaning = _coded(code, vendor)
@@ -186,8 +187,8 @@ def _seen_xids(waiting: Fault) -> tuple[int, ...]:
 def decide_correlating(
     faults: Mapping[str, Fault], rules: HealthRules, vendor: FaultSource, *, now: datetime, driver_action: str | None
 ) -> dict[str, Fault]:
-    """Ends the waiting of an event whose meaning depends on its neighbours: at once when a worse fault explains it,
-    otherwise when its window is over. `driver_action`: what the driver itself requires; it may decide."""
+    """Decide an event whose meaning depends on its neighbours: at once when a worse fault explains it, else when its
+    window is over. `driver_action`: the action that the driver itself requires; it may decide."""
     waiting = faults.get(CORRELATING)
     if waiting is None:
         return dict(faults)
@@ -220,7 +221,7 @@ def decide_correlating(
 
 
 def event_fault(meaning: Meaning, state: HealthState, when: datetime, boot_id: str) -> Fault:
-    """The fault that an event leaves."""
+    """Return the fault that an event leaves."""
     return Fault(
         reason=meaning.reason,
         state=state,
@@ -235,7 +236,7 @@ def event_fault(meaning: Meaning, state: HealthState, when: datetime, boot_id: s
 
 
 def _action(meaning: Meaning, state: HealthState) -> str:
-    """The recovery action of an event. One that is Unhealthy by policy alone has the action that ends it."""
+    """Return an event's recovery action; where only the policy makes it Unhealthy, the action that ends that."""
     return meaning.repair if state is HealthState.UNHEALTHY and needs_no_action(meaning.action) else meaning.action
 
 
@@ -249,8 +250,8 @@ def _correlating(meaning: Meaning, when: datetime, boot_id: str) -> Fault:
 
 
 def _remember(faults: dict[str, Fault], news: Fault) -> None:
-    """A repeat makes the evidence newer, and what was done before it worthless; it changes nothing else. It keeps the
-    number of the event that began the fault, so that a storm of one XID does not change what is shown at each line."""
+    """Add a fault. A repeat makes its evidence newer and voids repairs before it; nothing else changes. It keeps the
+    number of the event that began the fault, so that a storm of one XID does not change the status at each line."""
     known = faults.get(news.reason)
     if known is None:
         faults[news.reason] = news
@@ -259,7 +260,7 @@ def _remember(faults: dict[str, Fault], news: Fault) -> None:
 
 
 def _bounded(faults: Mapping[str, Fault]) -> dict[str, Fault]:
-    """The worst; one that is undecided is always among them, or it would never be decided."""
+    """Keep the worst faults; an undecided one is always among them, else it would never be decided."""
     if len(faults) <= MAX_FAULTS:
         return dict(faults)
     worst = sorted(faults.values(), key=lambda fault: (fault.reason == CORRELATING, severity(fault)), reverse=True)
@@ -267,5 +268,5 @@ def _bounded(faults: Mapping[str, Fault]) -> dict[str, Fault]:
 
 
 def severity(fault: Fault) -> tuple[bool, int, bool, str]:
-    """Of two faults, the greater is the worse: by state, then recovery action, and of equals the one with an XID."""
+    """Sort key; the worse fault is greater: by state, then recovery action, then the one with an XID."""
     return (fault.state is HealthState.UNHEALTHY, action_rank(fault.action), fault.xid is not None, fault.reason)

@@ -1,9 +1,9 @@
-"""What a device's readings say by themselves, line by line: levels, not edges.
+"""Levels: the conditions that a device's readings show, line by line. Edges are in `events`.
 
-Four conditions are of any device: not listed, lost, does not answer, its driver requires an action; the others are its
-vendor's (ECC, row remapping, a link) and the policy's (`signals`). A condition is evident, over, or (the device or
-driver does not say) unreadable; unreadable never ends a fault. A device that is lost or does not answer says nothing
-else. Of a probe that sees no device at all nothing is learned: what it does not list is Unknown, and no fault.
+Four conditions exist for every device: not listed, lost, does not answer, its driver requires an action. The others are
+its vendor's (ECC, row remapping, a link) and the policy's (`signals`). A condition is evident, over, or unreadable (the
+device or driver does not report it); unreadable never ends a fault. When a device is lost or does not answer, its other
+conditions are unreadable. When a probe sees no device at all, the devices that it had are Unknown, not faulty.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.health.actions import NO_ACTION
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import Condition, FaultSource
+from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource
 
 FALLEN_OFF_BUS = "FallenOffBus"
 PROBE_ERROR = "ProbeError"
@@ -28,26 +28,31 @@ UNSEEN = (
     "its pods are not marked, tainted for or evicted"
 )
 
-REASONS = (MISSING, FALLEN_OFF_BUS, PROBE_ERROR, RECOVERY_ACTION)  # of any device, whoever made it
+REASONS = (MISSING, FALLEN_OFF_BUS, PROBE_ERROR, RECOVERY_ACTION)  # of any device, of any maker
 
-# There is no device to offer, or it takes no work: no rule can say otherwise.
+# The device is not there, or accepts no work: no rule can make it usable.
 UNUSABLE = frozenset({MISSING, FALLEN_OFF_BUS, PROBE_ERROR})
 
-_CALLED = frozenset({"gpu", "nic", "fpga", "vf", "dpu"})  # types that people write in capitals
+_CALLED = frozenset({"gpu", "nic", "fpga", "vf", "dpu"})  # types that are written in capitals
 
 
 def levels(
-    fact: DeviceFact, vendor: FaultSource, *, present: bool, blind: bool = False, of_policy: Sequence[Condition] = ()
-) -> tuple[Condition, ...]:
-    """Every condition of a device, evident or not. `present`: the last good line listed it. `blind`: it listed none of
-    the probe's devices. `of_policy`: what the policy makes of its readings."""
+    fact: DeviceFact,
+    vendor: FaultSource,
+    *,
+    present: bool,
+    blind: bool = False,
+    of_policy: Sequence[FaultCondition] = (),
+) -> tuple[FaultCondition, ...]:
+    """Return every condition of a device, evident or not. `present`: the last good line listed it. `blind`: that line
+    listed none of the probe's devices. `of_policy`: the policy's conditions (signals)."""
     readings = fact.readings
     answers = present and not readings.lost and readings.error is None
     driver_action = readings.recovery_action if answers else None
     what = fact.type.upper() if fact.type in _CALLED else "device"
     own = (*vendor.read(readings), *of_policy)
     return (
-        Condition(
+        FaultCondition(
             reason=MISSING,
             state=HealthState.UNKNOWN if blind else HealthState.UNHEALTHY,
             message=UNSEEN if blind else "the device is no longer listed by its driver",
@@ -55,14 +60,14 @@ def levels(
             evident=not present,
             ends_by_itself=True,
         ),
-        Condition(
+        FaultCondition(
             reason=FALLEN_OFF_BUS,
             state=HealthState.UNHEALTHY,
             message=f"{what} has fallen off the bus",
             action="RebootNode",
             evident=readings.lost if present else None,
         ),
-        Condition(
+        FaultCondition(
             reason=PROBE_ERROR,
             state=HealthState.UNHEALTHY,
             message=f"the device does not answer: {(readings.error or '')[:_ERROR_SHOWN]}",
@@ -70,7 +75,7 @@ def levels(
             evident=readings.error is not None if present else None,
             ends_by_itself=True,
         ),
-        Condition(
+        FaultCondition(
             reason=RECOVERY_ACTION,
             state=HealthState.UNHEALTHY,
             message=f"the driver requires an action on this {what}",
@@ -82,7 +87,7 @@ def levels(
 
 
 def driver_says(fact: DeviceFact, *, present: bool) -> str | None:
-    """The recovery action that the driver requires, of a device that answers; None: it does not, or its driver does not
-    say."""
+    """Return the recovery action that the driver of a device requires; None: the device does not answer, or the driver
+    does not report one."""
     readings = fact.readings
     return readings.recovery_action if present and not readings.lost and readings.error is None else None

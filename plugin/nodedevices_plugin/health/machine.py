@@ -1,24 +1,26 @@
-"""The state machine: previous verdicts, the inventory and new events in; a verdict for every device out.
+"""The state machine of health: from previous verdicts, the inventory and new events to a verdict for every device.
 
-A device has faults: events that came (edges) and readings that say so (levels), both as its vendor classifies them
-(vendors.faults), and readings that the policy calls too high (signals). Each is kept until the evidence says that it is
-over, so none is lost behind a worse one. The verdict shows the worst: Unhealthy before Unknown before Degraded; among
-faults Missing first, then what requires the most (actions), then one with a number. An event that is undecided and may
-prove fatal is shown before all that is Degraded, and no new pod gets the device meanwhile.
+A device's faults come from events (edges) and from readings (levels), both as its vendor classifies them
+(vendors.faults), and from readings that the policy calls too high (signals). Each fault is kept until there is evidence
+that it is over, so none is lost behind a worse one. The verdict shows the worst fault: Unhealthy before Unknown before
+Degraded; within a state Missing first, then the fault that requires the most (actions), then one with a number. An
+event that is undecided and may prove fatal is shown before all Degraded faults, and no new pod gets the device
+meanwhile.
 
-Recovery, on evidence only (SCHEMA "Recovery"): the last line is good and has the device, the fault is no longer
-evident, the hold-down since the newest fault is over, and what it required is done. What the driver says (the reading
-recoveryAction) decides that where it has one and it was read after the event; a device that fell off the bus must have
-left and come back besides. Otherwise a new boot, or the device's or driver's having left and come back. A person's
-confirmation does for that and for the hold-down, never for what is still evident (a remap failure, a driver that
-requires an action). Flapping therefore costs one change, not many.
+A device recovers on evidence only (SCHEMA "Recovery"): the last line is good and lists the device, the fault is no
+longer evident, the hold-down since the newest fault is over, and the action that it required is done. Evidence for the
+action is the driver's report (the reading recoveryAction), where there is one and it was read after the event; a device
+that fell off the bus must besides have left and come back. Without such a report the evidence is a new boot, or that
+the device or its driver left and came back. A person's confirmation replaces the evidence for the action and the
+hold-down, but never counts against a fault that is still evident (a remap failure, a driver that requires an action).
+Flapping therefore costs one change, not many.
 
-Faults carry times of the wall clock, so that they can be saved. Within a run that clock counts by the monotonic one:
-`clock_set` moves every time that something waits for when the wall clock was set (pipeline).
+Faults have times of the wall clock, so that they can be saved. During a run the monotonic clock counts: when the wall
+clock is set, `clock_set` moves every time that something waits for (pipeline).
 
-While the probe is silent, or before its first line, verdicts stay: nothing recovers and nothing is forgotten. A probe
-that sees none of its devices (`blind`) makes each of them Unknown, whose faults of before stay; one that it lists again
-was never missing, and needs no hold-down for that.
+While the probe is silent, or before its first line, verdicts stay: nothing recovers and nothing is forgotten. When a
+probe sees none of its devices (`blind`), each of them is Unknown and keeps its faults; a device that it then lists
+again was never missing, and needs no hold-down for that.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from nodedevices_probe.protocol import DriverState, ProbeEvent
 from nodedevices_plugin.health import actions, events, levels, signals
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
-from nodedevices_plugin.vendors.faults import Condition, FaultSource, FaultSources, source_of
+from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource, FaultSources, source_of
 
 PROBE_SILENT = "ProbeSilent"
 DRIVER_NOT_LOADED = "DriverNotLoaded"
@@ -53,7 +55,7 @@ def always_in_use(device_id: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """What holds for every device in one judgement."""
+    """The inputs of one judgement that are the same for every device."""
 
     inventory: Inventory
     rules: HealthRules
@@ -71,11 +73,11 @@ class _View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Subject:
-    """The device that is judged, with what its vendor makes of its readings."""
+    """The device that is judged, with the conditions that its readings show."""
 
     device: InventoryDevice
     vendor: FaultSource
-    conditions: Mapping[str, Condition]  # by reason
+    conditions: Mapping[str, FaultCondition]  # by reason
 
 
 def judge_all(
@@ -92,15 +94,16 @@ def judge_all(
     in_use: Callable[[str], bool] = always_in_use,
     blind: bool = False,
 ) -> dict[str, Verdict]:
-    """A verdict for every device of the inventory, and for each partition whose own differs from its GPU's.
+    """Return a verdict for every device of the inventory, and for each partition that has faults of its own.
 
-    `new_events`: those not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock, which
-    verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of devices
-    of which a person said that they are recovered. `above`: readings that are too high, since when (signals.follow).
-    `in_use`: whether a device is in a resource; only called where that matters (Condition.unused). `blind`: the probe
-    sees none of the devices that it had (pipeline.lost).
-    Judging again with no news changes nothing, except that a fault which came too late for its hold-down has then been
-    reported, and is over.
+    `new_events`: those that were not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock,
+    which verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of
+    devices that a person confirmed as recovered. `above`: readings that are too high, since when (signals.follow).
+    `in_use`: whether a device is in a resource; only called where that matters (FaultCondition.unused). `blind`: the
+    probe sees none of the devices that it had (pipeline.lost).
+
+    Judging again with no news changes nothing, with one exception: a fault whose hold-down was over when it came is
+    reported once, and is over at the next judgement.
     """
     view = _view(inventory, rules, vendors, now=now, monotonic=monotonic, above=above, in_use=in_use, blind=blind)
     by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
@@ -135,7 +138,7 @@ def next_deadline(
     monotonic: float,
     above: signals.Above = NOTHING_ABOVE,
 ) -> float | None:
-    """When (time.monotonic()) judging again could change something without a new line; None: only a line could."""
+    """Return when (time.monotonic()) judging again may change a verdict without a new line; None: only a line may."""
     deadlines = signals.deadlines(above, rules)
     if inventory.line_monotonic is not None:
         deadlines += [inventory.line_monotonic + rules.silence_seconds]
@@ -152,8 +155,8 @@ def next_deadline(
 
 
 def clock_set(verdicts: Mapping[str, Verdict], by: timedelta) -> dict[str, Verdict]:
-    """The verdicts after the wall clock was set: what waits goes on waiting for as long as it would have. What is shown
-    (`Verdict.since`) stays as it was reported."""
+    """Return the verdicts after the wall clock was set: each wait lasts as long as it would have. The times that are
+    shown (`Verdict.since`) stay as they were reported."""
     return {
         key: replace(verdict, faults=tuple(_moved(fault, by) for fault in verdict.faults))
         for key, verdict in verdicts.items()
@@ -218,7 +221,7 @@ def _subject(device: InventoryDevice, view: _View) -> _Subject:
     )
 
 
-def _as_used(condition: Condition, device: InventoryDevice, view: _View) -> Condition:
+def _as_used(condition: FaultCondition, device: InventoryDevice, view: _View) -> FaultCondition:
     if condition.unused is None or not condition.evident or view.in_use(device.fact.id):
         return condition
     return replace(condition, state=condition.unused)
@@ -230,7 +233,7 @@ def _route(
     by_device: dict[str, list[ProbeEvent]],
     by_partition: dict[str, list[ProbeEvent]],
 ) -> None:
-    """Each event to the device that it is about: the physical one, but for an error that an instance contained."""
+    """Add each event to its device: to the physical one, except an error that a MIG instance contained."""
     inventory = view.inventory
     parents = {part.id: device for device in inventory.devices for part in device.fact.partitions}
     devices = {device.fact.id: device for device in inventory.devices}
@@ -264,9 +267,10 @@ def _judge(
     confirmed: bool,
     has_levels: bool = True,
 ) -> Verdict:
-    """The verdict on one device. Steps: news, levels, what was done about it, recovery, the worst of what remains.
+    """Return the verdict on one device. In this order: new events, levels, repairs, recovery, the worst remaining
+    fault.
 
-    `has_levels`: readings are the physical device's; a partition has only what came for it alone.
+    `has_levels`: False for a partition: the readings are the physical device's, it has only its own events.
     """
     faults = {
         fault.reason: _not_future(fault, view.now)
@@ -299,7 +303,7 @@ def _judge(
         faults = {
             reason: fault
             for reason, fault in faults.items()
-            if reason in news  # reported at least once, however late it came or short the hold-down is
+            if reason in news  # reported at least once, even where its hold-down is over already
             or reason == events.CORRELATING
             or not (_quiet(fault, everything, view) and _action_gone(fault, says, subject, view.inventory))
         }
@@ -307,7 +311,7 @@ def _judge(
 
 
 def _not_future(fault: Fault, now: datetime) -> Fault:
-    """A time that is not yet is one that a clock wrote which was set back since: it counts from now."""
+    """Replace times in the future by now: the clock that wrote them was set back since."""
     if fault.since <= now and (fault.last_seen is None or fault.last_seen <= now):
         return fault
     return replace(
@@ -315,11 +319,11 @@ def _not_future(fault: Fault, now: datetime) -> Fault:
     )
 
 
-def _apply_level(faults: dict[str, Fault], level: Condition, view: _View) -> None:
+def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -> None:
     known = faults.get(level.reason)
     boot_id = view.inventory.boot_id
     if known is not None and level.state is HealthState.UNKNOWN and known.state is not HealthState.UNKNOWN:
-        # It was missing beside others that were seen, and is it still.
+        # It was missing while other devices were seen, and it still is.
         level = replace(level, state=known.state, message=known.message, action=known.action)
     if level.evident:
         rule = view.rules.rule(level.reason) if level.reason not in levels.UNUSABLE else None
@@ -327,7 +331,7 @@ def _apply_level(faults: dict[str, Fault], level: Condition, view: _View) -> Non
             return
         state = level.state if rule is None else HealthState(rule.state)
         same = known is not None and (known.last_seen, known.action, known.state) == (None, level.action, state)
-        # Its text is the policy's numbers: a policy that changes them is news.
+        # Its text has the policy's numbers: a changed policy is news.
         same = same and (level.reason not in signals.REASONS or known is None or known.message == level.message)
         if known is None or not same:
             faults[level.reason] = Fault(
@@ -343,21 +347,22 @@ def _apply_level(faults: dict[str, Fault], level: Condition, view: _View) -> Non
         elif known.boot_id != boot_id or known.confirmed:
             faults[level.reason] = replace(known, boot_id=boot_id, confirmed=False)
     elif known is not None and known.state is HealthState.UNKNOWN:
-        del faults[level.reason]  # its probe was blind, and sees it
+        del faults[level.reason]  # its probe was blind, and sees it again
     elif known is not None and known.last_seen is None and (level.evident is False or _outdated(known, boot_id)):
         faults[level.reason] = replace(known, last_seen=view.now)
 
 
 def _outdated(fault: Fault, boot_id: str) -> bool:
-    """Whether a reading that cannot be read now says nothing any more. That a device must be replaced outlives a boot
-    (NVML does not answer for row remapping while MIG devices exist)."""
+    """True when a fault whose reading cannot be read now is to end. A device that must be replaced stays so after a
+    boot (NVML does not answer for row remapping while MIG devices exist)."""
     restarted = fault.boot_id != boot_id or fault.driver_reloaded
     return fault.confirmed or (restarted and fault.action != "Replace")
 
 
 def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: _View) -> Fault:
-    """While a device is lost or not listed, every other fault of it is one that it has left since. A driver that
-    requires an action knows of the fault: when it no longer does, the device was brought back."""
+    """Mark a fault that the device has left the bus since (`left`): while it is lost or not listed, all its other
+    faults. Also while the driver requires an action: it knows of the fault, and when it stops, the device was brought
+    back."""
     if fault.left or not _read_since(fault, view.inventory):
         return fault
     away = not device.present or device.fact.readings.lost
@@ -367,24 +372,24 @@ def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: 
 
 
 def _read_since(fault: Fault, inventory: Inventory) -> bool:
-    """Whether the devices were read after this fault's event had happened. A number above all that this process of the
-    probe counts now is one from before it restarted its count."""
+    """True when the devices were read after this fault's event. An event number above the newest one is from before
+    this process of the probe restarted its count."""
     return fault.instance != inventory.instance or not inventory.read_after < fault.sequence <= inventory.newest_event
 
 
 def _driver_action(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
-    """What the driver says of this fault: None where it does not, or said "None" before it came."""
+    """Return the action that the driver reports for this fault; None: it reports none, or "None" from before it."""
     return says if says != actions.NO_ACTION or _read_since(fault, inventory) else None
 
 
 def _settled(fault: Fault, subject: _Subject, view: _View) -> Fault:
-    """An edge whose time is not known (it comes from the state file): its hold-down begins with the first good line."""
+    """Start the hold-down of an edge without a time (from the state file) at the first good line."""
     edge = fault.last_seen is None and fault.reason not in subject.conditions
     return replace(fault, last_seen=view.now) if edge else fault
 
 
 def _held_until(fault: Fault, everything: Sequence[Fault], rules: HealthRules) -> datetime | None:
-    """When the hold-downs of this fault and of all that are as bad are over. None: one of them is still evident."""
+    """Return when the hold-downs of this fault and of all as bad ones end. None: one of them is still evident."""
     as_bad = [each for each in everything if each.state is HealthState.UNHEALTHY or each.state is fault.state]
     ends = [
         each.last_seen + timedelta(seconds=rules.hold_down(each.reason))
@@ -395,7 +400,7 @@ def _held_until(fault: Fault, everything: Sequence[Fault], rules: HealthRules) -
 
 
 def _quiet(fault: Fault, everything: Sequence[Fault], view: _View) -> bool:
-    """Whether nothing as bad is evident, and the hold-down is over or a person says so."""
+    """True when no fault as bad is evident, and the hold-down is over or a person confirmed the repair."""
     held_until = _held_until(fault, everything, view.rules)
     if held_until is None:
         return False
@@ -403,7 +408,7 @@ def _quiet(fault: Fault, everything: Sequence[Fault], view: _View) -> bool:
 
 
 def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> bool:
-    """Whether what a fault required was done, or is no longer required."""
+    """True when the action that a fault required was done, or is no longer required."""
     if fault.confirmed:
         return True
     rebooted = bool(fault.boot_id and inventory.boot_id and fault.boot_id != inventory.boot_id)
@@ -419,7 +424,7 @@ def _action_gone(fault: Fault, says: str | None, subject: _Subject, inventory: I
 
 
 def _required_action(fault: Fault, says: str | None, subject: _Subject, inventory: Inventory) -> str:
-    """The action to show for a fault: the driver's before the catalogue's, nothing once it was done."""
+    """Return the action to show for a fault: the driver's before the catalogue's, None once it was done."""
     if fault.last_seen is None:
         return fault.action
     if says not in {None, actions.NO_ACTION}:
@@ -495,7 +500,8 @@ def _message(
     is_reading: bool,
     withheld: bool,
 ) -> str:
-    """What happened and what to do, for people. The same while nothing changes: no countdown in it."""
+    """Return what happened and what to do, for people. No countdown, so that it stays the same while nothing
+    changes."""
     if worst.reason == events.CORRELATING:
         until = f"decided within {rules.correlation_seconds:.0f} s by the XIDs that follow it"
         parts = [worst.message, f"{until}, not offered to new pods until then" if withheld else until]
@@ -505,7 +511,7 @@ def _message(
         parts = [what, f"{now}, Healthy {_hold_down_text(worst, as_bad, rules)}"]
     else:
         parts = [worst.message, actions.advice(action)]
-    # That the driver requires an action is said by the advice above.
+    # The advice above already says that the driver requires an action.
     others = (fault.reason for fault in as_bad if fault is not worst)
     also = [reason for reason in others if reason != levels.RECOVERY_ACTION][:_ALSO_SHOWN]
     if also:
@@ -515,7 +521,7 @@ def _message(
 
 
 def _hold_down_text(worst: Fault, as_bad: Sequence[Fault], rules: HealthRules) -> str:
-    """When the hold-down is over, rounded up to a minute: a fault each second changes the text once a minute."""
+    """Return when the hold-down is over, rounded up to a minute: a fault each second changes the text once a minute."""
     text = f"after {max(rules.hold_down(each.reason) for each in as_bad):.0f} s without a fault"
     held_until = _held_until(worst, as_bad, rules)
     if held_until is None:

@@ -1,7 +1,7 @@
-"""Notices: events that changed no device's state, kept for those who ask "was it the code, or the GPU?".
+"""Notices: events that changed no device's state, kept for the question "was it the code, or the GPU?".
 
-A program's own error (XID 31), a contained memory error, the clean-up after a killed process. What a policy's rules
-ignore leaves none. Each is kept for a day after it came last, a few for each device, the newest first.
+Examples: a program's own error (XID 31), a contained memory error, the clean-up after a killed process. Events that a
+policy's rules ignore leave none. Each is kept for a day after its last event, a few for each device, the newest first.
 
 A program may fail a thousand times a second. The first of its errors is shown at once; repeats are added up, and shown
 once a minute, so that a flood costs a write of the status a minute.
@@ -38,7 +38,7 @@ def follow(
     *,
     now: datetime,
 ) -> dict[str, tuple[Notice, ...]]:
-    """The notices of every device of the inventory after these events, those that are not judged before."""
+    """Return the notices of every device after these events. `events`: those that were not judged before."""
     devices = {device.fact.id: device for device in inventory.devices}
     owners = {part.id: device for device in inventory.devices for part in device.fact.partitions}
     found = {own: {(each.code, each.partition): each for each in before[own]} for own in devices if own in before}
@@ -69,7 +69,7 @@ def _noticed(meaning: Meaning, rules: HealthRules) -> bool:
 
 
 def _partition(event: ProbeEvent, device: InventoryDevice) -> str:
-    """The partition that the event names; empty: none."""
+    """Return the partition that the event names; empty: none."""
     for part in device.fact.partitions:
         same_instance = event.gi is not None and part.gi == event.gi and event.ci in {None, part.ci}
         if part.id == event.device_id or same_instance:
@@ -97,7 +97,7 @@ def _kept(notices: Iterable[Notice], now: datetime) -> tuple[Notice, ...]:
 
 
 def _settled(notice: Notice, now: datetime) -> Notice:
-    """With its repeats shown, where it is time. A time that is not yet is one that a clock wrote which was set back."""
+    """Show the notice's repeats when it is time, or when its time is in the future: the clock was set back."""
     if notice.repeats and not timedelta(0) <= now - notice.counted < SHOWN_AGAIN:
         count = min(notice.count + notice.repeats, INT32_MAX)
         return replace(notice, count=count, time=min(notice.newest, now), counted=now, repeats=0)

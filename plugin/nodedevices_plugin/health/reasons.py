@@ -1,4 +1,4 @@
-"""Which health reasons there are, for rules that name one: a typo in a rule decides nothing, and is said."""
+"""The known health reasons, for rules that name one: a rule with a typo decides nothing, and is reported."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ NAMED = 48  # in one message
 
 
 def known(vendors: FaultSources) -> tuple[str, ...]:
-    """Every reason that a device of these vendors can have."""
+    """Return every reason that a device of these vendors can have."""
     own = dict.fromkeys(reason for vendor in vendors.values() for reason in vendor.reasons)
     return tuple(dict.fromkeys((*levels.REASONS, *signals.REASONS, *own)))
 
 
 def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmatched, ...]:
-    """A note for each pattern of `health.rules` that no reason of any device matches, or that may not be so ruled."""
+    """Return a note for each pattern of `health.rules` that no reason matches, or that a rule may not change."""
     every = known(vendors) if rules else ()
     return tuple(
         Unmatched(section="health", entry=f"rules[{number}].reasons {glob}", message=why)
@@ -35,7 +35,7 @@ def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmat
 
 @lru_cache(maxsize=4096)  # called at every step
 def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
-    """Empty: it decides something."""
+    """Return why the pattern has no effect; empty: it has one."""
     about = matching(known, glob)
     if about and state != "Unhealthy" and levels.UNUSABLE.issuperset(about):
         return f"{', '.join(about)} is Unhealthy whatever a rule says: a pod could not use it"
@@ -49,5 +49,5 @@ def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
 
 
 def _folded(known: Sequence[str]) -> list[str]:
-    """With the numbers of a series left out: Xid<number>."""
+    """Return the reasons, those of a series as one: Xid<number>."""
     return sorted({re.sub(r"[0-9]+$", "<number>", reason) for reason in known})

@@ -1,4 +1,4 @@
-"""By what rules and numbers health is judged: `health` of the policy or of the node itself, and what neither sets."""
+"""The rules and numbers of health: the section `health` of the policy or of the node itself, else the defaults."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.sections import DegradedRule, Health, HealthRule
 
-SILENCE_SECONDS = 15.0  # SCHEMA: the probe's last line counts no longer than that (NVML can hang in the kernel)
+SILENCE_SECONDS = 15.0  # SCHEMA: how long the probe's last line counts (NVML can hang in the kernel)
 CORRELATION_SECONDS = 10.0  # SCHEMA: how long an XID may wait for its neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRules:
-    """Seconds are seconds. `rules`: what some reasons mean here; the first that matches decides."""
+    """`rules`: states for some reasons; the first rule that matches decides."""
 
     rules: tuple[HealthRule, ...] = ()
     degraded: tuple[DegradedRule, ...] = ()  # readings that are too high (health.signals)
-    hold_down_seconds: float = 300.0  # for reasons whose rule has none
+    hold_down_seconds: float = 300.0  # for reasons without a rule that sets it
     silence_seconds: float = SILENCE_SECONDS
     withdraw_after_seconds: float = 300.0  # of silence, counted from the last line
     correlation_seconds: float = CORRELATION_SECONDS
 
     @classmethod
     def from_section(cls, section: Health | None) -> HealthRules:
-        """The rules of a policy's (or the node's own) `health` section; None: the built-in defaults."""
+        """Return the rules of a `health` section, of a policy or the node's own; None: the defaults."""
         health = section or Health()
         return cls(
             rules=health.rules,
@@ -34,11 +34,11 @@ class HealthRules:
         )
 
     def rule(self, reason: str) -> HealthRule | None:
-        """The rule that decides what this reason means; None: it means what it usually does."""
+        """Return the rule for this reason; None: its usual meaning holds."""
         return next((rule for rule in self.rules if any(fnmatchcase(reason, glob) for glob in rule.reasons)), None)
 
     def hold_down(self, reason: str) -> float:
-        """For how long, after the newest evidence of it, no fault may come before the device is Healthy again."""
+        """Return for how many seconds after this fault no fault may occur before the device is Healthy again."""
         rule = self.rule(reason)
         if rule is None or rule.hold_down_seconds is None:
             return self.hold_down_seconds

@@ -1,9 +1,9 @@
 """Readings that a policy calls too high (`health.degraded`): each makes its device Degraded while it lasts.
 
-`follow` keeps since when a reading has been at its threshold or above, in every line: a line with less, one in which it
-cannot be read, and a probe's silence begin the count anew, and so does a restart of the agent. A device that is already
-Degraded for it stays so meanwhile: a reading that is high and not yet for long enough neither begins a fault nor ends
-one. A reason is the signal with a capital: `TemperatureCelsius`; rules of `health.rules` may name it.
+`follow` keeps since when each line has had a reading at its threshold or above. The count starts again after a line
+with a lower reading or without one, after a probe's silence, and after a restart of the agent. A device that is already
+Degraded for it stays so meanwhile: a reading that has been high, but not for long enough, neither begins a fault nor
+ends one. The reason is the signal with a capital: `TemperatureCelsius`; rules of `health.rules` may name it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodedevices_probe.protocol import DriverState, Readings
 
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice
-from nodedevices_plugin.vendors.faults import Condition
+from nodedevices_plugin.vendors.faults import FaultCondition
 
 Above = Mapping[tuple[str, str, int], float]  # device, signal, threshold -> since when, by time.monotonic()
 
@@ -37,7 +37,7 @@ REASONS = tuple(reason(each) for each in SIGNALS)
 def follow(
     before: Above, inventory: Inventory, rules: HealthRules, *, monotonic: float
 ) -> dict[tuple[str, str, int], float]:
-    """Which readings of these devices are at a threshold or above, and since when."""
+    """Return the readings of these devices that are at a threshold or above, with the time since when."""
     driver, came = inventory.driver, inventory.line_monotonic
     if driver is None or driver.state is not DriverState.LOADED or came is None:
         return {}
@@ -52,8 +52,10 @@ def follow(
     return {key: before.get(key, came) for key in keys}
 
 
-def conditions(device: InventoryDevice, rules: HealthRules, above: Above, *, monotonic: float) -> tuple[Condition, ...]:
-    """One for each signal that the policy names, evident or not."""
+def conditions(
+    device: InventoryDevice, rules: HealthRules, above: Above, *, monotonic: float
+) -> tuple[FaultCondition, ...]:
+    """Return a condition for each signal that the policy names, evident or not."""
     by_signal: dict[str, list[DegradedRule]] = {}
     for rule in rules.degraded:
         by_signal.setdefault(rule.signal, []).append(rule)
@@ -61,7 +63,7 @@ def conditions(device: InventoryDevice, rules: HealthRules, above: Above, *, mon
 
 
 def deadlines(above: Above, rules: HealthRules) -> list[float]:
-    """When (time.monotonic()) readings that are high now will have been for long enough."""
+    """Return when (time.monotonic()) readings that are high now will have been so for long enough."""
     return [
         since + rule.for_seconds
         for (_, signal, threshold), since in above.items()
@@ -70,14 +72,14 @@ def deadlines(above: Above, rules: HealthRules) -> list[float]:
     ]
 
 
-def _condition(device: InventoryDevice, rules: list[DegradedRule], above: Above, monotonic: float) -> Condition:
+def _condition(device: InventoryDevice, rules: list[DegradedRule], above: Above, monotonic: float) -> FaultCondition:
     signal = rules[0].signal
     since = {rule: above.get((device.fact.id, signal, rule.threshold)) for rule in rules}
     over = [rule for rule, when in since.items() if when is not None and monotonic - when >= rule.for_seconds]
     shown = over[0] if over else rules[0]
     lasting = f" for {shown.for_seconds} s" if shown.for_seconds else ""
     unclear = _value(device, signal) is None or any(when is not None for when in since.values())
-    return Condition(
+    return FaultCondition(
         reason=reason(signal),
         state=HealthState.DEGRADED,
         message=f"{signal} has been {shown.threshold} or more{lasting} (health.degraded)",
@@ -87,7 +89,7 @@ def _condition(device: InventoryDevice, rules: list[DegradedRule], above: Above,
 
 
 def _value(device: InventoryDevice, signal: str) -> int | None:
-    """None: it cannot be read, or the device is not there to be asked."""
+    """Return the reading; None: it cannot be read, or the device is not there."""
     readings = device.fact.readings
     if not device.present or readings.lost or readings.error is not None:
         return None

@@ -1,8 +1,8 @@
-"""What containers have of devices whose computing power is shared, one folder for each on the host, read-only in it.
+"""Records the computing power that containers have: one folder each on the host, mounted read-only in the container.
 
-A folder is called by the ids, so that it is known before the container is. Its file is written before the container
-starts, and again where more is known later; a start of the agent reads who had what. A folder whose ids no List of the
-kubelet has shown for ten minutes is removed. What cannot be read is nobody's record.
+A folder is named by the ids, so that its name is known before the container is. Its file is written before the
+container starts, and again when more is known; the agent reads the files at its start. A folder whose ids no List of
+the kubelet has shown for ten minutes is removed. A file that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AllocationFiles:
         self._changed = asyncio.Event()
 
     async def read(self) -> Mapping[frozenset[str], Recorded]:
-        """What earlier runs wrote. Where the disk does not answer in time, nothing."""
+        """Return the records of earlier runs; none where the disk does not answer in time."""
         try:
             async with asyncio.timeout(READ_SECONDS):
                 self._written = await self._worker.run(self._read)
@@ -85,14 +85,14 @@ class AllocationFiles:
         self._written[name] = content
 
     def keep(self, every: Iterable[Allocated]) -> None:
-        """What containers have, as it is known now: `run` writes anew what is known better than when they started."""
+        """Take the current records: `run` writes again those that are better known than at the container's start."""
         known = tuple(every)
         if known != self._known:
             self._known = known
             self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled: writes what `keep` has, and removes what nobody has any more."""
+        """Until cancelled: write the records of `keep`, and remove those that no container has any more."""
         while True:
             swept = self._clock()
             while (left := swept + SWEEP_SECONDS - self._clock()) > 0:
@@ -188,7 +188,7 @@ def text(allocated: Allocated) -> str:
 
 
 def recorded(content: str) -> tuple[frozenset[str], Recorded] | None:
-    """Whose the ids are, as a file says."""
+    """Return the container that a file records for its ids."""
     with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
         found: dict[str, Any] = json.loads(content)
         booked = found["booked"]

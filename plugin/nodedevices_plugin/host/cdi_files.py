@@ -1,10 +1,10 @@
-"""The CDI specifications that we write, kept as the devices are. On a worker thread; failures are reported and retried.
+"""Keeps the CDI specifications that we write up to date. On a worker thread; failures are reported and retried.
 
 A name that Allocate returns must be in a file before the container runtime looks for it. Files are replaced at once.
-A file whose class has no devices any more, or whose strategy was switched off, goes when no pod holds a device: the
-kubelet answers a container's restart from its memory, and that container still has the old names. So do files of our
-names from before this process, which may be another plugin's: nothing is kept here while one serves, whose files have
-the same names. Until then what such a file has goes on standing in ours (cdi_libraries.merged).
+A file whose class has no devices any more, or whose strategy was switched off, is removed when no pod holds a device:
+the kubelet answers a container's restart from its memory, and that container still has the old names. The same holds
+for files with our names from before this process, which may be another plugin's; until then our files keep their
+content (cdi_libraries.merged). While another plugin serves, nothing is written here: its files have the same names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 RETRY_SECONDS = 10.0
 CHECK_SECONDS = 5.0
 PATIENCE_SECONDS = 1.0
-MODE = 0o644  # the container runtime reads it, whoever that runs as
+MODE = 0o644  # the container runtime reads it, as any user
 
 
 class CdiFolder(Periodic):
@@ -81,21 +81,22 @@ class CdiFiles:
 
     @property
     def before(self) -> Document | None:
-        """The specification with libraries from before this process. It stays a source of them when its own devices
-        are of no use any more: it may be the last good one, while the toolkit's file is broken."""
+        """The specification with libraries from before this process. It stays a source of libraries when its own
+        devices are of no use any more: it may be the last good one, while the toolkit's file is broken."""
         return self._libraries
 
     async def first(self) -> None:
-        """Looks what there is, unless it takes too long."""
+        """Read the files that exist, unless it takes too long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
                 self._before = await self._worker.run(lambda: _documents(self._folder, self._source.files))
                 self._libraries = self._before.get(self._source.libraries_file)
 
     async def keep(self, specs: tuple[CdiSpec, ...], *, free: bool = False) -> None:
-        """Returns when they are written, or after a moment: a folder that hangs must not hold the kubelet back.
+        """Write the files. Returns when that is done, or after a moment: a folder that hangs must not delay the
+        kubelet.
 
-        free: no pod holds a device, so that what is no longer wanted may go.
+        free: no pod holds a device, so that files that are no longer wanted may be removed.
         """
         if free:
             self._before = {}
@@ -129,13 +130,13 @@ class CdiFiles:
             )
 
     def _carry_out(self, specs: Sequence[CdiSpec], spare: frozenset[str]) -> frozenset[str]:
-        """Write and remove. Returns which files of our names are there, whoever wrote them, half written ones too."""
+        """Write and remove. Returns the files with our names that exist then, by any writer, half written ones too."""
         write(self._folder, specs)
         for name in spare:
             try:
                 (self._folder / name).unlink(missing_ok=True)
             except OSError as error:
-                if error.errno != errno.EROFS:  # whoever mounted it so wants nothing changed there
+                if error.errno != errno.EROFS:  # mounted read-only on purpose: nothing is to change there
                     raise CdiError(f"{self._folder / name}: {error.strerror or error}") from error
         return _found(self._folder, self._source.files)
 
@@ -160,7 +161,7 @@ def _documents(folder: Path, files: Set[str]) -> Mapping[str, Document]:
 
 
 def unwritable(folder: Path) -> str:
-    """Why no file can be written there, with its path; empty where nothing is in the way. Nothing is tried:
+    """Return why no file can be written there, with its path; empty where there is no obstacle. Nothing is tried:
     container runtimes read their specs again when something happens in this folder."""
     try:
         place = next(each for each in (folder, *folder.parents) if each.exists() or each.is_symlink())

@@ -1,6 +1,6 @@
-"""CDI on this node, as the agent sees it and keeps it: the folder, container toolkits' specifications, programs of
-vendors and our own files behind one interface. What is needed is decided elsewhere (pipeline.access); this module
-checks the files, and writes them, for each vendor whose devices may have CDI names (vendors.cdi).
+"""CDI on this node behind one interface: the folder, container toolkits' specifications, vendors' programs and our own
+files. pipeline.access decides what is needed; this module checks and writes the files, for each vendor whose devices
+may have CDI names (vendors.cdi).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, Document, S
 
 
 class CdiKeeper:
-    """For all vendors. `on_change` is called on the loop when `environments` may be another."""
+    """Keeps the CDI files of all vendors. `on_change` is called on the loop when `environments` may have changed."""
 
     def __init__(
         self,
@@ -43,27 +43,27 @@ class CdiKeeper:
 
     @property
     def parts(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """What is to run beside the agent, by name."""
+        """Background tasks for the agent to run, by name."""
         toolkits = {f"cdi {name}": each.toolkit.run for name, each in self._vendors.items()}
         return {"cdi-folder": self._folder.run, **toolkits}
 
     @property
     def problem(self) -> str:
-        """Why a file of ours is not as it should be. Empty: all are."""
+        """Why a file of ours is not up to date. Empty: all are."""
         return "; ".join(each.files.problem for each in self._vendors.values() if each.files.problem)
 
     @property
     def environments(self) -> Mapping[str, CdiEnvironment]:
-        """What CDI finds on this node now, by vendor."""
+        """The CDI environment of each vendor on this node, by vendor."""
         return {name: each.environment(self._folder.problem) for name, each in self._vendors.items()}
 
     async def first(self) -> None:
-        """What there is at the start, unless it takes too long."""
+        """Read the state at the start, unless it takes too long."""
         looks = (each.files.first() for each in self._vendors.values())
         await asyncio.gather(self._folder.first(), *looks, return_exceptions=True)
 
     async def ready(self) -> None:
-        """From now on container toolkits' specifications are wanted; returns when they were read, or soon."""
+        """Read container toolkits' specifications from now on; return when they were read once, or soon."""
         await asyncio.gather(*(each.toolkit.ready() for each in self._vendors.values()))
 
     async def request(self, requests: Mapping[str, SpecRequest], *, first: bool) -> None:
@@ -84,7 +84,7 @@ class CdiKeeper:
 
 
 class _OfVendor:
-    """Of one vendor."""
+    """The CDI parts of one vendor."""
 
     def __init__(self, toolkit: ToolkitSpecs, files: CdiFiles, *, on_change: Callable[[], None]) -> None:
         self.toolkit = toolkit
@@ -109,5 +109,5 @@ class _OfVendor:
         await self.files.keep(specs, free=free)
 
     def _sources(self) -> tuple[Document | None, ...]:
-        """Where the driver's libraries may come from, the best first."""
+        """Return possible sources of the driver's libraries, the best first."""
         return (self.toolkit.source, self.program.made, self.files.before)

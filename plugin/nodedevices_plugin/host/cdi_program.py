@@ -1,7 +1,7 @@
-"""A program of a vendor's that makes a CDI specification, such as nvidia-ctk. On a worker thread: it calls the driver.
+"""Runs a vendor's program that makes a CDI specification, such as nvidia-ctk. On a worker thread: it calls the driver.
 
-Its arguments, and which of its results will do, are the vendor's to say (vendors.cdi.SpecRequest); this module finds
-it, runs it, and reads what it made.
+The vendor decides its arguments and which results are acceptable (vendors.cdi.SpecRequest); this module finds the
+program, runs it, and reads its output.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ProgramSpec:
         self.problem = ""
 
     def current(self, request: SpecRequest | None) -> Document | None:
-        """What it made of this request."""
+        """Return the program's specification for this request, if it made one."""
         return self.made if request is not None and request == self._request and self.names else None
 
     async def want(self, request: SpecRequest, *, patience_seconds: float) -> None:

@@ -1,8 +1,8 @@
 """The CDI specs that a vendor's container toolkit keeps on the node.
 
-They are read on a worker thread, since a spec is thousands of lines. One that was good and cannot be read any more may
-be half written: it counts as broken when it is the same at two reads. What it brought with every device is remembered,
-since container runtimes can no longer read it either, and our own spec then takes its place (vendors.cdi_libraries).
+They are read on a worker thread, since a spec is thousands of lines. A spec that was good and cannot be read any more
+may be half written: it counts as broken when it is the same at two reads. Its last good content is remembered:
+container runtimes cannot read the broken file either, and our own spec then takes its place (vendors.cdi_libraries).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 class ToolkitSpecs(Periodic):
-    """What the toolkit's specs in these folders had when last read; `on_change`: when that changes.
+    """The devices of the toolkit's specs in these folders when last read; `on_change` is called when they change.
 
     devices: those that runtimes find there now. source: a spec of now, or the last good one. problem: which file is
-    broken, or gone, with the reason.
+    broken or gone, with the reason.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ToolkitSpecs(Periodic):
         self.problem = ""
 
     async def ready(self) -> None:
-        """From now on they are wanted; returns after one read at least, or when that takes too long."""
+        """Read them from now on; returns after one read at least, or when that takes too long."""
         self.wanted = True
         if self._signature is None:
             await self.first()

@@ -1,9 +1,9 @@
-"""Where computing power is shared: the moments in which an answer to the kubelet may wait for what is not known yet.
+"""The StartGate where computing power is shared: answers to the kubelet wait a moment for facts that are still missing.
 
-Before an allocation a pod that has not been seen may still come, within a second: the kubelet and this agent learn of
-it at the same time, by two watches. Nobody waits longer than that, and without it the pod counts as all of a device.
-Before a container starts PodResources says whose ids these are; the kubelet gives that 30 seconds, and tries a refused
-start again. A container that is known to start again, and one that all of a device was free for, is never refused
+At an allocation the pod may not have been seen yet: the kubelet and this agent learn of it at the same time, by two
+watches. The answer waits a second at most; a pod that is still unknown counts as all of a device. Before a container
+starts, PodResources shows which container the ids belong to; the kubelet allows 30 seconds for that, and tries a
+refused start again. A container that is known to start again, or for which all of a device was free, is never refused
 because PodResources does not answer.
 """
 
@@ -25,7 +25,7 @@ LIST_AGAIN_SECONDS = 0.5
 
 
 class CoreGate:
-    """The StartGate of this agent. `holdings`: lists them now; `write`: writes down what a container has."""
+    """The StartGate of this agent. `holdings`: lists the holders now; `write`: records what a container has."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class CoreGate:
         self._changed = asyncio.Event()
 
     def pods_changed(self) -> None:
-        """The book knows others than before."""
+        """Check again: the book knows other pods than before."""
         self._changed.set()
         self._changed = asyncio.Event()
 

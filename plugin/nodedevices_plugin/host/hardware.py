@@ -1,7 +1,7 @@
-"""Which built-in probes have their hardware on this node, checked every few seconds while `auto` is configured.
+"""Finds the built-in probes whose hardware this node has, every few seconds while `auto` is configured.
 
-Hardware and drivers come later, too: a hot-plugged card, a module that an operator's DaemonSet loads. What was found
-once stays found as long as the agent runs: a card that is gone is missing, and its probe is what says so.
+Hardware and drivers may come later: a hot-plugged card, a module that an operator's DaemonSet loads. A kind that was
+found stays found while the agent runs: its probe has to report a card that has gone as missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FoundHardware(Periodic):
         self.found: frozenset[str] | None = None
 
     def want(self, wanted: bool) -> None:
-        """Whether anybody needs to know from now on."""
+        """Check from now on, or no longer."""
         if wanted and not self._wanted:
             self.soon()
         self._wanted = wanted
@@ -65,7 +65,7 @@ class FoundHardware(Periodic):
 
 
 def present(root: Path = Path("/")) -> dict[str, str]:
-    """The kinds whose hardware is there now, and why."""
+    """Return the kinds whose hardware is there now, each with the reason."""
     machine = Machine(Roots(root))
     found = {name: kind.present(machine) for name, kind in KINDS.items()}
     return {name: why for name, why in found.items() if why}

@@ -1,7 +1,7 @@
-"""The agent's side of MPS: which control daemons are wanted goes into a file, and each is queried.
+"""The agent's side of MPS: writes the wanted control daemons into a file, and queries each daemon.
 
-The file is for nodedevices-mps (package mps), which has the privileges to run them. Querying is what any client may do,
-and the only thing that is trusted: a daemon of another's making (NVIDIA's mps-control-daemon) is as good. On a worker
+The file is for nodedevices-mps (package mps), which has the privileges to run them. Any client may query a daemon, and
+only its answer is trusted: a daemon that another program runs (NVIDIA's mps-control-daemon) is as good. On a worker
 thread of its own, since the client may hang with the driver.
 """
 
@@ -64,7 +64,7 @@ class MpsDaemons(Periodic):
         return self._facts
 
     def want(self, helpers: tuple[Helper, ...] | None) -> None:
-        """From now on these. None: nobody knows yet, and what runs stays."""
+        """Run these daemons. None: not known yet, and running ones stay."""
         if helpers is None:
             return
         daemons = tuple(each for each in helpers if isinstance(each, Daemon))
@@ -73,7 +73,7 @@ class MpsDaemons(Periodic):
             self.soon()
 
     async def _reconcile(self) -> None:
-        """Write which are wanted, and query each once."""
+        """Write which daemons are wanted, and query each once."""
         self._pause = RETRY_SECONDS  # should it fail
         daemons = self._wanted or ()
         text = wanted.to_text(daemons)
@@ -95,7 +95,7 @@ class MpsDaemons(Periodic):
         self._pause = (RETRY_SECONDS if again else POLL_SECONDS) if daemons or self._problem else None
 
     async def _query(self, daemon: Daemon, unwritten: str) -> Answer:
-        """What it answers, as text that stays the same while nothing changes."""
+        """Query a daemon; its answer as text that stays the same while nothing changes."""
         key = daemon.key
         why, report_now, silent = unwritten, bool(unwritten), False
         try:
@@ -133,7 +133,7 @@ def _read(file: Path) -> tuple[Daemon, ...]:
 
 
 def _which(file: Path) -> dict[str, Running]:
-    """What the runner says of its daemons. Nothing where it says nothing: then which one it is, is not known."""
+    """Return the runner's record of its daemons; empty where there is none: then a daemon's process is not known."""
     try:
         return {each.resource: each for each in running.from_bytes(files.read(file, wanted.MAX_BYTES + 1))}
     except (OSError, wanted.WantedError):

@@ -1,9 +1,9 @@
 """The files that vendors keep on the node for other programs (vendors.node_files). On a worker thread.
 
-Which files in a folder are ours says a hidden list beside them, which is written before the first of them and shortened
-after the last: a file that an agent wrote before it was killed is removed by the next one, and nobody else's ever is.
-What is on the disk is compared again every few seconds, since the plugin whose place this agent takes removes files of
-the same names when it ends. A failure is reported and retried, and keeps nothing else waiting.
+A hidden list beside the files names those that are ours. It is written before a file and shortened after its removal:
+so the next agent removes files of an agent that was killed, and never other programs' files. The folder is compared
+every few seconds, since the plugin that this agent replaces removes files of the same names when it ends. A failure is
+reported and retried, and delays nothing else.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class NodeFiles:
 
 
 def keep_folder(wanted: FolderFiles) -> tuple[Sequence[str], Sequence[str]]:
-    """Which files were written, and which removed. Raises NodeFilesError."""
+    """Write and remove files. Returns the written and the removed ones. Raises NodeFilesError."""
     folder = Path(wanted.folder)
     files = {name: text for name, text in wanted.files.items() if NAME.fullmatch(name)}
     try:
@@ -104,7 +104,7 @@ def _write(folder: Path, files: Mapping[str, str], listed: frozenset[str]) -> li
 
 
 def _listed(folder: Path) -> frozenset[str]:
-    """What is ours there; what cannot be read lists nothing."""
+    """Return the names in our list there; none where it cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         with (folder / LIST).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

@@ -1,9 +1,8 @@
-"""Which of the node's optional device nodes and files are there, checked every few seconds.
+"""Finds the optional device nodes and files that exist on the node, every few seconds.
 
 They come and go with kernel modules and services (nvidia-uvm at the first use, an IMEX channel with its daemon), so one
-check at the start is not enough. Where the driver's root is mounted and has a /dev
-of its own, that is the one that counts, as for NVIDIA's plugin, and links there lead where they lead on the host; a
-folder that cannot be read is an empty one.
+check at the start is not enough. Where the driver's root is mounted and has a /dev of its own, that /dev counts, as for
+NVIDIA's plugin; links in it lead where they lead on the host. A folder that cannot be read counts as empty.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from nodedevices_common.periodic import Periodic
 from nodedevices_probe.node.rooted import inside
 
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.vendors.base import HostPaths as Wanted
+from nodedevices_plugin.vendors.base import HostPaths
 from nodedevices_plugin.vendors.registry import vendors
 
 CHECK_SECONDS = 5.0
@@ -25,7 +24,7 @@ FIRST_CHECK_SECONDS = 1.0  # a file system that hangs must not keep the node's d
 MAX_OF_A_KIND = 256
 
 
-class HostPaths(Periodic):
+class HostPathReader(Periodic):
     """`existing` is what was found last, nothing at first. `on_change` is called on the loop when it is something else.
 
     driver_root: where the driver's root is mounted in this container, as configured now. files: the device files'
@@ -57,7 +56,9 @@ class HostPaths(Periodic):
 def existing_paths(driver_root: Path, files: Mapping[str, object] | None = None) -> frozenset[str]:
     """Those of the optional paths that are there, as paths from the root (`/dev/nvidiactl`)."""
     contents = files or {}
-    wanted = dict.fromkeys(path for each in vendors() if isinstance(each, Wanted) for path in each.host_paths(contents))
+    wanted = dict.fromkeys(
+        path for each in vendors() if isinstance(each, HostPaths) for path in each.host_paths(contents)
+    )
     return frozenset(path for pattern in wanted for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
 
 

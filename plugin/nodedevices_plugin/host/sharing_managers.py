@@ -1,6 +1,6 @@
-"""What manages the helpers of sharing modes on the node: one line for each mode that has helpers.
+"""The managers of sharing modes' helpers on the node: one line for each mode that has helpers.
 
-Wiring: the modes themselves (package sharing) are pure, and know nothing of what is here.
+Only wiring: the modes themselves (package sharing) decide, and do not import this.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Managers:
         return merged(each.facts for each in self.by_mode.values())
 
     def want(self, helpers: tuple[Helper, ...] | None) -> None:
-        """Each manager is given those of its mode. None: nobody knows yet, and what runs stays."""
+        """Give each manager the helpers of its mode. None: not known yet, and running ones stay."""
         for name, manager in self.by_mode.items():
             manager.want(None if helpers is None else tuple(each for each in helpers if each.mode == name))
 

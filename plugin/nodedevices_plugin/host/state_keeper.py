@@ -1,9 +1,9 @@
-"""Keeps the state file up to date, and says what of it is on the disk.
+"""Keeps the state file up to date, and knows which state is on the disk.
 
-At most one write is under way; newer states wait, and the latest is written next. A write that fails is
-tried again after ten seconds, one that does not return is reported and never waited for: a disk that hangs must not
-keep a fault from the kubelet. Whoever must not act before something is saved (a change of what is offered) reads
-`saved`, which changes only when a write has returned.
+At most one write is under way; newer states wait, and the latest is written next. A write that fails is tried again
+after ten seconds; one that does not return is reported and never waited for: a disk that hangs must not keep a fault
+from the kubelet. A change that must not happen before it is saved (of what is offered) waits for `saved`, which changes
+only when a write has returned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodedevices_plugin.pipeline.state import State, StateError, StateFile, same
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.effective import Effective, from_saved
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
-from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.metrics import AgentMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -30,10 +30,10 @@ HANGS_SECONDS = 5.0  # until a write that does not return is reported
 
 
 class StateKeeper:
-    """One state file. `on_written` is called after each write, whatever came of it."""
+    """One state file. `on_written` is called after each write, also after a failed one."""
 
     def __init__(
-        self, path: Path, *, metrics: Metrics, on_written: Callable[[], None], modes: SharingModes = MODES
+        self, path: Path, *, metrics: AgentMetrics, on_written: Callable[[], None], modes: SharingModes = MODES
     ) -> None:
         self._modes = modes
         self.worker = Worker("state-file")  # its own: what hangs elsewhere must not keep a verdict from being saved
@@ -48,7 +48,7 @@ class StateKeeper:
         self._writing: asyncio.Future[None] | None = None
 
     def load(self) -> State:
-        """What the file remembers; an empty state, and `lost`, where it cannot be used."""
+        """Read the file; an empty state, with the reason in `lost`, where it cannot be used."""
         try:
             state = self._file.load()
         except StateError as error:

@@ -1,1 +1,1 @@
-"""What comes in from outside, each as its latest good value: lines of probes, configuration files, the own object."""
+"""Inputs, each with its latest good value: lines of probes, configuration files, the node's own object, its pods."""

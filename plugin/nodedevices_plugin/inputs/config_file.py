@@ -1,8 +1,8 @@
-"""The configuration file, or a folder of them, and device files, read again and again: by content, once a second.
+"""Reads the configuration file, or a folder of them, and device files once a second, and compares their content.
 
 A ConfigMap's update swaps a symlink some levels up, which neither the file's inode nor a watch on it shows; its content
-does. Files are read and parsed on a worker thread. One that is missing, unreadable or wrong is an outcome like any
-other: what is in effect stays, and the next good content is taken up by itself.
+does. Files are read and parsed on a worker thread. A missing, unreadable or wrong file is an outcome like any
+other: the configuration in effect stays, and the next good content takes effect by itself.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class DeviceFileReader(_FollowedFile[DeviceFileOutcome]):
 
     def __init__(
         self,
-        of: DeviceFile,
+        device_file: DeviceFile,
         path: Path,
         *,
         node: str,
@@ -133,11 +133,11 @@ class DeviceFileReader(_FollowedFile[DeviceFileOutcome]):
             path.with_name(node),
             path,
             worker=worker,
-            parse=partial(_content, of),
+            parse=partial(_content, device_file),
             failed=lambda problem: DeviceFileOutcome(error=problem),
-            on_change=partial(on_change, of.option.name),
+            on_change=partial(on_change, device_file.option.name),
         )
-        self.name = of.option.name
+        self.name = device_file.option.name
 
 
 class ConfigFolder(_Followed):
@@ -192,16 +192,17 @@ def _parsed(raw: bytes) -> FileOutcome:
 
 
 def _not_understood(error: Exception) -> str:
-    """What no reader of ours expects is a wrong file like any other: it stops neither a start nor what is in effect."""
+    """Treat an error that our readers do not expect as a wrong file: it ends neither a start nor the configuration in
+    effect."""
     log.error("failed to read a file", exc_info=error)
     return f"it cannot be read: {describe(error)}"
 
 
-def _content(of: DeviceFile, raw: bytes) -> DeviceFileOutcome:
+def _content(device_file: DeviceFile, raw: bytes) -> DeviceFileOutcome:
     if len(raw) > file.MAX_BYTES:
         return DeviceFileOutcome(error=f"{len(raw)} bytes; {file.MAX_BYTES} are the most")
     try:
-        return DeviceFileOutcome(content=of.parse(raw))
+        return DeviceFileOutcome(content=device_file.parse(raw))
     except ConfigError as error:
         return DeviceFileOutcome(error=str(error), field=error.field)
     except InputError as error:

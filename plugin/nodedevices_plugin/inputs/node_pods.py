@@ -1,8 +1,8 @@
 """The pods of this node, from one watch at the API server; only while a configuration shares computing power.
 
-Nothing that answers the kubelet waits for it. While the pods were never listed they are not known; afterwards the last
-ones known stay, whatever becomes of the API server. A pod is read once: what its annotation says later counts for
-nothing (model.pods). What is odd in a pod counts as absent, but for the annotation's text, which its reader judges.
+No answer to the kubelet waits for it. Before the first LIST the pods are not known; afterwards the last known ones
+stay, also while the API server is away. A pod is read once: later changes of its annotation are ignored (model.pods).
+Odd values in a pod count as absent, except the annotation's text, which its reader judges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodedevices_common.pod_requests import pod_containers
 from nodedevices_common.raw import mapping, mappings
 
 from nodedevices_plugin.model import NodePod, NodePods, PodContainer
-from nodedevices_plugin.status.client import Changed, Listed, Object, PodStore, StoreError
+from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, PodStore, StoreError
 
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 REFUSED = (401, 403)
@@ -50,7 +50,7 @@ class PodWatch:
         self.pods = NodePods(problem=NOT_LISTED if store is not None else STANDALONE)
 
     def want(self, *, wanted: bool) -> None:
-        """From now on they are followed, or no longer: then they are not known."""
+        """Follow the pods from now on, or no longer: then they are not known."""
         if wanted:
             self._wanted.set()
         elif self._wanted.is_set():
@@ -87,9 +87,9 @@ class PodWatch:
             failures += 1
             await asyncio.sleep(BACKOFF.after(failures))
 
-    def _see(self, event: Listed[NodePod | None] | Changed[NodePod | None]) -> None:
+    def _see(self, event: ListedItems[NodePod | None] | ChangedItem[NodePod | None]) -> None:
         now = self._clock()
-        if isinstance(event, Listed):
+        if isinstance(event, ListedItems):
             listed = [each for each in event.items if each is not None]
             self._known = {each.uid: seen(each, self._known.get(each.uid), now) for each in listed}
         elif event.item is not None and event.gone:
@@ -114,7 +114,7 @@ class PodWatch:
 
 
 def seen(now: NodePod, before: NodePod | None, at: float) -> NodePod:
-    """With what it requested when it was first seen."""
+    """Return a pod with the requests that it had when it was first seen."""
     if before is None:
         return replace(now, seen=at)
     kept = {each.name: each for each in before.containers}

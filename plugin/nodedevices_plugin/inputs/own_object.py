@@ -1,4 +1,4 @@
-"""The node's own NodeDevices as an input: what its spec says, and which conditions it had before this start."""
+"""The node's own NodeDevices as an input: its spec, and the conditions that it had before this start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_UNSCHEDULABLE = 128  # SCHEMA
 
 
 def seen_object(item: Object | None) -> SeenObject:
-    """What matters of the node's NodeDevices; whatever is not of the right type counts as absent."""
+    """Return the parts of the node's NodeDevices that the agent uses; a value of a wrong type counts as absent."""
     if item is None:
         return SeenObject()
     metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))

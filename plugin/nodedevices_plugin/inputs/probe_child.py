@@ -1,8 +1,8 @@
 """Starts the processes of probes, each with a pipe for its lines, its standard input, and a session of its own.
 
-A spare is started before anything of the agent is loaded, and before it is known which probes run: the first built-in
-one takes it (nodedevices_probe.spare). So two interpreters start side by side, and the first line is there when the
-agent is. For that reason this module imports next to nothing.
+A spare process is started before the agent's modules are loaded, and before it is known which probes run: the first
+built-in probe takes it (nodedevices_probe.spare). So two interpreters start side by side, and the first line is there
+when the agent is ready for it. For that reason this module imports next to nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Spare:
         return None
 
     def end(self) -> None:
-        """Nobody takes it any more. Nothing happens where it was taken."""
+        """End the spare process, unless a probe has taken it."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -65,7 +65,7 @@ class Spare:
 
 
 def spare() -> Spare | None:
-    """None: it could not be started. Whoever needs a process then will say why."""
+    """Start a spare process; None where that failed: the probe that needs a process reports why."""
     try:
         return Spare()
     except OSError:

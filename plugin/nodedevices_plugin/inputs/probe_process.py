@@ -1,9 +1,9 @@
 """A probe as a child process of the agent, with its own pipe for its lines.
 
-What the agent wants of it is written to its standard input (nodedevices_probe.wanted), and what it prints goes to the
-agent's standard error. A child that ends is replaced; one that is silent for too long is killed, and if the kernel does
-not let it end it is left behind, never waited for. Neither waits for the lines that are left to read. It ends with the
-agent, if it is ours (see nodedevices_probe.main); any other is killed at the agent's end.
+The agent writes its wishes to the child's standard input (nodedevices_probe.wanted); the child's output goes to the
+agent's standard error. A child that ends is replaced. One that is silent for too long is killed; if the kernel does not
+let it end, it is left behind, and never waited for. In both cases lines that are left to read are dropped. A built-in
+probe ends with the agent (see nodedevices_probe.main); any other program is killed at the agent's end.
 """
 
 from __future__ import annotations
@@ -157,14 +157,14 @@ def _send(child: subprocess.Popen[bytes], line: bytes) -> None:
 
 
 def _kill_session(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child and whatever it started, unless it is reaped: from then on its id may be somebody else's."""
+    """Kill the child and all that it started, unless it is reaped: then its id may belong to another process."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
 
 
 def _has_exited(child: subprocess.Popen[bytes]) -> bool:
-    """Whether the child has ended; it stays unreaped."""
+    """True when the child has ended; it stays unreaped."""
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -1,8 +1,8 @@
 """A probe that runs elsewhere, such as in its own container, and listens on a unix socket.
 
-The agent connects as a client and reads the same lines that a child writes. A connection that ends, cannot be made or
-brings no good line for too long is followed by the next one; half a line at its end is dropped. Who may make a socket
-at that path is taken for the probe: the folder's permissions decide who may.
+The agent connects as a client and reads the same lines that a child writes. When a connection ends, cannot be made
+or brings no good line for too long, the agent connects again; half a line at its end is dropped. Any program that may
+make a socket at that path is taken for the probe: the folder's permissions decide which may.
 """
 
 from __future__ import annotations

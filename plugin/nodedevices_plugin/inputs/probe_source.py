@@ -1,10 +1,10 @@
-"""What one probe says, whichever way its lines come: cut, checked, counted and handed on.
+"""The lines of one probe, from a process or a socket: cut, checked, counted and handed on.
 
-A probe may crash, hang for ever inside the kernel, print garbage or write without end. Whatever it does, the agent's
+A probe may crash, hang for ever inside the kernel, print garbage or write without end. Even then the agent's
 loop is never blocked: lines are capped in size and in number per second and read on their own thread, and a bad
 one is counted while the last good one stays in use. A probe that ends, or goes away, is started or connected to
-again after a back-off with jitter; so is one that is silent for too long. What silence means for the devices is judged
-elsewhere.
+again after a back-off with jitter; so is one that is silent for too long. Health (health/) judges what
+silence means for the devices.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class ProbeSource(Protocol):
 
     @property
     def last_error(self) -> str | None:
-        """Why there is no good line; None after one."""
+        """Why there is no good line; None after a good one."""
         ...
 
     def set_interval(self, seconds: float | None) -> None:
-        """From now on the probe is to report so often; None: as often as it does by itself. It may not care."""
+        """Ask the probe to report so often; None: as often as it does by itself. It may ignore that."""
         ...
 
     async def run(self) -> None:
@@ -135,8 +135,8 @@ class ProbeLines(ABC):
     async def read(
         self, reader: asyncio.StreamReader, send: Callable[[bytes], None], is_over: Callable[[], bool] = lambda: False
     ) -> None:
-        """Until the stream ends, no good line came for too long, or `is_over`, whatever is left to read then. `send`
-        writes a line to the probe, as far as that is possible without waiting."""
+        """Read until the stream ends, no good line came for too long, or `is_over`; lines that are left then are
+        dropped. `send` writes a line to the probe, as far as that is possible without waiting."""
         self._send = send
         if self._interval is not None:
             send(wanted.encode(self._interval))

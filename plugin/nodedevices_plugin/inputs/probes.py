@@ -1,8 +1,9 @@
 """All probes of the agent: which run, where each one's lines come from, and which lines no step has seen yet.
 
-Of a probe's process only the latest line waits, since it repeats its events; where another one replaced it before a
-step took it, the arrival of the first counts, because a fault is timed by it. The line of the process before waits
-beside it: nobody repeats its events. Each step takes one line, the one that has waited the longest.
+Of one probe process only the latest line waits, since it repeats the events of earlier ones. Where a line replaced one
+that no step had taken, the arrival of the first counts, because faults are timed by it. The last line of an earlier
+process waits as well: the new process does not repeat its events. Each step takes one line, the one that has waited
+the longest.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ class Probes:
         self._ending: set[asyncio.Task[None]] = set()
 
     def use(self, texts: Sequence[str]) -> None:
-        """From now on these run, as they are configured (settings.probes): what is new is started, what is not among
-        them is ended, and of that no further line comes."""
+        """Run these probes as configured (settings.probes): start new ones, end those that are not among them, and hand
+        on no further line of these."""
         if list(texts) != [each.text for each in self._running.values()]:
             self._change(texts)
         if self._spare is not None:
@@ -108,21 +109,21 @@ class Probes:
 
     @property
     def more(self) -> bool:
-        """Whether another line waits."""
+        """True when another line waits."""
         return bool(self._lines)
 
     @property
     def errors(self) -> Mapping[str, str | None]:
-        """Why a probe does not report, by probe."""
+        """Return by probe why it does not report."""
         return {name: source.last_error for name, source in self.sources.items()}
 
     def problem(self) -> str | None:
-        """Why probes do not report, in one text."""
+        """Return why probes do not report, in one text."""
         several = len(self.sources) > 1
         return "; ".join(f"{name}: {why}" if several else why for name, why in self.errors.items() if why) or None
 
     def set_interval(self, seconds: float | None) -> None:
-        """From now on all of them are to report so often; None: as often as each does by itself."""
+        """Ask all probes to report so often; None: as often as each does by itself."""
         self._interval = seconds
         for each in self.sources.values():
             each.set_interval(seconds)
@@ -157,6 +158,6 @@ class Probes:
         self._on_line()
 
     def _arguments(self, name: str) -> list[str]:
-        """Of a built-in probe."""
+        """Return the arguments of a built-in probe."""
         now = {"node-name": self._local.node_name, "driver-root-ctr-path": str(self._driver_root())}
         return KINDS[name].arguments({**self._local.probe_options, **now})

@@ -87,7 +87,7 @@ class ProbeLineError(InputError):
 
 
 def parse_line(raw: bytes) -> Snapshot:
-    """The snapshot in one line. Raises ProbeLineError; never anything else, whatever the bytes are."""
+    """Return the snapshot in one line. Raises ProbeLineError for all other bytes, and never anything else."""
     if len(raw) > MAX_LINE_BYTES:
         raise ProbeLineError("", f"{len(raw)} bytes are too many; at most {MAX_LINE_BYTES} are read")
     if (values := sum(map(raw.count, (b",", b"[", b"{")))) > MAX_VALUES:
@@ -292,7 +292,7 @@ def _check_whole(snapshot: Snapshot) -> None:
 
 
 def _check_own(place: str, device: DeviceFact) -> None:
-    """What a device and each of its partitions say of themselves alone: each is a device of a ResourceSlice."""
+    """Check a device and each of its partitions by themselves: each is a device of a ResourceSlice."""
     for name, value in device.extra.items():
         where = f"{place}.extra.{name}"
         if name in COMMON:

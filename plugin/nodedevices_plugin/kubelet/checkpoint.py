@@ -2,10 +2,11 @@
 
 The device manager writes it at every allocation and at every message of a plugin's ListAndWatch, so it never lacks a
 holder, init containers among them. It forgets pods that have ended when it is called for a List, once it knows the
-pods of all its sources, and at an allocation; the file has their entries until it is written the next time. So the file
-proves that nobody holds an id; that somebody does it proves only when it was written after a List. (Kubelet 1.36.3:
+pods of all its sources, and at an allocation; the file has their entries until it is written the next time. So an
+id that is not in the file is held by no container; an id in it is held for certain only when the file was written
+after a List. (Kubelet 1.36.3:
 pkg/kubelet/cm/devicemanager/manager.go, UpdateAllocatedDevices and writeCheckpoint.) The format is the kubelet's
-private matter: whatever is not as expected makes the file unreadable, never empty.
+private matter: anything unexpected makes the file unreadable, never empty.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class CheckpointError(OperationError):
     """The file is there and cannot be read; the text says why."""
 
 
-class Identity(NamedTuple):
-    """Which writing of the file is there: the kubelet writes another file and renames it."""
+class CheckpointIdentity(NamedTuple):
+    """Identifies one version of the file: the kubelet writes another file and renames it."""
 
     inode: int
     modified_ns: int
@@ -34,8 +35,8 @@ class Identity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Entry:
-    """What one container has of one resource; `ids` sorted."""
+class CheckpointEntry:
+    """The ids that one container has of one resource, sorted."""
 
     pod_uid: str
     container: str
@@ -48,18 +49,18 @@ class CheckpointFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last: tuple[Identity, tuple[Entry, ...]] | None = None
+        self._last: tuple[CheckpointIdentity, tuple[CheckpointEntry, ...]] | None = None
 
-    def identity(self) -> Identity | None:
-        """None: there is no file, or it is not to be seen."""
+    def identity(self) -> CheckpointIdentity | None:
+        """Return None where there is no file, or none that can be seen."""
         try:
             found = self.path.stat()
         except OSError:
             return None
-        return Identity(found.st_ino, found.st_mtime_ns, found.st_size)
+        return CheckpointIdentity(found.st_ino, found.st_mtime_ns, found.st_size)
 
-    def read(self) -> tuple[Entry, ...] | None:
-        """As `read` does."""
+    def read(self) -> tuple[CheckpointEntry, ...] | None:
+        """Return what the function `read` returns for the file."""
         before = self.identity()
         if self._last is not None and self._last[0] == before:
             return self._last[1]
@@ -68,8 +69,8 @@ class CheckpointFile:
         return content
 
 
-def read(path: Path) -> tuple[Entry, ...] | None:
-    """What containers have, an entry each; None where there is no file. Raises CheckpointError."""
+def read(path: Path) -> tuple[CheckpointEntry, ...] | None:
+    """Return the file's entries; None where there is no file. Raises CheckpointError."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise CheckpointError(f"{path}: larger than {MAX_BYTES} bytes")
@@ -81,18 +82,18 @@ def read(path: Path) -> tuple[Entry, ...] | None:
     return parse(raw)
 
 
-def parse(raw: bytes) -> tuple[Entry, ...]:
+def parse(raw: bytes) -> tuple[CheckpointEntry, ...]:
     """`{"Data": {"PodDeviceEntries": [{"PodUID": ..., "ContainerName": ..., "ResourceName": ...,
     "DeviceIDs": {"<NUMA node>": ["<id>"]}}]}}`.
 
     Raises CheckpointError for anything else.
     """
-    found: set[Entry] = set()
+    found: set[CheckpointEntry] = set()
     try:
         for entry in json.loads(raw)["Data"]["PodDeviceEntries"] or ():
             ids = {_text(each) for by_node in (entry["DeviceIDs"] or {}).values() for each in by_node or ()}
             who = _text(entry["PodUID"]), _text(entry["ContainerName"])
-            found.add(Entry(*who, _text(entry["ResourceName"]), tuple(sorted(ids))))
+            found.add(CheckpointEntry(*who, _text(entry["ResourceName"]), tuple(sorted(ids))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"not a checkpoint of the kubelet's device manager: {error!r:.200}") from error
     return tuple(each for each in sorted(found) if each.ids)

@@ -1,23 +1,25 @@
 """Whether a name may be registered: not where another device plugin serves it to this kubelet.
 
-The kubelet takes whoever registers last and notifies nobody (pkg/kubelet/cm/devicemanager, 1.36.3): the one before
-keeps its stream, may still change what is offered, and its end takes the newer registration down. Two plugins for one
-name therefore flap at every restart of either of them or of the kubelet. So before a name's first registration with a
-kubelet the guard checks who serves it already. The answer comes from GetAllocatableResources, which lists healthy ids
-only, and the kubelet makes all ids of a plugin unhealthy at once when its stream ends: what is listed, somebody serves.
+The kubelet accepts the plugin that registers last and notifies no other (pkg/kubelet/cm/devicemanager, 1.36.3): the
+earlier plugin keeps its stream, may still change what is offered, and its end takes the newer registration down. Two
+plugins for one name therefore flap at every restart of either of them or of the kubelet. So before a name's first
+registration with a kubelet the guard checks which plugin serves it already. The answer comes from
+GetAllocatableResources, which lists healthy ids only, and the kubelet makes all ids of a plugin unhealthy at once when
+its stream ends: an id that is listed is served by a plugin.
 
-Another plugin may also come later, under another name with the same devices: what one of us gives the other does not
-know of. So a name that is registered is checked too (`beside`), with each look at what the kubelet lists, and every
-second while a plugin's socket is new in the folder; where somebody has come, it is given up as if it came second.
+Another plugin may also come later, with the same devices under another name: then neither plugin knows which devices
+the other one allocates. So a name that is registered is checked too (`beside`): at each check of the kubelet's list,
+and every second while a plugin's socket is new in the folder. Where another plugin has come, we stop serving the name,
+as if we had come second.
 
 Not checked, and registered at once: a name that this process has registered with this very kubelet (a stream that was
-lost is ours to renew), and one that another agent of ours serves (a rolling update with overlap). One that is to be
-taken over on purpose (`allow_next`) is registered beside who serves the same under it, and nobody else: this is checked
-as it is registered (`unlike`), since whoever was there when it was decided may have changed or been replaced.
+lost is ours to renew), and one that another agent of ours serves (a rolling update with overlap). A name that is to be
+taken over on purpose (`allow_next`) is registered beside a plugin that serves the same devices under it, and beside no
+other. That is checked at the registration (`differing`): the plugin may have changed since the decision.
 
-Where the kubelet does not say, nobody is in the way; but one that was seen before is there until the kubelet says that
-it is not. A kubelet that restarts knows no ids for a moment: the one that we waited for then has the first turn, for a
-while.
+Where the kubelet does not answer, no plugin is assumed; but a plugin that was seen before is there until the kubelet
+says that it is not. A kubelet that restarts knows no ids for a moment: then the plugin that we waited for may register
+first, for a while.
 """
 
 from __future__ import annotations
@@ -29,26 +31,26 @@ from time import monotonic
 
 from nodedevices_plugin.kubelet import sockets
 
-RECHECK_SECONDS = 1.0  # while another one serves; the kubelet answers 100 calls a second, to all callers together
+RECHECK_SECONDS = 1.0  # while another plugin serves; the kubelet answers 100 calls a second, to all callers together
 NEWCOMER_SECONDS = 10.0  # from a plugin's socket to its devices in the kubelet's list, at most
 ENDED_SECONDS = 2.0  # after which the kubelet no longer lists a healthy id of a name that we have stopped
 GIVE_WAY_SECONDS = 30.0  # NVIDIA's plugin is back within seconds of a new kubelet.sock, and retries every 30 s
 
 Others = Callable[[str, Collection[str]], Awaitable[str | None]]
-"""Who else serves this name or its devices, as text; "" nobody, None: the kubelet does not say. The second argument:
-names that are ours with this kubelet."""
+"""Returns which other plugin serves this name or its devices, as text; "" none, None: the kubelet does not answer. The
+second argument: the names that are ours with this kubelet."""
 
 
 Lists = Callable[[str], Awaitable[bool | None]]
-"""Whether the kubelet lists a healthy id of this name; None: it does not say."""
+"""Returns whether the kubelet lists a healthy id of this name; None: it does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Another plugin has the name. `who`: as text; `until`: how long it has the first turn with a kubelet that came
-    since (time.monotonic()), None while it serves."""
+    """Another plugin serves the name. `who`: the plugin, as text. `until`: with a kubelet that has restarted since,
+    until when (time.monotonic()) that plugin may register first; None while it serves."""
 
-    kubelet: sockets.Identity
+    kubelet: sockets.FileIdentity
     who: str
     until: float | None = None
 
@@ -58,8 +60,8 @@ class Waiting:
         return self.who if self.until is None else self.who + turn
 
 
-def judge(before: Waiting | None, kubelet: sockets.Identity, seen: str | None, *, now: float) -> Waiting | None:
-    """Whether to wait; None: register. `seen`: as `Others` says."""
+def judge(before: Waiting | None, kubelet: sockets.FileIdentity, seen: str | None, *, now: float) -> Waiting | None:
+    """Return what to wait for; None: register. `seen`: what `Others` returned."""
     if seen:
         return Waiting(kubelet=kubelet, who=seen)
     if before is None:
@@ -72,14 +74,14 @@ def judge(before: Waiting | None, kubelet: sockets.Identity, seen: str | None, *
 
 
 class _OursAt(Collection[str]):
-    """The names that are ours at one kubelet, at the moment of reading: others of ours are registered while the list of
-    what is served is waited for, and it shows them already; one that has just ended it may still show. `allowed`: those
+    """The names that are ours at one kubelet, computed when they are read: while we wait for the kubelet's list,
+    further names of ours are registered and appear in it; one that has just ended may appear still. `allowed`: names
     that are to be taken over."""
 
     def __init__(
         self,
-        kubelet: sockets.Identity,
-        ours: Mapping[str, sockets.Identity],
+        kubelet: sockets.FileIdentity,
+        ours: Mapping[str, sockets.FileIdentity],
         ended: Mapping[str, float],
         allowed: Collection[str],
     ) -> None:
@@ -94,15 +96,17 @@ class _OursAt(Collection[str]):
     def __iter__(self) -> Iterator[str]:
         listed_until = monotonic() - ENDED_SECONDS
         ended = (each for each, at in self._ended.items() if at > listed_until)
-        return iter({*(each for each, of in self._ours.items() if of == self._kubelet), *ended, *self._allowed})
+        return iter(
+            {*(name for name, kubelet in self._ours.items() if kubelet == self._kubelet), *ended, *self._allowed}
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
 class Guard:
-    """Used by every registration of one agent. `others` is queried before one, `unlike` before one that takes a name
-    over, `beside` while it holds. Without them nothing is ever in the way."""
+    """Used by every registration of one agent. `others` is queried before a registration, `differing` before one that
+    takes a name over, `beside` while it lasts. Without them no plugin is ever in the way."""
 
     def __init__(
         self,
@@ -111,14 +115,14 @@ class Guard:
         lists: Lists | None = None,
         *,
         beside: Others | None = None,
-        unlike: Others | None = None,
+        differing: Others | None = None,
     ) -> None:
         self._folder = folder
         self._others = others
         self._lists = lists
         self._beside = beside
-        self._unlike = unlike
-        self._ours: dict[str, sockets.Identity] = {}  # names that are registered, or being so, with which kubelet
+        self._differing = differing
+        self._ours: dict[str, sockets.FileIdentity] = {}  # name -> the kubelet; registered, or about to be
         self._allowed_next: set[str] = set()
         self._waiting: dict[str, Waiting] = {}
         self._ended: dict[str, float] = {}  # names that we have stopped, since when
@@ -126,16 +130,17 @@ class Guard:
         self._newest = -NEWCOMER_SECONDS
 
     def allow_next(self, names: Iterable[str]) -> None:
-        """The next registration of each of these is to take the name over from who serves the same."""
+        """Let the next registration of each of these take the name over from a plugin that serves the same devices."""
         self._allowed_next.update(names)
 
-    async def why_not(self, name: str, kubelet: sockets.Identity, *, own_socket: str = "") -> str:
-        """Why it must not be registered with this kubelet now; "" when it may. Takes as long as `others` does."""
+    async def why_not(self, name: str, kubelet: sockets.FileIdentity, *, own_socket: str = "") -> str:
+        """Return why the name must not be registered with this kubelet now; "" when it may. Takes as long as
+        `others`."""
         waiting = None
         ours, taking_over = self._ours.get(name) == kubelet, name in self._allowed_next
-        ask = self._unlike if taking_over else self._others
-        if ask is not None and not ours and not sockets.of_our_kind(self._folder, name, other_than=own_socket):
-            seen = await ask(name, self._own(kubelet, taken_over=not taking_over))
+        query = self._differing if taking_over else self._others
+        if query is not None and not ours and not sockets.of_our_kind(self._folder, name, other_than=own_socket):
+            seen = await query(name, self._own(kubelet, taken_over=not taking_over))
             waiting = judge(self._waiting.get(name), kubelet, seen, now=monotonic())
         if waiting is None:
             self._waiting.pop(name, None)
@@ -143,28 +148,28 @@ class Guard:
         self._waiting[name] = waiting
         return waiting.why
 
-    async def beside(self, name: str, kubelet: sockets.Identity) -> str:
-        """Who else serves the devices of this name, which is registered with this kubelet; "" nobody, or not known."""
+    async def beside(self, name: str, kubelet: sockets.FileIdentity) -> str:
+        """Return which other plugin serves the devices of this registered name; "" when none, or not known."""
         return "" if self._beside is None else await self._beside(name, self._own(kubelet)) or ""
 
     def newcomer(self) -> bool:
-        """Whether another plugin's socket has come into the folder just now."""
+        """True for some seconds after another plugin's socket has come into the folder."""
         there = sockets.of_other_plugins(self._folder)
         if self._sockets is not None and there - self._sockets:
             self._newest = monotonic()
         self._sockets = there
         return monotonic() - self._newest < NEWCOMER_SECONDS
 
-    def _own(self, kubelet: sockets.Identity, *, taken_over: bool = True) -> Collection[str]:
+    def _own(self, kubelet: sockets.FileIdentity, *, taken_over: bool = True) -> Collection[str]:
         """`taken_over`: with those that are to be taken over."""
         return _OursAt(kubelet, self._ours, self._ended, self._allowed_next if taken_over else ())
 
     async def lists(self, name: str) -> bool | None:
-        """Whether the kubelet lists a healthy id of it; None: it does not say."""
+        """Return whether the kubelet lists a healthy id of it; None: it does not answer."""
         return None if self._lists is None else await self._lists(name)
 
-    def registering(self, name: str, kubelet: sockets.Identity) -> None:
-        """From now on its ids may be listed, and they are ours: the kubelet may list them before Register answers."""
+    def registering(self, name: str, kubelet: sockets.FileIdentity) -> None:
+        """Count its ids as ours from now on: the kubelet may list them before it answers Register."""
         self._ours[name] = kubelet
 
     def registered(self, name: str) -> None:
@@ -174,6 +179,6 @@ class Guard:
         self._ours.pop(name, None)
 
     def ended(self, name: str) -> None:
-        """We no longer serve it: whoever has it from now on is another one."""
+        """We no longer serve it: a plugin that serves it from now on is another one."""
         if self._ours.pop(name, None) is not None:
             self._ended[name] = monotonic()

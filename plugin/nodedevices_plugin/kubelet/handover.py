@@ -1,14 +1,15 @@
-"""A name that we give up goes to the other plugin that runs here and knows its devices.
+"""Hands a name that we stop serving to another plugin that runs here and knows its devices.
 
-Up to Kubernetes 1.36 the end of any stream of a name ends its newest registration, whoever that is, and the plugin
-behind it does not notice (registration.py). So where a vendor's plugin runs beside ours and we leave, the name would
-have no devices until that plugin is restarted: when it registered after us our end takes its registration down, and
-when it registered before us it has none any more. From here the two look the same, and one act mends both: the
-agent sends the kubelet the Register for that plugin, with the request that the plugin itself would make. From 1.37 on
-the kubelet keeps both and promotes the one that is left; it refuses the request, and nothing is lost.
+Up to Kubernetes 1.36 the end of any stream of a name ends its newest registration, of any plugin, and that plugin does
+not notice (registration.py). So where a vendor's plugin runs beside ours and we leave, the name would have no devices
+until that plugin is restarted: when it registered after us our end takes its registration down, and when it registered
+before us it has none any more. We cannot tell the two cases apart, and the same step mends both: the agent sends the
+kubelet the Register for that plugin, with the request that the plugin itself would make. From 1.37 on the kubelet keeps
+both registrations and promotes the one that is left; it refuses the request, and nothing is lost.
 
-Nothing says whose a socket is, and a wrong one would be offered as these devices. It must be named after the resource
-(`nvidia-gpu.sock`), choose our id when GetPreferredAllocation offers it alone, and not choose an id that nobody has.
+A socket does not say which plugin it belongs to, and a wrong plugin would be offered as these devices. So its name must
+follow the resource's (`nvidia-gpu.sock`), and the plugin must choose our id when GetPreferredAllocation offers it
+alone, and must not choose an id that does not exist.
 A preference is a hint and changes nothing. ListAndWatch would: NVIDIA's plugin sends a change of health to one stream.
 """
 
@@ -44,7 +45,7 @@ async def hand_over(
     kubelet_socket: Path,
     lists: Callable[[str], Awaitable[bool | None]],
 ) -> bool:
-    """Whether another plugin has the name again. Called after our own server has stopped; takes a second or so."""
+    """Return whether another plugin has the name again. Called after our own server has stopped; takes a second."""
     for _ in range(ATTEMPTS):
         await asyncio.sleep(SETTLE_SECONDS)
         plugin = await _plugin_of(resource, ids, folder)
@@ -68,7 +69,7 @@ async def hand_over(
 
 
 async def _plugin_of(resource: str, ids: Sequence[str], folder: Path) -> Path | None:
-    """The socket of another plugin that offers these ids; None: there is none, or it does not say so."""
+    """Return the socket of another plugin that knows these ids; None: no socket answers so."""
     for path in sockets.of_others(folder, resource):
         if await _knows(path, ids):
             return path
@@ -80,7 +81,7 @@ async def _plugin_of(resource: str, ids: Sequence[str], folder: Path) -> Path | 
 
 async def _knows(plugin: Path, ids: Sequence[str]) -> bool:
     if await _prefers(plugin, UNKNOWN_ID):
-        return False  # it returns whatever it is given
+        return False  # it returns any id that it is given
     for each in ids[:IDS_TRIED]:
         if await _prefers(plugin, each):
             return True

@@ -1,7 +1,7 @@
-"""Polls the kubelet for who holds which device: every five seconds, sooner after an Allocate.
+"""Polls the kubelet for the holders of devices: every five seconds, sooner after an Allocate.
 
-The kubelet's limit of PodResources calls is shared by all callers of the node, so an Allocate is answered for once, as
-late as `wanted_after_allocate` allows. While the kubelet does not know its pods yet it is polled every second.
+The kubelet's limit of PodResources calls is shared by all callers of the node, so there is one List after an Allocate,
+as late as `wanted_after_allocate` allows. While the kubelet does not know its pods yet, it is polled every second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HolderPoller:
         self._allocated = asyncio.Event()
 
     def allocated(self) -> None:
-        """There may have been an Allocate."""
+        """Poll soon: there was an Allocate."""
         self._allocated.set()
 
     async def run(self) -> None:

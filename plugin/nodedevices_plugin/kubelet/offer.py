@@ -1,6 +1,6 @@
-"""KubeletOffer: what the agent answers when the kubelet allocates devices, through whichever of its APIs.
+"""KubeletOffer: the agent's answers when the kubelet allocates devices, through any of its APIs.
 
-An answer is two values. The grant says who gets what: the ids that go to one container. The edits are what the
+An answer has two values. The grant has the ids that go to one container. The edits are what the
 container needs to use them: variables, mounts, device nodes, CDI names. The device plugin API wants both at once
 (`server`); one that writes a claim's edits into a CDI file, as DRA has it, wants the grant when the claim is
 prepared and for the edits when it writes.
@@ -19,15 +19,15 @@ class KubeletOffer(Protocol):
     after the other, and sets no deadline."""
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
-        """These ids for one container. Raises AllocationError, whose text reaches the pod's status."""
+        """Grant these ids to one container. Raises AllocationError; its text reaches the pod's status."""
         ...
 
     def edits(self, grant: Grant) -> ContainerEdits:
-        """What the container needs. Follows from the grant and the node alone. Raises AllocationError, too."""
+        """Return what the container needs; it follows from the grant and the node alone. Raises AllocationError."""
         ...
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Up to `size` of `available`, all of `must_include` among them; none where that cannot be.
+        """Return up to `size` of `available`, all of `must_include` among them; none where that is not possible.
 
         Raises AllocationError for ids that cannot be allocated; on any other error a plain choice is made.
         """
@@ -35,21 +35,21 @@ class KubeletOffer(Protocol):
 
 
 class StartGate(Protocol):
-    """What an answer may wait for, where an allocation depends on whose it is (SharingFacts.cores)."""
+    """Lets an answer wait, where an allocation depends on the pod that it is for (SharingFacts.cores)."""
 
     async def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
-        """Returns when enough is known for a request of so many, and after a second at the latest. For all other
-        resources at once."""
+        """Return when enough is known for a request of so many ids, after a second at the latest; for a resource
+        without computing power at once."""
         ...
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
-        """A container with these ids is about to start. Raises AllocationError, whose text reaches the pod's Events;
-        the kubelet then tries again. Takes 20 s at most."""
+        """Prepare the start of a container with these ids. Raises AllocationError; its text reaches the pod's Events,
+        and the kubelet tries again. Takes 20 s at most."""
         ...
 
 
 class OpenGate:
-    """Of whoever has nothing to wait for."""
+    """A gate that never waits, for agents without computing power to share, and for tests."""
 
     async def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
         pass

@@ -1,13 +1,13 @@
 """DevicePlugins: sends the plan to the kubelet, one served and registered device plugin for each resource.
 
 A plan is compared by resource name: new names are served, names that are gone are stopped (the kubelet then shows 0
-allocatable, and removes the resource after 5 minutes), all others get their list renewed. What is gone stops before
-what is new starts, because kubelets identify a device by its id alone and an id must not be in two resources at once.
-Where nothing is left to serve (the node is only watched from now on, or the agent ends), what was served goes to
-another plugin that runs beside this one and has the same devices (handover).
+allocatable, and removes the resource after 5 minutes), all others get their list renewed. Names that are gone stop
+before new ones start, because kubelets identify a device by its id alone and an id must not be in two resources at
+once. Where nothing is left to serve (this agent only observes from now on, or it ends), the names go to another plugin
+that runs beside this one and has the same devices (handover).
 A resource that never had a device is not registered at all: the kubelet would show `0` on nodes that have nothing.
-One that loses its last device is shown empty. A resource whose list the kubelet could not take is refused, and the
-others stand: what it had before stays, as far as it is still healthy.
+One that loses its last device is shown empty. A resource whose list is too large for the kubelet is refused alone: it
+keeps the ids that it had before, as far as they are still healthy.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ class DevicePlugins:
 
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` gives something new,
-    `on_allocated` when `recent_allocations()` does, before the kubelet has the answer; neither may block. `others` says
-    who else serves a resource, before it is registered, `beside` the same afterwards, `unlike` who serves otherwise
-    what is taken over, `lists` whether the kubelet has it (guard); `prepare` is awaited before each registration;
-    `keep` runs a background part; `observe` gets each call that has ended. `gate`: see StartGate.
+    `on_allocated` when `recent_allocations()` does, before the kubelet has the answer; neither may block. `others`,
+    `beside`, `differing` and `lists` query the kubelet's list of devices (guard.Guard). `prepare` is awaited before
+    each registration; `keep` runs a background part; `observe` gets each call that has ended. `gate`: see StartGate.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class DevicePlugins:
         others: Others | None = None,
         lists: Lists | None = None,
         beside: Others | None = None,
-        unlike: Others | None = None,
+        differing: Others | None = None,
         prepare: Callable[[], Awaitable[None]] = nothing,
         keep: Keep = once,
         observe: CallObserver = unobserved,
@@ -78,7 +77,7 @@ class DevicePlugins:
         self._offer = offer
         self._on_change = on_change
         self._deadlines = deadlines or Deadlines()
-        self._guard = Guard(folder, others, lists, beside=beside, unlike=unlike)
+        self._guard = Guard(folder, others, lists, beside=beside, differing=differing)
         self._prepare = prepare
         self._keep = keep
         self._observe = observe
@@ -86,7 +85,7 @@ class DevicePlugins:
         self._recent = RecentAllocations(on_allocated)
         self._plugins: dict[str, ResourcePlugin] = {}
         self._shown: dict[str, OfferedResource] = {}  # what each of them shows
-        self._refused: dict[str, str] = {}  # resources of which the kubelet could not take the list, and why
+        self._refused: dict[str, str] = {}  # resources whose list is too large for the kubelet: name -> why
         self._one_at_a_time = asyncio.Lock()
         self._stale_removed = False
         self._handing_over: set[asyncio.Task[bool]] = set()
@@ -94,7 +93,7 @@ class DevicePlugins:
     async def set_plan(self, plan: Plan, *, allow_next: bool = False) -> None:
         """Send the kubelet this plan.
 
-        `allow_next`: it was decided that this plan is served beside another plugin, whose names are taken over with it.
+        `allow_next`: this plan is to be served although another plugin serves these names; they are taken over from it.
         Returns when the resources that are gone are stopped, at most about a second each; registering goes on by
         itself, see `registrations`.
         """
@@ -107,7 +106,7 @@ class DevicePlugins:
             self._remove_stale_sockets()
             for task in self._handing_over if desired else ():
                 task.cancel()
-            kept = {name for name, each in desired.items() if name in self._plugins and not self._anew(each)}
+            kept = {name for name, each in desired.items() if name in self._plugins and not self._options_changed(each)}
             gone = [self._plugins.pop(name) for name in self._plugins.keys() - kept]
             await self._end(gone, before, hand_over=not desired)
             if allow_next:
@@ -155,17 +154,17 @@ class DevicePlugins:
                     shown[name] = snapshot(desired[name])
         return shown
 
-    def _anew(self, resource: OfferedResource) -> bool:
-        """Whether it has to be registered anew: the kubelet reads a plugin's options once."""
+    def _options_changed(self, resource: OfferedResource) -> bool:
+        """True when it has to be registered again: the kubelet reads a plugin's options once."""
         return self._plugins[resource.name].pre_start != resource.sharing.cores
 
     def show_again(self) -> bool:
-        """Send the kubelet the list of one resource once more, since it writes its checkpoint at each of them. False
-        where it has none of us."""
+        """Send the kubelet the list of one resource once more: at each list it writes its checkpoint. False where no
+        resource of ours is registered."""
         return any(plugin.show_again() for plugin in self._plugins.values())
 
     def registrations(self) -> tuple[Registration, ...]:
-        """How each offered resource stands with the kubelet, by name."""
+        """Return the state of each offered resource's registration, sorted by name."""
 
         def registration(name: str) -> Registration:
             if name not in self._refused:
@@ -176,7 +175,7 @@ class DevicePlugins:
 
     @property
     def let_through(self) -> bool:
-        """Whether a resource is registered, or about to be: no other plugin is in its way."""
+        """True when a resource is registered, or about to be: no other plugin serves it."""
         return any(plugin.let_through for plugin in self._plugins.values())
 
     def recent_allocations(self) -> tuple[RecentAllocate, ...]:
@@ -184,7 +183,7 @@ class DevicePlugins:
         return self._recent.entries()
 
     async def stop(self) -> None:
-        """Stops serving; the kubelet shows 0 allocatable, running pods keep their devices."""
+        """Stop serving; the kubelet shows 0 allocatable, running pods keep their devices."""
         async with self._one_at_a_time:
             plugins, before = list(self._plugins.values()), self._shown
             self._plugins, self._shown, self._refused = {}, {}, {}
@@ -197,7 +196,7 @@ class DevicePlugins:
     async def _end(
         self, plugins: Collection[ResourcePlugin], shown: Mapping[str, OfferedResource], *, hand_over: bool
     ) -> None:
-        """Stops them. A handover goes on by itself: nothing waits for another plugin."""
+        """Stop these plugins. A handover runs in the background: nothing waits for another plugin."""
         served = [each.name for each in plugins if each.let_through]
         await asyncio.gather(*(plugin.stop() for plugin in plugins))
         for name in served if hand_over else ():
@@ -227,7 +226,7 @@ class DevicePlugins:
 
 
 def _with_health_of(now: OfferedResource, before: OfferedResource) -> OfferedResource:
-    """The ids of before, of which those are healthy that are so now."""
+    """Return the earlier resource; of its ids those are healthy that are healthy now."""
     fit = {each.id for each in now.ids if each.healthy}
     blocked = {each.id: each.blocked for each in now.ids if each.blocked is not None}
     ids = (replace(one, blocked=blocked.get(one.id, None if one.id in fit else _NOT_LISTED)) for one in before.ids)

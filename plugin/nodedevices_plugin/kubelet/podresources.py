@@ -1,27 +1,28 @@
-"""Who holds what: the kubelet's PodResources v1 List, as holders.
+"""Which container holds which device: the kubelet's PodResources v1 List, as holders.
 
 One holder per container and resource, its ids sorted; one per container and claim for DRA. The list has one entry per
 device id, every pod of the node (older kubelets: finished ones too), and no pod UID. After a problem the last good list
-stays and its `state` says that it may be old: an unreachable or rate-limited kubelet never means "nobody holds it".
+stays and its `state` says that it may be old: an unreachable or rate-limited kubelet never means that a device is free.
 
-Two things List does not show, and neither is an error. Init containers that are not restartable are never in it,
-though their devices are theirs until their pod has ended (server_v1.go of 1.36.3). And a kubelet that has just started
+Two things are missing in a List, and neither is an error. Init containers that are not restartable are never in it,
+although they keep their devices until their pod has ended (server_v1.go of 1.36.3). And a kubelet that has just started
 answers without its pods for a second, or for as long as the API server is away, and then adds them one by one, oldest
-first (HandlePodAdditions): with 72 pods a List had a part of them for 15 to 114 ms. So the kubelet's checkpoint is read
-beside every List, and what it gives to a container that no List shows counts as held (`Holdings.possible`).
+first (HandlePodAdditions): with 72 pods a List had only some of them for 15 to 114 ms. So the kubelet's checkpoint is
+read beside every List, and ids that it gives to a container that no List shows count as held (`Holdings.possible`).
 
-An entry of a pod that has ended stays in that file until it is written again, maybe for ever. One whose container this
-kubelet has listed, and lists no more, is of such a pod (`Shown`). Of any other nobody can tell; where that keeps
-something back (`with_rewrites`) the kubelet is made to write: a List makes it forget the pods that have ended, and any
-message of a ListAndWatch makes it write its checkpoint (`rewrite`). What the file then has is really held.
+The entry of a pod that has ended stays in that file until the file is written again, maybe for ever. When this kubelet
+has listed an entry's container and no longer lists it, its pod has ended (`ShownEntries`). For other entries that is
+not known. Where such an entry withholds a device (`with_rewrites`), the agent makes the kubelet write the file: a List
+makes the kubelet forget the pods that have ended, and any message of a ListAndWatch makes it write its checkpoint
+(`rewrite`). What the file then has is really held.
 
-Who was known to hold something goes on holding it until a List that is known to be complete no longer shows it. The
-first one of a kubelet is complete if it has all that its checkpoint gives to containers and all that was known; or if
-it is settled: it has the agent's own pod (an agent that is no pod: any), and the pods in it have been the same for some
-seconds. Every List after a complete one is, until the kubelet starts again, which makes a new socket.
+A known holder stays one until a List that is known to be complete no longer shows it. The first List of a kubelet is
+complete if it has all that the checkpoint gives to containers and all known holders; or if it is settled: it has the
+agent's own pod (an agent that is not a pod: any pod), and the pods in it have been the same for some seconds. Every
+List after a complete one is complete, until the kubelet starts again, which makes a new socket.
 
-Where another plugin serves the kubelet (`with_offers`), GetAllocatableResources is called just before List: what is no
-longer offered in the first answer has every pod that got it in the second.
+Where another plugin serves the kubelet (`with_offers`), GetAllocatableResources is called just before List: for an id
+that the first answer no longer offers, the second one has the pod that got it.
 
 A DRA device's id here is "<driver>/<pool>/<device>", for example "gpu.nvidia.com/node-a/gpu-3". A pool's name may hold
 slashes, a driver's and a device's may not. The claim is "<namespace>/<name>".
@@ -64,7 +65,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedHolder:
     """A container's devices of one resource or claim, as one List shows them."""
 
     namespace: str
@@ -75,7 +76,7 @@ class Listed:
     ids: tuple[str, ...]
 
 
-def listed(response: api.ListPodResourcesResponse) -> tuple[Listed, ...]:
+def listed(response: api.ListPodResourcesResponse) -> tuple[ListedHolder, ...]:
     """The List's answer, grouped and sorted. Entries without a pod, a container or an id are left out."""
     ids: dict[tuple[str, str, str, str | None, str | None], set[str]] = {}
     for pod in response.pod_resources:
@@ -93,23 +94,32 @@ def listed(response: api.ListPodResourcesResponse) -> tuple[Listed, ...]:
                     if each.driver_name and each.pool_name and each.device_name
                 )
     found = [
-        Listed(namespace=namespace, pod=pod, container=container, resource=resource, claim=claim, ids=tuple(sorted(of)))
-        for (namespace, pod, container, resource, claim), of in ids.items()
-        if of
+        ListedHolder(
+            namespace=namespace, pod=pod, container=container, resource=resource, claim=claim, ids=tuple(sorted(held))
+        )
+        for (namespace, pod, container, resource, claim), held in ids.items()
+        if held
     ]
     return tuple(sorted(found, key=_order))
 
 
 def offers(response: api.AllocatableResourcesResponse) -> tuple[Offer, ...]:
-    """What the kubelet may allocate, by resource."""
+    """Return the ids that the kubelet may allocate, by resource."""
     ids: dict[str, set[str]] = {}
     for devices in response.devices:
         ids.setdefault(devices.resource_name, set()).update(filter(None, devices.device_ids))
-    return tuple(Offer(resource=name, ids=tuple(sorted(of))) for name, of in sorted(ids.items()) if name and of)
+    return tuple(
+        Offer(resource=name, ids=tuple(sorted(found))) for name, found in sorted(ids.items()) if name and found
+    )
 
 
 def track(
-    previous: Holdings, now_listed: Sequence[Listed], recent: Sequence[RecentAllocate], *, now: datetime, taken: float
+    previous: Holdings,
+    now_listed: Sequence[ListedHolder],
+    recent: Sequence[RecentAllocate],
+    *,
+    now: datetime,
+    taken: float,
 ) -> Holdings:
     """The holders now, each with its `since`.
 
@@ -122,7 +132,7 @@ def track(
     }
     before = {(each.namespace, each.pod, each.container, each.resource, each.claim): each for each in previous.holders}
 
-    def since(entry: Listed) -> datetime:
+    def since(entry: ListedHolder) -> datetime:
         if entry.resource is not None:
             times = [handed_out[entry.resource, id_] for id_ in entry.ids if (entry.resource, id_) in handed_out]
             if times:
@@ -145,11 +155,11 @@ def track(
     return Holdings(state=HoldersState.SYNCED, holders=holders, taken=taken)
 
 
-Recorded = tuple[tuple[checkpoint.Entry, ...] | None, str]
-"""What the kubelet's checkpoint has, None where there is none, and why it cannot be read."""
+Recorded = tuple[tuple[checkpoint.CheckpointEntry, ...] | None, str]
+"""The entries of the kubelet's checkpoint, None where there is none; and why it cannot be read."""
 
 Pods = frozenset[tuple[str, str]]
-"""Namespace and name of every pod in a List, of those without devices too."""
+"""Namespace and name of every pod in a List, also of pods without devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,21 +175,21 @@ class Settling:
         return self if same else Settling(kubelet, pods, now)
 
     def settled(self, own_pod: tuple[str, str] | None, now: float) -> bool:
-        """Whether the kubelet has added all of its pods, as far as its Lists can tell."""
+        """True when the kubelet has added all of its pods, as far as its Lists can tell."""
         begun = bool(self.pods) if own_pod is None else own_pod in self.pods
         return begun and now - self.since >= SETTLED_SECONDS
 
 
 def lacks(
-    now_listed: Sequence[Listed],
+    now_listed: Sequence[ListedHolder],
     *,
     own_pod: tuple[str, str] | None,
     known: Sequence[Holder],
-    recorded: Sequence[checkpoint.Entry] | None,
+    recorded: Sequence[checkpoint.CheckpointEntry] | None,
     unreadable: str = "",
 ) -> str:
-    """What a List that is not settled lacks to be the first complete one of its kubelet, for people; "" when it is
-    complete.
+    """Return what a List that is not settled lacks to be the first complete one of its kubelet, as text for people; ""
+    when it is complete.
 
     `known`: holders before it. `recorded`: what the kubelet's checkpoint gives to containers, None where it has no
     checkpoint (it writes one when the first plugin registers) or where that is `unreadable`.
@@ -188,8 +198,8 @@ def lacks(
     before = [each for each in known if each.resource is None or recorded is None]
     held: list[tuple[str | None, str, str]] = []
     why = "which its checkpoint assigns to a container"
-    held += [(of.resource, id_, why) for of in recorded or () for id_ in of.ids]
-    held += [(of.resource, id_, "which a container had before") for of in before for id_ in of.ids]
+    held += [(entry.resource, id_, why) for entry in recorded or () for id_ in entry.ids]
+    held += [(each.resource, id_, "which a container had before") for each in before for id_ in each.ids]
     lacking = (f"{name or 'claim'} {id_}, {why}" for name, id_, why in held if (name, id_) not in listed_ids)
     missing = next(lacking, "")
     if unreadable:
@@ -205,38 +215,42 @@ Given = frozenset[tuple[str, str | None, tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """Which of the checkpoint's entries the Lists of one kubelet have shown: no init container's is among them, and
-    that kubelet lists each as long as its pod has not ended."""
+class ShownEntries:
+    """Those of the checkpoint's entries that the Lists of one kubelet have shown. An init container's is never among
+    them; and while an entry's pod has not ended, that kubelet lists it."""
 
     kubelet: object = None
-    entries: frozenset[checkpoint.Entry] = frozenset()
+    entries: frozenset[checkpoint.CheckpointEntry] = frozenset()
 
     def after(
         self,
         kubelet: object,
-        before: Sequence[checkpoint.Entry] | None,
-        recorded: Sequence[checkpoint.Entry] | None,
+        before: Sequence[checkpoint.CheckpointEntry] | None,
+        recorded: Sequence[checkpoint.CheckpointEntry] | None,
         given: Given,
-    ) -> Shown:
-        """`before` and `recorded`: what the file had before and after the List. An entry that came meanwhile may be
-        another pod's than the one that is listed."""
+    ) -> ShownEntries:
+        """`before` and `recorded`: the file's entries before and after the List. An entry that came in between may be
+        of another pod than the listed one."""
         known = self.entries if kubelet == self.kubelet else frozenset()
         there = {*(recorded or ())}
         matching = {each for each in before or () if (each.container, each.resource, each.ids) in given}
-        return Shown(kubelet, frozenset((known | matching) & there))
+        return ShownEntries(kubelet, frozenset((known | matching) & there))
 
-    def without_ended(self, recorded: tuple[checkpoint.Entry, ...], given: Given) -> tuple[checkpoint.Entry, ...]:
+    def without_ended(
+        self, recorded: tuple[checkpoint.CheckpointEntry, ...], given: Given
+    ) -> tuple[checkpoint.CheckpointEntry, ...]:
         """The entries of pods that have not ended, as far as it is known."""
         ended = {each.pod_uid for each in self.entries if (each.container, each.resource, each.ids) not in given}
         return tuple(each for each in recorded if each.pod_uid not in ended)
 
 
-def given(now_listed: Sequence[Listed]) -> Given:
+def given(now_listed: Sequence[ListedHolder]) -> Given:
     return frozenset((each.container, each.resource, each.ids) for each in now_listed)
 
 
-def unlisted(recorded: Sequence[checkpoint.Entry], holders: Sequence[Holder | Listed]) -> tuple[Offer, ...]:
+def unlisted(
+    recorded: Sequence[checkpoint.CheckpointEntry], holders: Sequence[Holder | ListedHolder]
+) -> tuple[Offer, ...]:
     """The checkpoint's entries with an id that none of these has."""
     held = {(each.resource, id_) for each in holders for id_ in each.ids}
     found = {
@@ -246,7 +260,7 @@ def unlisted(recorded: Sequence[checkpoint.Entry], holders: Sequence[Holder | Li
 
 
 def merged(previous: Holdings, incomplete: Holdings, *, message: str) -> Holdings:
-    """Who was known, and who is listed now: nobody is known to have ended."""
+    """Return the known holders and the listed ones: an incomplete List does not show that a holder has ended."""
     ids: dict[tuple[str, str, str, str | None, str | None], Holder] = {
         (each.namespace, each.pod, each.container, each.resource, each.claim): each for each in previous.holders
     }
@@ -263,16 +277,17 @@ def merged(previous: Holdings, incomplete: Holdings, *, message: str) -> Holding
 
 
 def with_checkpoint(
-    holdings: Holdings, previous: Holdings, recorded: Sequence[checkpoint.Entry] | None, unreadable: str
+    holdings: Holdings, previous: Holdings, recorded: Sequence[checkpoint.CheckpointEntry] | None, unreadable: str
 ) -> Holdings:
-    """With what the kubelet's checkpoint says, or said last where it is `unreadable`."""
+    """Return the holdings with the checkpoint's entries that no List shows; the last known ones where it is
+    `unreadable`."""
     if unreadable:
         return replace(holdings, possible=previous.possible, unread_because=unreadable)
     return replace(holdings, possible=unlisted(recorded or (), holdings.holders), unread_because="")
 
 
 def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) -> float | None:
-    """time.monotonic() from which a List is worth a call because of the newest Allocate.
+    """Return from when (time.monotonic()) a List is worth a call because of the newest Allocate.
 
     None: there was one since; or the last List failed, and then the usual period (5 s or more) is soon enough,
     because a List that fails at once must not be called again at once.
@@ -284,19 +299,19 @@ def wanted_after_allocate(holdings: Holdings, recent: Sequence[RecentAllocate]) 
 
 
 def taken_from(
-    now_listed: Sequence[Listed],
+    now_listed: Sequence[ListedHolder],
     previous: Holdings,
     recent: Sequence[RecentAllocate],
     *,
     complete: bool,
     own_pod: tuple[str, str] | None,
-    recorded: Sequence[checkpoint.Entry] | None,
+    recorded: Sequence[checkpoint.CheckpointEntry] | None,
     unreadable: str = "",
     now: datetime,
     taken: float,
 ) -> Holdings:
-    """The holders after this List. `complete`: it is settled, or the same kubelet has given a complete one before; else
-    as in `lacks`."""
+    """Return the holders after this List. `complete`: it is settled, or the same kubelet has given a complete one
+    before. The other arguments: as in `lacks`."""
     holdings = track(previous, now_listed, recent, now=now, taken=taken)
     if not complete:
         why = lacks(now_listed, own_pod=own_pod, known=previous.holders, recorded=recorded, unreadable=unreadable)
@@ -310,10 +325,10 @@ def pods_of(response: api.ListPodResourcesResponse) -> Pods:
 
 
 class PodResourcesClient:
-    """A client of one kubelet. `recent` gives the Allocates that we answered, oldest first; `with_offers`: also get
-    what is offered. `checkpoint_file`: the kubelet's, read on `files`; `own_pod`: namespace and name of the agent's
-    pod, None for a plain process. `rewrite` makes the kubelet write its checkpoint, and returns whether it can;
-    `with_rewrites`: something is kept back that the file alone may name."""
+    """A client of one kubelet. `recent` gives the Allocates that we answered, oldest first. `with_offers`: also get
+    what is offered. `checkpoint_file`: the kubelet's, read on `files`. `own_pod`: namespace and name of the agent's
+    pod, None for a plain process. `rewrite` makes the kubelet write its checkpoint, and returns whether it can.
+    `with_rewrites`: call it; a device is withheld that perhaps only the file still names."""
 
     def __init__(
         self,
@@ -329,26 +344,26 @@ class PodResourcesClient:
         self._recent = recent
         self._checkpoint = checkpoint.CheckpointFile(checkpoint_file)
         self._rewrite = rewrite
-        self._rewritten: tuple[tuple[Pods, tuple[Offer, ...]] | None, float] = (None, 0.0)  # what it said then, when
+        self._rewritten: tuple[tuple[Pods, tuple[Offer, ...]] | None, float] = (None, 0.0)  # its entries then, and when
         self._settling = Settling()
-        self._shown = Shown()
+        self._shown = ShownEntries()
         self._files = files
         self._own_pod = own_pod
-        self._complete_since: sockets.Identity | None = None  # the kubelet that has given a complete List
+        self._complete_since: sockets.FileIdentity | None = None  # the kubelet that has given a complete List
         self._refusals = 0
         self._not_before = 0.0
         self._looking = asyncio.Lock()
-        self._listing = asyncio.Lock()  # a List that was called later is newer, and none is overtaken
+        self._listing = asyncio.Lock()  # one List at a time, so that a later one is newer
         self._latest_offers: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() of the call
         self.with_offers = False
         self.with_rewrites = False
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been queried yet")
 
     async def list(self) -> Holdings:
-        """Who holds what now. Never raises for the kubelet's reasons; takes at most 5 s, with offers 10 s.
+        """Return the current holders. Never raises for the kubelet's reasons; takes at most 5 s, with offers 10 s.
 
-        While it backs off after "rejected by rate limit", or after an answer that was too large, the kubelet is not
-        asked, and the answer is the last one.
+        While it backs off after "rejected by rate limit", or after an answer that was too large, it does not query the
+        kubelet, and returns the last holders.
         """
         async with self._listing:
             return await self._list()
@@ -396,10 +411,10 @@ class PodResourcesClient:
         return self._set(replace(holdings, offered=offered, message=message))
 
     async def _still_recorded(
-        self, recorded: tuple[checkpoint.Entry, ...] | None, now_listed: Sequence[Listed], pods: Pods
+        self, recorded: tuple[checkpoint.CheckpointEntry, ...] | None, now_listed: Sequence[ListedHolder], pods: Pods
     ) -> Recorded:
-        """Without the entries of pods that have ended; as it was written after this List where it names what that does
-        not show, and something is kept back."""
+        """Return the checkpoint without the entries of pods that have ended. Where it has entries that this List does
+        not show, and a device is withheld for one, make the kubelet write it first."""
         if not recorded:
             return recorded, ""
         now_given = given(now_listed)
@@ -423,7 +438,7 @@ class PodResourcesClient:
         return new, unreadable
 
     async def _written_again(self) -> bool:
-        """Whether the kubelet has written its checkpoint, which it is made to do."""
+        """Make the kubelet write its checkpoint; True when it has."""
         before = await self._files.run(self._checkpoint.identity)
         deadline = monotonic() + REWRITE_SECONDS
         if not self._rewrite():
@@ -435,7 +450,7 @@ class PodResourcesClient:
         return False
 
     async def _recorded(self) -> Recorded:
-        """The kubelet's checkpoint, or why it cannot be read."""
+        """Read the kubelet's checkpoint; or return why it cannot be read."""
         try:
             async with asyncio.timeout(CHECKPOINT_SECONDS):
                 return await self._files.run(self._checkpoint.read), ""
@@ -445,7 +460,7 @@ class PodResourcesClient:
             return None, f"{self._checkpoint.path}: reading it took more than {CHECKPOINT_SECONDS:g} s"
 
     async def offered_now(self) -> tuple[Offer, ...] | None:
-        """What the kubelet may allocate just now, of every plugin. None where it does not answer within half a
+        """Return what the kubelet may allocate now, of every plugin; None where it does not answer within half a
         second."""
         async with self._looking:
             started = monotonic()
@@ -466,7 +481,7 @@ class PodResourcesClient:
         return None
 
     async def _offers(self) -> tuple[tuple[Offer, ...] | None, str]:
-        """None and why, where only this method fails: List may still answer."""
+        """Return the offers; or None and why, where only this method fails: List may still answer."""
         try:
             answer = await rpc.allocatable_resources(self._socket, timeout_seconds=LIST_DEADLINE_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -501,7 +516,7 @@ class PodResourcesClient:
         return holdings
 
 
-def _order(entry: Listed) -> tuple[str, str, str, str, str]:
+def _order(entry: ListedHolder) -> tuple[str, str, str, str, str]:
     return _key_order((entry.namespace, entry.pod, entry.container, entry.resource, entry.claim))
 
 

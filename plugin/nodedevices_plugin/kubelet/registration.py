@@ -1,21 +1,21 @@
-"""One resource and the kubelet: serve, register, notice when that is lost, do it again. Never gives up, never spins.
+"""One resource and the kubelet: serve, register, notice a lost registration, start over. Never gives up, never spins.
 
-What the kubelet really does, and what follows (pkg/kubelet/cm/devicemanager; 1.36.3 observed):
+What the kubelet does, and what follows for us (pkg/kubelet/cm/devicemanager; observed with 1.36.3):
 - Inside Register it dials us, for up to 10 s, and calls GetDevicePluginOptions: we serve first, and wait longer than
   that.
-- A nil answer to Register means "connected", no more; the stream comes afterwards. Without one we start over.
+- A nil answer to Register means "connected", no more; the stream comes afterwards. Without a stream we start over.
 - It never re-opens a stream. The stream's end takes all devices away from the node, so we register again at once.
 - Up to 1.36 the end of an older registration of the same name takes the newer one down with it; from 1.37 on a socket
   is refused while it is still connected. So every registration has a server on its own socket, and the one before
-  is stopped first. When we leave for good, handover.py sees to another plugin that stays.
+  is stopped first. When we leave for good, handover.py registers another plugin that stays.
 - When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock.
-- It lets the newest registration of a name take the place of another plugin's: `guard` checks first. Where another
-  plugin does that to us our stream stays open, and when that plugin ends the name has no devices: only the list of what
-  is offered shows it, so we check it now and then. So it is where another plugin comes with our devices under
-  another name: then we leave them to it, as where it came first.
+- The newest registration of a name replaces another plugin's: `guard` checks before we register. When another plugin
+  replaces ours, our stream stays open, and when that plugin ends the name has no devices. Only the kubelet's list of
+  allocatable devices shows that, so we check the list now and then. It also shows another plugin that comes with our
+  devices under another name: then we stop serving them, as if that plugin had come first.
 
-The folder is watched by looking every quarter of a second, not by inotify: a watch dies with the folder it is on, says
-nothing on some file systems, and a stat of two names costs microseconds.
+The folder is polled every quarter of a second, not watched by inotify: a watch ends with the folder that it is on, is
+silent on some file systems, and a stat of two names costs microseconds.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ KUBELET_SOCKET = "kubelet.sock"
 CHECK_SECONDS = 0.25
 STREAM_LOST_DELAY_SECONDS = 0.02  # at once; the kubelet has then finished with the old stream
 SHORT_STREAM_SECONDS = 5.0  # a stream that ended earlier counts as one that failed
-QUICK_RETRIES = 3  # so many short streams in a row are met at once, the next ones with back-off
-LISTED_SECONDS = 5.0  # between two checks whether the kubelet lists our devices; its limit is shared by all callers
+QUICK_RETRIES = 3  # so many short streams in a row are renewed at once, the next ones with back-off
+LISTED_SECONDS = 5.0  # between two checks of the kubelet's list; its rate limit is shared by all callers
 LISTED_FIRST_SECONDS = 0.5  # from the stream; the kubelet has its first message after some milliseconds
-LISTED_AGAIN_SECONDS = 1.0  # after one that says that it does not, and while another plugin's socket is new
-MISSED = 2  # such checks in a row
+LISTED_AGAIN_SECONDS = 1.0  # after a check without our devices, and while another plugin's socket is new
+MISSED = 2  # checks without our devices in a row
 NO_ANSWER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 
@@ -61,14 +61,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """How long the kubelet may take."""
+    """Time limits for the kubelet's answers."""
 
     register_seconds: float = 15.0  # the kubelet dials us for up to 10 s inside Register
     stream_seconds: float = 10.0  # from Register's answer to ListAndWatch; normally milliseconds
 
 
-class Lost(Enum):
-    """Why a registration does not hold any more."""
+class LossReason(Enum):
+    """Why a registration was lost."""
 
     STREAM = "the kubelet ended its stream"
     NEVER_CAME = "the kubelet opened no stream"
@@ -78,9 +78,9 @@ class Lost(Enum):
     ANOTHER = "another device plugin has come that serves its devices"
 
 
-class Listed:
-    """Whether the kubelet still lists a registration's devices. Believed only where it has listed them before, so that
-    the first check comes soon: a plugin that comes and goes before it would not be missed."""
+class ListedCheck:
+    """Checks whether the kubelet still lists a registration's devices. Their absence counts only after they were listed
+    once; so the first check comes soon: a registration replaced before it would not be noticed."""
 
     def __init__(self, *, now: float) -> None:
         self._seen = False
@@ -91,11 +91,11 @@ class Listed:
         return now >= self._next
 
     def soon(self, *, now: float) -> None:
-        """There may be news."""
+        """Make the next check come soon: something may have changed."""
         self._next = min(self._next, now + LISTED_AGAIN_SECONDS)
 
     def observed(self, listed: bool | None, *, now: float) -> bool:
-        """Whether they are gone. None: the kubelet does not say, or there is nothing to be listed."""
+        """True when the devices are gone. `listed` None: the kubelet does not answer, or no device is healthy."""
         self._seen = self._seen or listed is True
         self._missed = self._missed + 1 if listed is False and self._seen else 0
         self._next = now + (LISTED_AGAIN_SECONDS if self._missed else LISTED_SECONDS)
@@ -105,10 +105,10 @@ class Listed:
 class ResourcePlugin:
     """Keeps one resource served and registered from `start` to `stop`. `shown` is its list, as `snapshot` makes it.
 
-    `healthy`: whether there is a healthy id in it. `prepare` is awaited before it is registered: what must be there
-    before an id is handed out. `keep` runs it in the background. `observe` gets each call that has ended.
-    `let_through`: that is done, and the guard has nothing against it. `pre_start`: whether the kubelet is to call
-    PreStartContainer, which it learns when it is registered.
+    `healthy`: whether it has a healthy id. `prepare` is awaited before the resource is registered: it makes what must
+    exist before an id is handed out. `keep` runs it in the background. `observe` gets each call that has ended.
+    `let_through`: `prepare` is done, and the guard allows the registration. `pre_start`: whether the kubelet is to call
+    PreStartContainer; the registration tells it so.
     """
 
     def __init__(
@@ -156,18 +156,18 @@ class ResourcePlugin:
         self._task = asyncio.create_task(self._keep("registration", self._run), name=f"register {self.name}")
 
     def show(self, shown: bytes, *, healthy: bool) -> None:
-        """The kubelet is shown this list from now on, and a later one as its first."""
+        """Send the kubelet this list, and make it the first one of later registrations."""
         self._shown, self._healthy = shown, healthy
         if self._server is not None:
             self._server.show(shown)
 
     def show_again(self) -> bool:
-        """Send the kubelet the same list once more. False where it has none of us."""
+        """Send the kubelet the same list once more. False where we are not registered."""
         registered = self.registration.state is RegistrationState.REGISTERED
         return registered and self._server is not None and self._server.show_again()
 
     async def stop(self) -> None:
-        """Ends the registration: the kubelet shows 0 allocatable at once and forgets the resource after 5 minutes."""
+        """End the registration: the kubelet shows 0 allocatable at once and forgets the resource after 5 minutes."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -180,13 +180,13 @@ class ResourcePlugin:
         while True:
             try:
                 await self._round()
-            except Exception as error:  # a folder that is not there, a full disk: it is said, and tried again
+            except Exception as error:  # such as a missing folder or a full disk: report it, and try again
                 if self._report(RegistrationState.PENDING, f"cannot serve {self.name}: {error}"):
                     log.exception("registration failed", resource=self.name)
                 await self._back_off(sockets.identity(self._kubelet_socket))
 
     async def _round(self) -> None:
-        """One registration, from looking for the kubelet until it is lost."""
+        """Make one registration, and return when it is lost or was not possible."""
         kubelet = sockets.identity(self._kubelet_socket)
         if kubelet is None:
             why = f"{self._kubelet_socket} does not exist: the kubelet is not running, or its folder is not mounted"
@@ -221,16 +221,16 @@ class ResourcePlugin:
         lost = await self._until_lost(server, stream=before + 1, kubelet=kubelet)
         self._report(RegistrationState.PENDING, self._message(lost))
         await self._stop_server()
-        if lost is Lost.ANOTHER:
+        if lost is LossReason.ANOTHER:
             self._guard.ended(self.name)
-        if lost is Lost.STREAM:
+        if lost is LossReason.STREAM:
             await self._after_lost_stream(lasted=monotonic() - registered_at)
         else:
             self._short_streams = 0
 
-    async def _prepared(self, kubelet: sockets.Identity) -> str:
-        """Why it must not be registered. Empty: it may, and what must be there first is there. Where that took long,
-        somebody else may have come meanwhile."""
+    async def _prepared(self, kubelet: sockets.FileIdentity) -> str:
+        """Prepare the registration and return why it must not be made; empty: it may. Where preparing took long, ask
+        the guard again: another plugin may have come meanwhile."""
         for again in (True, False):
             own_socket = self._server.path.name if self._server is not None else ""
             if why := await self._guard.why_not(self.name, kubelet, own_socket=own_socket):
@@ -241,36 +241,36 @@ class ResourcePlugin:
                 break
         return ""
 
-    async def _until_lost(self, server: ResourceServer, *, stream: int, kubelet: sockets.Identity) -> Lost:
-        """Waits. The registration's stream is the first one opened after Register was called."""
+    async def _until_lost(self, server: ResourceServer, *, stream: int, kubelet: sockets.FileIdentity) -> LossReason:
+        """Wait until the registration is lost. Its stream is the first one opened after Register was called."""
         deadline = monotonic() + self._deadlines.stream_seconds
-        listed = Listed(now=monotonic())
+        listed = ListedCheck(now=monotonic())
         while True:
             server.stream_change.clear()
             if server.opened >= stream:
                 if stream not in server.open_streams:
-                    return Lost.STREAM
+                    return LossReason.STREAM
                 self._report(RegistrationState.REGISTERED, "")
                 if self._guard.newcomer():
                     listed.soon(now=monotonic())
                 if listed.due(monotonic()):
                     if await self._guard.beside(self.name, kubelet):
-                        return Lost.ANOTHER
+                        return LossReason.ANOTHER
                     seen = await self._guard.lists(self.name)
                     if listed.observed(seen if self._healthy else None, now=monotonic()):
-                        return Lost.FORGOTTEN
+                        return LossReason.FORGOTTEN
             elif monotonic() > deadline:
-                return Lost.NEVER_CAME
+                return LossReason.NEVER_CAME
             if not server.has_socket():
-                return Lost.SOCKET
+                return LossReason.SOCKET
             if sockets.identity(self._kubelet_socket) not in (kubelet, None):
-                return Lost.KUBELET
+                return LossReason.KUBELET
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_SECONDS):
                     await server.stream_change.wait()
 
-    def _message(self, lost: Lost) -> str:
-        if lost is Lost.NEVER_CAME:
+    def _message(self, lost: LossReason) -> str:
+        if lost is LossReason.NEVER_CAME:
             seconds = f"{self._deadlines.stream_seconds:g} s"
             return f"the kubelet accepted {self.name}, but did not call ListAndWatch within {seconds}"
         return f"{lost.value}; registering again"
@@ -282,27 +282,27 @@ class ResourcePlugin:
         else:
             await self._wait(BACKOFF.after(self._short_streams - QUICK_RETRIES), sockets.identity(self._kubelet_socket))
 
-    async def _not_registered(self, error: grpc.aio.AioRpcError, kubelet: sockets.Identity) -> None:
+    async def _not_registered(self, error: grpc.aio.AioRpcError, kubelet: sockets.FileIdentity) -> None:
         code, details = error.code(), rpc.reason(error)
-        if code is grpc.StatusCode.UNAVAILABLE:  # nobody listens on it: a kubelet that ended, or is about to start
+        if code is grpc.StatusCode.UNAVAILABLE:  # no process listens: a kubelet that ended, or is about to start
             why = f"no kubelet answers on {self._kubelet_socket}: {details}"
             self._report(RegistrationState.KUBELET_UNREACHABLE, why)
             await self._wait(CHECK_SECONDS * 2, kubelet)
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             why = f"the kubelet did not answer Register within {self._deadlines.register_seconds:g} s"
             self._report(RegistrationState.KUBELET_UNREACHABLE, why)
-            await self._stop_server()  # else the kubelet may dial it late, beside the next registration
+            await self._stop_server()  # else the kubelet may dial it late, during the next registration
             await self._back_off(kubelet)
         else:
             self._report(RegistrationState.REJECTED, details)
             await self._back_off(kubelet)
 
-    async def _back_off(self, kubelet: sockets.Identity | None) -> None:
+    async def _back_off(self, kubelet: sockets.FileIdentity | None) -> None:
         self._failures += 1
         await self._wait(BACKOFF.after(self._failures), kubelet)
 
-    async def _wait(self, seconds: float, kubelet: sockets.Identity | None) -> None:
-        """Sleeps, but not longer than this kubelet.sock is the one in place: a new kubelet is met at once."""
+    async def _wait(self, seconds: float, kubelet: sockets.FileIdentity | None) -> None:
+        """Sleep, but return at once when kubelet.sock is another one: a new kubelet must not wait."""
         end = monotonic() + seconds
         while (left := end - monotonic()) > 0:
             await asyncio.sleep(min(left, CHECK_SECONDS))
@@ -312,7 +312,7 @@ class ResourcePlugin:
 
     # --- the server -------------------------------------------------------------------------------------------------
     async def _serving(self) -> ResourceServer:
-        """A server that no registration has used: a new one, or the one that the kubelet refused."""
+        """Return a server that no registration has used: a new one, or the one that the kubelet refused."""
         if self._server is not None and not self._server.has_socket():
             await self._stop_server()
         if self._server is None:
@@ -343,7 +343,7 @@ class ResourcePlugin:
         )
 
     def _report(self, state: RegistrationState, message: str) -> bool:
-        """Whether this is news; then it is logged and announced."""
+        """Log and announce a registration that differs from the last one; True when it did."""
         registration = Registration(resource=self.name, state=state, message=text(message, MAX_MESSAGE))
         if registration == self.registration:
             return False

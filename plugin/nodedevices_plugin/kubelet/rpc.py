@@ -28,7 +28,8 @@ MAX_PODRESOURCES_BYTES = 16 << 20
 
 
 def reason(error: grpc.aio.AioRpcError) -> str:
-    """Why, in short: of a failed connection the last part ("Connection refused"), else what the server said."""
+    """Return the reason in short: for a failed connection the last part ("Connection refused"), else the server's
+    text."""
     details = error.details() or error.code().name
     return details.rpartition(" error: ")[2] if error.code() is grpc.StatusCode.UNAVAILABLE else details
 

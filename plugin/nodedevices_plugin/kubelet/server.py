@@ -114,7 +114,7 @@ class ResourceServer:
         self._again = 0  # how often the list was to be sent though nothing had changed
         self._changed = asyncio.Event()
         self._stopping = False
-        self._identity: sockets.Identity | None = None
+        self._identity: sockets.FileIdentity | None = None
         self._server = grpc.aio.server(
             options=[("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.so_reuseport", 0)]
         )
@@ -130,7 +130,7 @@ class ResourceServer:
         self._identity = sockets.identity(self.path)
 
     async def stop(self) -> None:
-        """Ends the streams, lets an answer under way finish, closes and removes the socket."""
+        """End the streams, let an answer under way finish, close and remove the socket."""
         self._stopping = True
         self._changed.set()
         await self._server.stop(STOP_GRACE_SECONDS)
@@ -138,17 +138,17 @@ class ResourceServer:
             self.path.unlink(missing_ok=True)
 
     def has_socket(self) -> bool:
-        """Whether our socket is still there: the kubelet wipes them all when it starts."""
+        """True while our socket is still there: the kubelet removes all sockets when it starts."""
         return self._identity is not None and sockets.identity(self.path) == self._identity
 
     def show(self, shown: bytes) -> None:
-        """From now on the kubelet is shown this list; one that is equal is not sent again."""
+        """Send the kubelet this list, unless it has an equal one."""
         if shown != self._shown:
             self._shown = shown
             self._wake()
 
     def show_again(self) -> bool:
-        """Send the kubelet the same list once more; whether there is a stream for it."""
+        """Send the kubelet the same list once more. False where there is no stream."""
         self._again += 1
         self._wake()
         return bool(self.open_streams)
@@ -193,7 +193,7 @@ class ResourceServer:
         self.stream_change.set()
         sent: tuple[bytes, int] | None = None
         try:
-            while not self._stopping:  # a stream whose kubelet went away is cancelled by grpc at the await
+            while not self._stopping:  # grpc cancels the stream of a kubelet that has gone, at the await
                 changed, current = self._changed, (self._shown, self._again)
                 if current != sent:
                     await context.write(current[0])
@@ -308,12 +308,13 @@ def container_response(edits: ContainerEdits) -> api.ContainerAllocateResponse:
 
 
 def plain_choice(available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
-    """What must be there first, then the first available ones, up to `size`, in the given order."""
+    """Return `must_include`, then the first available ids, up to `size`, in the given order."""
     return tuple(dict.fromkeys((*must_include, *available)))[: max(size, 0)]
 
 
 def is_valid_choice(chosen: Sequence[str], available: Sequence[str], must_include: Sequence[str], size: int) -> bool:
-    """Distinct ids among the available ones; where the request can be met, exactly `size` with all that must be."""
+    """True for distinct available ids which, where the request can be met, are exactly `size` with all of
+    `must_include`."""
     known, must = set(available), set(must_include)
     distinct = set(chosen)
     if len(distinct) != len(chosen) or not distinct <= known | must or len(chosen) > max(size, 0):

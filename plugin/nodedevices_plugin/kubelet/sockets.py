@@ -24,8 +24,8 @@ NONCE_BYTES = 4
 SETTLING_SECONDS = 2.0  # a socket this young may stand between bind and listen
 
 
-class Identity(NamedTuple):
-    """Which file a path is just now. An inode number alone may be given to the next file at once (tmpfs, ext4).
+class FileIdentity(NamedTuple):
+    """Identifies the file at a path. An inode number alone may be given to the next file at once (tmpfs, ext4).
 
     The change time is left out on purpose: a chmod or an SELinux relabel of kubelet.sock does not make it another
     kubelet, and restarting the server for it would cost the node its devices for a moment.
@@ -36,17 +36,17 @@ class Identity(NamedTuple):
     modified_ns: int
 
 
-def identity(path: Path) -> Identity | None:
-    """The socket at this path, or None: absent, not a socket, or not to be seen by us."""
+def identity(path: Path) -> FileIdentity | None:
+    """Identify the socket at this path; None: absent, not a socket, or not visible to us."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return Identity(found.st_dev, found.st_ino, found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
+    return FileIdentity(found.st_dev, found.st_ino, found.st_mtime_ns) if stat.S_ISSOCK(found.st_mode) else None
 
 
 def new_path(folder: Path, resource: str) -> Path:
-    """A path nobody has used: nodedevices-<resource>-<nonce>.sock, a long name cut and made unique by its hash.
+    """Return an unused path: nodedevices-<resource>-<nonce>.sock; a long name is cut and made unique by its hash.
 
     Raises ValueError when the folder leaves no room for a name.
     """
@@ -55,14 +55,14 @@ def new_path(folder: Path, resource: str) -> Path:
 
 
 def of_our_kind(folder: Path, resource: str, *, other_than: str = "") -> bool:
-    """Whether another process of ours serves this resource there: somebody listens on a socket named as ours are."""
+    """True when another process of ours serves this resource: a socket with a name like ours accepts connections."""
     named = folder.glob(f"{PREFIX}{_word(folder, resource)}-{'?' * 2 * NONCE_BYTES}.sock")
     return any(path.name != other_than and listening(path) for path in named)
 
 
 def of_others(folder: Path, resource: str) -> tuple[Path, ...]:
-    """Sockets of other plugins that listen there and are named after this resource: by the last part of its name, as
-    NVIDIA's (nvidia-gpu.sock) and AMD's (amd.com_gpu) are."""
+    """Return the listening sockets of other plugins that are named after this resource: by the last part of its name,
+    as NVIDIA's (nvidia-gpu.sock) and AMD's (amd.com_gpu) are."""
     last = re.escape(resource.rpartition("/")[2])
     named = re.compile(rf"(^|.*[^A-Za-z0-9]){last}(\.sock)?")
     found = (path for path in sorted(folder.iterdir()) if named.fullmatch(path.name))
@@ -70,8 +70,7 @@ def of_others(folder: Path, resource: str) -> tuple[Path, ...]:
 
 
 def of_other_plugins(folder: Path) -> frozenset[tuple[str, int]]:
-    """Names and inodes of whatever else is in the folder but its plain files: other plugins' sockets, and the
-    kubelet's."""
+    """Return names and inodes of all other entries but plain files: other plugins' sockets, and the kubelet's."""
     try:
         with os.scandir(folder) as found:
             return frozenset(
@@ -95,10 +94,10 @@ def _word(folder: Path, resource: str) -> str:
 
 
 def remove_stale(folder: Path) -> tuple[str, ...]:
-    """Removes our kind of sockets that nobody listens on, and returns their names.
+    """Remove sockets with names like ours on which no process listens, and return their names.
 
-    Found out by connecting, since a process id means nothing across containers. The kubelet removes them as well, but
-    only at its own start.
+    Connecting shows it, since a process id means nothing across containers. The kubelet removes them as well, but only
+    at its own start.
     """
     removed = []
     for path in sorted(folder.glob(f"{PREFIX}*.sock")):
@@ -111,7 +110,7 @@ def remove_stale(folder: Path) -> tuple[str, ...]:
 
 
 def listening(path: Path) -> bool:
-    """Whether a process accepts connections there. Never blocks; in doubt, yes."""
+    """True when a process accepts connections there. Never blocks; True when in doubt."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0)
         try:

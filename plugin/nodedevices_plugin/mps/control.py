@@ -1,11 +1,11 @@
-"""NVIDIA's two programs: `nvidia-cuda-mps-control`, which is the daemon and its client, and `nvidia-smi`.
+"""Calls NVIDIA's two programs: `nvidia-cuda-mps-control`, which is both the daemon and its client, and `nvidia-smi`.
 
-Which daemon is meant is in the environment: its pipe folder (CUDA documentation, Multi-Process Service). Commands go to
-the client's standard input. Every call has a time limit, because a driver may hang; a failure is a ControlError whose
-text has the command and what came back.
+An environment variable selects the daemon by its pipe folder (CUDA documentation, Multi-Process Service). Commands go
+to the client's standard input. Every call has a time limit, because a driver may hang; a failure is a ControlError,
+which has the command and its output.
 
-The sockets lie in a folder that the clients' containers write: an answer may be anybody's, so it is bounded and only
-ever compared. Which process a daemon is, the kernel says (processes).
+The sockets are in a folder that the clients' containers can write: any of them may answer, so an answer is bounded and
+only compared. A daemon's process is known from the kernel (processes).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Control:
         self._root = root
 
     def percentage(self, resource: str) -> int:
-        """What the daemon gives each client, in percent. NVIDIA's plugin sends the same command to see whether it is
-        up."""
+        """Return the percentage that the daemon gives each client. NVIDIA's plugin sends the same command to see
+        whether a daemon is up."""
         answer = self.send(resource, PERCENTAGE)
         try:
             return int(float(answer))
@@ -100,7 +100,7 @@ class Control:
             processes.kill(found, after_seconds=ENDING_SECONDS)
 
     def set_mode(self, gpu: str, mode: str) -> None:
-        """The compute mode of one GPU: EXCLUSIVE lets nobody but the daemon's server on it."""
+        """Set the compute mode of one GPU: EXCLUSIVE admits the daemon's server alone."""
         _run([SMI, "-i", gpu, "-c", mode], dict(os.environ), seconds=SMI_SECONDS)
 
     def _environment(self, resource: str) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Control:
 
 
 def for_containers(folder: str | int) -> None:
-    """Where SELinux is enabled, containers may use the folder (NVIDIA's plugin does the same)."""
+    """Let containers use the folder where SELinux is enabled (NVIDIA's plugin does the same)."""
     if Path("/sys/fs/selinux/enforce").exists():
         with contextlib.suppress(OSError):  # a file system without labels
             os.setxattr(folder, "security.selinux", SELINUX_LABEL)

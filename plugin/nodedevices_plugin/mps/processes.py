@@ -1,9 +1,9 @@
-"""The control daemons as the kernel knows them: which process serves a pipe folder, and whether it is still that one.
+"""Finds the control daemons' processes in /proc: which process serves a pipe folder, and whether it still runs.
 
-Nothing in the pipe folder is trusted, because its clients write there (the daemon's own pid file, too). A
-daemon of ours runs in this container: its mount namespace is ours, which no other container's process can have, and its
-environment names the pipe folder. A process is known by its pid and its start time, so that a pid that was given to
-another process is never taken for it; signals go through a pidfd, which cannot change its process.
+Nothing in the pipe folder is trusted, because its clients can write there (even the daemon's own pid file). A daemon of
+ours runs in this container: it has our mount namespace, which no other container's process can have, and its
+environment names the pipe folder. A process is identified by its pid and its start time, so that another process with
+the same pid is never taken for it; signals go through a pidfd, which never refers to another process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Process:
 
     @property
     def started(self) -> datetime:
-        """By the wall clock of now."""
+        """The start time, by the current wall clock."""
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_ticks / os.sysconf("SC_CLK_TCK")
         return datetime.now(UTC) - timedelta(seconds=age)
 

@@ -1,13 +1,13 @@
-"""Makes the control daemons what the file wants, again and again. Level-based: killed anywhere, the next run goes on.
+"""Reconciles the control daemons with the file of wanted ones. Level-based: killed anywhere, the next run goes on.
 
-What this program did is written beside the file before it is done, so that after a crash nothing is forgotten: a GPU
+Each change is written to a second file before it is made (running), so that nothing is forgotten after a crash: a GPU
 left in compute mode EXCLUSIVE_PROCESS would refuse every container but one. A daemon that runs already is taken over;
-one that stays silent is started again, ever more rarely. Limits of GPUs that come or go, and limits that somebody else
-changed, are sent to the running daemon, because its end would end its clients. A GPU that fails does not keep the
-others from being shared.
+one that stays silent is started again, ever more rarely. Limits of GPUs that come or go, and limits that another
+program changed, are sent to the running daemon, because its end would end its clients. A GPU that fails does not keep
+the others from being shared.
 
-Which process a daemon is, that file says as well (running). One whose process has ended is dead, whatever answers
-in its place: its clients can write where its sockets are.
+The second file also identifies each daemon's process. A daemon whose process has ended is dead, even if something
+answers: its clients can write where its sockets are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.0)
 
 
 class Daemons(Protocol):
-    """What the runner needs of `control.Control`. Every call raises ControlError."""
+    """The runner's port to `control.Control`. Every call raises ControlError."""
 
     def percentage(self, resource: str) -> int: ...
     def send(self, resource: str, command: str) -> str: ...
@@ -50,7 +50,7 @@ class Daemons(Protocol):
 
 @dataclass(slots=True)
 class _Run:
-    """One daemon. `done` is what it was sent, None when nobody knows whether it runs."""
+    """One daemon. `done`: the daemon as it was last told to be; None: it is not known whether it runs."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be
     done: Daemon | None = None
@@ -165,8 +165,8 @@ class Runner:
                 self._warn_once(run, "limit not set", resource, error)
 
     def _start(self, daemon: Daemon, run: _Run) -> None:
-        """One that runs with the right limits is taken over. One whose process has ended does not run, whatever
-        answers in its place."""
+        """Start a daemon, or take over one that runs with the right limits. One whose process has ended does not run,
+        even if something answers."""
         process = self._daemons.process(daemon.resource)
         try:
             died = bool(run.instance) and process is None
@@ -184,7 +184,7 @@ class Runner:
             self._daemons.send(daemon.resource, mps.thread_command(daemon.percentage))
 
     def _set_process(self, process: Process | None, run: _Run) -> None:
-        """Which process it is, into the file. When one that is taken over was started stays as the file had it."""
+        """Record the daemon's process in the file. A daemon that is taken over keeps its recorded start."""
         run.process = process
         if process is None:
             run.instance, run.started = "", None

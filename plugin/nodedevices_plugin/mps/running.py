@@ -1,11 +1,10 @@
-"""The file in which the runner says what it has done: the GPUs that each daemon has for itself, and which process
-it is.
+"""The runner's record: the GPUs that each daemon has for itself, and the daemon's process.
 
     {"version": 1, "daemons": [{"resource": "nvidia.com/gpu", "gpus": [{"id": "GPU-...", "index": 0, "limitMib": 0}],
                                 "instance": "<boot id>-4711-90210", "started": "2026-01-02T03:04:05Z"}]}
 
-The runner reads it after a crash. The agent reads it to know that a daemon that answers is the one that its clients
-came to: `instance` is another one for each process. It is beside the folders that clients write, not in them.
+The runner reads it after a crash. The agent reads it to know that the daemon that answers is the one that its clients
+use: each process has another `instance`. It is beside the folders that clients write, not in them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from nodedevices_api.errors import parse
 from nodedevices_common.errors import InputError
 from pydantic import AwareDatetime, Field, StringConstraints
 
-from nodedevices_plugin.mps.wanted import MAX_BYTES, GpuEntry, Part, Resource, WantedError, gpu_entry, gpus
+from nodedevices_plugin.mps.wanted import MAX_BYTES, GpuEntry, Resource, StrictModel, WantedError, gpu_entry, gpus
 from nodedevices_plugin.sharing.mps import Gpu
 
 FILE = "nodedevices-running.json"
@@ -38,14 +37,14 @@ class Running:
     started: datetime | None = None
 
 
-class _Daemon(Part):
+class _Daemon(StrictModel):
     resource: Resource
     gpus: Annotated[list[GpuEntry], Field(max_length=64)]
     instance: Instance = ""
     started: Annotated[AwareDatetime | None, Field(strict=False)] = None
 
 
-class _Running(Part):
+class _Running(StrictModel):
     version: Literal[1]
     daemons: Annotated[list[_Daemon], Field(max_length=32)]
 

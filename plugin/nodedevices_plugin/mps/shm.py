@@ -25,7 +25,7 @@ class ShmError(OperationError):
 
 
 def mount(root: Path, *, meminfo: Path = Path("/proc/meminfo")) -> bool:
-    """Whether it had to be mounted. Raises ShmError."""
+    """Mount it, unless it is mounted; True when it had to be. Raises ShmError."""
     folder = root / mps.SHARED_MEMORY
     try:
         with files.folder(root, mps.SHARED_MEMORY):

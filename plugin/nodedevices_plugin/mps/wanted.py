@@ -1,10 +1,10 @@
-"""The file in which the agent says which control daemons it wants. Strict on both ends: the reader has privileges.
+"""The file of the control daemons that the agent wants. Strict on both ends: the reader has privileges.
 
     {"version": 1, "daemons": [{"resource": "nvidia.com/gpu", "percentage": 25,
                                 "gpus": [{"id": "GPU-...", "index": 0, "limitMib": 10240}]}]}
 
-Containers see `<resource>/pipe` below the root and never this file. What is wrong with it is reported, and what runs
-stays.
+Containers see `<resource>/pipe` below the root and never this file. Errors in it are reported, and running daemons
+stay.
 """
 
 from __future__ import annotations
@@ -40,23 +40,25 @@ class WantedError(InputError):
     """The file is none of ours; the text says what is wrong."""
 
 
-class Part(BaseModel):
+class StrictModel(BaseModel):
+    """Refuses unknown keys and wrong types."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, alias_generator=to_camel)
 
 
-class GpuEntry(Part):
+class GpuEntry(StrictModel):
     id: GpuId
     index: Annotated[int, Field(ge=0, le=1023)]
     limit_mib: Annotated[int, Field(ge=0, le=1 << 31)] = 0
 
 
-class _Daemon(Part):
+class _Daemon(StrictModel):
     resource: Resource
     percentage: Annotated[int, Field(ge=1, le=100)]
     gpus: Annotated[list[GpuEntry], Field(max_length=64)]
 
 
-class _Wanted(Part):
+class _Wanted(StrictModel):
     version: Literal[1]
     daemons: Annotated[list[_Daemon], Field(max_length=32)]
 

@@ -18,7 +18,7 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.registry import SharingModes
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
-from nodedevices_plugin.vendors.registry import files_of
+from nodedevices_plugin.vendors.registry import files_by_option
 
 NOT_READ = DeviceFileOutcome(error="not read yet")
 
@@ -177,13 +177,13 @@ def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) 
         if not outcome.error:
             contents[name] = outcome.content
             continue
-        vendor, of = files_of()[name]
+        vendor, device_file = files_by_option()[name]
         text = f"--{name} {path}: {outcome.error}"
         if name in kept:
             contents[name] = kept[name]
             refused.append(Refused(field=outcome.field, message=f"{text}; its last content holds"))
             continue
-        if of.sets_sections:
+        if device_file.sets_sections:
             wait = Refused(field=outcome.field, message=text)
             waits.insert(0, wait)
             whole = True

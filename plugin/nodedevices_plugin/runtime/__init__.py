@@ -1,1 +1,1 @@
-"""What the agent's process is built on: worker threads, supervision, memory."""
+"""The base of the agent's process: worker threads, supervision, memory."""

@@ -1,4 +1,4 @@
-"""One call for many requests: what need not follow each of them at once."""
+"""Makes one call for many requests, a moment after the first."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MAX_PROBLEM = 300
 
 
 @dataclass(slots=True)
-class Part:
+class SupervisedPart:
     """One background part and its failures. Times are monotonic seconds."""
 
     failures: int = 0  # since the start
@@ -59,7 +59,7 @@ class Part:
 
 
 class Supervisor:
-    """`keep` runs a part until cancelled; the rest says how all of them are."""
+    """`keep` runs a part until cancelled; the other methods report the state of all parts."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class Supervisor:
         self._workers = workers
         self._clock = clock
         self._start_again_seconds = start_again_seconds
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, SupervisedPart] = {}
 
     async def keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run it until this coroutine is cancelled, again and again."""
-        part = self._parts.setdefault(name, Part())
+        part = self._parts.setdefault(name, SupervisedPart())
         while True:
             try:
                 await run()
@@ -90,20 +90,20 @@ class Supervisor:
                 self._failed(name, part, error)
             await asyncio.sleep(self._start_again_seconds)
 
-    def _failed(self, name: str, part: Part, error: BaseException) -> None:
+    def _failed(self, name: str, part: SupervisedPart, error: BaseException) -> None:
         if part.failed(describe(error), self._clock()):
             log.error("background task failed, restarting", part=name, exc_info=error)
 
     def failures(self) -> Mapping[str, int]:
-        """How often each part has failed since the start."""
+        """Return for each part how often it has failed since the start."""
         return {name: part.failures for name, part in self._parts.items()}
 
     def busy(self) -> Mapping[str, float]:
-        """How long each worker's call under way has taken, in seconds; 0 for an idle one."""
+        """Return for each worker for how many seconds its current call has run; 0 for an idle one."""
         return {worker.name: worker.busy_seconds() for worker in self._workers()}
 
     def problems(self) -> tuple[str, ...]:
-        """What /readyz says: parts that failed within the last minute, and calls that do not return."""
+        """Return the problems for /readyz: parts that failed within the last minute, and calls that do not return."""
         now = self._clock()
         failing = [
             f"{name} failed {part.in_a_row} times in the last {now - part.failing_since:.0f} s: {part.problem}"
@@ -118,7 +118,7 @@ class Supervisor:
         return (*failing, *hanging)
 
     def unhealthy(self) -> tuple[str, ...]:
-        """What /healthz says: the parts that have kept failing for ten minutes."""
+        """Return the problems for /healthz: the parts that have kept failing for ten minutes."""
         now = self._clock()
         return tuple(
             f"{name} has kept failing for {now - part.failing_since:.0f} s: {part.problem}"

@@ -1,9 +1,9 @@
 """One daemon thread for calls that may block: files on a slow disk, requests to an API server that does not answer.
 
 The event loop serves the kubelet, so nothing on it may wait for a disk or a network. Calls run one after another, in
-the order of the calls; one that is cancelled before its turn is dropped, so what is given up behind a call that
-hangs does not pile up. The thread is a daemon: a call that hangs neither delays the agent's end nor keeps the
-process alive, which the thread pool of asyncio would do.
+their order; one that is cancelled before its turn is dropped, so that calls behind one that hangs do not pile up. The
+thread is a daemon: a call that hangs neither delays the agent's end nor keeps the process alive, which the thread pool
+of asyncio would do.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Worker:
                 self._busy_since = None
             try:
                 loop.call_soon_threadsafe(settle, result, error)
-            except RuntimeError:  # the loop is closed: the agent is ending and nobody waits for this
+            except RuntimeError:  # the loop is closed: the agent is ending, and nothing waits for this
                 return
 
         with self._more:
@@ -80,7 +80,7 @@ class Worker:
                 self._more.notify()
 
     def busy_seconds(self) -> float:
-        """How long the call under way has taken; 0 when there is none."""
+        """Return for how long the current call has run; 0 when there is none."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 

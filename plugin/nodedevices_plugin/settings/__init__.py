@@ -1,11 +1,11 @@
-"""Flags, environment, configuration file and `spec.config` -> what the agent does. Pure but for reading the file.
+"""Flags, environment, configuration file and `spec.config` -> the effective configuration. Only `file` does I/O.
 
     spec.config (whole sections)  >  flags  >  environment  >  configuration file  >  defaults
 
-`options` is the one table of settings: a flag, its variables, its key in the file; of those that are fixed while the
-agent runs it takes the fields of `local.Local`, the record that has their values. `flags` reads the command line and
+`options` is the one table of settings: a flag, its variables, its key in the file. Settings that are fixed while the
+agent runs are the fields of the record `local.Local`, and are in the table, too. `flags` reads the command line and
 the environment, `file` the configuration file (NVIDIA's v1 format), `effective` puts everything together. All are
-strict: what is not known or not possible is an error that names the place, the value and what would be right. A bad
+strict: an unknown key or an impossible value is an error that names the place, the value and what would be right. A bad
 flag or variable ends the program at once (it cannot be corrected while it runs); a bad file or `spec.config` is
 reported, and the last good configuration stays.
 """

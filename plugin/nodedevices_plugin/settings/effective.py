@@ -1,7 +1,8 @@
-"""What is in effect: sections of `spec.config` over what the node itself says.
+"""The effective configuration: the sections of `spec.config` over the node's own settings.
 
-A section of `spec.config` replaces the node's own whole. Without any `spec.config` (nobody has resolved the node yet)
-the last one that was seen holds, from the state file if need be; before there ever was one, the node's own settings.
+A section of `spec.config` replaces the node's own whole section. Without a `spec.config` (no operator has resolved the
+node's policies yet) the last one that was seen holds, from the state file if need be; before the first one, the node's
+own settings.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SPEC_CONFIG = "spec.config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """Everything that decides what is offered and how it is judged. Equal values mean that nothing changed."""
+    """Everything that decides what is offered and how its health is judged. Equal values mean that nothing changed."""
 
     sections: Resolved
     resource_prefix: str  # the domain of usual names; empty: each vendor's own
@@ -47,18 +48,18 @@ class Effective:
 
     @property
     def observing(self) -> bool:
-        """Whether another plugin serves the kubelet, and this agent registers nothing."""
+        """True when another plugin serves the kubelet, and this agent registers nothing."""
         return self.sections.serving.mode == "Observe"
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What decides which ids the kubelet is offered, and under which names. All else has no ids, and takes effect
+        """The settings that decide which ids the kubelet is offered, and under which names. All others take effect
         without waiting for pods."""
-        of = self.sections
-        return (of.serving, of.resources, of.sharing, of.partitions, self.resource_prefix, self.node.shape)
+        own = self.sections
+        return (own.serving, own.resources, own.sharing, own.partitions, self.resource_prefix, self.node.shape)
 
     def in_shape_of(self, other: Effective) -> Effective:
-        """This configuration, but with the shape of the other."""
+        """Return this configuration with the shape of the other."""
         shape = {name: getattr(other.sections, name) for name in ("serving", "resources", "sharing", "partitions")}
         return replace(
             self,
@@ -69,8 +70,8 @@ class Effective:
 
     @property
     def index_prefix(self) -> str | None:
-        """The domain of resources whose ids may be indices, empty for each vendor's own; None: none are (pipeline.
-        device_index)."""
+        """The domain of resources whose ids may be indices, empty for each vendor's own; None: no resource has such ids
+        (pipeline.device_index)."""
         return self.resource_prefix if self.sections.injection.device_id_strategy == "index" else None
 
 
@@ -81,12 +82,12 @@ def resolve(
     device_files: Mapping[str, object] | None = None,
     withheld: Iterable[str] = (),
 ) -> Effective:
-    """The configuration that these give. `device_files`: contents by the option's name; `withheld`: vendors without a
-    good one. ConfigError names what in `spec.config` cannot be."""
+    """Return the effective configuration. `device_files`: contents by the option's name. `withheld`: vendors without a
+    good one. Raises ConfigError, which names what is wrong in `spec.config`."""
     values = options.values({**(file.flags if file else {}), **local.given})
     own: dict[str, Any] = {"serving": to_dict(Serving.model_validate({"mode": local.serving_mode}))}
     for vendor in own_flags().values():
-        own = {**vendor.sections(values), **own}  # of two that set a section the first wins
+        own = {**vendor.sections(values), **own}  # of two vendors that set a section the first wins
     if file is not None:
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
             if section is not None:
@@ -105,7 +106,7 @@ def resolve(
 
 
 def sections_of(spec_config: Mapping[str, Any], modes: SharingModes = MODES) -> Sections:
-    """`spec.config`, checked. ConfigError names what is wrong."""
+    """Check `spec.config`. Raises ConfigError, which names what is wrong."""
     try:
         return parse(Sections, dict(spec_config), SPEC_CONFIG, strategies=modes.names)
     except InputError as error:
@@ -113,7 +114,7 @@ def sections_of(spec_config: Mapping[str, Any], modes: SharingModes = MODES) -> 
 
 
 def to_saved(effective: Effective) -> dict[str, Any]:
-    """For the state file."""
+    """Return the configuration as the state file has it."""
     sections = {name: getattr(effective.sections, name) for name in SECTION_NAMES}
     return {
         "resourcePrefix": effective.resource_prefix,
@@ -123,7 +124,7 @@ def to_saved(effective: Effective) -> dict[str, Any]:
 
 
 def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES) -> Effective:
-    """From the state file; ConfigError when it is none of ours."""
+    """Read what `to_saved` wrote. Raises ConfigError for anything else."""
     try:
         sections = parse(Sections, saved.get("sections"), "sections", strategies=modes.names)
         return Effective(

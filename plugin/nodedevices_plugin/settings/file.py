@@ -6,8 +6,8 @@
 
 With an extension of ours: sharing.memory.
 
-A parsed file is a value; nothing here keeps state. `flags` and `imex` are read by the table of options, `resources` and
-`sharing` by the vendor whose format it is (vendors.base.FileFormat).
+A parsed file is a value; nothing here keeps state. `flags` and `imex` are read with the table of options, `resources`
+and `sharing` by the vendor that has the format (vendors.base.FileFormat).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ FEATURE_DISCOVERY: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileConfig:
-    """What a file says: `flags` by option name, and two sections.
+    """The content of a file: `flags` by option name, and two sections.
 
-    unused: keys that change nothing here. empty: there is not a single key, which NVIDIA's plugin takes, too.
+    unused: keys that have no effect here. empty: the file has no key at all, which NVIDIA's plugin accepts, too.
     """
 
     flags: Mapping[str, Value] = field(default_factory=dict)
@@ -155,7 +155,7 @@ def _feature_discovery(path: str, value: object, problems: list[str], unused: li
 
 
 def _misplaced(key: str) -> str:
-    """Where a key belongs that is known, but not here."""
+    """Return the right place of a known key that does not belong here."""
     if key in OF_OTHER_FILES:
         return f"; {OF_OTHER_FILES[key]}"
     for path in by_key():

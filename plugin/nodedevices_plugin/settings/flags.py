@@ -1,7 +1,7 @@
-"""The command line and the environment. What is wrong here ends the program with status 2 and says why.
+"""The command line and the environment. An error in them ends the program with status 2 and a message.
 
-How they are written and read is nodedevices_common.options'; the table is `options`, of which the fields of
-`local.Local` are a part.
+Their format is defined by nodedevices_common.options; the table is `options`, of which the fields of `local.Local` are
+a part.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
-    """The local settings. Raises ConfigError; `--help` and `--version` print and raise SystemExit(0)."""
+    """Return the local settings. Raises ConfigError; `--help` and `--version` print and raise SystemExit(0)."""
     try:
         in_environment = values_of(from_environment(options(), environment, prefix=PREFIX))
         flags = values_of(_parser().read(arguments, rest="every argument is a flag (see --help)")[1])
@@ -77,8 +77,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
 def _between(
     values: Mapping[str, Value], given: Mapping[str, Value], *, probe_place: str, added: tuple[str, ...]
 ) -> list[str]:
-    """What is wrong with the values beyond each one alone. `probe_place`: where the probes are given; `added`: those
-    beside them."""
+    """Return the errors beyond those of each value alone. `probe_place`: where the probes are given; `added`: the
+    probes that are added to those."""
     problems = []
     name = str(values["node-name"])
     if not name and not values["standalone"]:
@@ -102,9 +102,11 @@ def _between(
         problems += wrong or [*probes.missing(specs, values, probe_place), *probes.unused(specs, values)]
     if values["config-file"] and values["config-dir"]:
         problems.append("--config-dir: does not go with --config-file; give the folder or the one file")
-    lonely = [each for each in ("default-config", "fallback-strategies") if each in given and not values["config-dir"]]
-    if lonely:
-        problems.append(f"--{lonely[0]}: only goes with --config-dir")
+    need_folder = [
+        each for each in ("default-config", "fallback-strategies") if each in given and not values["config-dir"]
+    ]
+    if need_folder:
+        problems.append(f"--{need_folder[0]}: only goes with --config-dir")
     if "kubelet-socket" in given and not given["kubelet-socket"]:
         problems.append("--kubelet-socket: empty (no registration) is not implemented yet")
     if bool(values["pod-name"]) != bool(values["pod-namespace"]):

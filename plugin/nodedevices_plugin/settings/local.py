@@ -1,4 +1,4 @@
-"""What is fixed while the agent runs: paths, sockets, logging. Each field of `Local` is a flag and its variable, too.
+"""Settings that are fixed while the agent runs: paths, sockets, logging. Each field of `Local` is a flag, too.
 
 A field's help is Markdown, with links relative to docs/, as docs/flags.md has it; `--help` has it without the marks.
 """
@@ -40,7 +40,7 @@ def _or_none(given: Given) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """What flags and variables say of this, and (`given`) of what a configuration can say as well."""
+    """The values of flags and variables; `given` has those that a configuration can have as well."""
 
     node_name: str = setting(
         "name of this Node, which its NodeDevices object has too; in a pod from `spec.nodeName`",

@@ -1,8 +1,8 @@
 """Sharing by memory from flags and variables, as Aliyun's GPU share is configured: `--memory-unit=GiB`.
 
-They say what an entry of `sharing.resources` says of NVIDIA's GPUs; those of other makers are shared by the file or by
-a policy. They make the whole section `sharing`: that of the configuration file is replaced by it, and a policy's
-replaces it. A file that shares in another way is refused: one of the two is a mistake.
+They mean an entry of `sharing.resources` for NVIDIA's GPUs; devices of other makers are shared by the file or by a
+policy. They make the whole section `sharing`: it replaces that of the configuration file, and a policy's replaces it.
+A file that shares in another way is refused: one of the two is a mistake.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def sharing(values: Values, resource_prefix: str = "") -> Mapping[str, Any] | No
 
 
 def conflict(values: Values, of_file: Sharing | None) -> tuple[str, str] | None:
-    """Where the file shares in another way, and what is wrong with that."""
+    """Return the place in a file that shares in another way, and what is wrong with that; None: it does not."""
     given = _given(values)
     if not given or of_file is None or of_file.strategy in {"none", "memory"}:
         return None
@@ -124,7 +124,7 @@ def _whole_mebibytes(quantity: str) -> bool:
 
 
 def _of_flag(problem: str) -> str:
-    """A problem of the section, at the flag that is meant."""
+    """Return a problem of the section with the flag that caused it."""
     for name, key in _FIELDS.items():
         problem = problem.replace(f"resources[0].{key}", f"--{name}", 1)
     return problem

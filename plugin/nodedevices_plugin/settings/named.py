@@ -1,9 +1,9 @@
 """Named configurations: a folder of files in NVIDIA's v1 format (a mounted ConfigMap), of which one applies.
 
-Which one is chosen as NVIDIA's config-manager chooses it: by the name that the operator carries from the Node label
+It is chosen as NVIDIA's config-manager chooses it: by the name that the operator carries from the Node label
 nvidia.com/device-plugin.config into `spec.configName`, else the default, else the first fallback that finds one:
 `named` (a file called default), `single` (the only file), `empty` (no file, flags and variables alone). Where none can
-be chosen, that is an outcome like a bad file: the last good configuration stays, and the text names what there is.
+be chosen, that counts as a bad file: the last good configuration stays, and the error names the files that there are.
 NVIDIA's config-manager ends instead, and takes the node's plugin with it at its next start.
 """
 

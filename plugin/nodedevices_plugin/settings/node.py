@@ -1,4 +1,4 @@
-"""Settings of the node for which a policy has no field: where things are on it, and what vendors' flags say.
+"""Settings of the node for which a policy has no field: paths on it, and the values of vendors' flags.
 
 They come from flags, environment and file, and stay when a policy replaces a section.
 """
@@ -20,8 +20,8 @@ from nodedevices_plugin.vendors.registry import device_files, own_flags
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """`vendors`: of each vendor with its own flags what they say, a frozen value of the vendor's type. `files`: what
-    the device files contain (vendors.files), by the option's name. `withheld`: vendors without a good one, sorted."""
+    """`vendors`: by vendor, the value of its own flags, a frozen value of the vendor's type. `files`: the contents of
+    the device files (vendors.files), by the option's name. `withheld`: vendors without a good file, sorted."""
 
     driver_root_here: str = ""  # where the driver root is mounted in this container
     mps_root: str = ""
@@ -32,36 +32,36 @@ class NodeSettings:
 
     @property
     def sharing_modes(self) -> Settings:
-        """What sharing modes read of these: part of the shape of what is offered."""
+        """The settings that sharing modes read: part of the shape of what is offered."""
         return {"mps-root": self.mps_root}
 
     @property
     def values(self) -> VendorValues:
-        """What vendors are given of these."""
+        """The settings that vendors get."""
         return VendorValues(local=self.vendors, files=self.files, withheld=frozenset(self.withheld))
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What decides which ids are offered."""
+        """The settings that decide which ids are offered."""
         by_flags = {name: each for name, each in self.vendors.items() if _shapes(each)}
         return (self.sharing_modes, self.files, self.withheld, by_flags)
 
     def in_shape_of(self, other: NodeSettings) -> NodeSettings:
-        """These settings, but for the shape, which is the other's."""
+        """Return these settings with the shape of the other."""
         theirs = {name: each for name, each in other.vendors.items() if _shapes(each)}
         own = {name: each for name, each in self.vendors.items() if not _shapes(each)}
         return replace(self, mps_root=other.mps_root, files=other.files, withheld=other.withheld, vendors=own | theirs)
 
 
 def _shapes(value: object) -> bool:
-    """Whether what a vendor's flags say decides ids (vendors.flags.OwnFlags.settings_type)."""
+    """True when the value of a vendor's flags decides ids (vendors.flags.OwnFlags.settings_type)."""
     return getattr(value, "decides_ids", False) is True
 
 
 def node_settings(
     values: Values, files: Mapping[str, object] | None = None, withheld: Iterable[str] = ()
 ) -> NodeSettings:
-    """From the options by name: what a flag, a variable or the file gives. `files`: the device files' contents;
+    """Return the settings from the options by name (flags, variables, file). `files`: the device files' contents.
     `withheld`: vendors without a good one."""
     return NodeSettings(
         driver_root_here=values.text("driver-root-ctr-path"),
@@ -79,14 +79,14 @@ _OWN = tuple(each.name for each in fields(NodeSettings) if each.name not in {"ve
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # each takes a millisecond to make
 
 
-def _adapter(of: type[Any]) -> TypeAdapter[Any]:
-    if of not in _ADAPTERS:
-        _ADAPTERS[of] = TypeAdapter(of)
-    return _ADAPTERS[of]
+def _adapter(settings_type: type[Any]) -> TypeAdapter[Any]:
+    if settings_type not in _ADAPTERS:
+        _ADAPTERS[settings_type] = TypeAdapter(settings_type)
+    return _ADAPTERS[settings_type]
 
 
 def to_plain(settings: NodeSettings) -> dict[str, Any]:
-    """For the state file."""
+    """Return the settings as the state file has them."""
     vendors = {name: _adapter(type(each)).dump_python(each, mode="json") for name, each in settings.vendors.items()}
     files = {name: _adapter(type(each)).dump_python(each, mode="json") for name, each in settings.files.items()}
     own = {name: getattr(settings, name) for name in _OWN}
@@ -94,7 +94,7 @@ def to_plain(settings: NodeSettings) -> dict[str, Any]:
 
 
 def from_plain(value: object) -> NodeSettings:
-    """From the state file; ConfigError when it is none of ours. What a vendor's part leaves out is at its default."""
+    """Read what `to_plain` wrote; values that it lacks have their defaults. Raises ConfigError for anything else."""
     saved = value.get("vendors") if isinstance(value, Mapping) else None
     parts = saved if isinstance(saved, Mapping) else {}
     contents = value.get("files") if isinstance(value, Mapping) else None

@@ -1,10 +1,10 @@
-"""The table of settings: name on the command line, variables, key in the configuration file, what is allowed.
+"""The table of settings: name on the command line, variables, key in the configuration file, allowed values.
 
-What is fixed while the agent runs are the fields of `local.Local`; what a configuration can say as well is here, and
-what only one vendor's devices need its vendor brings (vendors.flags). NVIDIA's device plugin's names are kept where it
-has one (its v0.20.0 flags, variables and `flags.*` keys), so that a DaemonSet written for it says the same things here.
-`works` are the values that this version implements; others of `choices` are refused by name as not implemented yet, so
-that nobody believes that they apply.
+Settings that are fixed while the agent runs are the fields of `local.Local`. Settings that a configuration can have as
+well are here; those for one vendor's devices alone come from the vendor (vendors.flags). Names of NVIDIA's device
+plugin are kept (its v0.20.0 flags, variables and `flags.*` keys), so that a DaemonSet written for it means the same
+here. `works` has the values that this version implements; other `choices` are refused by name as not implemented yet,
+so that they are not taken for working ones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OWN: tuple[Option, ...] = (
         metavar="NODES",
     ),
     *options_of(Local),
-    # --- which NVIDIA's plugin has, and every vendor's devices can need ----------------------------------------------
+    # --- options of NVIDIA's plugin that every vendor's devices can need ---------------------------------------------
     with_flag_variables(
         "shared-devices-allocation-policy",
         "replicas come from the least shared device, or are packed",
@@ -85,19 +85,19 @@ def vendors_flags() -> tuple[VendorFlags, ...]:
 
 
 def paths() -> tuple[Option, ...]:
-    """Those that name files, folders and sockets in this container or on the host, where nothing is relative to
-    anything. Not the kubeconfig, which people give as kubectl takes it."""
+    """Return the options for files, folders and sockets in this container or on the host, where relative paths make no
+    sense. Not the kubeconfig, which people give as kubectl takes it."""
     own = (each for each in OWN if each.metavar in _PATHS or each.name in {"mps-root", "driver-root-ctr-path"})
     return (*(each for each in own if each.name not in {"kubeconfig", "container-mount-dir"}), *file_options())
 
 
 def file_options() -> tuple[Option, ...]:
-    """Those that name device files (vendors.files)."""
+    """Return the options for device files (vendors.files)."""
     return tuple(each.option for each in device_files())
 
 
 def options() -> tuple[Option, ...]:
-    """All that there are, with those of the registered vendors."""
+    """Return all options, with those of the registered vendors."""
     return _all(vendors_flags(), file_options())
 
 
@@ -110,7 +110,7 @@ def by_key() -> Mapping[str, Option]:
 
 
 def variables() -> tuple[str, ...]:
-    """What vendors read from the environment alone."""
+    """Return the environment variables that vendors read and that have no flag."""
     return tuple(name for each in vendors_flags() for name in each.variables)
 
 
@@ -119,7 +119,7 @@ def values(given: Mapping[str, Value]) -> Values:
 
 
 def refused_by_vendors(given: Mapping[str, Value]) -> list[str]:
-    """What vendors find wrong with what is given of their options and variables, beyond each one alone."""
+    """Return the vendors' errors about their options and variables, beyond those of each value alone."""
     problems = []
     for vendor in own_flags().values():
         try:
@@ -136,13 +136,13 @@ def _all(of_vendors: tuple[VendorFlags, ...], files: tuple[Option, ...]) -> tupl
 
 
 @cache
-def _by_name(of: tuple[Option, ...]) -> Mapping[str, Option]:
-    return {option.name: option for option in of}
+def _by_name(some: tuple[Option, ...]) -> Mapping[str, Option]:
+    return {option.name: option for option in some}
 
 
 @cache
-def _by_key(of: tuple[Option, ...]) -> Mapping[str, Option]:
-    return {option.key: option for option in of if option.key}
+def _by_key(some: tuple[Option, ...]) -> Mapping[str, Option]:
+    return {option.key: option for option in some if option.key}
 
 
 OPTIONS = options()  # as the agent comes, for pages and tests that list them

@@ -1,16 +1,16 @@
-"""Which probes the agent has: a built-in one by its name (`--probe nvml`), `--probe NAME=COMMAND`, `--probe
+"""The configured probes: a built-in one by its name (`--probe nvml`), `--probe NAME=COMMAND`, `--probe
 NAME=unix:/PATH`, as often as wanted.
 
-`auto` stands for the built-in ones whose hardware the node has (nodedevices_probe.node.presence), which change as
-hardware and drivers come; it may be combined with others.
+`auto` means the built-in ones whose hardware the node has (nodedevices_probe.node.presence), which change as hardware
+and drivers come; it may be combined with others.
 
-Parts of an installation that know nothing of each other (components of a kustomization) each add theirs, and none
-replaces another's (`together`): `--add-probe`, any variable NODEDEVICES_ADD_PROBE_<part>, and a file that describes
-devices, which brings the probe that reads it.
+Independent parts of an installation (components of a kustomization) each add their probes, and none replaces another's
+(`together`): `--add-probe`, any variable NODEDEVICES_ADD_PROBE_<part>, and a file that describes devices, which adds
+the probe that reads it.
 
-The order counts: a device that two probes report is the first one's. A command is split as a shell does it,
-and gets `--fd N`, the descriptor to which it writes its lines; a comma in it would end it, so that a program that needs
-one is wrapped in a script. At a path the agent connects to a probe that somebody else runs.
+The order counts: a device that two probes report belongs to the first one. A command is split as a shell does it, and
+gets `--fd N`, the descriptor to which it writes its lines; a comma would end it, so a program that needs one in its
+arguments is wrapped in a script. `unix:` names the socket of a probe that the agent does not run itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nodedevices_probe.registry import KINDS
 
 FLAG, KEY, POLICY = "--probe", "flags.probe", "discovery.probes"
 ADD = "--add-probe"
-ADD_VARIABLES = "NODEDEVICES_ADD_PROBE_"  # and whatever name: one for each part that adds probes
+ADD_VARIABLES = "NODEDEVICES_ADD_PROBE_"  # and any name: one for each part that adds probes
 SIMULATED = "simulated"
 DEFAULT = ("nvml",)
 AUTO = "auto"
@@ -52,7 +52,7 @@ class ProbeSpec:
 
 
 def name_of(text: str) -> str:
-    """Of a probe as it is configured."""
+    """Return the name of a configured probe."""
     return text.partition("=")[0]
 
 
@@ -147,12 +147,13 @@ def _brought(names: Collection[str], options: Mapping[str, Value]) -> list[str]:
 
 
 def configured(options: Mapping[str, Value]) -> frozenset[str]:
-    """What `auto` stands for whatever the hardware is: probes whose devices a file of the agent's options describes."""
+    """Return the probes that `auto` includes on any hardware: those whose devices a file of the agent's options
+    describes."""
     return frozenset(kind.name for kind in KINDS.values() if kind.configured(options))
 
 
 def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str = FLAG) -> list[str]:
-    """What these probes need of the agent's options and do not have."""
+    """Return the errors about agent's options that these probes need and do not have."""
     problems = []
     names = [each.name for each in specs if each.built_in]
     auto = [each for each in AUTOMATIC if each not in names] if any(each.name == AUTO for each in specs) else []
@@ -180,12 +181,12 @@ def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str
 
 
 def passed_on(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Of the agent's options those that a kind of probe takes."""
+    """Return the agent's options that a built-in probe takes."""
     return {option: values[option] for kind in KINDS.values() for option in (*kind.passed_on.values(), *kind.auto_by)}
 
 
 def _spec(name: str, text: str) -> tuple[ProbeSpec, str]:
-    """One's own probe, and what is wrong with it."""
+    """Return a probe of a person's own, and what is wrong with it."""
     if text.startswith(unix_socket.SCHEME):
         try:
             return ProbeSpec(name, socket=unix_socket.path_of(text)), ""

@@ -4,7 +4,7 @@ the pods of its node watched. Nothing else.
 The official client, synchronous, on daemon threads: `kubernetes.aio` loads all of it and more (docs/dependencies.md has
 the measured sizes). It is imported on first use, on the thread, so that it delays neither the first Register nor an
 answer to the kubelet. Bodies are plain dicts and answers are parsed from raw JSON: typed models drop what they do not
-know. Every call has a time limit and no hidden retry; who calls decides when to try again.
+know. Every call has a time limit and no hidden retry; the caller decides when to try again.
 
 Credentials: `--kubeconfig`, else the pod's service account. They change while the agent runs (tokens every hour, a CA
 when the cluster's is rotated): the client is made again as soon as one of their files has changed, after a 401, and
@@ -33,7 +33,7 @@ from nodedevices_plugin.runtime.worker import Worker
 
 PLURAL = "nodedevices"
 FIELD_MANAGER = "nodedevices-agent"
-USER_AGENT = f"nodedevices-agent/{__version__}"  # by which an audit log knows whose request it was
+USER_AGENT = f"nodedevices-agent/{__version__}"  # tells an audit log which program sent a request
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
 NODE_UID = "authentication.kubernetes.io/node-uid"
 CONNECT_SECONDS = 3.0
@@ -51,15 +51,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(Generic[T]):
-    """All that there are."""
+class ListedItems(Generic[T]):
+    """Everything that exists now."""
 
     items: tuple[T, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Changed(Generic[T]):
-    """One that is new or another than before, or gone."""
+class ChangedItem(Generic[T]):
+    """One item that was added or changed, or (`gone`) deleted."""
 
     item: T
     gone: bool = False
@@ -69,8 +69,8 @@ class StoreError(RequestError):
     """A request about the agent's NodeDevices or its Node that did not succeed."""
 
 
-class Store(Protocol):
-    """Where the agent's NodeDevices is stored. Every method may raise StoreError, but `credentials`."""
+class ObjectStore(Protocol):
+    """The store of the agent's NodeDevices. Every method but `credentials` may raise StoreError."""
 
     def credentials(self) -> object:
         """Equal while the agent's credentials are the same; another value after the kubelet refreshed the token."""
@@ -98,16 +98,16 @@ class Store(Protocol):
 
 
 class PodStore(Protocol):
-    """Where the pods of a node are known."""
+    """The source of a node's pods."""
 
-    def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[Listed[T] | Changed[T]]:
+    def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[ListedItems[T] | ChangedItem[T]]:
         """All pods bound to the node as they are now, then each change, as `take` reads them, which is called on
         another thread. Raises StoreError."""
         ...
 
 
 class KubeStore:
-    """Store and PodStore over the official client."""
+    """ObjectStore and PodStore over the official client."""
 
     def __init__(self, kubeconfig: str | None) -> None:
         self._kubeconfig = kubeconfig
@@ -117,7 +117,7 @@ class KubeStore:
         self._made_from: tuple[object, ...] = ()  # the state of the credentials' files at that time
 
     def credentials(self) -> tuple[object, ...]:
-        """Which files they are now; a projected volume and an editor both put another file in the place."""
+        """Identify the credentials' files; a projected volume and an editor both replace the file."""
         files = (
             self._kubeconfig.split(":") if self._kubeconfig else [SERVICE_ACCOUNT / "token", SERVICE_ACCOUNT / "ca.crt"]
         )
@@ -181,22 +181,24 @@ class KubeStore:
             selector = {"field_selector": f"metadata.name={name}"}
             for event in self._follow("NodeDevices", _nodedevices, selector, stop):
                 match event:
-                    case Listed(items=items):
+                    case ListedItems(items=items):
                         deliver(items[0] if items else None)
-                    case Changed(item=item, gone=gone):
+                    case ChangedItem(item=item, gone=gone):
                         deliver(None if gone else item)
 
         async for item in _on_thread("watch NodeDevices", work, latest_only=True):
             yield item
 
-    async def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[Listed[T] | Changed[T]]:
-        def work(deliver: Callable[[Listed[T] | Changed[T]], None], stop: threading.Event) -> None:
+    async def watch_pods(
+        self, node: str, take: Callable[[Object], T]
+    ) -> AsyncIterator[ListedItems[T] | ChangedItem[T]]:
+        def work(deliver: Callable[[ListedItems[T] | ChangedItem[T]], None], stop: threading.Event) -> None:
             for event in self._follow("pods", _pods, {"field_selector": f"spec.nodeName={node}"}, stop):
                 match event:
-                    case Listed(items=items):
-                        deliver(Listed(tuple(map(take, items))))
-                    case Changed(item=item, gone=gone):
-                        deliver(Changed(take(item), gone=gone))
+                    case ListedItems(items=items):
+                        deliver(ListedItems(tuple(map(take, items))))
+                    case ChangedItem(item=item, gone=gone):
+                        deliver(ChangedItem(take(item), gone=gone))
 
         async for event in _on_thread("watch pods", work):
             yield event
@@ -204,11 +206,11 @@ class KubeStore:
     # --- on the threads ----------------------------------------------------------------------------------------------
     def _follow(
         self, what: str, call: Callable[..., Any], selector: Mapping[str, str], stop: threading.Event
-    ) -> Iterator[Listed[Object] | Changed[Object]]:
+    ) -> Iterator[ListedItems[Object] | ChangedItem[Object]]:
         """LIST, then watch from there, again and again from the last version seen; ends only when stopped."""
         listed = self._call(f"list {what}", lambda api: call(api, **selector, **_LIMITS))
         version = str(listed.get("metadata", {}).get("resourceVersion", ""))
-        yield Listed(tuple(listed.get("items") or ()))
+        yield ListedItems(tuple(listed.get("items") or ()))
         while not stop.is_set():
             response = self._open(
                 f"watch {what}",
@@ -224,7 +226,7 @@ class KubeStore:
                         raise StoreError(f"watch {what}: {item.get('message', item)}", status=item.get("code", 0))
                     version = str(item.get("metadata", {}).get("resourceVersion", version))
                     if kind in ("ADDED", "MODIFIED", "DELETED"):
-                        yield Changed(item, gone=kind == "DELETED")
+                        yield ChangedItem(item, gone=kind == "DELETED")
             finally:
                 response.close()
             stop.wait(
@@ -330,8 +332,8 @@ def _start_watch(api: Any, *, call: Callable[..., Any], selector: Mapping[str, s
 async def _on_thread(
     what: str, work: Callable[[Callable[[T], None], threading.Event], None], *, latest_only: bool = False
 ) -> AsyncIterator[T]:
-    """What `work` delivers on a thread of its own, until it fails; StoreError then. `latest_only`: of what was not
-    taken yet, the newest is enough."""
+    """Yield what `work` delivers on a thread of its own, until it fails with StoreError. `latest_only`: of items that
+    were not taken yet, only the newest is kept."""
     loop = asyncio.get_running_loop()
     changed = asyncio.Event()
     delivered: deque[T] = deque(maxlen=1 if latest_only else None)
@@ -419,7 +421,7 @@ def _is_certificate_error(error: Exception) -> bool:
 
 
 def _message(error: Exception) -> str:
-    """What the server said: `message` of its Status object, else the HTTP reason. Bounded."""
+    """Return the server's error: `message` of its Status object, else the HTTP reason. Bounded."""
     body = getattr(error, "body", None)
     try:
         said = json.loads(body)["message"] if body else ""

@@ -1,7 +1,7 @@
-"""The agent's own conditions of the NodeDevices object: Ready, DevicesHealthy, ConfigApplied, HoldersKnown. Pure.
+"""The agent's own conditions of the NodeDevices object: Ready, DevicesHealthy, ConfigApplied, HoldersKnown.
 
-Each says what is, and its message, for people, why, whom it hits and what would help. A condition's time is when its
-status changed.
+Each message says, for people, why, which pods are affected, and what would help. A condition's time is when its status
+changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.sharing.base import HelperTexts
 from nodedevices_plugin.sharing.clients import lost_texts
-from nodedevices_plugin.status.facts import STARTING_SECONDS, Facts, whole_second
+from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, whole_second
 
 HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
 SILENT_MESSAGE = "the probe has not reported for 15 s or more"
@@ -42,14 +42,14 @@ _UNKNOWN_FOR = {  # a device's reason -> that of DevicesHealthy
 _WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DEGRADED: 2, HealthState.HEALTHY: 3}
 
 
-def conditions(facts: Facts, devices: tuple[api.Device, ...]) -> tuple[Condition, ...]:
+def conditions(facts: NodeFacts, devices: tuple[api.Device, ...]) -> tuple[Condition, ...]:
     """`devices`: as the same report shows them."""
     return (_ready(facts), _devices_healthy(facts, devices), _config_applied(facts), _holders_known(facts))
 
 
-def _named(facts: Facts, of: Mapping[str, str]) -> str:
-    """What is the matter with some probes; whose it is where there are several."""
-    return "; ".join(f"{name}: {why}" if len(facts.probes) > 1 else why for name, why in of.items())
+def _named(facts: NodeFacts, texts: Mapping[str, str]) -> str:
+    """Join what is wrong with some probes, each with its name where the node has several."""
+    return "; ".join(f"{name}: {why}" if len(facts.probes) > 1 else why for name, why in texts.items())
 
 
 def _no_driver(inventory: Inventory) -> str:
@@ -62,16 +62,16 @@ def _no_driver(inventory: Inventory) -> str:
 
 
 def badness(device: api.Device) -> tuple[int, int, int]:
-    """Sorts the worst first: by state, by what its recovery takes, by index."""
+    """Sort key, the worst first: by state, by what its recovery takes, by index."""
     health = device.health
     return (_WORST_FIRST[HealthState(health.state)], -action_rank(health.recovery_action or "None"), device.index)
 
 
-def _condition(facts: Facts, kind: str, status: Status, reason: str, message: str = "") -> Condition:
+def _condition(facts: NodeFacts, kind: str, status: Status, reason: str, message: str = "") -> Condition:
     return condition(kind, status, reason, message, previous=find(facts.previous, kind), now=whole_second(facts.now))
 
 
-def _ready(facts: Facts) -> Condition:
+def _ready(facts: NodeFacts) -> Condition:
     if facts.stopping:
         text = "the agent was stopped; what stands here is from then, and pods keep the devices that they hold"
         return _condition(facts, names.READY, "False", names.AGENT_STOPPED, text)
@@ -118,7 +118,7 @@ def _ready(facts: Facts) -> Condition:
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_problems(facts)))
 
 
-def _problems(facts: Facts) -> list[str]:
+def _problems(facts: NodeFacts) -> list[str]:
     parts = [f"{each.code}: {each.message}" for each in facts.inventory.problems]
     parts += [f"left out of this object: {listing(facts.left_out)}"] if facts.left_out else []
     parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
@@ -131,7 +131,7 @@ def _problems(facts: Facts) -> list[str]:
     return parts + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
 
 
-def _lost_clients(facts: Facts) -> dict[HelperTexts, list[str]]:
+def _lost_clients(facts: NodeFacts) -> dict[HelperTexts, list[str]]:
     """Their pods, by what is said of them."""
     found: dict[HelperTexts, set[str]] = {}
     for each, client in facts.clients.items():
@@ -140,7 +140,7 @@ def _lost_clients(facts: Facts) -> dict[HelperTexts, list[str]]:
     return {texts: sorted(pods) for texts, pods in found.items()}
 
 
-def _observing(facts: Facts, observed: Plan) -> Condition:
+def _observing(facts: NodeFacts, observed: Plan) -> Condition:
     """Nothing is registered here; PodResources is the only way to the kubelet."""
     holdings = facts.holdings
     if holdings.state is HoldersState.UNAVAILABLE:
@@ -173,7 +173,7 @@ def _observing(facts: Facts, observed: Plan) -> Condition:
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*parts, *_problems(facts)]))
 
 
-def _devices_healthy(facts: Facts, devices: tuple[api.Device, ...]) -> Condition:
+def _devices_healthy(facts: NodeFacts, devices: tuple[api.Device, ...]) -> Condition:
     kind = names.DEVICES_HEALTHY
     unhealthy = [each for each in devices if each.health.state == "Unhealthy"]
     unknown = [each for each in devices if each.health.state == "Unknown"]
@@ -205,7 +205,7 @@ def _listed(some: list[api.Device], devices: tuple[api.Device, ...], *, holders_
 
 
 def _consequences(device: api.Device, *, holders_known: bool) -> str:
-    """What would help, and whom it hits; nothing of a device whose state is not known."""
+    """Return what would help, and which pods it affects; nothing for a device whose state is not known."""
     health = device.health
     if health.state == "Unknown":
         return ""
@@ -220,7 +220,7 @@ def _consequences(device: api.Device, *, holders_known: bool) -> str:
     return f" ({'; '.join(filter(None, parts))})" if parts else ""
 
 
-def _config_applied(facts: Facts) -> Condition:
+def _config_applied(facts: NodeFacts) -> Condition:
     config = facts.config
     status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
     parts = [each for each in (config.message, config.cdi_problem, config.pods_problem) if each]
@@ -232,7 +232,7 @@ def _config_applied(facts: Facts) -> Condition:
     return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join(parts))
 
 
-def _holders_known(facts: Facts) -> Condition:
+def _holders_known(facts: NodeFacts) -> Condition:
     state, message = facts.holdings.state, facts.holdings.message
     if state is HoldersState.SYNCED:
         return _condition(facts, names.HOLDERS_KNOWN, "True", names.SYNCED, message)

@@ -1,10 +1,10 @@
-"""What reports and metrics count: ids that are held, healthy and free, shares of devices, drivers. Pure.
+"""The counts of reports and metrics: ids that are held, healthy and free, shares of devices, drivers.
 
-A share is held where a container holds its id, and free where it is offered, healthy and not held. What is neither is
-not offered: its device has failed, was taken out of service, or waits for holders of an earlier configuration. What is
-in no share at all is known of memory alone: the reserve, and what whole units leave of a device.
+A share is held where a container holds its id, and free where it is offered, healthy and not held. Every other share is
+not offered: its device has failed, was taken out of service, or waits for holders of an earlier configuration. Only
+memory can be in no share at all: the reserve, and the rest of a device that is less than a unit.
 
-How much memory somebody holds is in the ids that it holds, whatever the unit is today.
+How much memory a container holds follows from its ids, independently of the current unit.
 
 Nothing here needs the contract's models, which are loaded later (reporter).
 """
@@ -19,7 +19,7 @@ from nodedevices_probe.protocol import Driver, DriverState
 
 from nodedevices_plugin.model import HoldersState, Inventory, OfferedResource, SchedulableId, served_by_others
 from nodedevices_plugin.model.ids import memory_held, share_of
-from nodedevices_plugin.status.facts import Facts, offered
+from nodedevices_plugin.status.facts import NodeFacts, offered
 
 MAX_RESOURCES = 32
 NO_DRIVER = frozenset({DriverState.NOT_LOADED, DriverState.UNKNOWN})
@@ -42,7 +42,7 @@ class ShareCounts:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Of the device; None: its memory is not what is shared."""
+        """The device's memory; None: it is not shared by memory."""
         memory = self.resource.sharing.memory
         return None if memory is None else memory.devices.get(self.part)
 
@@ -55,8 +55,8 @@ class ShareCounts:
 def count(
     resources: Iterable[OfferedResource], held: Mapping[str, Collection[str]], *, not_free: Collection[str] = ()
 ) -> tuple[ShareCounts, ...]:
-    """Of every device that is offered in shares. `held`: by resource, the ids that containers hold, as own_id makes
-    them. `not_free`: resources of which nothing is free, such as those that another plugin serves."""
+    """Count the shares of every device that is offered in shares. `held`: by resource, the ids that containers hold, as
+    `own_id` makes them. `not_free`: resources without free shares, such as those that another plugin serves."""
     found = []
     amounts = memory_held(id_ for ids in held.values() for id_ in ids)
     for resource in resources:
@@ -83,13 +83,13 @@ def count(
 
 
 def _held(resource: OfferedResource, in_plan: int, total: int, amount: int) -> int:
-    """In shares of today's unit, also where pods hold some of an earlier one, or under an earlier name."""
+    """Return the held amount in shares of the current unit, also where pods hold some of an earlier unit or name."""
     memory = resource.sharing.memory
     return in_plan if memory is None else min(total, max(in_plan, -(-amount // memory.unit_bytes)))
 
 
 def own_id(schedulable: SchedulableId) -> str:
-    """As holders have it: another plugin's id may be an index."""
+    """Return the id as holders have it: another plugin's id may be an index."""
     if not schedulable.device_id:
         return schedulable.id
     unit = schedulable.part_id
@@ -99,22 +99,22 @@ def own_id(schedulable: SchedulableId) -> str:
     return schedulable.id if own else share_of(unit, schedulable.id)
 
 
-def share_counts(facts: Facts) -> tuple[ShareCounts, ...]:
-    """Of every device and partition that is offered in shares. While it was never known who holds what, nothing is
-    free."""
+def share_counts(facts: NodeFacts) -> tuple[ShareCounts, ...]:
+    """Count the shares of every device and partition that is offered in shares. None is free before the holders were
+    known once."""
     resources = offered(facts).resources[:MAX_RESOURCES]
     known = holders_were_known(facts)
     not_free = served_by_others(facts.registrations) if known else {each.name for each in resources}
     return count(resources, held_ids(facts), not_free=not_free)
 
 
-def holders_were_known(facts: Facts) -> bool:
-    """Whether they were ever: before, everything would seem to be free."""
+def holders_were_known(facts: NodeFacts) -> bool:
+    """True when the holders were known at least once: before that, everything would seem to be free."""
     return facts.holdings.state is HoldersState.SYNCED or facts.holdings.taken > 0.0
 
 
-def held_ids(facts: Facts) -> dict[str, set[str]]:
-    """Resource -> the ids of it that containers hold."""
+def held_ids(facts: NodeFacts) -> dict[str, set[str]]:
+    """Return by resource the ids that containers hold."""
     held: dict[str, set[str]] = defaultdict(set)
     for holder in facts.holdings.holders:
         if holder.resource is not None:
@@ -122,31 +122,31 @@ def held_ids(facts: Facts) -> dict[str, set[str]]:
     return held
 
 
-def reported_healthy(facts: Facts, resource: OfferedResource) -> int:
-    """How many ids of it are sent to the kubelet as Healthy."""
+def reported_healthy(facts: NodeFacts, resource: OfferedResource) -> int:
+    """Count the resource's ids that are sent to the kubelet as Healthy."""
     mine = resource.name not in served_by_others(facts.registrations)
     return sum(each.healthy for each in resource.ids) if mine else 0
 
 
-def allocated(facts: Facts) -> dict[str, int]:
-    """Resource -> how many ids of it containers hold."""
+def allocated(facts: NodeFacts) -> dict[str, int]:
+    """Count by resource the ids that containers hold."""
     held = held_ids(facts)
     return {each.name: allocated_of(each, held.get(each.name, set())) for each in offered(facts).resources}
 
 
 def allocated_of(resource: OfferedResource, held: set[str]) -> int:
-    """How many of its ids are among those that containers hold."""
+    """Count the resource's ids that containers hold."""
     return len(held.intersection(map(own_id, (*resource.ids, *resource.retained))))
 
 
-def free_of(facts: Facts, resource: OfferedResource, held: set[str]) -> int:
-    """How many of its ids a new container can get."""
+def free_of(facts: NodeFacts, resource: OfferedResource, held: set[str]) -> int:
+    """Count the resource's ids that a new container can get."""
     mine = resource.name not in served_by_others(facts.registrations)
     return sum(each.healthy and own_id(each) not in held for each in resource.ids) if mine else 0
 
 
-def loaded_drivers(facts: Facts) -> tuple[Driver, ...]:
-    """Of two probes that name the same one, the first one's."""
+def loaded_drivers(facts: NodeFacts) -> tuple[Driver, ...]:
+    """Return the loaded drivers; where two probes name the same one, the first probe's."""
     found: dict[str, Driver] = {}
     for each in facts.probes:
         driver = each.inventory.driver
@@ -156,7 +156,7 @@ def loaded_drivers(facts: Facts) -> tuple[Driver, ...]:
 
 
 def missing_parts(inventory: Inventory) -> set[str]:
-    """Devices and partitions that their drivers no longer list."""
+    """Return the devices and partitions that their drivers no longer list."""
     gone = {part for device in inventory.devices for part in device.departed_partitions}
     for device in inventory.devices:
         if not device.present:

@@ -1,4 +1,4 @@
-"""What a report, the metrics and /readyz are made of: the latest values of every stage, of one moment."""
+"""The input of a report, the metrics and /readyz: the latest values of every stage, at one moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeFacts:
-    """One probe, and how it does."""
+    """One probe and its state."""
 
     name: str  # as configured
     inventory: Inventory  # its own devices
@@ -31,8 +31,8 @@ class ProbeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Everything that a report is made of."""
+class NodeFacts:
+    """The whole input of a report."""
 
     inventory: Inventory
     verdicts: Mapping[str, Verdict]
@@ -46,7 +46,7 @@ class Facts:
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device, the newest first
     mig_strategy: str = ""  # in effect
     exclude: tuple[str, ...] = ()  # resources.exclude in effect
-    unschedulable: Mapping[str, str] = field(default_factory=dict)  # what people took out of service: id -> why
+    unschedulable: Mapping[str, str] = field(default_factory=dict)  # taken out of service by people: id -> why
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
     modes: SharingModes = MODES
     started: datetime
@@ -56,17 +56,17 @@ class Facts:
     cdi_problem: str = ""  # why containers do not get devices by CDI as they should
     node_files_problem: str = ""  # why other programs do not find files about devices (vendors.node_files)
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of the node's devices (pipeline.lost)
-    confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
+    confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
     previous: tuple[Condition, ...] = ()
     previous_probes: tuple[api.Probe, ...] = ()
     previous_departed: Mapping[str, datetime] = field(default_factory=dict)  # partition id -> since when it is gone
     stopping: bool = False  # the last report of this agent
-    left_out: tuple[str, ...] = ()  # what of a report cannot be said, and why (report)
+    left_out: tuple[str, ...] = ()  # parts of a report that could not be made, and why (report)
     now: datetime
 
 
-def offered(facts: Facts) -> Plan:
-    """What the kubelet is sent, by this agent or by others."""
+def offered(facts: NodeFacts) -> Plan:
+    """Return the plan that the kubelet is sent, by this agent or by other plugins."""
     return facts.observed or facts.plan or Plan()
 
 

@@ -1,9 +1,9 @@
-"""A status that etcd would refuse, cut to what fits. Pure.
+"""Cuts a status that etcd would refuse to a size that it accepts.
 
 The schema bounds each list, not their sum: 256 devices of 64 partitions with 64 holders each are many MiB, and etcd
-takes 1.5 MiB. A report that is refused as a whole says nothing of faults. So what is left out goes in steps, what is
-well first: holders, then partitions. A device says how many of its are missing (`holdersTruncated`,
-`partitionsTruncated`), and no device is ever left out, nor its health.
+takes 1.5 MiB. A report that is refused as a whole would hide faults. So parts are left out in steps, healthy devices'
+first: holders, then partitions. A device says how many are missing (`holdersTruncated`, `partitionsTruncated`). No
+device is ever left out, nor its health.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Device = dict[str, Any]
 
 
 def fitting(status: Mapping[str, Any], most_bytes: int = MAX_STATUS_BYTES) -> Mapping[str, Any]:
-    """The status in wire form, as it is where it fits, else cut. Equal ones are cut equally."""
+    """Return the status in wire form, unchanged where it fits, else cut. Equal ones are cut equally."""
     found = status
     for cut in _CUTS:
         if len(json.dumps(found, separators=(",", ":"), default=str)) <= most_bytes:
@@ -30,7 +30,7 @@ def fitting(status: Mapping[str, Any], most_bytes: int = MAX_STATUS_BYTES) -> Ma
 
 
 def _holders(most: int, *, faulty: bool) -> Callable[[Device], Device]:
-    """Keep so many holders of each part that is well, or `faulty`: the oldest, as elsewhere."""
+    """Keep so many holders of each part that is healthy, or `faulty`: the oldest, as elsewhere."""
 
     def cut(device: Device) -> Device:
         dropped = 0
@@ -52,7 +52,7 @@ def _holders(most: int, *, faulty: bool) -> Callable[[Device], Device]:
 
 
 def _partitions(most: int, *, faulty: bool) -> Callable[[Device], Device]:
-    """Keep so many partitions that are well, or `faulty`, of each device; those that are held before the others."""
+    """Keep so many partitions of each device that are healthy, or `faulty`; held ones before others."""
 
     def cut(device: Device) -> Device:
         parts = device.get("partitions", ())

@@ -23,7 +23,7 @@ from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import samples
 from nodedevices_plugin.status import telemetry as readings
-from nodedevices_plugin.status.facts import Facts, offered
+from nodedevices_plugin.status.facts import NodeFacts, offered
 
 MAX_XID_SERIES = 4096
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -32,7 +32,7 @@ CALL_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.025, 0.1, 1.0, 10.0)
 READ_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0)  # after 15 s without a line a probe is silent
 
 
-class Metrics(Exposition):
+class AgentMetrics(Exposition):
     """The registry of one agent. `facts` and `probes` (counters by a probe's name) are read at each scrape."""
 
     _build_info = gauge("nodedevices_build_info", "Version of the agent.", "version")
@@ -108,7 +108,7 @@ class Metrics(Exposition):
     def __init__(
         self,
         *,
-        facts: Callable[[], Facts | None],
+        facts: Callable[[], NodeFacts | None],
         probes: Callable[[], Mapping[str, ProbeCounters]],
         parts: Supervisor | None = None,
         telemetry: bool = False,
@@ -182,7 +182,7 @@ class Metrics(Exposition):
 class _State(Collector):
     def __init__(
         self,
-        facts: Callable[[], Facts | None],
+        facts: Callable[[], NodeFacts | None],
         probes: Callable[[], Mapping[str, ProbeCounters]],
         parts: Supervisor,
         *,
@@ -204,4 +204,4 @@ class _State(Collector):
                 yield from families(readings.samples(facts.inventory.devices))
 
 
-ROWS = rows((*vars(Metrics).values(), *vars(samples).values()))  # for docs/metrics.md
+ROWS = rows((*vars(AgentMetrics).values(), *vars(samples).values()))  # for docs/metrics.md

@@ -1,6 +1,6 @@
-"""When the agent writes its status: pure, with time as an argument.
+"""Decides when the agent writes its status; time is an argument.
 
-A write happens when what would be written differs from what was, when a heartbeat is due, or when somebody else changed
+A write happens when the status differs from the written one, when a heartbeat is due, or when another writer changed
 our fields; never otherwise. A token bucket bounds the writes of one node: bursts of five, then one per five seconds.
 The last token is kept for a device's change of state, so that a flood of holder changes cannot delay a fault.
 """
@@ -19,8 +19,8 @@ REFILL_SECONDS = 5.0
 HEARTBEAT_SECONDS = 300.0
 HEARTBEAT_JITTER = 0.1
 REPAIR_SECONDS = 10.0  # two writers that fight over a field must not do it at the bucket's speed
-# An object deleted again and again right after it was created (its Node is gone, somebody cleans up): no fight over it.
-# A person may delete it twice and see it back at once.
+# An object that is deleted again and again right after its creation (its Node is gone, a script cleans up) comes back
+# with back-off. A person may delete it twice and see it back at once.
 RECREATE_FREELY = 2
 RECREATE_BACKOFF = Backoff(initial_seconds=60.0, max_seconds=300.0, jitter=0.0)
 # While the object keeps vanishing: the Node may have been created again, and the token names the new one within
@@ -60,7 +60,7 @@ class Need(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why the status is written; the metric's label."""
+    """The reason for a write of the status; the metric's label."""
 
     DEVICE = "device"  # a device's state or reason: may take the last token
     CHANGE = "change"
@@ -71,7 +71,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What the publisher knows. Times are monotonic seconds."""
+    """The publisher's knowledge at one moment. Times are monotonic seconds."""
 
     wanted: Mapping[str, Any] | None  # status without heartbeatTime; None: nothing to say yet
     may_create: bool = True  # False: a node that never had a device gets no object
@@ -91,14 +91,16 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class NextWrite:
+    """The next request to the API server."""
+
     need: Need
     cause: Cause | None = None
     wait: float | None = None  # seconds until it may be done; None: until something changes
 
 
 def devices_key(status: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """What must not wait behind anything else: every device's and partition's state and reason."""
+    """Return every device's and partition's state and reason: a change of these must not wait for other changes."""
     return tuple(
         (device["id"], _state(device), tuple((part["id"], _state(part)) for part in device.get("partitions", ())))
         for device in (status or {}).get("devices", ())
@@ -110,33 +112,33 @@ def _state(part: Mapping[str, Any]) -> tuple[Any, Any]:
     return health.get("state"), health.get("reason")
 
 
-def decide(situation: Situation, bucket: TokenBucket, now: float) -> Step:
-    """The next write and how long it has to wait. Takes no token: who writes does."""
+def next_write(situation: Situation, bucket: TokenBucket, now: float) -> NextWrite:
+    """Return the next write and how long it has to wait. It takes no token; the publisher does, when it writes."""
     wanted = situation.wanted
     if wanted is None or not situation.listed:
-        return Step(need=Need.NOTHING)
+        return NextWrite(need=Need.NOTHING)
     if not situation.exists and not situation.may_create:
-        return Step(need=Need.NOTHING)
+        return NextWrite(need=Need.NOTHING)
     if not situation.owner_known:
-        return Step(need=Need.OWNER, wait=0.0)
+        return NextWrite(need=Need.OWNER, wait=0.0)
     if not situation.exists or situation.owner_wrong:
         create = max(bucket.wait(now), _recreate_wait(situation, now))
         if not situation.exists and situation.owner_read_at is not None:
             read_owner_in = situation.owner_read_at + situation.owner_seconds - now
             if read_owner_in < create:
-                return Step(need=Need.OWNER, wait=max(0.0, read_owner_in))
-        return Step(need=Need.CREATE, wait=create)
+                return NextWrite(need=Need.OWNER, wait=max(0.0, read_owner_in))
+        return NextWrite(need=Need.CREATE, wait=create)
     written = situation.written
     if written is None or devices_key(written) != devices_key(wanted):
-        return Step(need=Need.STATUS, cause=Cause.DEVICE, wait=bucket.wait(now))
+        return NextWrite(need=Need.STATUS, cause=Cause.DEVICE, wait=bucket.wait(now))
     if written != wanted:
-        return Step(need=Need.STATUS, cause=Cause.CHANGE, wait=bucket.wait(now, keep=1))
+        return NextWrite(need=Need.STATUS, cause=Cause.CHANGE, wait=bucket.wait(now, keep=1))
     if situation.drifted:
         since = REPAIR_SECONDS if situation.repaired_at is None else now - situation.repaired_at
         wait = max(bucket.wait(now, keep=1), REPAIR_SECONDS - since)
-        return Step(need=Need.STATUS, cause=Cause.REPAIR, wait=wait)
+        return NextWrite(need=Need.STATUS, cause=Cause.REPAIR, wait=wait)
     due = (situation.written_at or 0.0) + situation.heartbeat_seconds - now
-    return Step(need=Need.STATUS, cause=Cause.HEARTBEAT, wait=max(due, bucket.wait(now, keep=1)))
+    return NextWrite(need=Need.STATUS, cause=Cause.HEARTBEAT, wait=max(due, bucket.wait(now, keep=1)))
 
 
 def _recreate_wait(situation: Situation, now: float) -> float:

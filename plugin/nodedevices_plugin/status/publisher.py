@@ -1,17 +1,17 @@
 """Keeps this node's NodeDevices in the API server equal to what the agent knows, and brings its `spec` back.
 
 Level-based: the agent hands over the status it wants (`want`), any number of times; only the latest counts. The object
-is watched; one that is deleted comes back within seconds, fields of ours that somebody changed are set again, and an
-owner that is not this Node (re-created under its name) is replaced.
+is watched: when it is deleted it comes back within seconds, fields of ours that another writer changed are set again,
+and an owner that is not this Node (re-created under its name) is replaced.
 
-Which Node is ours is what the token says, and a Node created again has another uid: it is read again whenever the
-object vanished, whenever a write was refused (403, 422), and with every new token. Until the kubelet has refreshed the
-token, minutes at most, an object with the old owner is deleted as soon as it is created, and one with the new owner is
-refused by admission; `problem` says so meanwhile.
+The token names our Node by its uid, and a Node that was created again has another one. So the uid is read again
+whenever the object vanished, whenever a write was refused (403, 422), and with every new token. Until the kubelet has
+refreshed the token, minutes at most, an object with the old owner is deleted as soon as it is created, and one with the
+new owner is refused by admission; `problem` says so meanwhile.
 
 When the API server is away nothing on the node changes and nothing piles up: one write catches up when it is back.
-Errors are logged and counted when they change, not each time. `pacing.decide` says what to do next; this module only
-does it.
+Errors are logged and counted when they change, not each time. `pacing.next_write` says what to do next; this module
+only does it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nodedevices_common.backoff import Backoff, Draw
 from nodedevices_common.times import rfc3339
 
 from nodedevices_plugin.status import pacing
-from nodedevices_plugin.status.client import Object, Store, StoreError
+from nodedevices_plugin.status.client import Object, ObjectStore, StoreError
 from nodedevices_plugin.status.pacing import Cause, Need, Situation, TokenBucket
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ class PublisherMetrics(Protocol):
 
 @dataclass(slots=True)
 class ConnectionState:
-    """One of the two with the API server, and what is wrong with it. Times are monotonic seconds."""
+    """One of the two connections to the API server, and its error. Times are monotonic seconds."""
 
     what: str
     error: StoreError | None = None
@@ -72,7 +72,7 @@ class ConnectionState:
         return before is not None
 
     def problem(self, now: float) -> str:
-        """What is wrong, once it has been for long enough to be reported."""
+        """Return the error, once it has lasted long enough to be reported."""
         error = self.error
         if error is None or now - self.since < (SILENT_SECONDS if error.status == 0 else REFUSED_SECONDS):
             return ""
@@ -84,7 +84,7 @@ def _hint(error: StoreError) -> str:
 
 
 def owned(status: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The part of a status that the agent writes, in a form that compares equal whatever the operator adds."""
+    """Return the agent's part of a status, in a form that does not change with the operator's part."""
     mine = {key: value for key, value in (status or {}).items() if key not in OPERATOR_FIELDS}
     conditions = [each for each in mine.get("conditions", ()) if each.get("type") in AGENT_CONDITIONS]
     return mine | {"conditions": sorted(conditions, key=lambda each: str(each["type"]))}
@@ -96,7 +96,7 @@ class Publisher:
     def __init__(
         self,
         *,
-        store: Store,
+        store: ObjectStore,
         name: str,
         on_object: Callable[[Object | None], None],
         metrics: PublisherMetrics,
@@ -136,7 +136,7 @@ class Publisher:
         self._owner: str | None = None
         self._failures = 0
         self._not_before = 0.0
-        self._retry_not_before = 0.0  # until then, by the server's Retry-After, whatever news come
+        self._retry_not_before = 0.0  # the server's Retry-After: no write before it, not even with news
         self._watching = ConnectionState("failed to watch NodeDevices")
         self._writing = ConnectionState("failed to write NodeDevices")
         self._reading_owner = ConnectionState("failed to read which Node the agent's token names")
@@ -153,7 +153,7 @@ class Publisher:
         self._wake.set()
 
     def problem(self) -> str:
-        """Why this node's NodeDevices cannot be kept up to date; empty while it can."""
+        """Return why this node's NodeDevices cannot be kept up to date; empty while it can."""
         now = self._clock()
         found = [each.problem(now) for each in (self._watching, self._reading_owner, self._writing)]
         if self._keeps_vanishing:
@@ -228,7 +228,7 @@ class Publisher:
         while True:
             if self._owner_known and self._store.credentials() != self._read_with:
                 self._owner_known = False
-            step = pacing.decide(self._situation(), self._bucket, self._clock())
+            step = pacing.next_write(self._situation(), self._bucket, self._clock())
             wait = step.wait
             if wait is not None:
                 wait = max(wait, self._not_before - self._clock())

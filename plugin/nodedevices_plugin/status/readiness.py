@@ -1,7 +1,7 @@
-"""What /healthz and /readyz answer.
+"""The answers to /healthz and /readyz.
 
 /healthz fails only where a restart may help: a background part that has kept failing for ten minutes. /readyz names
-everything that keeps the node from being served as it should be, a line each.
+each problem that keeps the node from being served as it should be, one a line.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from nodedevices_plugin.status.step_log import problems
 
 
 class Readiness:
-    """`world`: the latest; `probe_error`: what the probe's process ended with; `publisher_problem`: "" where nothing
-    is published, or nothing is wrong."""
+    """`world`: the latest. `probe_error`: why the probe's process ended. `publisher_problem`: why the status is not up
+    to date; "" where it is, or where none is published."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Readiness:
         self._publisher_problem = publisher_problem
 
     def healthz(self) -> Response:
-        """That this is answered says that the loop runs."""
+        """Answer 200 while no part keeps failing; any answer shows that the event loop runs."""
         unhealthy = self._parts.unhealthy()
         return Response(503, f"{'; '.join(unhealthy)}\n".encode()) if unhealthy else Response(200, b"ok\n")
 
@@ -48,7 +48,7 @@ class Readiness:
         return Response(200, f"ok; the probe reports {'; '.join(reported)}\n".encode() if reported else b"ok\n")
 
     def _not_serving(self) -> list[str]:
-        """Why the kubelet does not have all that this node offers."""
+        """Return why the kubelet does not have all that this node offers."""
         world = self._world()
         if world.plan is None:
             if world.inventory.line_monotonic is None:

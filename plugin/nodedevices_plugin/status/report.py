@@ -1,12 +1,12 @@
-"""What the node's NodeDevices object says: the latest values of every stage -> `status`. Pure.
+"""Makes the status of the node's NodeDevices object from the latest values of every stage.
 
-Only the agent's own fields are made here (SCHEMA: affectedPods and three conditions are the operator's), sorted and
-bounded, and equal input gives an equal status, so that "nothing changed" is a comparison. `agent.heartbeatTime` is
-the publisher's: it sets it at each write.
+Only the agent's own fields are made here (SCHEMA: affectedPods and three conditions are the operator's). They are
+sorted and bounded, and equal input gives an equal status, so that a comparison shows whether anything changed.
+`agent.heartbeatTime` is set by the publisher at each write.
 
-What comes from drivers, kubelets and other programs may be odd in ways that nobody thought of. One part that the
-contract's types refuse is left out, and named in `Ready`'s message; of a device only its health is kept. It never costs
-the report: a fault that the kubelet knows has to be here, too.
+Values from drivers, kubelets and other programs may be odd in unforeseen ways. A part that the contract's types refuse
+is left out and named in `Ready`'s message; a device keeps its health. The rest of the report is always made: a fault
+that the kubelet knows must be in the status, too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from nodedevices_plugin.status.counts import (
     reported_healthy,
     share_counts,
 )
-from nodedevices_plugin.status.facts import Facts, ProbeFacts, offered, whole_second
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts, offered, whole_second
 from nodedevices_plugin.status.shares import enforcement, memory_of, memory_totals, of_parts, unit
 from nodedevices_plugin.status.withheld import Withheld, withheld
 
@@ -71,13 +71,13 @@ MAX_LINKS = 16  # SCHEMA: status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
 MAX_RETIRED = 64
 MISSING = "Missing"
-MAX_SAID = 160  # of one part that is left out
+MAX_SAID = 160  # characters about one part that is left out
 T = TypeVar("T")
 S = TypeVar("S")
 
 
 class _Odd:
-    """Makes parts of the report; of those that cannot be, `said` says what and why."""
+    """Makes parts of the report; `said` has the parts that could not be made, and why."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -96,8 +96,8 @@ class _Odd:
         return tuple(each for each in found if each is not None)
 
 
-def report(facts: Facts) -> api.NodeDevicesStatus:
-    """The agent's whole part of `status`."""
+def report(facts: NodeFacts) -> api.NodeDevicesStatus:
+    """Return the agent's whole part of `status`."""
     odd = _Odd()
     held = _holders_by_part(facts, odd)
     counts = odd.made("shares", lambda: share_counts(facts)) or ()
@@ -142,7 +142,7 @@ def report(facts: Facts) -> api.NodeDevicesStatus:
 
 
 # --- probes and drivers ----------------------------------------------------------------------------------------------
-def _drivers(facts: Facts, odd: _Odd) -> tuple[api.Driver, ...]:
+def _drivers(facts: NodeFacts, odd: _Odd) -> tuple[api.Driver, ...]:
     return odd.all(
         loaded_drivers(facts),
         lambda each: f"driver {each.name}",
@@ -150,7 +150,7 @@ def _drivers(facts: Facts, odd: _Odd) -> tuple[api.Driver, ...]:
     )[: api.MAX_DRIVERS]
 
 
-def _probe(probe: ProbeFacts, facts: Facts) -> api.Probe:
+def _probe(probe: ProbeFacts, facts: NodeFacts) -> api.Probe:
     state, message = _probe_state(probe)
     before = next((each for each in facts.previous_probes if each.name == probe.name), None)
     return api.Probe(
@@ -179,7 +179,7 @@ def _probe_state(probe: ProbeFacts) -> tuple[api.ProbeState, str]:
 # --- devices ---------------------------------------------------------------------------------------------------------
 def _device(
     device: InventoryDevice,
-    facts: Facts,
+    facts: NodeFacts,
     held: Mapping[str, list[api.Holder]],
     shares: Mapping[str, api.Shares],
     names: Mapping[str, str],
@@ -217,8 +217,8 @@ def _device(
     )
 
 
-def _health_alone(device: InventoryDevice, facts: Facts, names: Mapping[str, str], odd: _Odd) -> api.Device:
-    """Of a device of which the rest cannot be said."""
+def _health_alone(device: InventoryDevice, facts: NodeFacts, names: Mapping[str, str], odd: _Odd) -> api.Device:
+    """Return a device with its health alone, where the rest could not be made."""
     fact = device.fact
     verdict = facts.verdicts.get(fact.id)
     health = odd.made(f"health of {fact.id}", lambda: _health(verdict, facts))
@@ -229,7 +229,8 @@ def _health_alone(device: InventoryDevice, facts: Facts, names: Mapping[str, str
 
 
 def _links(inventory: Inventory, odd: _Odd) -> dict[str, tuple[api.Link, ...]]:
-    """What the probes say of each device, and, as far as there is room, its nearest devices of other probes."""
+    """Return each device's links as its probe reports them, then, as far as there is room, its nearest devices of other
+    probes."""
     near = nearest(inventory)
     found = {}
     for fact in (device.fact for device in inventory.devices):
@@ -264,7 +265,7 @@ def _attributes(fact: DeviceFact) -> api.DeviceAttributes:
     )
 
 
-def _health(verdict: Verdict | None, facts: Facts) -> api.DeviceHealth:
+def _health(verdict: Verdict | None, facts: NodeFacts) -> api.DeviceHealth:
     if verdict is None:
         return api.DeviceHealth(state="Unknown", reason="Starting", since=whole_second(facts.now))
     return api.DeviceHealth(
@@ -280,7 +281,8 @@ def _health(verdict: Verdict | None, facts: Facts) -> api.DeviceHealth:
 
 
 def _xids(verdict: Verdict, boot_id: str) -> set[int]:
-    """Of faults that were decided, and began in this boot: those of the boot before are kept for their hold-down."""
+    """Return the XIDs of faults that were decided and began in this boot; those of the boot before are kept for their
+    hold-down alone."""
     return {
         fault.xid
         for fault in verdict.faults
@@ -310,7 +312,7 @@ def _domain(text: str | None) -> api.FaultDomain | None:
 def _partition(
     part: Partition,
     device: InventoryDevice,
-    facts: Facts,
+    facts: NodeFacts,
     held: Mapping[str, list[api.Holder]],
     shares: Mapping[str, api.Shares],
     *,
@@ -343,7 +345,7 @@ def _partition(
 
 
 def _shown(holders: Iterable[api.Holder]) -> tuple[api.Holder, ...]:
-    """Where there are too many the oldest ones, so that a pod that starts pushes out none that is marked."""
+    """Return at most MAX_HOLDERS, the oldest: a pod that starts must not push out one that is marked."""
     oldest = sorted(holders, key=lambda each: (each.since, _holder_order(each)))
     return tuple(sorted(oldest[: api.MAX_HOLDERS], key=_holder_order))
 
@@ -352,8 +354,8 @@ def _holder_order(holder: api.Holder) -> tuple[str, str, str, str, str]:
     return (holder.namespace, holder.pod, holder.container, holder.resource or "", holder.claim or "")
 
 
-def _holders_by_part(facts: Facts, odd: _Odd) -> dict[str, list[api.Holder]]:
-    """Device or partition id -> its holders. The replicas that one container has of one device are one entry."""
+def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]:
+    """Return the holders by device or partition id. The replicas that a container has of one device are one entry."""
     parts = {part.id for device in facts.inventory.devices for part in device.fact.partitions}
     parts |= {device.fact.id for device in facts.inventory.devices}
     found: dict[tuple[str, str, str, str, str | None, str | None], tuple[datetime, set[str]]] = {}
@@ -373,7 +375,7 @@ def _holders_by_part(facts: Facts, odd: _Odd) -> dict[str, list[api.Holder]]:
             key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
             since, before = found.get(key, (holder.since, set()))
             found[key] = (max(since, holder.since), before | ids)
-        for part in set(holder.also) & parts:  # with the ids that the kubelet shows of it, which are others' shares
+        for part in set(holder.also) & parts:  # the ids that the kubelet shows for it are shares of other devices
             key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
             found.setdefault(key, (holder.since, set(holder.ids)))
             without_share.add(key)
@@ -402,12 +404,12 @@ def _holders_by_part(facts: Facts, odd: _Odd) -> dict[str, list[api.Holder]]:
 
 
 def _share_order(id_: str) -> tuple[int, str]:
-    """Of shares of one device: by their numbers, which stand at the end."""
+    """Sort key of one device's shares: their numbers, which are at the end."""
     return (len(id_), id_)
 
 
-def offered_devices(facts: Facts) -> int | None:
-    """How many devices the kubelet is offered something healthy of, by this agent or by another plugin."""
+def offered_devices(facts: NodeFacts) -> int | None:
+    """Count the devices with a healthy id that is offered to the kubelet, by this agent or another plugin."""
     known = facts.plan is not None if facts.observed is None else facts.holdings.offered is not None
     if not known:
         return None
@@ -445,23 +447,23 @@ def _summary(
     )
 
 
-def _withheld(of: Withheld, names: Mapping[str, str]) -> api.Withheld:
-    """For status.resources[]. `names`: of devices, by id."""
-    pods = dict.fromkeys(pod for _, blocked in of.ids for pod in blocked.waits_for)
-    parts = _parts_of([each for each, _ in of.ids], names)
+def _withheld(found: Withheld, names: Mapping[str, str]) -> api.Withheld:
+    """Return the entry of status.resources[].withheld. `names`: device names by id."""
+    pods = dict.fromkeys(pod for _, blocked in found.ids for pod in blocked.waits_for)
+    parts = _parts_of([each for each, _ in found.ids], names)
     return api.Withheld(
-        reason=of.reason,
-        count=of.count,
+        reason=found.reason,
+        count=found.count,
         devices=tuple(parts[: api.MAX_WITHHELD_DEVICES]),
-        message=_why_withheld(of, names),
+        message=_why_withheld(found, names),
         waits_for=tuple(list(pods)[: api.MAX_WITHHELD_PODS]),
     )
 
 
-def _why_withheld(of: Withheld, names: Mapping[str, str]) -> str:
-    """One sentence where all ids have the same reason in detail, else which has which."""
+def _why_withheld(found: Withheld, names: Mapping[str, str]) -> str:
+    """Return the message that all ids have; else each message with the devices that have it."""
     by_message: dict[str, list[SchedulableId]] = {}
-    for each, blocked in of.ids:
+    for each, blocked in found.ids:
         by_message.setdefault(blocked.message, []).append(each)
     if len(by_message) == 1:
         return next(iter(by_message))
@@ -469,13 +471,13 @@ def _why_withheld(of: Withheld, names: Mapping[str, str]) -> str:
 
 
 def _parts_of(ids: Sequence[SchedulableId], names: Mapping[str, str]) -> list[str]:
-    """The devices by name and the partitions by id, each once; an id that counts no device has no part."""
+    """Return the names of devices and the ids of partitions, each once; an id that counts no device has none."""
     parts = (each.partition_id or names.get(each.device_id, each.device_id) for each in ids)
     return list(dict.fromkeys(part for part in parts if part))
 
 
 def _withheld_in_short(resources: tuple[api.Resource, ...], excluded: int) -> str:
-    """Of all resources together, without spaces, so that it is one column. `excluded`: devices without ids."""
+    """Count by reason over all resources; no spaces, so that it is one column. `excluded`: devices without ids."""
     counts: Counter[str] = Counter()
     for resource in resources:
         counts.update({each.reason: each.count for each in resource.withheld})
@@ -485,12 +487,12 @@ def _withheld_in_short(resources: tuple[api.Resource, ...], excluded: int) -> st
 
 
 def _in_words(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...], worst: api.Device | None) -> str:
-    """The node in a sentence or two: what new containers cannot get and why, and what is wrong with the worst device,
-    since when, and what helps."""
+    """Sum the node up in a sentence or two: which ids new containers cannot get and why; what is wrong with the worst
+    device, since when, and what helps."""
     said = []
     for resource in resources:
         if resource.withheld:
-            why = "; ".join(f"{_whose(each)}: {each.message}" for each in resource.withheld)
+            why = "; ".join(f"{_ids_withheld(each)}: {each.message}" for each in resource.withheld)
             said.append(f"{resource.name}: {resource.healthy} of {resource.capacity} can be allocated ({why}).")
     if worst is not None:
         since = rfc3339(worst.health.since)
@@ -498,12 +500,12 @@ def _in_words(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ..
     return " ".join(said) or f"{len(devices)} device{'' if len(devices) == 1 else 's'}, all fit for use."
 
 
-def _whose(each: api.Withheld) -> str:
+def _ids_withheld(each: api.Withheld) -> str:
     more = f" and {each.count - len(each.devices)} more" if each.count > len(each.devices) else ""
     return f"{each.count} {each.reason}" if not each.devices else f"{', '.join(each.devices)}{more} {each.reason}"
 
 
-def _machine(facts: Facts) -> api.Machine | None:
+def _machine(facts: NodeFacts) -> api.Machine | None:
     machine = facts.inventory.machine
     vgpu = machine.vgpu_version or machine.vgpu_branch
     made = api.Machine(
@@ -517,7 +519,7 @@ def _machine(facts: Facts) -> api.Machine | None:
 
 
 def _resources(
-    facts: Facts, counts: Sequence[ShareCounts], names: Mapping[str, str], odd: _Odd
+    facts: NodeFacts, counts: Sequence[ShareCounts], names: Mapping[str, str], odd: _Odd
 ) -> tuple[api.Resource, ...]:
     held, known, missing = held_ids(facts), holders_were_known(facts), missing_parts(facts.inventory)
     others = served_by_others(facts.registrations)
@@ -579,7 +581,7 @@ def _configuration(config: ConfigStatus, odd: _Odd) -> api.ConfigurationStatus |
 
 # --- spec ------------------------------------------------------------------------------------------------------------
 def out_of_service(cordons: Iterable[Cordon], now: datetime) -> tuple[dict[str, Any], ...]:
-    """`spec.unschedulable` as people wrote it, without what is over and what this CRD would refuse."""
+    """Return `spec.unschedulable` as people wrote it, without entries that are over or that this CRD would refuse."""
     found = []
     for each in cordons:
         with suppress(ValueError):

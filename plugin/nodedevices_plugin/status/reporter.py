@@ -23,7 +23,7 @@ from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Registration
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.sharing.clients import with_helpers
 from nodedevices_plugin.status import taken
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.fitting import fitting
 from nodedevices_plugin.status.publisher import Publisher
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nodedevices_api.nodedevices import NodeDevicesStatus, Probe
 
     Entries = Callable[[Iterable[Cordon], datetime], tuple[dict[str, Any], ...]]  # of `spec.unschedulable`
-    MadeBy = tuple[Callable[[Facts], NodeDevicesStatus], Entries]
+    MadeBy = tuple[Callable[[NodeFacts], NodeDevicesStatus], Entries]
 
 log = structlog.get_logger(__name__)
 
@@ -44,13 +44,13 @@ class Reporter:
         self._started = started
         self._probes: tuple[Probe, ...] = ()
         self.conditions: tuple[Condition, ...] = ()
-        self.facts: Facts | None = None
+        self.facts: NodeFacts | None = None
         self._taken: taken.Taken | None = None
         self._cut = False  # the report did not fit
         self._made_by: MadeBy | None = None  # None: not loaded yet
 
     def load(self) -> MadeBy:
-        """From now on steps are reported. On any thread."""
+        """Load the modules that make reports; from then on steps are reported. Runs on any thread."""
         from nodedevices_plugin.status.report import out_of_service, report  # noqa: PLC0415  see above
 
         self._made_by = report, out_of_service
@@ -68,7 +68,7 @@ class Reporter:
         cores: CoresHeld,
         now: datetime,
     ) -> None:
-        """Of a step that was carried out."""
+        """Report a step that was carried out."""
         world = outcome.world
         offered = world.plan if world.observed is None else Plan()
         before = self._taken or taken.Taken(shown=world.config.applied_hash)
@@ -76,7 +76,7 @@ class Reporter:
         sections = world.active.effective.sections
         said = find(self.conditions, CONFIG_APPLIED)
         was_applied = said is not None and said.status == "True"
-        facts = self.facts = Facts(
+        facts = self.facts = NodeFacts(
             inventory=world.inventory,
             verdicts=with_helpers(world.verdicts, world.state.clients, world.helpers),
             plan=world.plan,

@@ -16,7 +16,7 @@ from nodedevices_plugin.model.ids import memory_held, physical_id
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.counts import allocated, loaded_drivers, missing_parts, reported_healthy, share_counts
-from nodedevices_plugin.status.facts import Facts, offered
+from nodedevices_plugin.status.facts import NodeFacts, offered
 from nodedevices_plugin.status.withheld import withheld
 
 # Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: well, and taken out of service by hand.
@@ -135,7 +135,7 @@ def of_the_agent(probes: Mapping[str, ProbeCounters], parts: Supervisor) -> Iter
         yield WORKER_CALL, [worker], seconds
 
 
-def of_the_node(facts: Facts) -> Iterator[Sample]:
+def of_the_node(facts: NodeFacts) -> Iterator[Sample]:
     yield from _devices(facts)
     yield from _holders(facts)
     yield from _memory_shares(facts)
@@ -153,7 +153,7 @@ def labels(device: InventoryDevice) -> tuple[str, str]:
     return str(device.fact.index), device.fact.id
 
 
-def _devices(facts: Facts) -> Iterator[Sample]:
+def _devices(facts: NodeFacts) -> Iterator[Sample]:
     tally: Tally[str] = Tally()
     for device in facts.inventory.devices:
         fact, where = device.fact, labels(device)
@@ -175,7 +175,7 @@ def _devices(facts: Facts) -> Iterator[Sample]:
         yield DEVICES, [state], tally[state]
 
 
-def _holders(facts: Facts) -> Iterator[Sample]:
+def _holders(facts: NodeFacts) -> Iterator[Sample]:
     held = _held(facts)
     for device in facts.inventory.devices:
         where = labels(device)
@@ -185,7 +185,7 @@ def _holders(facts: Facts) -> Iterator[Sample]:
             yield HOLDER, (*where, *holder), 1
 
 
-def _held(facts: Facts) -> defaultdict[str, list[tuple[str, str, str, str]]]:
+def _held(facts: NodeFacts) -> defaultdict[str, list[tuple[str, str, str, str]]]:
     """Device or partition id -> resource, namespace, pod and container of each that has it, by a device plugin or a
     claim."""
     held: defaultdict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
@@ -195,7 +195,7 @@ def _held(facts: Facts) -> defaultdict[str, list[tuple[str, str, str, str]]]:
     return held
 
 
-def _memory_shares(facts: Facts) -> Iterator[Sample]:
+def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
     """Nothing where no device is shared by memory."""
     index = {device.fact.id: str(device.fact.index) for device in facts.inventory.devices}
     of_device: defaultdict[tuple[str, str], Tally[str]] = defaultdict(Tally)
@@ -225,7 +225,7 @@ def _memory_shares(facts: Facts) -> Iterator[Sample]:
         yield HOLDER_MEMORY, container, amount
 
 
-def _resources(facts: Facts) -> Iterator[Sample]:
+def _resources(facts: NodeFacts) -> Iterator[Sample]:
     others = served_by_others(facts.registrations)
     for resource in offered(facts).resources:
         yield RESOURCE_CAPACITY, [resource.name], len(resource.ids)
@@ -240,7 +240,7 @@ def _resources(facts: Facts) -> Iterator[Sample]:
     yield HOLDERS_KNOWN, [], facts.holdings.state is HoldersState.SYNCED
 
 
-def _configuration(facts: Facts) -> Iterator[Sample]:
+def _configuration(facts: NodeFacts) -> Iterator[Sample]:
     yield CDI_PROBLEM, ["source"], bool(facts.config.cdi_problem)
     yield CDI_PROBLEM, ["file"], bool(facts.cdi_problem)
     yield CONFIG, [facts.config.reason], 1

@@ -1,4 +1,4 @@
-"""What a report says of shares: of a device's, and of a resource's memory (counts). Pure."""
+"""The report's parts about shares: those of a device, and those of a resource's memory (counts)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nodedevices_plugin.status.counts import ShareCounts
 
 
 def memory_of(ids: Iterable[str]) -> str | None:
-    """How much memory these shares are; None: they are not amounts of memory."""
+    """Return the memory of these shares; None: they are not amounts of memory."""
     amounts = memory_held(ids)
     return from_bytes(sum(amounts.values())) if amounts else None
 
@@ -22,9 +22,8 @@ def memory_of(ids: Iterable[str]) -> str | None:
 def of_parts(
     counts: Iterable[ShareCounts], *, holders_known: bool, cores: Mapping[str, int] | None = None
 ) -> dict[str, api.Shares]:
-    """Device or partition -> what the report says of its shares. `cores`: the percentage of their computing power that
-    is held, of those that share it. Where several resources have shares of one device, as
-    RDMA pools have of a NIC, they are added up."""
+    """Return the report's shares by device or partition. `cores`: by device that shares its computing power, the
+    percentage that is held. Shares of one device in several resources, as RDMA pools have of a NIC, are added up."""
     by_part: dict[str, list[ShareCounts]] = defaultdict(list)
     for each in counts:
         by_part[each.part].append(each)

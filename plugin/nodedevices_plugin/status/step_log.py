@@ -1,4 +1,4 @@
-"""What a step changed, as log lines, each once, and as counts."""
+"""Logs and counts the changes of each step, each change once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import World
 from nodedevices_plugin.sharing.clients import log_message
-from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.metrics import AgentMetrics
 
 log = structlog.get_logger(__name__)
 
-PROBLEMS_SECONDS = 5.0  # at least, between two log lines on what the probe reports as problems: some texts count
+PROBLEMS_SECONDS = 5.0  # at least, between two log lines on the probe's problems: some of their texts have a count
 PROBLEMS_SHOWN = 8
 DEVICES_SHOWN = 16  # in one log line
 
 
 def withdraws(before: Plan | None, after: Plan) -> bool:
-    """Whether an id that was reported Healthy no longer is."""
+    """True when an id that was reported Healthy no longer is."""
     healthy = {
         (resource.name, each.id) for resource in (before or Plan()).resources for each in resource.ids if each.healthy
     }
@@ -49,7 +49,7 @@ class StepLog:
         self._problems: tuple[str, ...] = ()
         self._problems_at: float | None = None
 
-    def record(self, before: World, outcome: Step, metrics: Metrics) -> None:
+    def record(self, before: World, outcome: Step, metrics: AgentMetrics) -> None:
         after = outcome.world
         _verdicts(before.verdicts, after.verdicts)
         if after.plan != before.plan:
@@ -78,7 +78,8 @@ class StepLog:
             log.info("confirmed by a person", annotation=CONFIRM, entries=outcome.confirmed)
 
     def _probe(self, now: tuple[str, ...]) -> None:
-        """What changes faster than it may be logged is logged when the pause is over and a further line has come."""
+        """Log the probe's changes. Those that come faster than they may be logged wait for the end of the pause and a
+        further line."""
         pausing = self._problems_at is not None and self._clock() - self._problems_at < PROBLEMS_SECONDS
         if now == self._problems or pausing:
             return
@@ -91,7 +92,7 @@ class StepLog:
         else:
             log.info("the probe reports no problems any more")
 
-    def _config(self, before: World, outcome: Step, metrics: Metrics) -> None:
+    def _config(self, before: World, outcome: Step, metrics: AgentMetrics) -> None:
         old, new = before.config, outcome.world.config
         if _said(old) != _said(new):
             level = log.warning if outcome.refused or new.cdi_problem else log.info

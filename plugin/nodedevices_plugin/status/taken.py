@@ -1,9 +1,9 @@
-"""Whether the kubelet has taken what the configuration in effect offers. Pure.
+"""Whether the kubelet has accepted the resources of the configuration in effect.
 
-A configuration is applied when the kubelet has every resource name that it asks for; until then the report goes on with
-the hash of the one that it had. A name that the kubelet refuses is a refusal like any other: with its section, so that
-the policy that set it has failed. Once a configuration was taken, a kubelet that starts anew takes nothing back. A name
-that another plugin serves waits for that one to leave, which Ready says, and is no matter of the configuration.
+A configuration is applied when the kubelet has every resource name of it; until then the report keeps the hash of the
+earlier one. When the kubelet refuses a name, the configuration is refused with the section that gave the name, so that
+its policy counts as failed. Once a configuration was accepted, a restart of the kubelet does not change that. A name
+that another plugin serves waits for that plugin to leave; the condition Ready says so, not ConfigApplied.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Taken:
 
 
 def follow(before: Taken, config: ConfigStatus, plan: Plan | None, registrations: Sequence[Registration]) -> Taken:
-    """The state from now on. `plan` None: nothing is planned yet; an empty one: the kubelet has nothing to take."""
+    """Return the next state. `plan` None: nothing is planned yet; an empty one: the kubelet has nothing to accept."""
     same = before.done and before.config_hash == config.applied_hash
     done = same or (plan is not None and not _missing(plan, registrations))
     return Taken(config_hash=config.applied_hash, done=done, shown=config.applied_hash if done else before.shown)
@@ -46,9 +46,9 @@ def reported(
     *,
     was_applied: bool,
 ) -> ConfigStatus:
-    """The state of the configuration as the kubelet has it. `sections`: in effect. `was_applied`: the last report said
-    that it was, also that of the agent before this one."""
-    again = was_applied and taken.shown == config.applied_hash  # an agent that starts anew takes nothing back, either
+    """Return the configuration's status with the kubelet's part. `sections`: those in effect. `was_applied`: the last
+    report said that it was applied, possibly the report of an earlier agent."""
+    again = was_applied and taken.shown == config.applied_hash  # a restart of the agent does not change that, either
     config = replace(config, applied_hash=taken.shown)
     if plan is None:
         return config
@@ -72,7 +72,7 @@ def reported(
 
 
 def _missing(plan: Plan, registrations: Sequence[Registration]) -> dict[str, str]:
-    """Names that the kubelet does not have yet, each with why. One without ids is registered when it has some."""
+    """Return the names that the kubelet does not have yet, each with the reason. One without ids is not registered."""
     state = {each.resource: each for each in registrations}
     return {
         each.name: state[each.name].message if each.name in state else ""
@@ -82,7 +82,7 @@ def _missing(plan: Plan, registrations: Sequence[Registration]) -> dict[str, str
 
 
 def _named_by(name: str, sections: Sections) -> tuple[str, str]:
-    """The section and field that give the name; empty where it is a usual one."""
+    """Return the section and field that give the name; empty where it is a usual one."""
     for number, shared in enumerate(sections.sharing.resources if sections.sharing is not None else ()):
         if shared.rename == name:
             return "sharing", f"sharing.resources[{number}].rename"

@@ -1,4 +1,4 @@
-"""Which ids of a resource are not reported to the kubelet as Healthy, and why: for the report and the metrics. Pure."""
+"""The ids of a resource that are not reported to the kubelet as Healthy, by reason: for the report and the metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SERVED_BY_ANOTHER = Blocked(reason=SERVED_BY_ANOTHER, message="another device p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withheld:
-    """The ids that one reason withholds, with each id's own words."""
+    """The ids that one reason withholds, with each id's own message."""
 
     reason: str
     ids: tuple[tuple[SchedulableId, Blocked], ...]
@@ -25,8 +25,8 @@ class Withheld:
 
 
 def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
-    """By reason, in the order of the reference. With those that are Healthy they are all ids of the resource. `mine`:
-    it is this agent that the kubelet has it from."""
+    """Return the withheld ids by reason, in the order of the reference. Together with the Healthy ones they are all ids
+    of the resource. `mine`: this agent serves it to the kubelet."""
     found: dict[str, list[tuple[SchedulableId, Blocked]]] = {}
     for each in resource.ids:
         blocked = each.blocked if mine else _SERVED_BY_ANOTHER

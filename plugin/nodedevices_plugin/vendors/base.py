@@ -1,4 +1,4 @@
-"""The port of a vendor: what differs from one maker's devices to another's.
+"""The port of a vendor: everything in which one maker's devices differ from another's.
 
 A vendor answers three questions: which things of its devices can be handed out (`units`), under which resource names
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
@@ -29,11 +29,11 @@ from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, CdiSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What the agent knows of the node, besides its devices' health, when it decides what containers need.
+    """The node, without its devices' health, as the input for what containers need.
 
-    injection: the effective section. existing: those of HostPaths.host_paths that are there. local: what only this
-    vendor's flags say (vendors.flags), a frozen value of the vendor's own type; None: nothing. files: what device files
-    contain (vendors.files), by the option's name. cdi: what CDI finds for it.
+    injection: the effective section. existing: those of HostPaths.host_paths that exist. local: the settings of this
+    vendor's own flags (vendors.flags), a frozen value of the vendor's type; None: it has none. files: the contents of
+    device files (vendors.files), by the option's name. cdi: the vendor's CDI environment.
     """
 
     inventory: Inventory = field(default_factory=Inventory)
@@ -46,8 +46,8 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """What decides the usual names of one vendor's units. `strategy`: `partitions.strategy`. `prefix`: the domain to
-    use (--resource-prefix), empty for the vendor's own. `local` and `files` as for NodeView."""
+    """The settings that decide the usual names of a vendor's units. `strategy`: `partitions.strategy`. `prefix`: the
+    domain to use (--resource-prefix), empty for the vendor's own. `local` and `files`: as for NodeView."""
 
     strategy: str = "none"
     prefix: str = ""
@@ -57,9 +57,9 @@ class Naming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorValues:
-    """What flags and device files say to vendors. `local`: of each vendor with flags of its own its value. `files`: the
-    content of each device file, by the option's name. `withheld`: vendors whose devices have no name, because a file of
-    theirs was never good: they might be meant to have others."""
+    """The vendors' settings from flags and device files. `local`: by vendor, the value of its own flags. `files`: the
+    content of each device file, by the option's name. `withheld`: vendors whose devices get no name, because one of
+    their files was never good: a good one may give other names."""
 
     local: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, object] = field(default_factory=dict)
@@ -73,16 +73,16 @@ NOTHING_SAID = VendorValues()
 
 
 class Containers(Protocol):
-    """What containers of this node need for devices of one vendor; a new value with each change."""
+    """Computes what containers of this node need for devices of one vendor; a new value after each change."""
 
     def edits(self, grant: Grant) -> ContainerEdits:
-        """For one container: `grant.ids` are the vendor's ids among those that it gets of the resource. Several shares
-        of one device are one device. Raises AllocationError, whose text the pod's owner reads in its status."""
+        """Return what one container needs. `grant.ids`: the vendor's ids among those that it gets of the resource;
+        several shares of one device are one. Raises AllocationError; its text is shown in the pod's status."""
         ...
 
 
 class Vendor(Protocol):
-    """One maker. Frozen, without state: what is remembered is the agent's matter."""
+    """One maker. Frozen, without state: the agent keeps all state."""
 
     @property
     def name(self) -> str:
@@ -91,27 +91,27 @@ class Vendor(Protocol):
 
     @property
     def types(self) -> Collection[str]:
-        """Of its devices, the types that it knows: gpu."""
+        """The types of devices that it knows: gpu."""
         ...
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
-        """What can be handed out of these, its devices, by device then partition. `strategy`: `partitions.strategy`;
-        `excluded`: ids that are not to be offered, which the agent leaves out afterwards. No two units of one answer
-        may use the same part of a device. Raises PlanError where the strategy makes no sense with these devices."""
+        """Return the units that can be handed out of these devices of its, by device then partition. `strategy`:
+        `partitions.strategy`. `excluded`: ids that are not to be offered; the agent leaves them out afterwards. No two
+        units may use the same part of a device. Raises PlanError where the strategy does not go with these devices."""
         ...
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
-        """The resource that it is offered as; None: only a rule can give it a name."""
+        """Return the resource that the unit is offered as; None: only a rule can give it a name."""
         ...
 
     def containers(self, node: NodeView) -> Containers: ...
 
 
-# --- what only some vendors have to say ------------------------------------------------------------------------------
+# --- optional interfaces ----------------------------------------------------------------------------------------------
 @runtime_checkable
 class EveryMaker(Protocol):
-    """A vendor of a kind of device that many makers build (NICs): devices of its types are its, whatever `vendor` the
-    probe's line says, but for a maker that is itself registered and knows the type."""
+    """A vendor of a kind of device that many makers build (NICs): it has all devices of its types, of any `vendor` in
+    the probe's line, except those of a maker that is itself registered and knows the type."""
 
     @property
     def every_maker(self) -> Literal[True]: ...
@@ -119,8 +119,8 @@ class EveryMaker(Protocol):
 
 @runtime_checkable
 class Elsewhere(Protocol):
-    """A vendor of devices that are no hardware of the node (pools): none of them is broken here, so that a fault says
-    only what its probe finds now."""
+    """A vendor of devices that are not hardware of the node (pools): they cannot break here, so a fault lasts only as
+    long as its probe reports it."""
 
     @property
     def elsewhere(self) -> Literal[True]: ...
@@ -128,8 +128,8 @@ class Elsewhere(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorShares:
-    """How often each unit of a resource is offered, in their order. together: whoever gets one share gets all devices
-    of the resource."""
+    """How many shares each unit of a resource has, in the units' order. together: a container that gets one share gets
+    all devices of the resource."""
 
     counts: tuple[int, ...]
     together: bool = False
@@ -137,21 +137,21 @@ class VendorShares:
 
 @runtime_checkable
 class OwnShares(Protocol):
-    """A vendor whose devices are shared by their nature: several containers use one, each for itself, with no mode of
-    sharing. What a policy's `sharing.resources` says of the resource comes first."""
+    """A vendor whose devices are shared by their nature: several containers use one device, without a sharing mode. A
+    policy's `sharing.resources` for the resource comes first."""
 
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
-        """Of these units of its, which are all that the resource has of the vendor; None: they are offered whole.
+        """Return the shares of these units, which are all that the resource has of the vendor; None: offered whole.
 
-        With `together` the kubelet's ids are shares of single devices, whose health they carry, but a container is
-        given every healthy device of the resource: `Containers.edits` gets one id of each, NodeDevices shows the holder
-        at all of them, and a change of the resource's devices waits for its pods. Raises PlanError."""
+        With `together` the kubelet's ids are shares of single devices and have their health, but a container is given
+        every healthy device of the resource: `Containers.edits` gets one id of each, NodeDevices shows the holder at
+        all of them, and a change of the resource's devices waits for its pods. Raises PlanError."""
         ...
 
 
 @runtime_checkable
 class OwnTopology(Protocol):
-    """A vendor with resources whose ids the kubelet is not told a NUMA node for."""
+    """A vendor with resources whose ids are sent to the kubelet without a NUMA node."""
 
     def without_topology(self, name: str, naming: Naming) -> bool: ...
 
@@ -161,9 +161,9 @@ class Described(Protocol):
     """A vendor whose devices exist because a device file describes them."""
 
     def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
-        """Whether the file, as it applies (`files` as for NodeView), describes this device. One that it no longer does,
-        that no pod holds and that the probe no longer lists, was taken out by whoever wrote the file: it is forgotten,
-        and not missing."""
+        """True when the file in effect (`files` as for NodeView) describes this device. A device that it no longer
+        describes, that no pod holds and that the probe no longer lists, was removed from the file on purpose: it is
+        forgotten, not missing."""
         ...
 
 
@@ -172,54 +172,54 @@ class OwnNodes(Protocol):
     """A vendor whose devices have device nodes in common, which the probe lists with each of them."""
 
     def own_nodes(self, fact: DeviceFact) -> Collection[str]:
-        """Those that no other device may have."""
+        """Return the device nodes that no other device may have."""
         ...
 
 
 @runtime_checkable
 class PairScore(Protocol):
-    """How well two of its devices work together, where that is more than PCIe (`path_score`)."""
+    """A vendor that knows better than PCIe (`path_score`) how well two of its devices work together."""
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
-        """The greater, the better; the same in both directions."""
+        """Return a score: the greater, the better; the same in both directions."""
         ...
 
 
 @runtime_checkable
 class GatheredPartitions(Protocol):
-    """A vendor of whose partitions a container that asks for several should get those of as few devices as possible.
-    Of other vendors they come from as many as possible."""
+    """A vendor whose partitions go to a container from as few devices as possible. Other vendors' partitions come from
+    as many as possible."""
 
     def partition_score(self, fact: DeviceFact) -> int:
-        """How well two partitions of this device work together, on the scale of `pair_score`."""
+        """Return how well two partitions of this device work together, on the scale of `pair_score`."""
         ...
 
 
 @runtime_checkable
 class OtherNames(Protocol):
-    """What else people call a unit in `sharing.resources[].devices`, beside its id and its index. In
-    `resources.exclude` and `spec.unschedulable`, which have to mean the same device after a reboot, such a name is
-    answered with the id."""
+    """A vendor whose units have further names in `sharing.resources[].devices`, beside id and index.
+    `resources.exclude` and `spec.unschedulable` must mean the same device after a reboot, so they do not accept such a
+    name; the message there gives the id."""
 
     def other_names(self, unit: Unit) -> Collection[str]: ...
 
     def without_share(self, name: str) -> str:
-        """The name of a device, where this is the name of one of its shares; any other name as it is."""
+        """Return the device's name for the name of one of its shares; any other name unchanged."""
         ...
 
 
 @runtime_checkable
 class IndexIds(Protocol):
-    """A vendor whose plugins may give containers indices in the place of ids (injection.deviceIDStrategy index)."""
+    """A vendor whose plugins may give containers indices instead of ids (injection.deviceIDStrategy index)."""
 
     def index_id(self, unit: Unit) -> str:
-        """One unit's alone on a node."""
+        """Return the unit's index; unique on a node."""
         ...
 
 
 @runtime_checkable
 class ClaimNames(Protocol):
-    """A vendor that has a DRA driver, and how that calls devices in claims (`<driver>/<pool>/<device>`)."""
+    """A vendor with a DRA driver, which names devices in claims (`<driver>/<pool>/<device>`)."""
 
     @property
     def dra_driver(self) -> str:
@@ -227,21 +227,22 @@ class ClaimNames(Protocol):
         ...
 
     def claim_name(self, unit: Unit, device: str) -> str:
-        """One unit's alone on a node, as `claimed` writes it. `device`: its device's name in NodeDevices, `gpu-3`."""
+        """Return the unit's name as `claimed` writes it, unique on a node. `device`: its device's name in NodeDevices,
+        `gpu-3`."""
         ...
 
     def claimed(self, name: str) -> Sequence[str]:
-        """What the device of a claim is called here, the likeliest first; for a partition that is not listed its
-        device, lest that be taken for free."""
+        """Return our possible names for a claim's device, the likeliest first; for a partition that is not listed its
+        device, which must not count as free."""
         ...
 
 
 @runtime_checkable
 class HostPaths(Protocol):
-    """What its containers get only if it is there: device nodes and files of the host, as globs."""
+    """A vendor whose containers get device nodes and files of the host only where these exist."""
 
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
-        """`files`: as for NodeView."""
+        """Return them as globs. `files`: as for NodeView."""
         ...
 
 
@@ -250,7 +251,7 @@ class Requirements(Protocol):
     """A vendor whose flags can require something of the host."""
 
     def check(self, node: NodeView) -> None:
-        """Raises PlanError where it is not there: then a configuration is not taken, and what is offered stays."""
+        """Raise PlanError where a requirement is not met: then a configuration is refused, and the offer stays."""
         ...
 
 
@@ -262,17 +263,18 @@ class CdiVendor(Protocol):
     def cdi_source(self) -> CdiSource: ...
 
     def cdi(self, node: NodeView) -> CdiNeeds:
-        """What is needed of ours, beside the container toolkit's own specification (`node.cdi`), for devices of now."""
+        """Return which of our specifications the current devices need, beside the container toolkit's own
+        (`node.cdi`)."""
         ...
 
 
 @runtime_checkable
 class FileFormat(Protocol):
-    """A vendor whose own plugin has a configuration file, which this agent reads in that plugin's place
-    (settings.file): what its `resources` and `sharing` mean.
+    """A vendor whose own plugin has a configuration file that this agent reads as well (settings.file). The vendor
+    translates its `resources` and `sharing`.
 
-    Values as a YAML reader gives them go in; sections come out, or sentences in `problems`: all that is found, not the
-    first. None: there is none, or it is wrong.
+    The input is a value as a YAML reader gives it; the result a section, or None: there is none, or it is wrong. All
+    errors are added to `problems`, not only the first.
     """
 
     def file_resources(self, value: object, problems: list[str]) -> Resources | None: ...
@@ -280,11 +282,11 @@ class FileFormat(Protocol):
     def file_sharing(self, value: object, problems: list[str]) -> Sharing | None: ...
 
     def rule_places(self, resources: Resources) -> Sequence[str]:
-        """The path of each rule of such a section in the file, below `resources`."""
+        """Return the path of each rule of such a section in the file, below `resources`."""
         ...
 
 
-# --- what vendors share ----------------------------------------------------------------------------------------------
+# --- helpers for several vendors --------------------------------------------------------------------------------------
 PATH_SCORES: Mapping[PciePath, int] = {
     PciePath.SYSTEM: 10,
     PciePath.NODE: 20,
@@ -296,8 +298,8 @@ PATH_SCORES: Mapping[PciePath, int] = {
 
 
 def path_score(one: DeviceFact, other: DeviceFact) -> int:
-    """How close two devices are on PCIe: 10 on different CPUs up to 60 on one board. Where the probe does not say, NUMA
-    stands in; where that is not known either, 0, and the order of devices decides."""
+    """Return how close two devices are on PCIe: from 10 on different CPUs to 60 on one board. Where the probe does not
+    report it, NUMA nodes decide; where these are not known either, it is 0, and the order of devices decides."""
     paths = [each.path for each in one.pcie if each.to == other.id]
     paths += [each.path for each in other.pcie if each.to == one.id]
     if paths:
@@ -308,21 +310,22 @@ def path_score(one: DeviceFact, other: DeviceFact) -> int:
 
 
 def partitions(device: InventoryDevice) -> list[Unit]:
-    """The partitions of a device, by index."""
+    """Return the partitions of a device, by index."""
     return [Unit(device, part) for part in sorted(device.fact.partitions, key=lambda part: (part.index, part.id))]
 
 
 def unlike_most(kinds: Mapping[str, Set[str]]) -> frozenset[str]:
-    """Of devices by id, with the kinds that each has, those that are not of the one kind that most have; of as many the
-    first one by name."""
+    """Return the devices that are not of the most frequent kind. `kinds`: by device id, the kinds that it has. Of
+    equally frequent kinds the first by name counts."""
     every = sorted(kind for some in kinds.values() for kind in some)
     most = max(every, key=every.count, default="")  # the first of equals
     return frozenset(id_ for id_, some in kinds.items() if some - {most})
 
 
 def whole_or_partitions(device: InventoryDevice, strategy: str) -> list[Unit]:
-    """The device, or, with a strategy other than none, its partitions. Never both: whoever has the device has its
-    partitions. One whose partitions are all gone is whole again, and those that pods still hold stay listed."""
+    """Return the device, or, with a strategy other than none, its partitions. Never both: a container with the device
+    has its partitions. When all partitions are gone, the device is whole again, and those that pods still hold stay
+    listed."""
     parts = partitions(device) if strategy != "none" else []
     live = any(unit.id not in device.departed_partitions for unit in parts)
     return parts if live else [Unit(device), *parts]

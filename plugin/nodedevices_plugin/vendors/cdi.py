@@ -1,9 +1,10 @@
 """The port of a vendor whose containers may get devices by CDI name (Container Device Interface).
 
-A name must be in a file before it is handed out. Such files are the container toolkit's, where the vendor has one that
-keeps a specification on the node, or ours. The vendor says which of ours are needed (`CdiVendor`, CdiNeeds); whether a
-configuration that uses CDI names is possible, what is withheld without, and where the driver's libraries come from
-is decided for all vendors alike (pipeline.access, vendors.cdi_libraries), and host/cdi_keeper.py writes the files.
+A name must be in a file before it is handed out. These files are the container toolkit's, where the vendor has one that
+keeps a specification on the node, or ours. The vendor decides which of ours are needed (`CdiVendor`, CdiNeeds). Three
+decisions are the same for all vendors (pipeline.access, vendors.cdi_libraries): whether a configuration with CDI names
+is possible, what is withheld without it, and where the driver's libraries come from. host/cdi_keeper.py writes the
+files.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})  # of injection.deviceLis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Libraries:
-    """What devices of a class need beyond their nodes: files of the driver that a container does not bring along.
+    """The need of a class of devices for more than their nodes: the driver's files, which an image does not have.
 
-    node_prefix: how the class's device nodes begin (`/dev/nvidia`), by which a device is found in another's
-    specification, where an index may be another device's by now. remedy: how people can have such a specification.
+    node_prefix: the beginning of the class's device nodes (`/dev/nvidia`): by its nodes a device is found in another
+    specification, since an index may belong to another device by now. remedy: how people can get such a specification.
     """
 
     node_prefix: str
@@ -48,12 +49,12 @@ class ToolkitDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiEnvironment:
-    """What CDI finds on this node for one vendor, as far as it was read.
+    """The state of CDI on this node for one vendor, as far as it was read.
 
-    unwritable: why none of our files can be written; empty: nothing is known to be in the way. toolkit: the devices of
+    unwritable: why none of our files can be written; empty: no obstacle is known. toolkit: the devices of
     the container toolkit's own specs; toolkit_libraries: whether these bring what every device needs; toolkit_problem:
-    which file is broken or gone, and why. made: names of the devices in what the vendor's program made; made_problem:
-    why it made nothing. kept: whether there is a specification from before with the driver's libraries.
+    which file is broken or gone, and why. made: names of the devices that the vendor's program made a specification of;
+    made_problem: why it made none. kept: whether there is an earlier specification with the driver's libraries.
     """
 
     unwritable: str = ""
@@ -67,10 +68,11 @@ class CdiEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSource:
-    """What a vendor's specifications are called.
+    """The names of a vendor's specifications.
 
-    kind: of those that its container toolkit keeps on the node, and toolkit_files: names that their files usually have.
-    files: names of the files that we write. libraries_file: of these the one whose devices need the driver's libraries.
+    kind: the kind of those that its container toolkit keeps on the node; toolkit_files: the usual names of their files.
+    files: the names of the files that we write. libraries_file: the one of these for devices that need the driver's
+    libraries.
     """
 
     kind: str
@@ -80,16 +82,16 @@ class CdiSource:
 
 
 class SpecRequest(Protocol):
-    """How a program of the vendor's makes a specification of ours. Frozen; equal requests have equal answers."""
+    """A request to a program of the vendor's for a specification. Frozen; equal requests have equal answers."""
 
     @property
     def tool(self) -> str:
-        """What the program is called: nvidia-ctk."""
+        """The program's name: nvidia-ctk."""
         ...
 
     @property
     def program(self) -> str:
-        """The one that was named, by the flag `program_flag`; empty: it is searched for on PATH, then in `places`."""
+        """The program given by the flag `program_flag`; empty: it is searched for on PATH, then in `places`."""
         ...
 
     @property
@@ -102,30 +104,32 @@ class SpecRequest(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Of the devices that the specification must have."""
+        """The names of the devices that the specification must have."""
         ...
 
     @property
     def driver_root(self) -> str:
-        """Where the driver root is mounted in this container; empty: nowhere."""
+        """The path where the driver root is mounted in this container; empty: it is not mounted."""
         ...
 
     def arguments(self, driver_root: str, dev_root: str) -> Sequence[str]:
-        """Of a run that prints the specification as JSON. Empty roots: the container's own."""
+        """Return the arguments of a run that prints the specification as JSON. Empty roots: the container's own."""
         ...
 
     def accepted(self, document: Document, driver_root: str) -> dict[str, Any]:
-        """The specification of a valid document, with the host's paths. Raises ValueError where it is not the one."""
+        """Return a valid document as a specification with the host's paths. Raises ValueError where it is no such
+        one."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiNeeds:
-    """What containers of one vendor need of CDI on this node.
+    """The specifications that containers of one vendor need on this node.
 
-    specs: those of ours that are needed, as device nodes. request: how a program makes the one that needs libraries;
-    None: it is not needed. nodes_will_do: without the driver's libraries, if there is no way to have them. elsewhere:
-    devices and partitions that the container toolkit's own specification has. present: whether any device is there.
+    specs: those of ours that are needed, with device nodes alone. request: to the program that makes the one with
+    libraries; None: it is not needed. nodes_will_do: device nodes alone are allowed, if there is no way to have the
+    driver's libraries. elsewhere: devices and partitions that the container toolkit's own specification has. present:
+    whether any device is there.
     """
 
     specs: tuple[CdiSpec, ...] = ()
@@ -141,7 +145,7 @@ def qualified(vendor: str, device_class: str, name: str) -> str:
 
 
 def devices_of(document: object, kind: str) -> tuple[ToolkitDevice, ...]:
-    """The devices of a spec, if it is of that kind. Read leniently: the runtime's version decides what is valid."""
+    """Return the devices of a spec, if it is of that kind. Read leniently: the runtime decides what is valid."""
     if not isinstance(document, dict) or document.get("kind") != kind:
         return ()
     found = []

@@ -1,15 +1,15 @@
-"""Where the driver's libraries in our CDI specifications come from, for devices that need them.
+"""Chooses the source of the driver's libraries in our CDI specifications, for devices that need them.
 
-Device nodes alone are not enough for a container that brings no driver along: it would start, and find no CUDA. So a
-specification that needs libraries (CdiSpec.libraries) is whole or it is not used. What makes it whole, best first:
+Device nodes alone are not enough for a container without a driver in its image: it would start, and find no CUDA. So a
+specification that needs libraries (CdiSpec.libraries) is whole or it is not used. Its sources, best first:
 - a program of the vendor's makes it (host.cdi_program), such as nvidia-ctk;
-- the container toolkit's own specification has what every device needs, and lacks a device, or can no longer be read:
-  its libraries go with our device nodes;
-- the last whole one there was, of the program, or our own file from before this process. That holds for what is in
-  effect already, and for no new choice.
-Where it is configured (CdiNeeds.nodes_will_do) device nodes alone will do when there is none of these.
+- the container toolkit's own specification has the common libraries, but lacks a device or can no longer be read: its
+  libraries are joined with our device nodes;
+- the last whole specification, from the program or from our own file before this process. It is used only while a
+  configuration with CDI names is in effect already, not for a new one.
+Where the configuration allows it (CdiNeeds.nodes_will_do), device nodes alone are used when there is no such source.
 
-A file that others wrote under our name, with names that running pods have, is not replaced by less: see `merged`.
+A file that another program wrote under our name, with names that running pods have, keeps its content: see `merged`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec, Document, Libraries
 
-LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits, with what distinguishes their entries below
+LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits; `_entry_key` tells their entries apart
 
 
 def whole(document: Document) -> bool:
-    """Whether it brings more than device nodes: files of the driver, or hooks that find them."""
+    """True when it has more than device nodes: files of the driver, or hooks that find them."""
     edits = [document.get("containerEdits"), *(each.get("containerEdits") for each in document.get("devices") or ())]
     return any(each.get(key) for each in edits if isinstance(each, dict) for key in ("mounts", "hooks"))
 
 
 def completed(minimal: CdiSpec, source: Document) -> CdiSpec:
-    """Our devices, each with what it has there beyond its nodes, and what goes with every GPU there."""
+    """Return our devices, each with the source's edits for it beyond its nodes, and the source's common edits."""
     listed = [each for each in source.get("devices") or () if isinstance(each, dict)]
     devices = [
         {**each, "containerEdits": _added(each["containerEdits"], _same_device(each, listed, minimal.libraries))}
@@ -43,7 +43,7 @@ def completed(minimal: CdiSpec, source: Document) -> CdiSpec:
 
 
 def _same_device(ours: Document, theirs: Sequence[Document], libraries: Libraries | None) -> Document:
-    """What another specification has for the device with these nodes; an index may be another device's by now."""
+    """Return another specification's edits for the device with these nodes; an index may be another device's now."""
     prefix = libraries.node_prefix if libraries is not None else ""
     own = _own_nodes(ours["containerEdits"], prefix)
     for each in theirs:
@@ -59,28 +59,28 @@ def _own_nodes(edits: Document, prefix: str) -> Set[str]:
 
 
 def _added(ours: Document, theirs: Document) -> dict[str, Any]:
-    """Ours, and of theirs what ours has not."""
+    """Return our edits, and those of theirs that ours lack."""
     result = {**theirs, **ours}
     for key in LISTS:
         mine, more = list(ours.get(key) or ()), list(theirs.get(key) or ())
-        known = {_what(each) for each in mine}
-        if both := [*mine, *(each for each in more if _what(each) not in known)]:
+        known = {_entry_key(each) for each in mine}
+        if both := [*mine, *(each for each in more if _entry_key(each) not in known)]:
             result[key] = both
     return result
 
 
-def _what(entry: object) -> str:
-    """What an entry of a list is about: the path in the container, the variable; of a hook all that it says."""
+def _entry_key(entry: object) -> str:
+    """Return what identifies an entry: the path in the container, the variable's name; for a hook all of it."""
     if isinstance(entry, dict):
         return str(entry.get("path") if "hookName" not in entry else entry) + str(entry.get("containerPath", ""))
     return str(entry).partition("=")[0]
 
 
 def merged(ours: CdiSpec, theirs: Document) -> CdiSpec:
-    """What replaces both while pods run that were given names of the file that was there.
+    """Return a spec to replace a file whose names running pods were given.
 
-    Their names stay, so that a container that is restarted finds them. Where theirs is whole and ours is not, their
-    devices and what goes with all of them stay as they are, and ours are added.
+    The file's names stay, so that a restarted container finds them. Where the file is whole and ours is not, its
+    devices and common edits stay as they are, and our devices are added.
     """
     listed = {str(each.get("name")): each for each in theirs.get("devices") or () if isinstance(each, dict)}
     if whole(theirs) and not whole(ours.document):
@@ -96,8 +96,8 @@ def _beside(document: Document, more: Mapping[str, Document]) -> dict[str, Any]:
 def choose(
     specs: Sequence[CdiSpec], made: Document | None, sources: Sequence[Document | None], *, nodes_will_do: bool
 ) -> tuple[CdiSpec, ...]:
-    """Our specifications as they are to be written. `made`: the program's, of these devices; `sources`: in whose place,
-    the best first. One that nothing can make whole, and whose nodes alone will not do, is left out."""
+    """Return our specifications to be written. `made`: the program's document for these devices. `sources`: others, the
+    best first, for when there is none. A spec without a whole source is left out, unless `nodes_will_do`."""
     best = next((each for each in sources if each is not None and whole(each)), None)
     chosen = []
     for each in specs:
@@ -113,9 +113,9 @@ def choose(
 
 
 def missing(specs: Sequence[CdiSpec], environment: CdiEnvironment, *, active: bool) -> str:
-    """Why our specification would have no libraries; empty: it has them, or none of ours needs any.
+    """Return why our specification would have no libraries; empty: it has them, or none of ours needs any.
 
-    active: containers get their devices by it already, so that the last good one counts.
+    active: containers get their devices by CDI already, so that the last good specification counts.
     """
     needy = next((each for each in specs if each.libraries is not None), None)
     if needy is None or needy.libraries is None or environment.toolkit_libraries or (active and environment.kept):
@@ -128,7 +128,7 @@ def missing(specs: Sequence[CdiSpec], environment: CdiEnvironment, *, active: bo
 
 
 def stale(specs: Sequence[CdiSpec], environment: CdiEnvironment) -> str:
-    """What is wrong with the source of the libraries while the last good one is used; empty: nothing."""
+    """Return what is wrong with the source of the libraries while the last good one is used; empty: nothing."""
     needy = next((each for each in specs if each.libraries is not None), None)
     if needy is None or {str(each["name"]) for each in needy.document["devices"]} <= environment.made:
         return ""

@@ -1,6 +1,6 @@
-"""Containers that get the device nodes which the probe lists for what they are granted.
+"""Gives containers the device nodes that the probe lists for the devices granted to them.
 
-It is all that a device without a vendor has, and all that most vendors' devices need.
+Devices without a vendor have nothing else, and most vendors' devices need nothing else.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Grant, InventoryDevice
 
-# Which any number of devices need beside their own.
-EVERYBODYS = frozenset({"/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
+# Nodes that any number of devices need beside their own.
+SHARED_NODES = frozenset({"/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNodes:
-    """`nodes`: of devices and partitions, by id; for a partition those that are its own. `common`: what everybody who
-    is granted something gets beside them."""
+    """`nodes`: device nodes by id of the device or partition; a partition's own alone. `common`: nodes that every
+    container with a granted device gets as well."""
 
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     common: tuple[str, ...] = ()

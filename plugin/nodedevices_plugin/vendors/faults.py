@@ -1,12 +1,12 @@
-"""The port of a vendor, as far as it is about faults: an optional interface of a vendor.
+"""FaultSource: the optional interface of a vendor whose devices report faults.
 
-It answers three questions: what does one event mean (`event`), what do events come to whose meaning depends on what
-came beside them (`decide`), and what do a device's readings say (`read`). The machine in health/ does the rest, the
-same for all: it remembers, waits, follows a policy's rules, holds down and recovers on evidence, and knows no vendor's
+It answers three questions: what one event means (`event`), what an event means together with the ones around it
+(`decide`), and which conditions a device's readings show (`read`). The machine in health/ does the rest, the same for
+all vendors: it remembers, waits, follows a policy's rules, holds down and recovers on evidence, and knows no vendor's
 numbers.
 
-Devices of a vendor without it, or that is not registered, have PLAIN: what the probe says of every device (lost, not
-listed, does not answer, requires an action) holds for them, too.
+Devices of a vendor without it, or of one that is not registered, have PLAIN. The conditions of every device (lost, not
+listed, does not answer, requires an action) hold for them, too.
 """
 
 from __future__ import annotations
@@ -23,74 +23,73 @@ from nodedevices_plugin.model import HealthState
 
 
 class Effect(StrEnum):
-    """What an event does to the state of its device."""
+    """The effect of an event on its device's state."""
 
-    NOTICE = "Notice"  # the workload's own error, or one contained in it: said, and the state stays
-    COUNTED = "Counted"  # neither: only counted
+    NOTICE = "Notice"  # the workload's own error, or one contained in it: shown, the state stays
+    COUNTED = "Counted"  # counted, and not shown
     DEGRADED = "Degraded"  # shown, still offered
-    UNDECIDED = "Undecided"  # its meaning depends on what comes beside it: decided after some seconds
+    UNDECIDED = "Undecided"  # its meaning depends on the events around it: decided after some seconds
     UNHEALTHY = "Unhealthy"  # not offered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What one event means by itself."""
+    """The meaning of one event by itself."""
 
     reason: str  # the health reason, which a policy's rules name: Xid79, LinkFlap
     effect: Effect
     message: str  # what happened, for people; without what to do
-    action: str = "None"  # SCHEMA recoveryAction that it requires, unless the driver itself says otherwise
-    repair: str = "Inspect"  # the same where only a policy calls it Unhealthy, and `action` is None
+    action: str = "None"  # SCHEMA recoveryAction that it requires, unless the driver itself reports another
+    repair: str = "Inspect"  # required where only a policy makes it Unhealthy, and `action` is None
     domain: str = "Device"  # Application | Device | Node
-    code: int | None = None  # the vendor's number of it
+    code: int | None = None  # the vendor's number
     contained: bool = False  # an event that names a partition concerns that partition alone
-    must_leave: bool = False  # the device is gone: that it answers proves nothing until it has left and come back
-    may_be_unhealthy: bool = True  # of one that is undecided: no new pod gets the device meanwhile
-    decides_others: bool = False  # it bears on undecided ones beside it: a flood of others must not hide it
+    must_leave: bool = False  # the device is gone: an answer proves nothing until it has left and come back
+    may_be_unhealthy: bool = True  # while undecided: no new pod gets the device
+    decides_others: bool = False  # it decides undecided events around it: a flood of others must not hide it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """What the readings of one line say of one thing: it lasts, it is over, or (None) cannot be read at present.
-    `unused`: its state of a device that is in no resource, where that is another: a port without a cable."""
+class FaultCondition:
+    """One condition that the readings of a line show. `evident`: it lasts, it is over, or (None) it cannot be read.
+    `unused`: the state of a device that is in no resource, where it differs: a port without a cable."""
 
     reason: str
     state: HealthState
     message: str
     evident: bool | None
     action: str = "None"
-    ends_by_itself: bool = False  # its end is itself the proof that it was repaired
+    ends_by_itself: bool = False  # its end proves that it was repaired
     unused: HealthState | None = None
 
 
 @runtime_checkable
 class FaultSource(Protocol):
-    """What is wrong with one maker's devices. Frozen, without state."""
+    """Tells which faults one maker's devices have. Frozen, without state."""
 
     @property
     def name(self) -> str:
-        """As the probe's line has it, `devices[].vendor`; of what every maker builds (vendors.base.EveryMaker) the
-        vendor's."""
+        """The name in the probe's line, `devices[].vendor`; for a vendor of every maker's devices
+        (vendors.base.EveryMaker) its own."""
         ...
 
     @property
     def reasons(self) -> Sequence[str]:
-        """Every reason that `event` and `read` can give: what a policy's rules may name."""
+        """Every reason that `event` and `read` can return; a policy's rules may name these."""
         ...
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
-        """What an event of that kind and number means; None: nothing that concerns health. What has a code (kind CODED)
-        is looked up again by it, also after a restart of the agent: it must always have a meaning."""
+        """Return the meaning of an event of that kind and number; None: it does not concern health. An event with a
+        code (kind CODED) is looked up again by it, also after a restart of the agent: it must always have a meaning."""
         ...
 
     def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-        """What an undecided event comes to. `together`: the codes of all that came within the window.
-        `driver_action`: the recovery action that the driver reports, None where it reports none. Returns None for
-        nothing."""
+        """Return the state that an undecided event causes; None: none. `together`: the codes of all events within the
+        window. `driver_action`: the recovery action that the driver reports, None where it reports none."""
         ...
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
-        """Every condition of a device that answers, evident or not."""
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
+        """Return every condition of a device that answers, evident or not."""
         ...
 
 
@@ -100,10 +99,10 @@ FaultSources = Mapping[str, FaultSource]  # by `maker/type`, `*/type` or maker: 
 
 
 class NoCodes:
-    """Events of a maker of whose codes nothing is known: for its class to inherit."""
+    """Base class of a maker whose event codes are not known."""
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
-        """A coded one has a meaning for everybody: it is shown, and the device stays in service."""
+        """A coded event always has a meaning: it is shown, and the device stays in service."""
         if kind != CODED or code is None:
             return None
         return Meaning(reason=f"Code{code}", effect=Effect.DEGRADED, message=f"event {code}", code=code)
@@ -113,12 +112,12 @@ class NoCodes:
 
 
 class Plain(NoCodes):
-    """A maker of which nothing is known beyond what every probe says."""
+    """A maker whose devices have only the conditions of every device."""
 
     name = ""
     reasons: Sequence[str] = ()
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return ()
 
 
@@ -126,15 +125,15 @@ PLAIN = Plain()
 
 
 def source_of(sources: FaultSources, fact: DeviceFact) -> FaultSource:
-    """For a device: of its maker's for that type, of every maker's for that type, of its maker's; else PLAIN."""
+    """Return the source for a device: its maker's for the type, every maker's for the type, its maker's; else PLAIN."""
     keys = (f"{fact.vendor}/{fact.type}", f"{EVERY}/{fact.type}", fact.vendor)
     return next((sources[key] for key in keys if key in sources), PLAIN)
 
 
-# --- what several vendors' devices say in the same words -----------------------------------------------------------
-def node_missing(readings: Readings) -> Condition:
-    """A probe that looks for device nodes says so in `conditions`."""
-    return Condition(
+# --- conditions that several vendors have --------------------------------------------------------------------------
+def node_missing(readings: Readings) -> FaultCondition:
+    """Return the condition of a missing device node, which a probe reports in `conditions`."""
+    return FaultCondition(
         reason="DeviceNodeMissing",
         state=HealthState.UNHEALTHY,
         message="a device node that containers need is not there, or not visible to the agent (component host-dev)",
@@ -144,8 +143,8 @@ def node_missing(readings: Readings) -> Condition:
     )
 
 
-def hot(readings: Readings) -> Condition:
-    return Condition(
+def hot(readings: Readings) -> FaultCondition:
+    return FaultCondition(
         reason="ThermalSlowdown",
         state=HealthState.DEGRADED,
         message="a sensor of the device is at its critical temperature",

@@ -28,9 +28,10 @@ def _no_sections(content: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFile:
-    """`option`: the flag that names the file. `type`: of what `parse` returns, a frozen dataclass or model of plain
-    values. `parse` raises InputError with everything that is wrong. `sections`: which sections of the configuration a
-    content sets, as a policy writes them; a flag, the agent's configuration file and a policy replace each."""
+    """`option`: the flag that names the file. `parse`: returns the content, or raises InputError with all errors.
+    `type`: the type of the content, a frozen dataclass or model of plain values. `sections`: returns the sections of
+    the configuration that a content sets, as a policy writes them; a flag, the agent's configuration file and a policy
+    replace each."""
 
     option: Option
     type: type[Any]
@@ -48,7 +49,7 @@ class OwnFiles(Protocol):
 
     @property
     def files(self) -> tuple[DeviceFile, ...]:
-        """No name, variable or key of theirs is another option's."""
+        """Their options' names, variables and keys must be unique among all options."""
         ...
 
 
@@ -57,7 +58,7 @@ class FileNames(Protocol):
     """A vendor whose device files name resources: an entry that no device of the node has is reported."""
 
     def file_names(self, naming: Naming) -> Mapping[str, tuple[str, str]]:
-        """Each name with the option of the file that has it, and the entry's place there: `configList[1]`."""
+        """Return for each name the option of the file that has it, and the entry's place there: `configList[1]`."""
         ...
 
 
@@ -70,4 +71,4 @@ class DeviceFileOutcome:
     field: str = ""
 
 
-DeviceFiles = Mapping[str, DeviceFileOutcome]  # by the option's name; those whose flag names a file
+DeviceFiles = Mapping[str, DeviceFileOutcome]  # by the option's name; only files that a flag names

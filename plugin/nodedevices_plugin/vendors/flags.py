@@ -1,10 +1,9 @@
 """The port of a vendor's own flags: settings of the node that only one maker's devices need.
 
-A vendor brings options to the one table of the agent (settings.options): flags, their variables, their keys in the
-configuration file. They are read, checked and refused as the agent's own are. What they say comes back to the vendor:
-as sections of the node's configuration, which a policy replaces, and as a value of the vendor's own type, which it is
-given with everything that it decides (vendors.base.NodeView.local). That value is part of the configuration: it is
-compared, and saved in the state file.
+A vendor adds options to the agent's table (settings.options): flags, their variables, their keys in the configuration
+file. They are read, checked and refused as the agent's own are. The vendor translates their values: to sections of the
+node's configuration, which a policy replaces, and to a value of its own type, which it gets with every decision
+(vendors.base.NodeView.local). That value is part of the configuration: it is compared, and saved in the state file.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from nodedevices_common.options import Option, Values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorFlags:
-    """`group`: of its options in --help, headed by `title`; an option may be of one of the agent's groups, too.
-    `variables`: of the environment alone, without a flag; their text is among the values by their name."""
+    """`group`: the group of its options in --help, headed by `title`; an option may be in one of the agent's groups,
+    too. `variables`: environment variables without a flag; `settings` finds their text by their name."""
 
     group: str
     title: str
@@ -33,21 +32,21 @@ class OwnFlags(Protocol):
 
     @property
     def flags(self) -> VendorFlags:
-        """No name, variable or key that the agent or another vendor has."""
+        """Names, variables and keys must be unique among those of the agent and all vendors."""
         ...
 
     @property
     def settings_type(self) -> type[Any]:
-        """Of `settings`: a frozen dataclass of plain values, each with a default, so that a state file of before a
-        field was added can be read. With `decides_ids: ClassVar[bool] = True` it decides names or ids, and a change of
-        it waits as any other does."""
+        """The type of `settings`: a frozen dataclass of plain values, each with a default, so that a state file from
+        before a new field can be read. With `decides_ids: ClassVar[bool] = True` it decides names or ids, and a change
+        of it waits for pods as any other does."""
         ...
 
     def settings(self, values: Values) -> object:
-        """What they say of the node. Raises PlanError for what cannot be."""
+        """Return the vendor's settings for these values. Raises PlanError for values that are not possible."""
         ...
 
     def sections(self, values: Values) -> Mapping[str, Any]:
-        """Which sections of the configuration they set, as a policy writes them; none where nothing was said. Raises
-        PlanError for what cannot be."""
+        """Return the sections of the configuration that the values set, as a policy writes them; none without a value.
+        Raises PlanError for values that are not possible."""
         ...

@@ -1,9 +1,7 @@
-"""The port of files that a vendor keeps on the node for other programs, such as CNI plugins, which read there what a
-device is.
+"""The port of files that a vendor keeps on the node for other programs, such as CNI plugins that read a device's facts.
 
-The agent keeps them as they are to be (host.node_files): written before an id is offered, replaced as devices change,
-removed when nothing needs them. They are no condition of what is offered: a folder that cannot be written withholds
-nothing, and is reported.
+The agent keeps them up to date (host.node_files): written before an id is offered, replaced as devices change, removed
+when nothing needs them. A folder that cannot be written is reported, and withholds no id.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from nodedevices_plugin.vendors.base import NodeView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderFiles:
-    """`files`: texts by name, all that there is to be of ours in that folder. Files of others there stay."""
+    """`files`: texts by name: all files that we want in that folder. Other programs' files there stay."""
 
     folder: str
     files: Mapping[str, str] = field(default_factory=dict)
@@ -29,5 +27,6 @@ class KeepsFiles(Protocol):
     """A vendor with such files."""
 
     def node_files(self, resources: Sequence[OfferedResource], node: NodeView) -> FolderFiles | None:
-        """For the resources that are offered now, retained ids among them. None: it keeps none, nor removes any."""
+        """Return the files for the resources that are offered now, with their retained ids. None: it keeps no files,
+        and removes none."""
         ...

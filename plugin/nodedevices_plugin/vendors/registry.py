@@ -1,4 +1,4 @@
-"""The vendors that this agent knows, one line each."""
+"""The vendors that this agent knows, one line each, and look-ups by device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nodedevices_plugin.vendors.base import (
     OwnNodes,
     Vendor,
 )
-from nodedevices_plugin.vendors.device_nodes import EVERYBODYS
+from nodedevices_plugin.vendors.device_nodes import SHARED_NODES
 from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
 from nodedevices_plugin.vendors.files import DeviceFile, OwnFiles
 from nodedevices_plugin.vendors.flags import OwnFlags
@@ -36,7 +36,7 @@ _OF_EVERY_MAKER: dict[str, Vendor] = {}  # by type of device; checking a Protoco
 
 
 def add(vendor: Vendor) -> Callable[[], None]:
-    """From now on this agent knows the vendor. Returns what takes it back."""
+    """Register a vendor. Returns a function that removes it again."""
     _VENDORS[vendor.name] = vendor
     types = [each for each in vendor.types if isinstance(vendor, EveryMaker) and each not in _OF_EVERY_MAKER]
     _OF_EVERY_MAKER.update(dict.fromkeys(types, vendor))
@@ -63,12 +63,12 @@ def vendors() -> tuple[Vendor, ...]:
 
 
 def known(name: str) -> bool:
-    """Whether a maker of that name is registered."""
+    """True when a maker of that name is registered."""
     return name in _VENDORS
 
 
 def of(fact: DeviceFact) -> Vendor | None:
-    """The vendor that knows the device; None: nobody does."""
+    """Return the vendor that knows the device; None: no vendor does."""
     maker = _VENDORS.get(fact.vendor)
     if maker is not None and fact.type in maker.types:
         return maker
@@ -76,18 +76,18 @@ def of(fact: DeviceFact) -> Vendor | None:
 
 
 def is_elsewhere(fact: DeviceFact) -> bool:
-    """Whether the device is no hardware of this node."""
+    """True when the device is not hardware of this node."""
     return isinstance(of(fact), Elsewhere)
 
 
 def other_names(unit: Unit) -> tuple[str, ...]:
-    """What else than its id people call it."""
+    """Return the unit's names beside its id and index."""
     vendor = of(unit.device.fact)
     return tuple(vendor.other_names(unit)) if isinstance(vendor, OtherNames) else ()
 
 
 def without_share(name: str) -> str:
-    """The name of a device, where this is what a vendor's people call one of its shares."""
+    """Return the device's name for the name of one of its shares; any other name unchanged."""
     for vendor in _VENDORS.values():
         if isinstance(vendor, OtherNames):
             name = vendor.without_share(name)
@@ -95,32 +95,32 @@ def without_share(name: str) -> str:
 
 
 def index_ids(fact: DeviceFact) -> IndexIds | None:
-    """Who says by which indices the device may be handed out; None: by none."""
+    """Return the device's vendor, where it hands devices out by index; else None."""
     vendor = of(fact)
     return vendor if isinstance(vendor, IndexIds) else None
 
 
 def described(fact: DeviceFact, files: Mapping[str, object]) -> bool:
-    """Whether a device that exists by a device file still does; True for all others."""
+    """True when the device's file still describes it; True as well for devices without a file."""
     vendor = of(fact)
     return vendor.described(fact, files) if isinstance(vendor, Described) else True
 
 
 def own_nodes(fact: DeviceFact) -> Set[str]:
-    """The device nodes that it has alone."""
+    """Return the device nodes that no other device has."""
     vendor = of(fact)
     nodes = vendor.own_nodes(fact) if isinstance(vendor, OwnNodes) else fact.device_nodes
-    return {*nodes} - EVERYBODYS
+    return {*nodes} - SHARED_NODES
 
 
 def claim_names(fact: DeviceFact) -> ClaimNames | None:
-    """Who says what the device is called in claims; None: nobody."""
+    """Return the device's vendor, where it has names in claims; else None."""
     vendor = of(fact)
     return vendor if isinstance(vendor, ClaimNames) else None
 
 
 def fault_sources() -> FaultSources:
-    """The vendors that say what is wrong with their devices."""
+    """Return the vendors that report faults, by the keys of `source_of`."""
     found: dict[str, FaultSource] = {}
     for vendor in _VENDORS.values():
         if isinstance(vendor, FaultSource):
@@ -131,31 +131,31 @@ def fault_sources() -> FaultSources:
 
 
 def cdi_vendors() -> Mapping[str, CdiVendor]:
-    """The vendors whose devices may have CDI names, by their names."""
+    """Return the vendors whose devices may have CDI names, by name."""
     return {name: vendor for name, vendor in _VENDORS.items() if isinstance(vendor, CdiVendor)}
 
 
 def own_flags() -> Mapping[str, OwnFlags]:
-    """The vendors that have some, by their names."""
+    """Return the vendors with flags of their own, by name."""
     return {name: vendor for name, vendor in _VENDORS.items() if isinstance(vendor, OwnFlags)}
 
 
 def device_files() -> tuple[DeviceFile, ...]:
-    """Of all vendors that have some."""
+    """Return the device files of all vendors."""
     return tuple(file for vendor in _VENDORS.values() if isinstance(vendor, OwnFiles) for file in vendor.files)
 
 
-def files_of() -> Mapping[str, tuple[str, DeviceFile]]:
-    """By the option's name each device file with its vendor's name."""
+def files_by_option() -> Mapping[str, tuple[str, DeviceFile]]:
+    """Return each device file with its vendor's name, by the option's name."""
     own = ((vendor, file) for vendor in _VENDORS.values() if isinstance(vendor, OwnFiles) for file in vendor.files)
     return {file.option.name: (vendor.name, file) for vendor, file in own}
 
 
 def by_path(paths: Mapping[str, str]) -> list[tuple[DeviceFile, str]]:
-    """Device files with their paths, which are given by the option's name."""
+    """Return device files with their paths. `paths`: by the option's name."""
     return [(each, paths[each.option.name]) for each in device_files() if each.option.name in paths]
 
 
 def file_format() -> FileFormat:
-    """Of the configuration file; the first vendor's that has one."""
+    """Return the format of the configuration file: that of the first vendor with one."""
     return next(vendor for vendor in _VENDORS.values() if isinstance(vendor, FileFormat))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.kubelet.guard import GIVE_WAY_SECONDS, Waiting, judge
-from nodedevices_plugin.kubelet.sockets import Identity
+from nodedevices_plugin.kubelet.sockets import FileIdentity
 
-OLD, NEW = Identity(1, 2, 3), Identity(1, 9, 9)
+OLD, NEW = FileIdentity(1, 2, 3), FileIdentity(1, 9, 9)
 THEIRS = "another device plugin serves nvidia.com/gpu"
 UNKNOWN, NOBODY = None, ""
 SERVED = Waiting(kubelet=OLD, who=THEIRS)
@@ -64,7 +64,7 @@ def test_nothing_is_ever_registered_over_one_that_is_seen_and_nothing_waits_for_
     waiting, now, kubelet = None, 0.0, OLD
     for seen, restarted, seconds in looks:
         now += seconds
-        kubelet = Identity(1, kubelet.inode + 1, 0) if restarted else kubelet
+        kubelet = FileIdentity(1, kubelet.inode + 1, 0) if restarted else kubelet
         before, waiting = waiting, judge(waiting, kubelet, seen, now=now)
         if seen:
             assert waiting is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.host.cdi_files import CdiError, CdiFiles, CdiFolder, unwritable, write
-from nodedevices_plugin.host.paths import HostPaths, existing_paths
+from nodedevices_plugin.host.paths import HostPathReader, existing_paths
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.cdi import CdiSpec
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
@@ -72,7 +72,9 @@ def test_without_a_mounted_driver_root_the_machines_own_nodes_count(tmp_path: Pa
 async def test_a_node_that_appears_is_reported_once(tmp_path: Path) -> None:
     touch(tmp_path, "dev/nvidiactl")
     notified: list[frozenset[str]] = []
-    paths = HostPaths(lambda: tmp_path, dict, worker=Worker("test"), on_change=lambda: notified.append(paths.existing))
+    paths = HostPathReader(
+        lambda: tmp_path, dict, worker=Worker("test"), on_change=lambda: notified.append(paths.existing)
+    )
     await paths.first()
     await paths.first()
     touch(tmp_path, "dev/nvidia-uvm")

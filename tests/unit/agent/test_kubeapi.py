@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.status.client import UNREADABLE, Changed, KubeStore, Listed, StoreError
+from nodedevices_plugin.status.client import UNREADABLE, ChangedItem, KubeStore, ListedItems, StoreError
 from support.authority import TestAuthority
 
 EMPTY_LIST = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
@@ -124,7 +124,7 @@ async def test_pods_come_as_a_list_and_then_one_by_one(tmp_path: Path) -> None:
             found = [await anext(events_of) for _ in range(3)]
             with pytest.raises(StoreError, match="watch pods: old") as refused:
                 await anext(events_of)
-    assert found == [Listed(("a",)), Changed("b"), Changed("a", gone=True)]
+    assert found == [ListedItems(("a",)), ChangedItem("b"), ChangedItem("a", gone=True)]
     assert refused.value.status == 410
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.kubelet.checkpoint import CheckpointError, CheckpointFile, Entry, parse, read
+from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry, CheckpointError, CheckpointFile, parse, read
 
 # Written by a kubelet 1.36.3, with the answers and the checksum cut out.
 RECORDED = {
@@ -35,8 +35,8 @@ RECORDED = {
 
 def test_ids_are_read_by_container_over_all_numa_nodes() -> None:
     assert parse(json.dumps(RECORDED).encode()) == (
-        Entry("0a9a1f0f-5d0b-4f5e-9d0c-6d4fbd0a9a12", "main", "example.com/nic", ("nic-0",)),
-        Entry("6f0f4c0e-5d0b-4f5e-9d0c-6d4fbd0a9a11", "main", "nvidia.com/gpu", ("GPU-0", "GPU-1")),
+        CheckpointEntry("0a9a1f0f-5d0b-4f5e-9d0c-6d4fbd0a9a12", "main", "example.com/nic", ("nic-0",)),
+        CheckpointEntry("6f0f4c0e-5d0b-4f5e-9d0c-6d4fbd0a9a11", "main", "nvidia.com/gpu", ("GPU-0", "GPU-1")),
     )
 
 

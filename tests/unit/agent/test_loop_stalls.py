@@ -27,7 +27,7 @@ from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
 from nodedevices_probe.protocol import MAX_LINE_BYTES, encode
@@ -131,7 +131,7 @@ async def test_no_pass_over_an_accepted_line_stops_the_loop() -> None:
         assert after.plan is not None
         for resource in after.plan.resources:
             encoded(resource)
-        facts = Facts(
+        facts = NodeFacts(
             inventory=after.inventory,
             verdicts=after.verdicts,
             plan=after.plan,

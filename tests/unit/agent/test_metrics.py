@@ -11,7 +11,7 @@ from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.status.facts import ProbeFacts
-from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.metrics import AgentMetrics
 from support.exposed import GPU, MEMORY, SINCE, Samples, agent, by_memory, facts, parsed
 from support.facts import GIB, START, gpu, gpu_id, inventory_of, partition, snapshot, well
 
@@ -35,7 +35,7 @@ def test_each_device_is_counted_in_exactly_one_state() -> None:
 def test_a_device_out_of_service_counts_as_that_only_while_nothing_is_wrong_with_it() -> None:
     shown = facts()
     cordoned = replace(shown, unschedulable=dict.fromkeys([gpu_id(0), gpu_id(1), gpu_id(2), gpu_id(4)], "RMA 4711"))
-    samples = parsed(Metrics(facts=lambda: cordoned, probes=dict).render().decode())
+    samples = parsed(AgentMetrics(facts=lambda: cordoned, probes=dict).render().decode())
     states = of(samples, "nodedevices_devices", "state")
     assert {state: count for (state,), count in states.items()} == {
         "healthy": 1,
@@ -145,7 +145,7 @@ def test_a_resource_has_its_capacity_what_is_healthy_and_what_is_held() -> None:
 def test_the_first_refused_allocate_is_an_increase() -> None:
     """Prometheus' increase() does not see a series that begins at 1."""
     latest = facts()
-    metrics = Metrics(facts=lambda: latest, probes=dict)
+    metrics = AgentMetrics(facts=lambda: latest, probes=dict)
     refused = (("resource", GPU), ("result", "refused"))
     assert parsed(metrics.render().decode())["nodedevices_allocations_total"][refused] == 0
     metrics.kubelet_called(KubeletCall(Method.ALLOCATE, GPU, Result.REFUSED, 0.0))
@@ -154,7 +154,7 @@ def test_the_first_refused_allocate_is_an_increase() -> None:
 
 def test_every_call_between_kubelet_and_agent_is_counted_with_its_result_and_timed() -> None:
     latest = facts()
-    metrics = Metrics(facts=lambda: latest, probes=dict)
+    metrics = AgentMetrics(facts=lambda: latest, probes=dict)
     for method, result, seconds in (
         (Method.REGISTER, Result.FAILED, 15.0),
         (Method.REGISTER, Result.GRANTED, 0.02),
@@ -179,7 +179,7 @@ def test_every_call_between_kubelet_and_agent_is_counted_with_its_result_and_tim
 
 
 def test_the_time_that_a_probe_needs_is_counted_once_for_each_reading() -> None:
-    metrics = Metrics(facts=lambda: None, probes=dict)
+    metrics = AgentMetrics(facts=lambda: None, probes=dict)
     for milliseconds in (40, None, 2000):
         metrics.probe_read("nvml", snapshot(gpu(0), read_milliseconds=milliseconds))
     samples = parsed(metrics.render().decode())
@@ -227,9 +227,9 @@ def test_telemetry_is_shown_in_base_units_and_only_where_it_is_switched_on() -> 
         "ecc_uncorrectable_volatile": 3,
         "memory_bytes": 80 << 30,
     }
-    on = parsed(Metrics(facts=lambda: latest, probes=dict, telemetry=True).render().decode())
+    on = parsed(AgentMetrics(facts=lambda: latest, probes=dict, telemetry=True).render().decode())
     shown = {name: of(on, f"nodedevices_device_{name}", "uuid")[gpu_id(0),] for name in expected}
     assert shown == pytest.approx(expected)
     assert "nodedevices_device_memory_clock_hertz" not in on
-    off = parsed(Metrics(facts=lambda: latest, probes=dict).render().decode())
+    off = parsed(AgentMetrics(facts=lambda: latest, probes=dict).render().decode())
     assert not [name for name in off if name.removeprefix("nodedevices_device_") in expected]

@@ -24,10 +24,10 @@ from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_plugin.granting.topology import build
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
-from nodedevices_plugin.kubelet.checkpoint import Entry
+from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry
 from nodedevices_plugin.kubelet.podresources import (
     Settling,
-    Shown,
+    ShownEntries,
     given,
     listed,
     pods_of,
@@ -116,7 +116,7 @@ class TheNode(RuleBasedStateMachine):
         self.containers: dict[str, Container] = {}
         self.pods = 0
         self.remembered: dict[str, Container] = {}  # of pods that have ended, which the kubelet has not noticed
-        self.recorded: tuple[Entry, ...] | None = None  # the kubelet's checkpoint
+        self.recorded: tuple[CheckpointEntry, ...] | None = None  # the kubelet's checkpoint
         self.kubelet_runs, self.knows_pods, self.kubelet = True, True, 0
         self.added: int | None = None  # how many of the pods it has added so far, while it does not know them all
         self.seen: SeenObject | None = SeenObject(exists=True, generation=1)
@@ -143,7 +143,7 @@ class TheNode(RuleBasedStateMachine):
         self.recent: tuple[RecentAllocate, ...] = ()
         self.saved_state = self.disk
         self.proven: int | None = None
-        self.settling, self.shown = Settling(), Shown()
+        self.settling, self.shown = Settling(), ShownEntries()
         self.known_object = False
         self.sent = Plan(resources=tuple(replace(each, ids=()) for each in self.sent.resources))  # its streams ended
 
@@ -384,7 +384,7 @@ class TheNode(RuleBasedStateMachine):
         every = (*self.containers.values(), *self.remembered.values())
         name = {True: "init", False: "main"}
         self.recorded = tuple(
-            Entry(each.pod, name[each.init], each.resource, tuple(sorted(each.ids))) for each in every
+            CheckpointEntry(each.pod, name[each.init], each.resource, tuple(sorted(each.ids))) for each in every
         )
 
     # --- what always holds --------------------------------------------------------------------------------------------

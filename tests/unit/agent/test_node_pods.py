@@ -10,7 +10,7 @@ import pytest
 from nodedevices_common.pod_requests import INIT, MAIN, SIDECAR
 from nodedevices_plugin.inputs.node_pods import PodWatch, node_pod
 from nodedevices_plugin.model import NodePod, PodContainer
-from nodedevices_plugin.status.client import Changed, Listed, Object, StoreError
+from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, StoreError
 
 MEMORY = "nodedevices.io/gpu-memory"
 T = TypeVar("T")
@@ -106,18 +106,20 @@ class Pods:
     """The API server's side: what is put into it comes out of the watch; an error ends that."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[Listed[Object] | Changed[Object] | StoreError] = asyncio.Queue()
+        self.queue: asyncio.Queue[ListedItems[Object] | ChangedItem[Object] | StoreError] = asyncio.Queue()
         self.watches = 0
 
-    async def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[Listed[T] | Changed[T]]:
+    async def watch_pods(
+        self, node: str, take: Callable[[Object], T]
+    ) -> AsyncIterator[ListedItems[T] | ChangedItem[T]]:
         assert node == "n1"
         self.watches += 1
         while True:
             match await self.queue.get():
-                case Listed(items=items):
-                    yield Listed(tuple(map(take, items)))
-                case Changed(item=item, gone=gone):
-                    yield Changed(take(item), gone=gone)
+                case ListedItems(items=items):
+                    yield ListedItems(tuple(map(take, items)))
+                case ChangedItem(item=item, gone=gone):
+                    yield ChangedItem(take(item), gone=gone)
                 case StoreError() as error:
                     raise error
 
@@ -129,7 +131,7 @@ class Following:
         self.clock = 1.0
         self.watch = PodWatch(self.server, "n1", on_change=self.changed.set, clock=lambda: self.clock)
 
-    async def after(self, event: Listed[Object] | Changed[Object] | StoreError) -> list[str]:
+    async def after(self, event: ListedItems[Object] | ChangedItem[Object] | StoreError) -> list[str]:
         """The names of the pods that are known after this event."""
         self.changed.clear()
         self.server.queue.put_nowait(event)
@@ -156,19 +158,19 @@ async def following(use: Callable[[Following], Any]) -> None:
 def test_pods_are_followed_one_by_one_after_the_first_list() -> None:
     async def use(here: Following) -> None:
         assert here.watch.pods.pods is None
-        assert await here.after(Listed((pod("a"), pod("b"), {}))) == ["a", "b"]
-        assert await here.after(Changed(pod("c"))) == ["a", "b", "c"]
-        assert await here.after(Changed(pod("a"), gone=True)) == ["b", "c"]
-        assert await here.after(Listed((pod("c"),))) == ["c"]
+        assert await here.after(ListedItems((pod("a"), pod("b"), {}))) == ["a", "b"]
+        assert await here.after(ChangedItem(pod("c"))) == ["a", "b", "c"]
+        assert await here.after(ChangedItem(pod("a"), gone=True)) == ["b", "c"]
+        assert await here.after(ListedItems((pod("c"),))) == ["c"]
 
     asyncio.run(following(use))
 
 
 def test_an_annotation_counts_as_it_was_when_the_pod_was_first_seen() -> None:
     async def use(here: Following) -> None:
-        await here.after(Listed((pod(cores="30"),)))
+        await here.after(ListedItems((pod(cores="30"),)))
         here.clock = 2.0
-        await here.after(Changed(pod(cores="90", status={"phase": "Running", "startTime": "2026-11-22T16:00:00Z"})))
+        await here.after(ChangedItem(pod(cores="90", status={"phase": "Running", "startTime": "2026-11-22T16:00:00Z"})))
         [found] = here.watch.pods.pods or ()
         assert (found.containers[0].cores, found.seen, found.acknowledged) == ("30", 1.0, True)
 
@@ -177,10 +179,10 @@ def test_an_annotation_counts_as_it_was_when_the_pod_was_first_seen() -> None:
 
 def test_an_api_server_that_is_away_leaves_the_pods_that_are_known() -> None:
     async def use(here: Following) -> None:
-        await here.after(Listed((pod(),)))
+        await here.after(ListedItems((pod(),)))
         assert await here.after(StoreError("list pods: no answer: refused")) == ["a"]
         assert here.watch.pods.problem == "list pods: no answer: refused"
-        assert await here.after(Listed((pod(), pod("b")))) == ["a", "b"]
+        assert await here.after(ListedItems((pod(), pod("b")))) == ["a", "b"]
         assert not here.watch.pods.problem
         assert here.server.watches == 2
 
@@ -199,13 +201,13 @@ def test_without_the_right_to_list_pods_none_are_known_and_the_problem_says_what
 
 def test_pods_that_nobody_needs_any_more_are_not_followed_nor_known() -> None:
     async def use(here: Following) -> None:
-        await here.after(Listed((pod(),)))
+        await here.after(ListedItems((pod(),)))
         here.changed.clear()
         here.watch.want(wanted=False)
         assert here.watch.pods.pods is None
         assert here.changed.is_set()  # whoever decides by them forgets them, too
         here.watch.want(wanted=True)
-        assert await here.after(Listed((pod("b"),))) == ["b"]
+        assert await here.after(ListedItems((pod("b"),))) == ["b"]
         assert here.server.watches == 2
 
     asyncio.run(following(use))

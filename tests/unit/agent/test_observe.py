@@ -16,7 +16,7 @@ from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import ProbeEvent
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
@@ -90,7 +90,7 @@ class Node:
     def status(self) -> api.NodeDevicesStatus:
         world = self.world
         return report(
-            Facts(
+            NodeFacts(
                 inventory=world.inventory,
                 verdicts=world.verdicts,
                 plan=world.plan,

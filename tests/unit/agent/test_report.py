@@ -36,7 +36,7 @@ from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
 from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
@@ -77,7 +77,7 @@ def entry(name: str) -> Unmatched:
     return Unmatched(section="a", entry=name, message="no")
 
 
-def facts(count: int = 2, **changes: Any) -> Facts:
+def facts(count: int = 2, **changes: Any) -> NodeFacts:
     """A node with so many H100s, all well, nobody holding them; registered."""
     devices = [gpu(number) for number in range(count)]
     ids = tuple(SchedulableId(id=each.id, device_id=each.id) for each in devices)
@@ -93,10 +93,10 @@ def facts(count: int = 2, **changes: Any) -> Facts:
     made = {**known, **changes}
     one = {"name": "simulated", "silent": made.pop("probe_silent", False), "error": made.pop("probe_error", None)}
     inventory = owned({"simulated": made["inventory"]})["simulated"]
-    return Facts(**{"probes": (ProbeFacts(**one, inventory=inventory),), **made, "inventory": inventory})
+    return NodeFacts(**{"probes": (ProbeFacts(**one, inventory=inventory),), **made, "inventory": inventory})
 
 
-def condition(made: Facts, kind: str) -> tuple[str, str, str]:
+def condition(made: NodeFacts, kind: str) -> tuple[str, str, str]:
     found = find(report(made).conditions, kind)
     assert found is not None
     return found.status, found.reason, found.message

@@ -30,7 +30,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Link, Machine, Partition
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
@@ -43,7 +43,7 @@ FAULTY = gpu_id(1)
 NOTICE = Notice(code="Xid31", message="a page fault", since=START, time=START, count=3, counted=START, newest=START)
 
 
-def node() -> Facts:
+def node() -> NodeFacts:
     """One of everything that a report is made of; GPU 1 has a fault."""
     first = gpu(
         0,
@@ -64,7 +64,7 @@ def node() -> Facts:
         Holder(namespace="ml", pod="a", container="c", resource=SHARED, ids=(f"{gpu_id(0)}::0",), since=START),
         Holder(namespace="ml", pod="b", container="c", claim="ml/gpu", ids=(mig_id(0, 0),), since=START),
     )
-    return Facts(
+    return NodeFacts(
         inventory=inventory,
         verdicts={**healthy(first), FAULTY: fault},
         plan=Plan(

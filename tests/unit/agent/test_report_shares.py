@@ -26,7 +26,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.by_nature import ByNature
 from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.status.counts import count, share_counts
-from nodedevices_plugin.status.facts import Facts
+from nodedevices_plugin.status.facts import NodeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_plugin.status.shares import of_parts
 from nodedevices_probe.protocol import DeviceFact
@@ -57,7 +57,7 @@ def has(name: str, amount: int, *, of: int = 0, first: int = 0, unit: str = "1Gi
     return holder(name, resource, *ids)
 
 
-def facts(node: Node, **changes: Any) -> Facts:
+def facts(node: Node, **changes: Any) -> NodeFacts:
     world = node.world
     known: dict[str, Any] = {
         "inventory": world.inventory,
@@ -68,7 +68,7 @@ def facts(node: Node, **changes: Any) -> Facts:
         "probes": (),
         "now": START + timedelta(seconds=node.clock),
     }
-    return Facts(**{**known, **changes})
+    return NodeFacts(**{**known, **changes})
 
 
 def shares(node: Node, **changes: Any) -> list[dict[str, Any] | None]:

@@ -22,7 +22,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
 
@@ -54,7 +54,7 @@ def status(
     inventory = inventory_of(*devices)
     known: dict[str, Any] = {"verdicts": healthy(*devices), **more}
     return report(
-        Facts(
+        NodeFacts(
             inventory=inventory,
             plan=Plan(resources=(OfferedResource(name=GPU, ids=ids),)),
             holdings=Holdings(state=HoldersState.SYNCED, taken=1.0),

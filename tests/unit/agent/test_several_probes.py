@@ -20,8 +20,8 @@ from nodedevices_plugin.settings.file import FileOutcome, from_document
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.probes import ProbeSpec, read
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
-from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
 from nodedevices_probe.registry import KINDS
@@ -72,7 +72,7 @@ class Node:
         assert self.last is not None
         silent = self.last.silent
         return report(
-            Facts(
+            NodeFacts(
                 inventory=self.world.inventory,
                 verdicts=self.world.verdicts,
                 plan=self.world.plan,
@@ -183,7 +183,7 @@ def test_each_probe_is_counted_by_itself() -> None:
         "nvml": ProbeCounters(lines=7, starts=1),
         "nics": ProbeCounters(lines=3, bad_lines=2, starts=4, kills=1),
     }
-    scraped = Metrics(facts=lambda: None, probes=lambda: counters).render().decode().splitlines()
+    scraped = AgentMetrics(facts=lambda: None, probes=lambda: counters).render().decode().splitlines()
     assert {line for line in scraped if line.startswith("nodedevices_probe_")} == {
         f'nodedevices_probe_{name}_total{{probe="{probe}"}} {value}'
         for probe, values in {"nvml": (7.0, 0.0, 1.0, 0.0), "nics": (3.0, 2.0, 4.0, 1.0)}.items()

@@ -10,7 +10,7 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.status.metrics import Metrics
+from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.step_log import PROBLEMS_SECONDS, StepLog
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Problem
 from structlog.testing import capture_logs
@@ -28,7 +28,7 @@ class Story:
         self.now = 100.0
         self.world: World = begin(State(), LOCAL, now=START, monotonic=self.now)
         self._step_log = StepLog(clock=lambda: self.now)
-        self._metrics = Metrics(facts=lambda: None, probes=dict)
+        self._metrics = AgentMetrics(facts=lambda: None, probes=dict)
 
     def line(self, *problems: Problem, after: float = 1.0) -> list[str]:
         self.now += after

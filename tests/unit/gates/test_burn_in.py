@@ -14,7 +14,7 @@ from nodedevices_plugin.gates.registry import GATES
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import AllocationError, Plan, Registration, RegistrationState
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Attribute
 from support.burn_in import burn_in
@@ -41,7 +41,7 @@ def test_its_devices_go_to_no_new_container_and_status_and_allocate_say_why() ->
     with pytest.raises(AllocationError, match=r"\(BurnIn: its burn-in test runs\)"):
         grant(resource, [gpu_id(1)])
     status = report(
-        Facts(
+        NodeFacts(
             inventory=TESTED,
             verdicts=WELL,
             plan=plan(),

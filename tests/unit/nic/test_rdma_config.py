@@ -80,18 +80,18 @@ def test_elements_of_a_selector_are_alternatives_and_all_selectors_must_fit(
 ) -> None:
     config = read(entry(selectors=selectors))
     ports = [hca(0), hca(1, linkType="infiniband")]
-    assert [number for number, each in enumerate(ports) if config.of(each) is not None] == selected
+    assert [number for number, each in enumerate(ports) if config.resource_for(each) is not None] == selected
 
 
 def test_a_nic_without_rdma_is_never_selected_and_soft_roce_is_by_its_interface() -> None:
     config = read(entry(selectors={"ifNames": ["p0"]}))
-    assert config.of(hca(0, rdmaDevice=None)) is None
-    assert config.of(hca(0, pciVendor=None, driver=None, deviceID=None, rdmaDevice="rxe0")) is not None
+    assert config.resource_for(hca(0, rdmaDevice=None)) is None
+    assert config.resource_for(hca(0, pciVendor=None, driver=None, deviceID=None, rdmaDevice="rxe0")) is not None
 
 
 def test_of_two_entries_the_first_has_the_hca() -> None:
     config = read(entry(selectors={"ifNames": ["p1"]}), entry(resourceName="rest"))
-    names = [found.name for each in (hca(0), hca(1)) if (found := config.of(each)) is not None]
+    names = [found.name for each in (hca(0), hca(1)) if (found := config.resource_for(each)) is not None]
     assert names == ["rest", "hca_a"]
 
 

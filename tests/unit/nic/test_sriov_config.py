@@ -34,7 +34,7 @@ def problems(document: object) -> tuple[str, ...]:
 
 
 def selected(config: SriovConfig, *facts: DeviceFact) -> list[str]:
-    return [each.id for each in facts if config.of(each) is not None]
+    return [each.id for each in facts if config.resource_for(each) is not None]
 
 
 DRIVERS = ("mlx5_core", "mlx5_core.sf", "vfio-pci")
@@ -113,7 +113,7 @@ def test_the_first_selector_that_fits_says_what_a_container_gets() -> None:
 
 def test_a_device_belongs_to_the_first_resource_that_selects_it() -> None:
     config = read(pool({"pfNames": ["p0#0-1"]}), pool({"vendors": ["15b3"]}, resourceName="rest"))
-    names = [found.full_name("openshift.io") for each in EIGHT[:3] if (found := config.of(each)) is not None]
+    names = [found.full_name("openshift.io") for each in EIGHT[:3] if (found := config.resource_for(each)) is not None]
     assert names == ["openshift.io/net_a", "openshift.io/net_a", "openshift.io/rest"]
 
 

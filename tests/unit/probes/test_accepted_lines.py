@@ -22,7 +22,7 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline.state import State, StateFile
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.status.facts import Facts, ProbeFacts
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe import protocol
 from nodedevices_probe.protocol import (
@@ -111,7 +111,7 @@ def follow(*lines: Snapshot) -> NodeDevicesStatus:
         assert world.plan is not None
         for resource in world.plan.resources:
             encoded(resource)
-        facts = Facts(
+        facts = NodeFacts(
             inventory=world.inventory,
             verdicts=world.verdicts,
             plan=world.plan,

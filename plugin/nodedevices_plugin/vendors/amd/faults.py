@@ -6,7 +6,7 @@ from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import Condition, hot, node_missing
+from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
 
 RESET = "ResetDevice"
 REASONS = (
@@ -15,17 +15,17 @@ REASONS = (
 )
 
 
-def read(readings: Readings) -> tuple[Condition, ...]:
+def read(readings: Readings) -> tuple[FaultCondition, ...]:
     errors = readings.ecc_uncorrectable_volatile
     return (
-        Condition(
+        FaultCondition(
             reason="PageRetirementFailure",
             state=HealthState.UNHEALTHY,
             message="GPU memory pages with errors can no longer be retired",
             evident=readings.remap_failure,
             action="Replace",
         ),
-        Condition(
+        FaultCondition(
             reason="EccUncorrectable",
             state=HealthState.UNHEALTHY,
             message="uncorrectable errors since the driver was loaded or the GPU reset",
@@ -34,7 +34,7 @@ def read(readings: Readings) -> tuple[Condition, ...]:
             ends_by_itself=True,
         ),
         node_missing(readings),
-        Condition(
+        FaultCondition(
             reason="ExporterUnhealthy",
             state=HealthState.UNHEALTHY,
             message="AMD's device metrics exporter calls the GPU unhealthy; its metrics say why",
@@ -42,7 +42,7 @@ def read(readings: Readings) -> tuple[Condition, ...]:
             action="Inspect",
             ends_by_itself=True,
         ),
-        Condition(
+        FaultCondition(
             reason="PageRetirementPending",
             state=HealthState.DEGRADED,
             message="GPU memory pages wait to be retired at the next reset",

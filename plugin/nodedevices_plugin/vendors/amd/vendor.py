@@ -16,7 +16,7 @@ from nodedevices_plugin.model import InventoryDevice, PlanError, Unit, resource_
 from nodedevices_plugin.vendors.amd import faults
 from nodedevices_plugin.vendors.base import Naming, NodeView, unlike_most, whole_or_partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import Condition, NoCodes
+from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
 
 DEFAULT_PREFIX = "amd.com"
 ALWAYS = "mixed"  # a GPU that is cut has nothing but its partitions, whatever they are called
@@ -69,7 +69,7 @@ class Amd(NoCodes):
     def partition_score(self, fact: DeviceFact) -> int:
         return ZERO - SAME_GPU - XGMI - SAME_NUMA
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return faults.read(readings)
 
 

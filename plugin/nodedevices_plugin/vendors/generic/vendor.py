@@ -27,7 +27,7 @@ from nodedevices_plugin.model import (
     Unit,
 )
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
-from nodedevices_plugin.vendors.faults import Condition, NoCodes, node_missing
+from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes, node_missing
 from nodedevices_plugin.vendors.files import DeviceFile
 
 DEFAULT_DOMAIN = "generic.nodedevices.io"
@@ -82,7 +82,7 @@ class Generic(NoCodes):
         facts = {device.fact.id: device.fact for device in node.inventory.devices}
         return GenericContainers(facts=facts, config=_config(node.files))
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return (node_missing(readings),)
 
 

@@ -11,7 +11,7 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_plugin.model import InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import Condition, NoCodes, hot, node_missing
+from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes, hot, node_missing
 
 DEFAULT_PREFIX = "gpu.intel.com"
 
@@ -31,7 +31,7 @@ class Intel(NoCodes):
     def containers(self, node: NodeView) -> DeviceNodes:
         return DeviceNodes.of(node.inventory.devices)
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return (node_missing(readings), hot(readings))
 
 

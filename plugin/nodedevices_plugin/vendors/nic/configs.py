@@ -31,7 +31,7 @@ class Configs:
     sriov_prefix: str = DEFAULT_PREFIX
 
     @classmethod
-    def of(cls, files: Mapping[str, object], *, sriov_prefix: str = DEFAULT_PREFIX) -> Configs:
+    def from_files(cls, files: Mapping[str, object], *, sriov_prefix: str = DEFAULT_PREFIX) -> Configs:
         """From what device files contain, by option."""
         sriov, rdma, of_onload = (files.get(each) for each in (SRIOV_OPTION, RDMA_OPTION, onload.OPTION))
         return cls(
@@ -43,9 +43,9 @@ class Configs:
 
     def name(self, fact: DeviceFact) -> str | None:
         """The resource that has the NIC; None: no file names it."""
-        if (function := self.sriov.of(fact)) is not None:
+        if (function := self.sriov.resource_for(fact)) is not None:
             return function.full_name(self.sriov_prefix)
-        if (hca := self.rdma.of(fact)) is not None:
+        if (hca := self.rdma.resource_for(fact)) is not None:
             return hca.full_name()
         return onload.name(self.onload, fact) if self.onload is not None else None
 

@@ -52,7 +52,7 @@ class NicContainers:
     configs: Configs = field(default_factory=Configs)
 
     @classmethod
-    def of(cls, devices: Iterable[InventoryDevice], existing: Set[str], configs: Configs) -> NicContainers:
+    def for_devices(cls, devices: Iterable[InventoryDevice], existing: Set[str], configs: Configs) -> NicContainers:
         facts: dict[str, DeviceFact] = {}
         for device in devices:
             facts[device.fact.id] = fact = device.fact

@@ -32,7 +32,9 @@ def files(resources: Sequence[OfferedResource], facts: Mapping[str, DeviceFact],
             fact = facts.get(each.device_id)
             if fact is not None and fact.pci_bus_id:
                 name = f"{resource.name}-{each.id}-device.json".replace("/", "-")
-                found[name] = json.dumps(_information(configs.sriov.of(fact), fact), separators=(",", ":")) + "\n"
+                found[name] = (
+                    json.dumps(_information(configs.sriov.resource_for(fact), fact), separators=(",", ":")) + "\n"
+                )
     return found
 
 

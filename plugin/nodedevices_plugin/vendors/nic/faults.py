@@ -12,15 +12,15 @@ from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import Condition, hot, node_missing
+from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
 from nodedevices_plugin.vendors.nic import onload
 
 REASONS = ("LinkDown", "NoLink", "DriverUnbound", "DeviceNodeMissing", "OnloadMissing", "ThermalSlowdown")
 
 
-def read(readings: Readings) -> tuple[Condition, ...]:
+def read(readings: Readings) -> tuple[FaultCondition, ...]:
     return (
-        Condition(
+        FaultCondition(
             reason="DriverUnbound",
             state=HealthState.UNHEALTHY,
             unused=HealthState.DEGRADED,
@@ -29,7 +29,7 @@ def read(readings: Readings) -> tuple[Condition, ...]:
             action="Inspect",
             ends_by_itself=True,
         ),
-        Condition(
+        FaultCondition(
             reason="LinkDown",
             state=HealthState.UNHEALTHY,
             unused=HealthState.DEGRADED,
@@ -40,7 +40,7 @@ def read(readings: Readings) -> tuple[Condition, ...]:
         ),
         replace(node_missing(readings), unused=HealthState.DEGRADED),
         onload.condition(readings),
-        Condition(
+        FaultCondition(
             reason="NoLink",
             state=HealthState.DEGRADED,
             message="the NIC has had no link since the machine was booted",

@@ -49,7 +49,7 @@ def settings(values: Values) -> NicSettings:
 def configs(local: object, files: Mapping[str, object]) -> Configs:
     """What the files say, with the names that the flags give. Each argument as NodeView has it."""
     prefix = local.sriov_prefix if isinstance(local, NicSettings) else sriov_config.DEFAULT_PREFIX
-    return Configs.of(files, sriov_prefix=prefix)
+    return Configs.from_files(files, sriov_prefix=prefix)
 
 
 FLAGS = VendorFlags(

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, HealthState, Mount, Unit
 from nodedevices_plugin.vendors.base import VendorShares
-from nodedevices_plugin.vendors.faults import Condition
+from nodedevices_plugin.vendors.faults import FaultCondition
 from nodedevices_plugin.vendors.nic.traits import text
 from nodedevices_plugin.vendors.plugin_files import PluginFile, Text, Unused, like, number, read, refuse
 
@@ -122,8 +122,8 @@ def edits(config: OnloadConfig, existing: Set[str]) -> ContainerEdits:
     )
 
 
-def condition(readings: Readings) -> Condition:
-    return Condition(
+def condition(readings: Readings) -> FaultCondition:
+    return FaultCondition(
         reason="OnloadMissing",
         state=HealthState.UNHEALTHY,
         unused=HealthState.DEGRADED,

@@ -105,7 +105,7 @@ class RdmaConfig(PluginFile):
         refuse_repeated(LIST, self.resources)
         return self
 
-    def of(self, fact: DeviceFact) -> RdmaResource | None:
+    def resource_for(self, fact: DeviceFact) -> RdmaResource | None:
         """The entry that has the device; None: no entry."""
         return next((each for each in self.resources if each.fit(fact)), None) if is_hca(fact) else None
 

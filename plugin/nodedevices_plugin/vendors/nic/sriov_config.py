@@ -233,7 +233,7 @@ class SriovConfig(PluginFile):
         refuse_repeated(LIST, self.resources)
         return self
 
-    def of(self, fact: DeviceFact) -> SriovResource | None:
+    def resource_for(self, fact: DeviceFact) -> SriovResource | None:
         """The entry that has the device; None: no entry."""
         return next((each for each in self.resources if each.selector(fact) is not None), None)
 

@@ -16,7 +16,7 @@ from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import InventoryDevice, OfferedResource, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, whole_or_partitions
-from nodedevices_plugin.vendors.faults import Condition, NoCodes
+from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
 from nodedevices_plugin.vendors.nic import containers, device_info, faults, onload
 from nodedevices_plugin.vendors.nic import flags as own_flags
 from nodedevices_plugin.vendors.nic.configs import Configs
@@ -69,7 +69,7 @@ class Nic(NoCodes):
 
     def containers(self, node: NodeView) -> NicContainers:
         configs = own_flags.configs(node.local, node.files)
-        return NicContainers.of(node.inventory.devices, node.existing, configs)
+        return NicContainers.for_devices(node.inventory.devices, node.existing, configs)
 
     def node_files(self, resources: Sequence[OfferedResource], node: NodeView) -> FolderFiles | None:
         local = node.local if isinstance(node.local, NicSettings) else NicSettings()
@@ -85,7 +85,7 @@ class Nic(NoCodes):
     def sections(self, values: Values) -> Mapping[str, Any]:
         return {}
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return faults.read(readings)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import CODED, Condition, Effect, Meaning
+from nodedevices_plugin.vendors.faults import CODED, Effect, FaultCondition, Meaning
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID, Xid, look_up
 
 NO_ACTION = "None"
@@ -125,9 +125,9 @@ def decide(code: int, together: Sequence[int], driver_action: str | None) -> Hea
     return HealthState.UNHEALTHY
 
 
-def read(readings: Readings) -> tuple[Condition, ...]:
+def read(readings: Readings) -> tuple[FaultCondition, ...]:
     return tuple(
-        Condition(
+        FaultCondition(
             reason=row.reason,
             state=row.state,
             message=row.message,

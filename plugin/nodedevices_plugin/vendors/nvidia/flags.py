@@ -92,7 +92,7 @@ def _folder(option: str, values: Values, *, may_be_empty: bool = False) -> str:
     return driver_directory.folder(option, values.text(option), may_be_empty=may_be_empty)
 
 
-def of(local: object) -> NvidiaSettings:
+def settings_of(local: object) -> NvidiaSettings:
     """What a NodeView has of them; where it has none, the defaults."""
     return local if isinstance(local, NvidiaSettings) else NvidiaSettings()
 

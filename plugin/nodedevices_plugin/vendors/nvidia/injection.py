@@ -89,7 +89,7 @@ class InjectionContext:
 
     @classmethod
     def from_node(cls, node: NodeView) -> InjectionContext:
-        own = flags.of(node.local)
+        own = flags.settings_of(node.local)
         return cls.from_section(
             node.injection,
             inventory=node.inventory,

@@ -13,7 +13,7 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, path_score
 from nodedevices_plugin.vendors.cdi import CdiNeeds
-from nodedevices_plugin.vendors.faults import Condition, Meaning
+from nodedevices_plugin.vendors.faults import FaultCondition, Meaning
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.nvidia import (
     cdi,
@@ -67,13 +67,13 @@ class Nvidia:
 
     def check(self, node: NodeView) -> None:
         """Raises PlanError where an IMEX channel that is required is not there, or without which GPUs are of no use."""
-        own_flags.of(node.local).check(node.existing)
+        own_flags.settings_of(node.local).check(node.existing)
         gpus = units.computing_gpus(node.inventory.devices)
         if driver_directory.STRATEGY in node.injection.device_list_strategies and any(each.present for each in gpus):
             driver_directory.check(node.existing)
 
     def cdi(self, node: NodeView) -> CdiNeeds:
-        own = own_flags.of(node.local)
+        own = own_flags.settings_of(node.local)
         host, elsewhere = own.host(node.existing), cdi.toolkit_names(node.inventory, node.cdi.toolkit).keys()
         id_strategy = node.injection.device_id_strategy
         specs = cdi.specs(node.inventory, host, id_strategy=id_strategy, elsewhere=elsewhere)
@@ -118,7 +118,7 @@ class Nvidia:
     def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
         return faults.decide(code, together, driver_action)
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return faults.read(readings)
 
     def file_resources(self, value: object, problems: list[str]) -> Resources | None:

@@ -1,14 +1,14 @@
-"""What an XID number means: NVIDIA's catalogue as data, and what we make of it.
+"""The meaning of XID numbers: NVIDIA's catalogue as data, and our class for each.
 
 The rows are in the order of NVIDIA's own "immediate action". Each has the number, the driver's mnemonic, its meaning as
-text for people, and our class. A class decides the state; the state machine uses nothing else of a number, so a
-disagreement with NVIDIA, with another vendor's agent or with a site's experience is one cell here, or one of
-`health.rules` in a policy. A number that is not listed, or that the newest catalogue calls unused, is not harmless:
-older drivers emit some of them, and newer ones add more. It is reported (Degraded) and the device stays in service.
+text for people, and our class. The class decides the state; the state machine uses nothing else of a number. So who
+disagrees (NVIDIA, another vendor's agent, a site's experience) changes one cell here, or adds a rule to a policy's
+`health.rules`. A number that is not listed, or that the newest catalogue calls unused, may not be harmless: older
+drivers emit some of them, and newer ones add more. It is reported (Degraded) and the device stays in service.
 
 Source column:
   catalog   NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, "Immediate Action"), as of October 2025
-  field     agents in the field say otherwise, or the catalogue names no action: the comment beside the row says who
+  field     agents in the field differ, or the catalogue names no action: the comment beside the row says which agents
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_XID = 1023  # no driver has a greater one
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One row. `action` is what `health.recoveryAction` says unless the driver itself (field 230) says otherwise."""
+    """One row. `action`: `health.recoveryAction`, unless the driver itself (field 230) reports another one."""
 
     number: int
     mnemonic: str
@@ -33,7 +33,7 @@ class Xid:
     domain: str = "Device"
     source: str = "catalog"
     contained: bool = False  # an event that names a MIG instance concerns that instance alone
-    off_bus: bool = False  # the device is gone: that it answers proves nothing until it has left and come back
+    off_bus: bool = False  # the device is gone: an answer proves nothing until it has left and come back
 
 
 _APP = Effect.NOTICE

@@ -18,7 +18,7 @@ from nodedevices_probe.remote.config import RemoteConfig, RemotePool, parse
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
-from nodedevices_plugin.vendors.faults import Condition, NoCodes
+from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
 from nodedevices_plugin.vendors.files import DeviceFile
 
 DEFAULT_DOMAIN = "remote.nodedevices.io"
@@ -66,10 +66,10 @@ class Remote(NoCodes):
         config = _config(node.files)
         return RemoteContainers(pools={each.fact.id: _pool(config, each.fact) for each in node.inventory.devices})
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         known = attributes.UNCHECKED not in readings.conditions
         return (
-            Condition(
+            FaultCondition(
                 reason="ControllerUnreachable",
                 state=HealthState.UNHEALTHY,
                 message="the controller of the pool cannot be reached; status.problems has what was tried",

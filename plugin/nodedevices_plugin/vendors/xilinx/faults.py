@@ -6,14 +6,14 @@ from nodedevices_probe.fpga.attributes import FIREWALL, NO_SHELL
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import Condition, hot, node_missing
+from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
 
 REASONS = ("FirewallTripped", "DeviceNodeMissing", "NoShell", "ThermalSlowdown")
 
 
-def read(readings: Readings) -> tuple[Condition, ...]:
+def read(readings: Readings) -> tuple[FaultCondition, ...]:
     return (
-        Condition(
+        FaultCondition(
             reason="FirewallTripped",
             state=HealthState.UNHEALTHY,
             message="the card's AXI firewall has cut the FPGA off after an access that failed",
@@ -22,7 +22,7 @@ def read(readings: Readings) -> tuple[Condition, ...]:
             ends_by_itself=True,
         ),
         node_missing(readings),
-        Condition(
+        FaultCondition(
             reason="NoShell",
             state=HealthState.DEGRADED,
             message="the card has its golden image alone: program a shell (xbmgmt program --base), then reboot",

@@ -37,7 +37,7 @@ class XilinxSettings:
     management: bool = False
 
 
-def of(local: object) -> XilinxSettings:
+def settings_of(local: object) -> XilinxSettings:
     """What a NodeView or a Naming has of them; where it has none, the defaults."""
     return local if isinstance(local, XilinxSettings) else XilinxSettings()
 

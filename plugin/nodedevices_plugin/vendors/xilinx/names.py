@@ -86,7 +86,7 @@ class Card:
     serial: str
 
     @classmethod
-    def of(cls, fact: DeviceFact) -> Card | None:
+    def from_fact(cls, fact: DeviceFact) -> Card | None:
         """None: its shell is not known."""
         if fact.type == MEDIA:
             return cls(

@@ -18,7 +18,7 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_plugin.model import InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, whole_or_partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import Condition, NoCodes
+from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.xilinx import faults
 from nodedevices_plugin.vendors.xilinx import flags as own_flags
@@ -60,7 +60,7 @@ class Xilinx(NoCodes):
         return [unit for device in with_shell for unit in whole_or_partitions(device, strategy)]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
-        own, card = own_flags.of(naming.local), Card.of(unit.device.fact)
+        own, card = own_flags.settings_of(naming.local), Card.from_fact(unit.device.fact)
         if card is None:
             return None
         aliases = naming.files.get(NAMES_FILE) if own.names else None
@@ -74,18 +74,18 @@ class Xilinx(NoCodes):
 
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
         """VirtualDev and VirtualNum."""
-        count = own_flags.of(naming.local).shares
+        count = own_flags.settings_of(naming.local).shares
         return VendorShares(counts=(count,) * len(units)) if count else None
 
     def containers(self, node: NodeView) -> DeviceNodes:
         devices = [each for each in node.inventory.devices if each.fact.vendor == VENDOR]
         usual = DeviceNodes.of(devices)
-        if not own_flags.of(node.local).management:
+        if not own_flags.settings_of(node.local).management:
             return usual
         more = {id_: found for device in devices for id_, found in _management_nodes(device.fact).items()}
         return DeviceNodes(nodes={id_: (*nodes, *more.get(id_, ())) for id_, nodes in usual.nodes.items()})
 
-    def read(self, readings: Readings) -> tuple[Condition, ...]:
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return faults.read(readings)
 
 
