@@ -1,4 +1,4 @@
-"""What all models of the contract share: names on the wire, strictness, CEL rules, serialisation.
+"""Base of all models of the contract: names on the wire, strictness, CEL rules, serialisation.
 
 - `Strict` is for what people and the operator write (`spec`): an unknown key is an error. Fields carry the built-in
   defaults as Python defaults; "not set by a policy" is remembered by pydantic (`model_fields_set`), and `to_dict`
@@ -77,7 +77,7 @@ class Model(BaseModel):
     )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = ()
-    # Which fields `to_dict` leaves out: those nobody set, or those at their default.
+    # Which fields `to_dict` leaves out: those that were not set, or those at their default.
     omit_defaults: ClassVar[bool] = False
 
     @classmethod

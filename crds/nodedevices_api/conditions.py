@@ -101,9 +101,7 @@ NOT_STOPPED: Final = "NotStopped"
 POD_DEVICE_HEALTHY: Final = "nodedevices.io/DeviceHealthy"  # on pods
 NODE_DEVICES_HEALTHY: Final = "nodedevices.io/DevicesHealthy"  # on Nodes
 XID_CRITICAL_ERROR: Final = "XidCriticalError"  # on Nodes, where a policy asks for it; Google's device plugin's
-NOT_MONITORED: Final = (
-    "NotMonitored"  # a reason on pods with a readinessGate, when nobody writes the condition any more
-)
+NOT_MONITORED: Final = "NotMonitored"  # a reason on pods with a readinessGate, when the condition is no longer written
 EVENT_FAULT: Final = "DeviceFault"
 EVENT_RECOVERED: Final = "DeviceRecovered"
 EVENT_OUT_OF_SERVICE: Final = "DeviceOutOfService"

@@ -1,4 +1,4 @@
-"""What a policy may give the containers that have shares of memory: variables and directories of the node, such as a
+"""Settings of a policy for the containers that have shares of memory: variables and directories of the node, such as a
 library that enforces limits needs.
 
 Values may hold `$(WORD)` for each word of WORDS, which the agent replaces by what the container has. What decides which

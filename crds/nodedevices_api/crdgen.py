@@ -1,4 +1,4 @@
-"""From pydantic models to CustomResourceDefinitions. Pure: the same models give the same bytes.
+"""From pydantic models to CustomResourceDefinitions: the same models give the same bytes.
 
 The API server wants a structural OpenAPI v3 schema; pydantic writes JSON Schema 2020-12. `structural` rewrites what
 differs (references are inlined, "or null" becomes "not required", titles and Python defaults go, integers get a format)

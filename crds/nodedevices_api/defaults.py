@@ -1,7 +1,7 @@
 """The built-in defaults: what holds where neither a policy nor the node's own settings say anything.
 
 They are the Python defaults of the fields in `sections`; this module fills in whole sections. One depends on another
-field: with MPS a container may have one share unless a policy says otherwise, as NVIDIA's plugin has it. Pure.
+field: with MPS a container may have one share unless a policy says otherwise, as NVIDIA's plugin has it.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Rollout(Strict):
 
 
 class DevicePolicySpec(Sections):
-    """Which nodes, how strongly, and the sections that the policy sets."""
+    """Selection of nodes, priority, and the sections that the policy sets."""
 
     node_selector: Annotated[LabelSelector, Atomic()] = Field(
         description="Selects nodes by label; {} selects every node."
@@ -132,7 +132,7 @@ class DevicePolicySpec(Sections):
 
 
 class NodeCounts(Loose):
-    """How many nodes; never which, so that the object stays small."""
+    """Numbers of nodes; no names, so that the object stays small."""
 
     selected: Count = Field(description="Nodes that the selector matches.")
     applied: Count = Field(description="Nodes on which every section that it supplies is applied.")

@@ -229,7 +229,8 @@ QuantityInput = Annotated[
 # --- collections -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ListType:
-    """How server-side apply merges a list: `map` by a key (unique), `set` (unique) or `atomic` (as a whole)."""
+    """The way in which server-side apply merges a list: `map` by a key (unique), `set` (unique) or `atomic` (as a
+    whole)."""
 
     kind: Literal["map", "set", "atomic"]
     key: str = ""  # the field's Python name

@@ -1,5 +1,5 @@
-"""Whether a `DeviceMatch` is about a device: one answer for the agent, which offers devices, and for the operator,
-which counts them. Pure.
+"""The test whether a `DeviceMatch` is about a device: one answer for the agent, which offers devices, and for the
+operator, which counts them.
 
 `profile` is ignored: it is about parts of a device, which only the agent knows.
 """

@@ -244,7 +244,7 @@ class Vgpu(Loose):
 
 
 class Machine(Loose):
-    """What node labels need and no single device has."""
+    """Facts for node labels that no single device has."""
 
     type: Line | None = Field(default=None, description="The machine's product name (DMI).")
     mode: Short | None = Field(default=None, description="What the GPUs are for: compute or graphics.")
@@ -317,7 +317,7 @@ class Link(Loose):
 
 
 class DeviceHealth(Loose):
-    """Whether a device is well."""
+    """Health of a device."""
 
     state: HealthState = Field(
         description="Healthy; Degraded (reported, still offered); Unhealthy (not offered); Unknown (not known)."

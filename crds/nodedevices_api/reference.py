@@ -1,4 +1,4 @@
-"""Reference pages from the schema: every field with its type, its bounds and its meaning. Pure."""
+"""Reference pages from the schema: every field with its type, its bounds and its meaning."""
 
 from __future__ import annotations
 

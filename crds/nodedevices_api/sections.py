@@ -1,8 +1,9 @@
 """The sections of a configuration: what a DevicePolicy sets and what `NodeDevices.spec.config` carries.
 
 Every section is optional and replaces a weaker one whole; sections never mix. The Python defaults of the fields are the
-built-in defaults, for a field that a section leaves out as for a section that nobody sets (`defaults.with_defaults`).
-The generated schema has none of them: what a policy does not set stays absent in the cluster.
+built-in defaults, for a field that a section leaves out as for a section that no policy sets
+(`defaults.with_defaults`). The generated schema has none of them: what a policy does not set stays absent in the
+cluster.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Serving(Strict):
 
 
 class DeviceMatch(Strict):
-    """Which devices a rule is about: all that is given must match; empty matches every device."""
+    """Selects devices: all that is given must match; empty matches every device."""
 
     vendor: Word | None = Field(default=None, description="The vendor, as in attributes.vendor: nvidia.")
     product_name: Glob | None = Field(default=None, description="Glob over attributes.productName: NVIDIA H100*.")
@@ -385,7 +386,7 @@ class HealthRule(Strict):
 
 
 class Health(Strict):
-    """What makes a device unhealthy, and when it is well again."""
+    """Rules for when a device is unhealthy, and when it is healthy again."""
 
     rules: Annotated[tuple[HealthRule, ...], Field(max_length=64), ListType("atomic")] = Field(
         default=(),
@@ -469,7 +470,7 @@ MaxUnavailable = Annotated[
 
 
 class Budget(Strict):
-    """How much of the fleet actions may take out of service."""
+    """Limits of what actions may take out of service in the fleet."""
 
     max_unavailable: MaxUnavailable | None = Field(
         default=None,
@@ -652,7 +653,8 @@ class Labels(Strict):
 
 
 class Discovery(Strict):
-    """Which of the node's probes run. A policy chooses among them, and brings none: no program runs because of it."""
+    """The choice of the node's probes that run. A policy chooses among them, and brings none: no program runs because
+    of it."""
 
     probes: Annotated[tuple[ProbeName, ...], Field(min_length=1, max_length=MAX_PROBES), ListType("set")] | None = (
         Field(
@@ -697,7 +699,7 @@ def _one_owner(section: str, inside: str, same_name: str, served: Callable[[Sect
 
 
 class Sections(Strict):
-    """What policies can set, by section. An absent section is set by nobody.
+    """What policies can set, by section. No policy sets an absent section.
 
     A section is applied as a whole, too (atomic): policies never mix within one, and server-side apply of `{}` over an
     object with fields would otherwise leave null, which the API server then refuses.

@@ -1,4 +1,4 @@
-"""What agent, probes and operator all need and none of them is, one of each.
+"""Code that agent, probes and operator share, one of each.
 
 logs; http: metrics and health; options: flags and variables; backoff; periodic: what is polled; files: replaced
 atomically; conditions; errors: the tree; text; times; quantity; raw and reading: JSON that anybody wrote, and records

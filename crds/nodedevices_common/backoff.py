@@ -1,7 +1,8 @@
 """Exponential back-off with jitter: how long to wait before something that failed is tried again.
 
-As wait.Backoff of k8s.io/apimachinery, but without state: whoever counts the failures knows what a success is. Jitter
-only shortens a wait, so `max_seconds` is what it says, and a fleet that failed together does not come back together.
+As wait.Backoff of k8s.io/apimachinery, but without state: the caller that counts the failures knows what a success is.
+Jitter only shortens a wait, so `max_seconds` is what it says, and a fleet that failed together does not come back
+together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kubernetes' conditions as they are shown and as they are written: how one moves on, and when two are the same. Pure.
+"""Kubernetes' conditions as they are shown and as they are written: how one moves on, and when two are the same.
 
 lastTransitionTime moves only with the status, so that an equal condition is an equal value and costs no write. Times
 stay text, as the API server gives them. The model of the contract (nodedevices_api.conditions) keeps to the same rule.

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
-# Whoever answers with more (a load balancer, maintenance in front of the API server) may be gone a minute later; faults
-# would go unmarked until then.
+# A server that answers with more (a load balancer, maintenance in front of the API server) may be gone a minute later;
+# faults would go unmarked until then.
 MAX_RETRY_AFTER_SECONDS = 60.0
 
 

@@ -1,7 +1,7 @@
 """A file that is replaced is the new one, whole, or the old one: for a reader at any moment, and after a crash.
 
 The new content goes into `.NAME.new` beside the file, which then takes its name. That file is always created and no
-link is followed, so whoever may write into the folder cannot direct a write elsewhere. What a kill leaves of it, the
+link is followed, so a user who may write into the folder cannot direct a write elsewhere. What a kill leaves of it, the
 next write removes. A file has one writer.
 """
 

@@ -1,19 +1,19 @@
-"""The HTTP server of agent and operator: a few small answers, which nobody who reaches the port can block.
+"""The HTTP server of agent and operator: a few small answers, which no client can block.
 
 /metrics, /healthz and /readyz need no framework, which would cost the agent 12 MiB on every node
 (docs/dependencies.md). GET and HEAD are answered, the connection is closed.
 
-Whoever reaches the port may open connections and send nothing, or send slowly, and where the kubelet's liveness probe
+A client may open connections and send nothing, or send slowly, and where the kubelet's liveness probe
 finds no place the container is killed. So:
 - A new connection always finds a place. Where there is none, the one that has waited longest without a request makes
   room, first of the peer that has most; a request that arrives at once is answered before anybody can take its place.
 - One peer (an IPv4 address, an IPv6 /64) has at most PEER_SHARE places.
 - Headers come within HEAD_SECONDS, the answer is taken within ANSWER_SECONDS.
 - A server takes at most so many connections a second, so a flood costs the loop a bounded part of its time.
-- The kubelet's probes have their own server, on a port that the manifests' NetworkPolicy opens to nobody (a node
-  always reaches its pods), so a flood of the metrics' port is not theirs. It answers on the same event loop as
-  everything else, on purpose: a loop that hangs has to fail the probe. An exec probe would need no port, but a disk,
-  and a disk that hangs is no reason to kill what works without one.
+- The kubelet's probes have their own server, on a port that the manifests' NetworkPolicy opens to no pod (a node always
+  reaches its pods), so a flood of the metrics' port is not theirs. It answers on the same event loop as everything
+  else, on purpose: a loop that hangs has to fail the probe. An exec probe would need no port, but a disk, and a disk
+  that hangs is no reason to kill what works without one.
 """
 
 from __future__ import annotations

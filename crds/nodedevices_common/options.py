@@ -33,7 +33,7 @@ _ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One setting. `help`: Markdown, with links relative to docs/; `--help` has it as plain text. `default` is for
-    people when it depends on other settings (whoever reads them resolves it). `variable_prefix`: of a list; every
+    people when it depends on other settings (their reader resolves it). `variable_prefix`: of a list; every
     variable that begins so adds to it, sorted by name, so that several who know nothing of each other can."""
 
     HEAD: ClassVar = ("flag (also)", "variable", "default", "what")  # of the table in docs/flags.md

@@ -1,4 +1,4 @@
-"""The choice of a device for the shares of one container. Pure.
+"""The choice of a device for the shares of one container.
 
 The agent chooses by it where the kubelet allocates, and the scheduler extender where it foresees what the agent will
 choose. Both call this function, so that they agree.

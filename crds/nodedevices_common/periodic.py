@@ -1,6 +1,6 @@
-"""What is done again and again, because nobody says when it is needed: one loop for all that is polled.
+"""Work that is done again and again, because no event says when it is needed: one loop for all that is polled.
 
-A run that takes long delays the next one; two never overlap. What it raises ends `run`, and whoever supervises that
+A run that takes long delays the next one; two never overlap. What it raises ends `run`, and the supervisor of that
 starts it again (in the agent supervise.Supervisor). Work that may block belongs on a thread.
 """
 

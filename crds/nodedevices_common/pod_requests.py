@@ -1,4 +1,4 @@
-"""What the containers of a pod request of devices: how many of a resource, and, where shares of a device are given out,
+"""Requests of a pod's containers for devices: how many of a resource, and, where shares of a device are given out,
 how much of its computing power.
 
 The agent books by it what the kubelet allocates, the scheduler extender foresees it, and the operator adds up what a

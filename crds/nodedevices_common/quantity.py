@@ -3,7 +3,7 @@
 - memory in our own objects, `80Gi` <-> bytes (`to_bytes`, `from_bytes`): exact, not negative, at most nine decimal
   places, no exponents. Anything else raises ValueError with what would be right.
 - amounts in others' objects, such as what a pod requests (`whole_units`): all that the API server takes and hands out,
-  exponents included (a pod that requests `1e4` reads `10e3`). What is read as 0 is accounted for by nobody.
+  exponents included (a pod that requests `1e4` reads `10e3`). What is read as 0 is never accounted for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a unix socket is named in flags: `unix:/run/nics/probe.sock`, as gRPC and systemd's tools write it."""
+"""The name of a unix socket in flags: `unix:/run/nics/probe.sock`, as gRPC and systemd's tools write it."""
 
 from __future__ import annotations
 

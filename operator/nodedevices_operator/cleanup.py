@@ -2,7 +2,7 @@
 
 Run it when the operator is gone (a running one would write them again). Everything is found from the objects'
 managedFields, so nothing that another owns is touched, and running it again finds nothing. Removing is what
-server-side apply does with keys that the next apply leaves out. A condition of our type that somebody else wrote last
+server-side apply does with keys that the next apply leaves out. A condition of our type that another client wrote last
 is removed by JSON patch, and so is our taint. Objects that cannot be cleaned are said, and counted in the result; the
 rest goes on.
 

@@ -93,7 +93,7 @@ class _Running:
         self._options, self._write, self._kinds = options, write, kinds
         self._children: dict[str, _Child] = {}
         self._writing = threading.Lock()  # a line is longer than what a pipe takes in one piece
-        self._unread = threading.Event()  # nobody reads our lines any more
+        self._unread = threading.Event()  # the reader of our lines has gone
         self._signal = 0
 
     def run(self, found: Mapping[str, str]) -> int:

@@ -2,7 +2,7 @@
 
 Every client gets every line from its connection on, the first one at once, and may say how often it wants them
 (`wanted`). One that does not read for a second, or has gone, is dropped; a fifth one takes the place of the first. Only
-the probe's own user may connect. While nobody is connected no line is written, so that what happened meanwhile is in
+the probe's own user may connect. While no client is connected no line is written, so that what happened meanwhile is in
 the next client's first line.
 """
 
@@ -25,7 +25,7 @@ OWNER_ALONE = 0o177  # as a umask: rw-------
 
 
 class Listener:
-    """`on_client` is called whenever somebody has connected, `set_interval` with what one of them wants; both on
+    """`on_client` is called whenever a client has connected, `set_interval` with what one of them wants; both on
     threads of this listener's."""
 
     def __init__(

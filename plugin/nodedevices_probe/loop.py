@@ -69,13 +69,13 @@ class Source(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class LineLoop:
-    """Writes a source's lines with `write`, which may raise BrokenPipeError when nobody reads any more."""
+    """Writes a source's lines with `write`, which may raise BrokenPipeError when the reader has gone."""
 
     source: Source
     write: Callable[[bytes], None]
     repeat_seconds: float = HEARTBEAT_SECONDS  # an unchanged line again after so long; never longer than the heartbeat
     boot_id: str = ""
-    is_read: Callable[[], bool] = lambda: True  # False: nobody would get a line now, and none is written
+    is_read: Callable[[], bool] = lambda: True  # False: no reader would get a line now, and none is written
     _interval: float | None = None  # what the reader wants, in the place of the source's own
     _instance: str = field(default_factory=lambda: os.urandom(8).hex())
     _sequence: int = 0
@@ -104,7 +104,7 @@ class LineLoop:
             self.source.events.wake.set()
 
     def repeat_line(self) -> None:
-        """Write a line now, for somebody who has just begun to read. May be called by any thread."""
+        """Write a line now, for a reader that has just begun. May be called by any thread."""
         self._written_at = -math.inf
         self.source.events.wake.set()
 

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] 
     except CheckError as error:
         parser.exit(EXIT_USAGE, f"nodedevices-probe: {error}\n")
     except BrokenPipeError:
-        return 0  # whoever read our lines has gone
+        return 0  # the reader of our lines has gone
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return 0

@@ -1,4 +1,4 @@
-"""What a probe says: one JSON snapshot of the whole truth per line.
+"""The format of a probe's line: one JSON snapshot of the complete state.
 
 A probe observes and never decides. Each line stands alone: the agent keeps the latest good one and forgets the rest.
 The types here are the line format, in Python's names; on the wire the keys are camelCase. They are plain standard
@@ -50,7 +50,7 @@ MAX_EVENTS = 256
 MAX_PATHS = 64 * 63  # PCIe paths of all devices together: what a line has room for
 MAX_OWN = 18  # `extra` and `capacity` together: of a ResourceSlice's 32 the rest is for what all devices have
 MAX_TEXT = 64  # what a ResourceSlice attribute may hold
-MAX_MESSAGE = 512  # SCHEMA: message
+MAX_MESSAGE = 512  # NodeDevices status: health.message
 MAX_INTEGER = (1 << 53) - 1  # every JSON reader keeps integers up to here exact
 
 # Neither control characters nor the invisible ones that reorder or hide text on a terminal.
@@ -213,7 +213,7 @@ class Readings(_Wire):
     lost: bool = False  # NVML_ERROR_GPU_IS_LOST, or an equivalent
     error: Message | None = None  # why the device did not answer otherwise
     recovery_action: PlainWord | None = (
-        None  # NVML field 230, in SCHEMA's names ("None", "ResetDevice", ...); None: no field
+        None  # NVML field 230, in the names of health.recoveryAction ("None", "ResetDevice", ...); None: no field
     )
     remap_pending: bool | None = None  # field 144
     remap_failure: bool | None = None  # field 145

@@ -15,8 +15,10 @@ MAX_BYTES = 1 << 20
 
 
 def run() -> int:
-    with open(0, "rb", buffering=0, closefd=False) as told:  # unbuffered: what follows is for the probe (wanted)
-        line = told.readline(MAX_BYTES)
+    with open(
+        0, "rb", buffering=0, closefd=False
+    ) as standard_input:  # unbuffered: what follows is for the probe (wanted)
+        line = standard_input.readline(MAX_BYTES)
     return main.main(json.loads(line)) if line.endswith(b"\n") else 0
 
 

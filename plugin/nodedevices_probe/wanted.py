@@ -1,4 +1,4 @@
-"""What the agent wants of a probe: lines of JSON the other way, on a child's standard input or on the same socket.
+"""Requests of the agent to a probe: lines of JSON the other way, on a child's standard input or on the same socket.
 
     {"protocol": "nodedevices.io/probe/v1alpha1", "intervalSeconds": 2}
 

@@ -82,7 +82,7 @@ class KeyQueue:
         self._urgent.discard(key)
 
     def take(self) -> str | None:
-        """The next key to work on, or None; whoever takes a key ends with `done` or `failed`."""
+        """The next key to work on, or None. The caller ends with `done` or `failed`."""
         for due in self._timers.take(self._clock()):
             if due in self._running:
                 self._again.add(due)

@@ -46,7 +46,7 @@ CRDS = {kind: f"{kind.value.rpartition('/')[2]}.{GROUP}" for kind in (Kind.NODE_
 log = structlog.get_logger()
 
 
-class MissingCRDs(KubeError):  # noqa: N818  a state of the cluster that somebody has to end
+class MissingCRDs(KubeError):  # noqa: N818  a state of the cluster that an administrator has to end
     """The API server knows nothing of these kinds."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -87,7 +87,7 @@ class Relister:
         self._soon.set()
 
     def again(self) -> None:
-        """LIST once nobody has called this for a few seconds: what was deleted meanwhile, no watch delivers."""
+        """LIST a few seconds after the last call of this: no watch delivers what was deleted meanwhile."""
         if self._again is not None:
             self._again.cancel()
         self._again = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._soon.set)

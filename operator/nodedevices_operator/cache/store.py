@@ -1,4 +1,4 @@
-"""What the operator knows of the cluster: slim records of NodeDevices, Nodes and DevicePolicies, by name.
+"""The operator's knowledge of the cluster: slim records of NodeDevices, Nodes and DevicePolicies, by name.
 
 Everything enters through `Cache.observe` and leaves through `Cache.remove`; both return which keys are to be
 reconciled. An older resourceVersion never replaces a newer one, so the watch, the authoritative LIST and the answers to

@@ -1,5 +1,5 @@
-"""How much one node's agent, or another writer on its Node, may make the operator do: so much at once, and so much over
-time.
+"""Limits of what one node's agent, or another writer on its Node, may make the operator do: so much at once, and so
+much over time.
 
 An agent decides how often its status changes and what it names there. What that costs the API server, and the workers
 that the other nodes wait for, is decided by these. The memory is two numbers; lost with the operator's, the bucket is

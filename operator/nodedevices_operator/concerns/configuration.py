@@ -61,7 +61,7 @@ class ConfigurationConcern:
 
     async def observe(self, view: View) -> Sources | Outcome:
         if view.node is None:
-            return Outcome()  # nobody knows its labels
+            return Outcome()  # its labels are not known
         previous = Previous(view.record.config, view.record.policies)
         return Sources(view.node, list(view.cache.policies.values()), previous)
 
@@ -76,7 +76,7 @@ class ConfigurationConcern:
         now = standing(record, view.node, desired, pause_seconds=pause, settle_seconds=settle, now=view.now)
         held = self._rollouts.ask(record.name, now)
         if held and record.config is None and not self._rollouts.begun:
-            return Outcome()  # an agent that nobody has resolved waits; it would take a part for all
+            return Outcome()  # an agent without a resolved configuration waits; it would take a part for all
         change = next_change(record, now, held, view.now)
         if held:
             desired = held_back(desired, record, held, self._rollouts.why(record.name))

@@ -4,11 +4,11 @@ A pod is evicted when it is the holder (as for marks: of this node, by uid), its
 one written), its grace is over, nothing keeps it, and the fleet gate has granted it. The order is the promise: the
 pod's condition, the record of the action, the Event on the pod, the eviction with the pod's uid as a precondition.
 Killed in between, a restarted operator finds the same pod and the same record. A pod that is being deleted is done,
-whoever deletes it, and one whose container has restarted is left where that is all that its fault required.
+whichever client deletes it, and one whose container has restarted is left where that is all that its fault required.
 
 PodDisruptionBudgets are honoured: a refused eviction is shown on the pod and on the NodeDevices, and tried again with
 back-off. What is remembered only saves calls: which pod a holder entry means, and when to try again. A stale
-NodeDevices, or one whose agent cannot say who holds what, evicts nobody.
+NodeDevices, or one whose agent cannot say which pods hold what, evicts no pod.
 
 When a fault was first seen is noticed whether or not a policy evicts for it, because a grace counts from there.
 """
@@ -191,16 +191,16 @@ class EvictionsConcern:
     async def _read_pod(self, due: Due, view: View) -> Subject | None:
         """Read the pod. None: it does not say enough about itself so far."""
         holder = due.holding.holder
-        nobody = Subject(again=self._clock() + ASK_AGAIN_SECONDS)
+        not_ours = Subject(again=self._clock() + ASK_AGAIN_SECONDS)
         try:
             pod = await self._writer.kube.get(pod_path(holder.namespace, holder.pod))
         except KubeError as error:
             if error.status == 404:
-                return nobody
+                return not_ours
             raise
         answer = pods.match_holder(pod, due.holding, view.scope)
         if answer is not HolderMatch.YES:
-            return nobody if answer is HolderMatch.NO else None
+            return not_ours if answer is HolderMatch.NO else None
         noticed = self._noticed.get(view.record.name, {}).get(consequences.held_fault(due.holding))
         kept = consequences.kept(pod)
         if due.holding.ends_with_restart and pods.restarted(pod, due.holding):
@@ -214,7 +214,7 @@ class EvictionsConcern:
             marked=marked,
             kept=kept,
             leaving=pods.leaving(pod),
-            again=nobody.again if marked else self._clock(),
+            again=not_ours.again if marked else self._clock(),
         )
 
     async def _evict(self, view: View, due: Due, subject: Subject, tally: EvictionTally) -> None:
@@ -266,7 +266,8 @@ class EvictionsConcern:
             tally.lines.append((reason, f"could not evict {shown}: {error}"))
 
     async def _event(self, view: View, due: Due, subject: Subject, blocked: str) -> None:
-        """On the pod: before the first try, and when one is blocked for the first time. Nobody's refusal stops us."""
+        """Write an Event on the pod: before the first try, and when one is blocked for the first time. A refusal stops
+        nothing else."""
         sections = view.sections
         if sections is None or not sections.faults.event or subject.tries > (1 if blocked else 0):
             return
@@ -300,10 +301,10 @@ def _action(node: str, due: Due, subject: Subject) -> Action:
 
 
 def _unknown(view: View) -> str:
-    """Why nobody can say who holds what; empty: the agent does."""
+    """Return why it is not known which pods hold what; empty: the agent says it."""
     if view.staleness is not None and view.staleness.status == "True":
-        return f"nobody is evicted while the NodeDevices is stale: {view.staleness.message}"
+        return f"no pod is evicted while the NodeDevices is stale: {view.staleness.message}"
     known = view.record.condition(names.HOLDERS_KNOWN)
     if known is None or known.status != "True":
-        return "nobody is evicted while the agent does not know who holds the devices"
+        return "no pod is evicted while the agent does not know who holds the devices"
     return ""

@@ -251,7 +251,7 @@ class PodMarksConcern:
         return None
 
     async def _restarted(self, seen: MarksObserved, holding: Holding) -> bool:
-        """Nobody watches pods: such a one is read again now and then, until its container has restarted."""
+        """Pods are not watched: such a one is read again now and then, until its container has restarted."""
         key = (holding.holder, holding.device)
         if key in seen.memory.restarted:
             return True
@@ -368,7 +368,7 @@ class PodMarksConcern:
             well = part is None or part.health.state == "Healthy"
         known = record.condition(HOLDERS_KNOWN)
         if not well and not never and (known is None or known.status != "True"):
-            return False  # it is still at fault, and nobody can say who holds it
+            return False  # it is still at fault, and it is not known who holds it
         pod = await self._read(seen, entry.namespace, entry.name)
         if pod is None or pod["metadata"]["uid"] != entry.uid:
             return True

@@ -80,7 +80,7 @@ class Concern(Protocol[Observed, Desired]):
         ...
 
     def desired(self, view: View, observed: Observed) -> Desired:
-        """Return what shall be there: no call, no clock, nothing remembered."""
+        """Return what shall be there, without a call, a clock or anything remembered."""
         ...
 
     async def apply(self, view: View, desired: Desired) -> Outcome:
@@ -101,7 +101,7 @@ class ActionGate(Protocol):
         ...
 
     def answer(self, action: Action) -> ActionAnswer | None:
-        """None: not decided yet, and nobody acts."""
+        """Return the decision; None: not decided yet, and nothing is done."""
         ...
 
     def stopped(self) -> str:
@@ -173,7 +173,7 @@ class View:
 
     @property
     def sections(self) -> Resolved | None:
-        """The sections to act by: as resolved now, else as they were resolved last. None: nobody knows."""
+        """The sections to act by: as resolved now, else as they were resolved last. None: not known."""
         if self.understood is None and self.record.config is not None:
             stored = understood(self.record.config)
             if not stored.problems and not stored.misfit:  # what cannot be read takes nothing back

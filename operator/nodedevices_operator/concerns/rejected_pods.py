@@ -86,7 +86,7 @@ class RejectedPodsConcern:
             self._pods.drop(pod)
 
     async def _event(self, view: View, pod: RejectedPod, resource: str) -> None:
-        """Nobody's refusal stops us, as of a namespace that is being deleted."""
+        """Write it; a refusal stops nothing else, as of a namespace that is being deleted."""
         about = events.About("Pod", pod.name, pod.uid, pod.namespace)
         what = events.Fault(pod.node, resource, REASON, pod.since)
         text = (

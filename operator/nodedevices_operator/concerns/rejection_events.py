@@ -89,7 +89,7 @@ class RejectionEventsConcern:
         return Outcome(requeue_after=min((news.wait for news in desired if news.wait > 0), default=None))
 
     async def _write(self, view: View, news: News) -> None:
-        """Nobody's refusal stops us, as of a namespace that is being deleted."""
+        """Write it; a refusal stops nothing else, as of a namespace that is being deleted."""
         pod = news.pod
         about = events.About("Pod", pod.name, pod.uid, pod.namespace)
         try:

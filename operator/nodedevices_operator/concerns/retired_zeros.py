@@ -1,9 +1,10 @@
 """Removing the zeros that the kubelet leaves on the Node for names which the agent no longer offers.
 
 Five minutes after a plugin has ended, the kubelet writes an explicit 0 for its resource, for ever. Such a zero is
-removed when the agent has listed the name as retired for six minutes by our clock, nobody serves or owns it, and it is
-still 0 at that moment: a JSON patch with a test, because server-side apply cannot remove what it never owned. A
-restarted operator starts counting again: the agent's times are not compared with ours, because clocks differ.
+removed when the agent has listed the name as retired for six minutes by our clock, no plugin serves it and no policy
+owns it, and it is still 0 at that moment: a JSON patch with a test, because server-side apply cannot remove what it
+never owned. A restarted operator starts counting again: the agent's times are not compared with ours, because clocks
+differ.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class RetiredZerosConcern:
         try:
             view.wrote(Kind.NODE, await self._writer.remove_zeros(desired.node, desired.due))
         except KubeError as error:
-            if error.status != 422:  # no longer 0, or no longer there: somebody was faster
+            if error.status != 422:  # no longer 0, or no longer there: another client was faster
                 raise
             return Outcome(requeue_after=SETTLED_SECONDS)
         log.info("retired zeros removed", node=desired.node.name, names=desired.due)

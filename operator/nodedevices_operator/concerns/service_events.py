@@ -41,7 +41,7 @@ class ServiceEventsConcern:
         known, sections = self._known.get(view.record.name), view.sections
         if sections is not None and not sections.faults.event:
             return Outcome()
-        if not view.reported:  # nobody knows which devices the node has
+        if not view.reported:  # it is not known which devices the node has
             return Outcome()
         if not known and known is not None and not view.record.out_of_service:
             return Outcome()

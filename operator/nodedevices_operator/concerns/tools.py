@@ -1,4 +1,4 @@
-"""What every concern is made with."""
+"""The tools that every concern is made with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tools:
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     retired_seconds: float = SETTLED_SECONDS  # --retired-seconds
-    rejected: RejectedPods | None = None  # None: nobody watches
+    rejected: RejectedPods | None = None  # None: not watched
     delete_rejected: bool = False  # --delete-rejected-pods
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What one node's configuration is, from all policies: SCHEMA's merge rule.
+"""The merge rule: one node's configuration, from all policies.
 
 Policies are sorted by (priority descending, creation ascending, name); for each section the first that sets it supplies
 the whole section. What cannot be used changes nothing: a policy that is edited into something refused goes on with what

@@ -1,4 +1,4 @@
-"""What a fault leads to by policy: the taint of its Node, and the eviction of the pods that hold the device.
+"""Consequences of a fault by policy: the taint of its Node, and the eviction of the pods that hold the device.
 
 A fault is a device, or a partition, that is Unhealthy. One that is not decided yet (Correlating) or that is a
 workload's own leads to nothing. Of the rules the first that matches decides; what it does not set is as in general.

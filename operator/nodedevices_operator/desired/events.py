@@ -3,7 +3,7 @@ DeletingRejectedPod, and EventsSuppressed for those that were too many; on Devic
 and ResumeRefused.
 
 The name is a hash of (uid of the object, device, reason, since), so that writing the same thing again is a 409 and no
-duplicate, whoever writes it and however often the operator was killed.
+duplicate, whichever replica writes it and however often the operator was killed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which actions on the fleet are granted: what takes something from running pods, across all nodes.
+"""Grants of actions on the fleet: of all that takes something from running pods, across all nodes.
 
-A node proposes, nobody acts without a grant, and a grant stands in the record before it is given. The record is one
+A node proposes, no action is done without a grant, and a grant is in the record before it is given. The record is one
 ConfigMap: whether the breaker is open, the recent actions, and which nodes are out of service by them. What cannot be
-read counts as an open breaker, because nobody knows what was done already.
+read counts as an open breaker, because it is not known what was done already.
 
 Two things limit actions. The budget of a policy: so many actions in an hour, and so many of its nodes out of service at
 one time. And the breaker: when more than a share of a policy's nodes fail within a few minutes, something else is wrong
@@ -82,7 +82,7 @@ class Pool:
     policy: str
     limits: PolicyLimits
     nodes: frozenset[str]
-    out: frozenset[str] = frozenset()  # of these: out of service, by us or by somebody else
+    out: frozenset[str] = frozenset()  # of these: out of service, by us or by another client
     coming: frozenset[str] = frozenset()  # those that the policy is to supply, where it does not yet
     acts: bool = True  # whether it taints or evicts for any fault
 
@@ -103,7 +103,7 @@ class Survey:
     out: frozenset[str] = frozenset()  # nodes out of service, whatever their policy
 
     def ill(self, node: str, ids: Iterable[str]) -> bool:
-        """True when any of these is at fault, as far as anybody knows."""
+        """True when any of these is at fault, as far as is known."""
         now = self.faults.get(node, {}).keys() | self.unclear.get(node, frozenset())
         return node in self.silent or any(each in now for each in ids)
 
@@ -223,7 +223,7 @@ def why_stopped(fleet: Fleet, record: str, refusal: str = "") -> str:
     annotation does not."""
     namespace, _, name = record.rpartition("/")
     how = f"kubectl -n {namespace} annotate configmap {name} --overwrite {RESUME}=$(date -u +%FT%TZ)"
-    end = f"until {fleet.until}, or until somebody resumes them" if fleet.until else "until somebody resumes them"
+    end = f"until {fleet.until}, or until a person resumes them" if fleet.until else "until a person resumes them"
     text = f"actions are stopped since {fleet.opened}: {fleet.reason}; {end}: {how}"
     return f"{text}; {refusal}" if refusal else text
 

@@ -1,4 +1,4 @@
-"""What another section `resources`, `sharing` or `partitions` would make of a node's names and ids, for people.
+"""Changes that another section `resources`, `sharing` or `partitions` would make to a node's names and ids, for people.
 
 Which ids there are is the agent's to say. Counted is only where the status and the sections leave no doubt: where the
 same reckoning, with the sections in effect, gives what the node shows now. Elsewhere the names that may change are

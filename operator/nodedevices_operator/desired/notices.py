@@ -1,4 +1,4 @@
-"""Which containers held what a notice is about when it came: their pods get an Event.
+"""Containers that held what a notice is about when it came: their pods get an Event.
 
 A notice (NodeDevices `devices[].notices`) changed no state: a program's own error, or one that was contained in it. The
 pod that failed with it wants to know whether it was its code or the device.

@@ -1,4 +1,4 @@
-"""Which labels of a Node its NodeDevices has as well: `kubectl get nodedevices -l` selects as people select Nodes.
+"""Labels of a Node that its NodeDevices has as well: `kubectl get nodedevices -l` selects as people select Nodes.
 
 Those by which people tell nodes apart; not what says which hardware a node has, which is many, changes, and is in the
 status already, and not what says by which tool the Node was deployed. A key that another has set on the NodeDevices is
@@ -51,7 +51,7 @@ def _left_out(key: str) -> bool:
 
 
 def _free(key: str, record: NodeDevicesRecord) -> bool:
-    """True when the key is ours, or nobody's. One that two own could be changed by neither."""
+    """True when the key is ours, or has no owner. One that two own could be changed by neither."""
     if key in record.labels_of_others:
         return False
     return key not in record.labels or key in record.labels_owned

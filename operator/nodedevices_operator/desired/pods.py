@@ -1,4 +1,4 @@
-"""Which pods a fault concerns, what their condition says, and whether this NodeDevices may name them.
+"""Pods that a fault concerns: what their condition says, and whether this NodeDevices may name them.
 
 PodResources knows no pod uid, so a holder is a name. The operator reads the pod of that name and `match_holder` decides
 whether it is the one that holds the device (the CRD contract's "whose pod"): a namesake elsewhere, or one created
@@ -34,12 +34,12 @@ from nodedevices_operator.records.objects import (
     NodeRecord,
 )
 
-# startTime has whole seconds and is written after Allocate, by the same clock (SCHEMA "Whose pod").
+# startTime has whole seconds and is written after Allocate, by the same clock.
 START_TIME_SLACK = timedelta(seconds=30)
 EVENT_LIFE = timedelta(minutes=50)  # the API server's default --event-ttl is an hour
 MAX_HOLDERS_SHOWN = 10  # in an Event
 RESTART = "RestartApp"  # recoveryAction
-UNDECIDED = "Correlating"  # SCHEMA health.state: for at most 10 s, while an XID's meaning depends on its neighbours
+UNDECIDED = "Correlating"  # health.reason: for at most 10 s, while an XID's meaning depends on its neighbours
 _SEVERITY = {"Unhealthy": 3, "Unknown": 2, "Degraded": 1, "Healthy": 0}
 _STATUSES = ("True", "False", "Unknown")
 WORD = re.compile(WORD_PATTERN)  # of a reason; others may write what they like into a pod's condition
@@ -99,7 +99,7 @@ def scope(name: str, node: NodeRecord | None, sections: Resolved | None) -> Scop
     """The names that the node's policies grant, and those that its kubelet shows or has shown (flags and files of the
     node may name resources, too, and so may another's plugin that is observed): extended resources all of them.
 
-    Not what the operator itself owns there: nobody's device is held by that. Whatever the agent says is no grant.
+    Not what the operator itself owns there: no device is held by that. What the agent says is no grant.
     """
     shown = frozenset() if node is None else frozenset(node.capacity) - node.owned
     if sections is None:
@@ -242,7 +242,7 @@ def _matches(identity: str, held: set[str]) -> bool:
 
 # --- what is written -------------------------------------------------------------------------------------------------
 def pod_condition(holding: Holding, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
-    """The condition for the state of what the pod holds (SCHEMA: Degraded is True with reason Degraded).
+    """Return the condition for the state of what the pod holds; Degraded is True with reason Degraded.
 
     Unknown keeps the current status: a monitor that hangs must not empty a Service. A pod that shows no
     condition has no status to keep.

@@ -1,4 +1,4 @@
-"""What a DevicePolicy says about itself: Accepted, Applied, Conflicted, and counts of nodes.
+"""The status of a DevicePolicy: Accepted, Applied, Conflicted, and counts of nodes.
 
 Counted are nodes that have a NodeDevices: a policy is about devices, and a node without any would never apply it.
 
@@ -90,7 +90,7 @@ class NodeOutcome:
     def failed(self, mine: PolicyOutcome) -> str:
         """Why the policy with this outcome has failed here; empty: it has not.
 
-        Where the agent names no section, as of a missing file, whoever supplies something has failed.
+        Where the agent names no section, as of a missing file, every policy that supplies a section has failed.
         """
         if not mine.supplies:
             return ""

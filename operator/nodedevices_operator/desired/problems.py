@@ -1,4 +1,4 @@
-"""Which conditions of a NodeDevices are not as they should be, for metrics.
+"""Conditions of a NodeDevices that are not as they should be, for metrics.
 
 Types and reasons are those of the contract; any other, which only a lying agent writes, is left out or is `Other`: what
 becomes a label is a closed set.

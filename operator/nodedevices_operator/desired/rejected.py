@@ -1,7 +1,7 @@
-"""Which rejected pods are deleted, and when.
+"""The choice of rejected pods to delete, and when.
 
-A pod without devices of ours is nobody's business here: the kubelet's message has to name, in full, a resource that
-the node's NodeDevices offers as shares by memory. Thirty seconds are for whoever reads the pod's status, and for its
+A pod without devices of ours is left alone: the kubelet's message has to name, in full, a resource that the node's
+NodeDevices offers as shares by memory. Thirty seconds are for clients that read the pod's status, and for its
 controller, which counts it (a Job's backoffLimit).
 """
 

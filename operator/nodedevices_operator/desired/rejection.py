@@ -17,7 +17,7 @@ from nodedevices_operator.records.rejected import RejectedPod
 
 SETTLE_SECONDS = 5.0  # the agent's report of who holds what comes within these
 NEWS_SECONDS = 600.0  # after which the status says nothing about that moment; an Event lives longer than this
-MAX_RESOURCES = 4  # of one pod that are told
+MAX_RESOURCES = 4  # of one pod that are named
 MAX_DEVICES = 8  # that are named
 MAX_PODS = 4  # that are waited for
 MAX_REASON = 100  # characters of a device's or a condition's own words

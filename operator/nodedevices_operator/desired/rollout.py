@@ -1,4 +1,4 @@
-"""How a change of policies comes to the nodes: some at a time, and no further while one of them is worse off.
+"""The staged roll-out of a change of policies: to some nodes at a time, and no further while one of them is worse off.
 
 Staged are the sections that agents act on, since these decide what a node offers; what the operator does by itself
 (faults, capacity, labels) has limits of its own and comes to every node at once. The state is on the nodes, so that

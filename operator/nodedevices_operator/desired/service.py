@@ -1,4 +1,4 @@
-"""Which devices people took out of service or brought back, for Events.
+"""Devices that people took out of service or brought back, for Events.
 
 Who it was is what the entry says (`by`), else the field manager that wrote it: kubectl-patch, a GitOps controller. An
 entry that names no device of the node takes nothing out of service; the agent's ConfigApplied names it.

@@ -1,4 +1,4 @@
-"""Whether a NodeDevices may be out of date: SCHEMA's Stale. Pure, with the operator's own monotonic clock.
+"""The condition Stale: a NodeDevices may be out of date, by the operator's own monotonic clock.
 
 NodeNotReady holds at once. AgentLost: the agent said that it was stopped (Ready=False/AgentStopped), and 15 s later it
 still says so, time enough for the next one of a rolling update; or the Node is Ready, but for 60 s it shows allocatable

@@ -1,4 +1,4 @@
-"""What a DryRun policy would change on one node, for people: sections, ids, what is done about faults.
+"""Changes that a DryRun policy would make on one node, for people: sections, ids, what is done about faults.
 
 What Enforce would do now is also what budget and breaker allow: the actions are named here, the fleet answers for all
 nodes together (desired/fleet.py, `rehearsed`), and the text says what would be done and what would not, and why.

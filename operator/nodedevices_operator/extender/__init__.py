@@ -2,8 +2,8 @@
 
 The scheduler knows the sum of a node's shares; a container's are of one GPU. So before it chooses a node it sends the
 names of those that are left here (filter), and gets back those of which one GPU has room; then how full each GPU would
-be (prioritize). Nothing is written, nobody is elected, and any number of these may run: the kubelet allocates and is
-the guard, and what is not known here (no NodeDevices, a stale one, watches that do not run) passes.
+be (prioritize). Nothing is written, there is no leader election, and any number of these may run: the kubelet allocates
+and is the guard, and what is not known here (no NodeDevices, a stale one, watches that do not run) passes.
 
     requests    what a pod requests, in the kubelet's order          pure
     placement   what the kubelet and the agent will do with it       pure

@@ -1,4 +1,4 @@
-"""What the extender remembers: shares by node, and the pods that request them; tables are made when they are needed.
+"""The extender's memory: shares by node, and the pods that request them; tables are made when they are needed.
 
 Small on purpose: of a NodeDevices only what its shares are, of pods only those that request a resource that some
 NodeDevices shares by memory, and of these only what they request and where they are. Which resources these are is seen
@@ -38,7 +38,7 @@ class _Node:
 
 
 class SharesCache:
-    """Synchronous, for one event loop. Times are by the clock of whoever calls."""
+    """Synchronous, for one event loop. Times are by the caller's clock."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
@@ -237,7 +237,7 @@ class SharesCache:
         return len(self._requests)
 
     def cold(self) -> list[tuple[str, str]]:
-        """Nodes and resources whose table is to be made: better before somebody waits for it."""
+        """Return nodes and resources whose table is to be made: better before a request waits for it."""
         return [
             (name, resource)
             for name, known in self._nodes.items()

@@ -1,4 +1,4 @@
-"""Who has how much of which GPU, in the JSON of Aliyun's GPU share, so that what reads that reads this.
+"""Shares by GPU and pod in the JSON of Aliyun's GPU share, so that programs that read that can read this.
 
     {"nodes": [{"name", "totalGPU", "usedGPU", "devs": [{"id", "totalGPU", "usedGPU", "pods": [{"name", "namespace",
     "usedGPU"}]}]}], "error": ""}

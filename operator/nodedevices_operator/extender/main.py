@@ -105,7 +105,7 @@ class Extender:
         self.verbs = Verbs(self.cache, sees=lambda: not self.problem(), clock=clock)
         self._nodes = Reflector(kube, NODE_DEVICES, NodeStore(self.cache, clock), clock=clock)
         self._pods = Reflector(kube, PODS, PodStore(self.cache), query={"fieldSelector": BOUND}, clock=clock)
-        self._wanted = asyncio.Event()  # somebody shares memory: pods matter
+        self._wanted = asyncio.Event()  # a node shares memory: pods matter
         self.cache.pods_wanted = self._want_pods
 
     def _want_pods(self) -> None:
@@ -120,7 +120,7 @@ class Extender:
         ]
 
     async def _watch_pods(self) -> None:
-        """Not before somebody shares memory: a cluster has many pods."""
+        """Wait until a node shares memory: a cluster has many pods."""
         await self._wanted.wait()
         await self._pods.run()
 

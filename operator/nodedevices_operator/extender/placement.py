@@ -1,4 +1,4 @@
-"""What the kubelet and the agent will do with a pod: each container's shares are of one device.
+"""The placement of a pod by the kubelet and the agent: each container's shares are of one device.
 
 The kubelet (devicemanager/manager.go, Allocate and devicesToAllocate, v1.36) goes through the init containers and then
 the others. What init containers had, the next ones get first, and the agent adds to it on the same device; a sidecar

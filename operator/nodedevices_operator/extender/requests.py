@@ -1,4 +1,4 @@
-"""What a pod requests of resources that are shared by memory, in the order in which the kubelet allocates; and of the
+"""Requests of a pod for resources that are shared by memory, in the order in which the kubelet allocates; and of the
 computing power of the same devices, where that is shared too (nodedevices_common.pod_requests, as the agent reads it).
 
 A pod comes from the scheduler or a watch, as raw JSON: what is missing or odd reads as no request, so that the pod

@@ -1,7 +1,7 @@
 """The flags and variables of `nodedevices-operator extender`. What is wrong ends the program with status 2.
 
-Without TLS it listens on loopback only, beside the scheduler: whoever can answer in its place decides where pods go.
-Elsewhere it serves clients with a certificate only: who has which GPU is nobody's business who merely reaches a port.
+Without TLS it listens on loopback only, beside the scheduler: a process that can answer in its place decides where pods
+go. Elsewhere it serves clients with a certificate only: to reach a port is no reason to be told who has which GPU.
 """
 
 from __future__ import annotations
@@ -102,14 +102,15 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
         return found
     if found.certificate is None and not found.insecure_http:
         raise InputError(
-            f"{given['address'].place}: {str(found.address)!r} is no loopback address, and there is no TLS: whoever "
-            f"can answer in the extender's place decides where pods run; give --tls-cert-file and --tls-key-file, or "
+            f"{given['address'].place}: {str(found.address)!r} is no loopback address, and there is no TLS: a "
+            f"process that answers in the extender's place decides where pods run; give --tls-cert-file and "
+            f"--tls-key-file, or "
             f"{ADDRESS}, or --insecure-http if something else protects the connection"
         )
     if found.certificate is not None and found.certificate.client_ca is None and not found.any_client:
         raise InputError(
             f"{given['address'].place}: {str(found.address)!r} is no loopback address, and clients need no "
-            f"certificate: who has which GPU would be told to whoever reaches it; give --tls-client-ca-file, or "
+            f"certificate: who has which GPU would be told to any client; give --tls-client-ca-file, or "
             f"--any-client if something else says who that is"
         )
     return found

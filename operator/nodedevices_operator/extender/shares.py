@@ -1,4 +1,4 @@
-"""What a NodeDevices says of devices that are shared by memory.
+"""Devices that are shared by memory, read from a NodeDevices.
 
 Made from the raw JSON of every watch event: a missing or odd field reads as absent, and what an agent does not say
 (`free` came later than `shares`) keeps its resource out, so that its node passes for it.

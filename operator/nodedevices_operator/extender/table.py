@@ -1,4 +1,4 @@
-"""What is free on a node for the next pod, and what becomes of a pod there.
+"""Free shares of a node for the next pod, and whether a pod fits there.
 
 A NodeDevices is some seconds behind: what it shows as free is less what pods get that are bound to the node and not
 among the holders yet. They are placed as the agent places them, in the order in which they were bound. What containers
@@ -6,8 +6,8 @@ of pods that have ended seem to hold is free: the kubelet takes it back when it 
 order of their events, since where a pod is placed depends on who has left by then; so also pods count that came and
 went since the report.
 
-Where a device has more holders than its list shows, nobody knows whose the unlisted shares are: pods without a listed
-holder have them, the earliest first, and only the rest are about to come.
+Where a device has more holders than its list shows, it is not known whose the unlisted shares are: pods without a
+listed holder have them, the earliest first, and only the rest are about to come.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PodFit:
 
     score: int = 0
     refusal: str = ""
-    never: bool = False  # not even on these devices when nobody holds them
+    never: bool = False  # not even on these devices when all are free
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Where the API server is, whom to trust, and who we are; and whether any of that has changed on the disk.
+"""The API server's address, its CA and our token; and whether any of them has changed on the disk.
 
 A bound token is renewed by the kubelet before its hour is over, and the cluster's CA can be replaced while we run: both
 are files that change under a running process. They are checked every few seconds (`stamp`), and read again at once

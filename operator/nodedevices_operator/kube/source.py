@@ -5,7 +5,7 @@ CRD deleted, a bad answer to a watch). In its own loop neither can reach the res
 over are frozen records, in order.
 
 kopf finds out once, at its start, what there is to watch, and goes on without a kind that it does not find. So it is
-started only when somebody has listed every kind (`start`, after every end as well), and ended again when it has not
+started only when every kind has been listed (`start`, after every end as well), and ended again when it has not
 found them all. `running` says that it watches all of them.
 """
 
@@ -169,7 +169,7 @@ class Watch:
                 identity=cast("Any", MANAGER),  # else kopf looks up the user's name, and our uid has none in the image
                 stop_flag=stop,
             )
-            # Not kopf.run_tasks: it waits 5 s for watches that nobody has stopped before it says that one has ended.
+            # Not kopf.run_tasks: it waits 5 s for watches that were not stopped before it says that one has ended.
             done, _ = await asyncio.wait(roots, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()

@@ -9,7 +9,7 @@ empty, but for a breaker that the policies show as open. Policies name the recor
 in another namespace knows that it has not got it; then nothing is granted until it was copied, or a person goes on
 without it.
 
-It decides whenever a fault comes or goes, also where nobody proposes anything: the breaker judges faults, not what is
+It decides whenever a fault comes or goes, also where nothing is proposed: the breaker judges faults, not what is
 to be done about them. The record is read once after each start, so that an open breaker shows; while it is open the
 record is watched (`RecordWatch`), so that a person's annotation counts at once.
 """
@@ -124,7 +124,7 @@ class FleetGate:
             self._enqueue(KEY)
 
     def answer(self, action: Action) -> ActionAnswer | None:
-        """None: not decided yet, and nobody acts."""
+        """Return the decision; None: not decided yet, and nothing is done."""
         return self._answers.get(action)
 
     def stopped(self) -> str:
@@ -172,7 +172,7 @@ class FleetGate:
                 fleet = replace(after, place=claims.elsewhere or self._where)
         fleet = checked(fleet, claims, self._where, now, lost=record is None and self._last is None)
         decision = decide(fleet, wanted, now, survey, seen, record=self._where)
-        kept = record is not None and shown is None and decision.fleet.breaker == OPEN  # somebody's, until they resume
+        kept = record is not None and shown is None and decision.fleet.breaker == OPEN  # a person's, until they resume
         nothing = record is None and decision.fleet == Fleet(place=self._where)
         if decision.fleet != shown and not kept and not nothing:
             await self._write(record, decision.fleet)
@@ -256,7 +256,7 @@ class ObjectEvents(Protocol):
 
 
 class RecordWatch:
-    """While the breaker is open, the record is watched: `changed` is called for each change of it, whoever made it.
+    """While the breaker is open, the record is watched: `changed` is called for each change of it, by any client.
     Without the right to watch, or while no watch is possible, the gate reads the record now and then."""
 
     WATCH_SECONDS = 120  # after which the API server ends one; a silent one is given up after 150

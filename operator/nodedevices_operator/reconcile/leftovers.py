@@ -1,9 +1,9 @@
-"""What is left on a Node, and on its pods, once its NodeDevices is gone for good: all of it is taken back.
+"""Leftovers on a Node, and on its pods, once its NodeDevices is gone for good: all of it is taken back.
 
 An agent makes an object that was deleted by hand again within seconds, and what is on the Node stays for it. Where no
-object has come back after five minutes (the agent no longer runs there, the CRD was removed), nobody can say any more
-what is so. What is ours is found on the Node itself, from managedFields and by our taint's key, so an operator that
-starts later finds it, too. The pods come first and the Node's condition last: killed in between, what is left
+object has come back after five minutes (the agent no longer runs there, the CRD was removed), it cannot be said any
+more what is so. What is ours is found on the Node itself, from managedFields and by our taint's key, so an operator
+that starts later finds it, too. The pods come first and the Node's condition last: killed in between, what is left
 still shows that there is more to do.
 """
 

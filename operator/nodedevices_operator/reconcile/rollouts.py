@@ -1,8 +1,8 @@
-"""Which nodes of a policy take a change now; decided by desired/rollout.py, remembered here.
+"""The nodes of a policy that take a change now; decided by desired/rollout.py, remembered here.
 
 Nodes ask as they are reconciled, and are reconciled again when their turn has come. Nothing is written: what is
 remembered is what the nodes themselves say, so that another process reaches the same. Until every node has been seen
-once, nobody's turn has come. The cost of a node's news is that of its own few policies, not of the fleet.
+once, no node has its turn. The cost of a node's news is that of its own few policies, not of the fleet.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Rollouts:
         return self._begun
 
     def hold(self) -> None:
-        """Nobody's turn has come until `begin`: not every node has been seen."""
+        """No node has its turn until `begin`: not every node has been seen."""
         self._begun = False
 
     def begin(self) -> None:
@@ -184,8 +184,8 @@ class Rollouts:
                         self._nodes[each].called.add(node)
 
     def _uncalled(self, policy: str) -> int:
-        """Free places for which nobody is called yet: without them, a wave that ends calls all that wait. A node that
-        was called and cannot ask keeps its place free only while others go on."""
+        """Return the free places for which no node is called yet: without them, a wave that ends calls all that wait. A
+        node that was called and cannot ask keeps its place free only while others go on."""
         nodes = self._nodes.get(policy, _Nodes())
         return self._room(policy) - (len(nodes.called) if nodes.under_way else 0)
 

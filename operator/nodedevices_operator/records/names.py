@@ -1,5 +1,5 @@
-"""What things are called at the API server: collections and paths, field managers, the head of an apply body. Imports
-nothing but the contract, so that whoever reads or writes an object can use it.
+"""Names at the API server: collections and paths, field managers, the head of an apply body. Imports
+nothing but the contract, so that every module that reads or writes an object can use it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the operator remembers of an object: the few fields that decisions need, frozen, and cheap to compare.
+"""Records of objects that the operator remembers: the few fields that decisions need, frozen, and cheap to compare.
 
 Made from the raw JSON by what the annotations say (nodedevices_common.reading), without pydantic: this runs for every
 watch event of the fleet. A missing or odd field reads as absent; nothing here raises for what a status contains,
@@ -299,7 +299,7 @@ class NodeRecord:
     labels_owned: frozenset[str] = frozenset()  # label keys of our field manager
     condition: ConditionRecord | None = None  # ours
     condition_owned: bool = False  # our field manager has that condition
-    xid_condition: ConditionRecord | None = None  # XidCriticalError, whoever wrote it
+    xid_condition: ConditionRecord | None = None  # XidCriticalError, of any writer
     xid_condition_owned: bool = False
     boot_id: Annotated[str, At("status", "nodeInfo", "bootID")] = ""
     cordoned: Annotated[bool, At("spec", "unschedulable")] = False

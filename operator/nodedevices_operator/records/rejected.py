@@ -28,7 +28,7 @@ class RejectedPod:
     uid: Annotated[str, At("metadata", "uid")]
     resource_version: Annotated[str, At("metadata", "resourceVersion")]
     node: Annotated[str, At("spec", "nodeName")]
-    owner: str  # its controller, for people: ReplicaSet web-5d4f; "": nobody makes another one
+    owner: str  # its controller, for people: ReplicaSet web-5d4f; "": no controller makes another one
     message: str  # the kubelet's
     since: str  # when the kubelet took it up, RFC 3339
     requests: tuple[tuple[str, int], ...] = ()  # extended resources, and how many of each

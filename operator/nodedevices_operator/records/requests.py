@@ -1,4 +1,4 @@
-"""What a pod requests of extended resources, as the scheduler counts it."""
+"""Requests of a pod for extended resources, as the scheduler counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a device is, as far as labels show it: read from the raw status, and shared between the nodes of a fleet.
+"""Properties of a device, as far as labels show them: read from the raw status, and shared between the nodes of a
+fleet.
 
 A fleet has few models and few profiles of partitions, so that equal values are one object: 40,000 devices cost no more
 memory for it. As in `records`, a missing or odd field reads as absent, and nothing here raises.

@@ -1,4 +1,4 @@
-"""What AMD's device metrics exporter says of the health of GPUs, on nodes where it runs.
+"""Health of GPUs by AMD's device metrics exporter, on nodes where it runs.
 
 It watches more than sysfs shows (fields of the GPU's firmware), every 30 s, and serves the result on a unix socket:
 metricssvc.proto of ROCm's device-metrics-exporter, `MetricsService.List`. gRPC is loaded only where the socket is, and

@@ -1,4 +1,4 @@
-"""What KFD, the compute side of the amdgpu driver, says of GPUs: /sys/class/kfd/kfd/topology/nodes.
+"""Facts of GPUs from KFD, the compute side of the amdgpu driver: /sys/class/kfd/kfd/topology/nodes.
 
 Source: kfd_topology.c of the Linux kernel. A node is a CPU (no SIMDs) or a GPU; a GPU that is cut into compute
 partitions has a node for each of them. Which partition one is stands in `location_id`: some kernels have it in bits
@@ -92,8 +92,8 @@ def partition_numbers(bus_id: str, nodes: Sequence[KfdNode]) -> tuple[int, ...]:
     apart = any(node.partition for node in nodes)
     own = int(bus_id.rpartition(".")[2])
     numbers = tuple(node.partition if apart else node.function - own for node in nodes)
-    told = len(set(numbers)) == len(numbers) and min(numbers, default=0) >= 0
-    return numbers if told else tuple(range(len(nodes)))
+    distinct = len(set(numbers)) == len(numbers) and min(numbers, default=0) >= 0
+    return numbers if distinct else tuple(range(len(nodes)))
 
 
 def gfx_name(version: int) -> str:

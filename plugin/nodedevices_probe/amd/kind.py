@@ -1,4 +1,4 @@
-"""What `nodedevices-probe amd` takes."""
+"""The command `nodedevices-probe amd` and its flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bears on the health of an AMD GPU, and its telemetry: RAS counters, retired pages, sensors, device nodes.
+"""Readings for the health of an AMD GPU, and its telemetry: RAS counters, retired pages, sensors, device nodes.
 
 Sources: amdgpu_ras.c and amdgpu_pm.c of the Linux kernel, and its hwmon interface (millidegrees, microwatts, Hz).
 """

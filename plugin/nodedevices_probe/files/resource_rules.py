@@ -1,4 +1,4 @@
-"""What files of devices that exist by configuration have in common: names of resources, and variables."""
+"""Rules that files of devices which exist by configuration have in common: names of resources, and variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts with fields in them, `{{id}}`, as configuration files of generic and remote devices have them. Pure."""
+"""Texts with fields in them, `{{id}}`, as configuration files of generic and remote devices have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the probe and the agent's vendor both name of Xilinx' cards.
+"""Names of Xilinx' cards that the probe and the agent's vendor share.
 
 Types, in `extra` (names as the agent and policies see them), and in `readings.conditions`.
 """

@@ -1,4 +1,4 @@
-"""What the driver says of one FPGA: its shell, its device nodes, and what bears on its health. Reading it may hang.
+"""Facts of one FPGA from its driver: its shell, its device nodes, and what bears on its health. Reading it may hang.
 
 Sources: XRT's sysfs, as its tools read it: `rom.u.*` (shell), `xmc.u.*` or, of Versal cards, `hwmon_sdm.u.*` (serial
 number, sensors), `firewall.m.*` of the management function. While a card is reset these folders are gone, or empty.
@@ -28,7 +28,7 @@ _SERIAL = re.compile(r"[A-Za-z0-9-]{1,32}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fpga:
-    """Texts are "" where the driver does not say. `management_node` goes to nobody by itself."""
+    """Texts are "" where the driver does not say. `management_node` goes to no container by itself."""
 
     functions: FpgaFunctions
     shell: str = ""

@@ -1,4 +1,4 @@
-"""Which PCI functions belong to which FPGA: the user function, which programs open, and the management function.
+"""PCI functions by the FPGA that they belong to: the user function, which programs open, and the management function.
 
 XRT's drivers make a file `user_pf` or `mgmt_pf` in a function's folder, which says what it is (since 2018.3, whatever
 its number). Both of one FPGA have the same domain, bus and device. A machine may have both, or the user function alone

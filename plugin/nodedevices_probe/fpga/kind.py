@@ -1,4 +1,4 @@
-"""What `nodedevices-probe fpga` takes."""
+"""The command `nodedevices-probe fpga` and its flags."""
 
 from __future__ import annotations
 

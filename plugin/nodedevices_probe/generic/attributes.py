@@ -1,4 +1,4 @@
-"""What the probe and the agent's vendor both name of generic devices."""
+"""Names of generic devices that the probe and the agent's vendor share."""
 
 from __future__ import annotations
 

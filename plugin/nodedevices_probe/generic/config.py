@@ -1,9 +1,10 @@
 """The configuration file of generic devices: bytes in, a GenericConfig out, or an error for each entry that is wrong.
 
 docs/devices/generic.md is the description for people. The format is a superset of what squat's generic-device-plugin
-takes with `--config` and, as one entry each, with `--device`. Pure; the probe and the agent both read the file with it.
+takes with `--config` and, as one entry each, with `--device`. The probe and the agent both read the file with it.
 
-The file decides which device nodes and folders of the node containers get, so whoever may write it is root on the node.
+The file decides which device nodes and folders of the node containers get, so a user who may write it is root on the
+node.
 """
 
 from __future__ import annotations

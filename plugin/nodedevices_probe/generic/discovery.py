@@ -1,4 +1,4 @@
-"""What of a configuration is on this machine: its devices, with ids that are the same after a reboot.
+"""The devices of a configuration that are on this machine, with ids that are the same after a reboot.
 
 An id is made of what a device is found by: the path of its first part that is its alone (of the first one in the file,
 where all are optional), or a USB device's ids and serial number (its port, where it has none or several have the same).

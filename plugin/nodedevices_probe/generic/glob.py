@@ -1,4 +1,4 @@
-"""Paths with wildcards, as `filepath.Glob` of Go has them: `*`, `?` and `[...]` within a part of a path. Pure.
+"""Paths with wildcards, as `filepath.Glob` of Go has them: `*`, `?` and `[...]` within a part of a path.
 
 What is found is compared by the rules of `fnmatch`, whose time is bounded; `match_text` then says what the
 wildcards stand for.

@@ -1,4 +1,4 @@
-"""What `nodedevices-probe generic` takes."""
+"""The command `nodedevices-probe generic` and its flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which matches of a group's parts are one device. Pure."""
+"""Devices from the matches of a group's parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nodedevices-probe intel` takes."""
+"""The command `nodedevices-probe intel` and its flags."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Intel's GPUs: those that the drivers i915 and xe have, whole or as SR-IOV functions.
 
 A physical function with virtual functions is reported with their number, and the vendor does not offer it: its memory
-and engines are theirs. Virtual functions that a driver for virtual machines has (vfio-pci) are nobody's here.
+and engines are theirs. Virtual functions that a driver for virtual machines has (vfio-pci) are left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the probe and the agent's vendor both name of NICs.
+"""Names of NICs that the probe and the agent's vendor share.
 
 Types, in `extra` (names as the agent and policies see them), and in `readings.conditions`.
 """

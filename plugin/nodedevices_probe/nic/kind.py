@@ -1,4 +1,4 @@
-"""What `nodedevices-probe nic` takes."""
+"""The command `nodedevices-probe nic` and its flags."""
 
 from __future__ import annotations
 

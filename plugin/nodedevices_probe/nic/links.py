@@ -1,6 +1,6 @@
-"""Whether the link of a card is a condition of it. Pure.
+"""Links of a card that are a condition of it.
 
-A port that nobody has connected is none: only one that is administratively up is judged, and one that never had a link
+A port that was never connected is none: only one that is administratively up is judged, and one that never had a link
 is told from one that lost it.
 """
 

@@ -1,4 +1,4 @@
-"""How makers and models of network cards are called, by their PCI ids: the kernel has no names of them."""
+"""Names of makers and models of network cards, by their PCI ids: the kernel has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whose an entry of a class or bus of sysfs is: the device in whose folder it stands, by the path that it links to.
+"""The device that an entry of a class or bus of sysfs is of: the one in whose folder it stands, by the path that it
+links to.
 
 class/net/eth0          -> devices/pci0000:00/0000:00:03.0/virtio2/net/eth0
 class/net/enp3s0f0s88   -> devices/pci0000:00/.../0000:03:00.0/mlx5_core.sf.2/net/enp3s0f0s88

@@ -1,4 +1,4 @@
-"""How near devices are to each other on PCIe, from their places in sysfs. Pure."""
+"""Nearness of devices to each other on PCIe, from their places in sysfs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a machine has the hardware of a kind of probe: what `auto` asks of each kind (kind.ProbeKind.present).
+"""Presence of the hardware of a kind of probe on a machine: what `auto` asks of each kind (kind.ProbeKind.present).
 
 A check reads names and small files of /sys, /proc and /dev, never the hardware or its library, and says why it found
 something: "0000:1b:00.0 is a PCI device of vendor 0x10de". It is about what is there, not about what works: a GPU

@@ -1,4 +1,4 @@
-"""What the kernel says about PCI devices, NUMA, the machine and NVIDIA's capability nodes, below a configurable root.
+"""Facts from the kernel about PCI devices, NUMA, the machine and NVIDIA's capability nodes, below a configurable root.
 
 Everything here is optional knowledge: a file that is missing, unreadable or odd is "not known" (None or ""), never an
 error. Texts are as the line may carry them.

@@ -1,6 +1,6 @@
-"""What only NVIDIA's devices have, as a line says it: attributes by name, and the names of MIG devices.
+"""Attributes that only NVIDIA's devices have, as a line says them: attributes by name, and the names of MIG devices.
 
-Probes write these, and NVIDIA's part of the agent reads them back; nobody else knows them.
+Probes write these, and NVIDIA's part of the agent reads them back; no other module knows them.
 """
 
 from __future__ import annotations

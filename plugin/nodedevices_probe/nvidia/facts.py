@@ -1,4 +1,4 @@
-"""What one GPU is (read once while it is there) and how it is (read at every poll).
+"""Facts of one GPU: what it is (read once while it is there) and how it is (read at every poll).
 
 Every call may fail; see `calls`. Numbers of return codes, fields and bits are nvml.h's, by their
 names in pynvml.
@@ -62,7 +62,7 @@ BRANDS = {  # NVML_BRAND_*, the same
     15: "GeForceRTX",
     16: "TitanRTX",
 }
-RECOVERY_ACTIONS = {  # NVML_GPU_RECOVERY_ACTION_*, in SCHEMA's names
+RECOVERY_ACTIONS = {  # NVML_GPU_RECOVERY_ACTION_*, in the names of health.recoveryAction
     0: "None",
     1: "ResetDevice",
     2: "RebootNode",

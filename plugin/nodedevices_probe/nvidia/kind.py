@@ -1,4 +1,4 @@
-"""What `nodedevices-probe nvml` takes."""
+"""The command `nodedevices-probe nvml` and its flags."""
 
 from __future__ import annotations
 

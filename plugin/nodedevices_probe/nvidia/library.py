@@ -1,4 +1,4 @@
-"""Where the driver's library is: below the mounted driver root, as NVIDIA's plugin looks for it, else where the
+"""The driver's library: below the mounted driver root, as NVIDIA's plugin looks for it, else where the
 system's loader finds it.
 
 pynvml opens the library by its soname. One that was loaded by its path before has that soname, so the loader gives

@@ -147,7 +147,7 @@ class NvmlSource:
         if monitor is not None:
             monitor.stop()
             clean = monitor.ended()
-        if self._driver is not None and clean:  # shutting down under a waiting thread is nobody's promise
+        if self._driver is not None and clean:  # NVML does not promise that it can be shut down under a waiting thread
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
         self._driver, self._watched, self._began = None, {}, False

@@ -1,6 +1,6 @@
 """The configuration file of remote pools: bytes in, a RemoteConfig out, or an error for each pool that is wrong.
 
-docs/devices/remote.md is the description for people. Pure; the probe and the agent both read the file with it.
+docs/devices/remote.md is the description for people. The probe and the agent both read the file with it.
 """
 
 from __future__ import annotations

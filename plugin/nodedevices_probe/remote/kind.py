@@ -1,4 +1,4 @@
-"""What `nodedevices-probe remote` takes."""
+"""The command `nodedevices-probe remote` and its flags."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The simulated devices file: text in, facts out, or a CheckError that names place, value and what would be right.
 
-docs/simulated-devices.md is the description for people, `simulated_rules` has the keys. Pure: no file is opened here.
+docs/simulated-devices.md is the description for people, `rules` has the keys. No file is opened here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `nodedevices-probe simulated` takes."""
+"""The command `nodedevices-probe simulated` and its flags."""
 
 from __future__ import annotations
 

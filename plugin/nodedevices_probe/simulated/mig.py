@@ -1,7 +1,7 @@
 """MIG devices of a simulated GPU: short entries in, whole partitions out, by NVIDIA's geometry.
 
 A GPU has 7 compute and 8 memory slices; a profile `<g>g.<m>gb` takes g of the former and as many of the latter as its
-memory needs, at a start that is a multiple of their number rounded up to a power of two. Pure; what is impossible is a
+memory needs, at a start that is a multiple of their number rounded up to a power of two. What is impossible is a
 CheckError that names the entry.
 """
 

@@ -1,4 +1,4 @@
-"""Machines by name, for the simulated probe: `h100 x 8`, `h100 x 2, mi300x-cpx, connectx-7 x 2, u250`. Pure.
+"""Machines by name, for the simulated probe: `h100 x 8`, `h100 x 2, mi300x-cpx, connectx-7 x 2, u250`.
 
 What each board is like is in `boards`; here is which devices a profile has, and where in the machine they are.
 """
@@ -28,7 +28,7 @@ _PART = re.compile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """One device of a profile. `place`: which of its kind; of a virtual function, which of its physical one. `beside`:
-    the index of the device whose PCIe root and NUMA node it shares; its own index, where that is nobody's.
+    the index of the device whose PCIe root and NUMA node it shares; its own index, where it shares with none.
     `first_half`: it is at the first of two CPUs. `parent`: index of a virtual function's physical one."""
 
     index: int

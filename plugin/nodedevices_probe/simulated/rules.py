@@ -35,7 +35,7 @@ from nodedevices_probe.protocol import (
 )
 from nodedevices_probe.simulated.profiles import MAX_PROFILE, MODELS
 
-RECOVERY_ACTIONS = (  # SCHEMA: recoveryAction, as far as NVML field 230 has it
+RECOVERY_ACTIONS = (  # health.recoveryAction of NodeDevices, as far as NVML field 230 has it
     "None",
     "ResetDevice",
     "RebootNode",

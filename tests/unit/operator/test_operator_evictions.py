@@ -346,7 +346,7 @@ async def test_a_pod_is_not_evicted_by_a_resource_that_its_node_is_not_granted(o
 
 async def test_nobody_is_evicted_while_the_report_is_stale_or_holders_are_not_known(one: One) -> None:
     one.stale = "True"
-    assert (await one.run()).message == "nobody is evicted while the NodeDevices is stale: the Node is not ready"
+    assert (await one.run()).message == "no pod is evicted while the NodeDevices is stale: the Node is not ready"
     one.stale = "False"
     unknown = record(
         device(0, "Unhealthy", "Xid79", holders=[holder()]),

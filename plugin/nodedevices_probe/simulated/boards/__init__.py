@@ -1,1 +1,1 @@
-"""What the devices of each maker are like, as their real probes report them: a file for each, data mostly."""
+"""Devices of each maker, as their real probes report them: a file for each, data mostly."""

@@ -1,4 +1,4 @@
-"""A kind of board, and what a device of that kind has where the simulated file says nothing. Pure.
+"""A kind of board, and what a device of that kind has where the simulated file says nothing.
 
 A board of the base class is what most makers' devices are: known by its PCI address, with attributes and amounts that
 are the same for all of a kind, and without device nodes, so that a container starts on a machine that has no such
