@@ -29,7 +29,7 @@ MAX_PODS = 5  # named
 SHARES_OF_MEMORY = "nodedevices.io/gpu-memory"  # of sharing by memory, without rename
 WHOLE = "none"  # ResourceRecord.sharing
 
-Units = dict[str, int]  # devices or partitions, by the name that they have before sharing
+BaseCounts = dict[str, int]  # devices or partitions, by the name that they have before sharing
 NOT_KNOWN: tuple[None, frozenset[str]] = (None, frozenset())
 
 
@@ -105,12 +105,12 @@ def _reckoned(
     *,
     own: bool,
 ) -> IdChanges:
-    units = _units(present, before.sharing)
+    counts = _base_counts(present, before.sharing)
     moved: frozenset[str] = frozenset()  # devices
-    then = units
-    if units is not None and "resources" in changed:
-        then, moved = _regrouped(record, before.resources, after.resources, units, own=own)
-    if units is None or then is None:
+    then = counts
+    if counts is not None and "resources" in changed:
+        then, moved = _regrouped(record, before.resources, after.resources, counts, own=own)
+    if counts is None or then is None:
         return _uncounted(record, present, after, changed)
     sharing = after.sharing if "sharing" in changed else before.sharing
     counted: dict[str, tuple[int, str]] = {}
@@ -133,7 +133,7 @@ def _reckoned(
     if moved and not lines:
         lines.append("as many ids as now, of other devices")
     again = {
-        name for base in units for name in [_offered(before.sharing, base)] if _differs(before.sharing, sharing, base)
+        name for base in counts for name in [_offered(before.sharing, base)] if _differs(before.sharing, sharing, base)
     }
     held = {(device.id, name) for device in record.devices for name in present if device.id in moved or name in again}
     return _with_pods(record, lines, (), held)
@@ -196,13 +196,13 @@ def _shares(resource: ResourceRecord) -> str:
     return f"{resource.sharing}, {resource.replicas} each" if resource.replicas else resource.sharing
 
 
-def _units(present: Mapping[str, ResourceRecord], sharing: Sharing) -> Units | None:
+def _base_counts(present: Mapping[str, ResourceRecord], sharing: Sharing) -> BaseCounts | None:
     """Return how many devices or partitions each name has before sharing, by what is offered now. None: not known."""
     bases: dict[str, SharedResource] = {}
     for rule in () if sharing.strategy == WHOLE else sharing.resources:
         if not present.keys().isdisjoint(_names(sharing, rule)):
             bases[_offered(sharing, rule.name)] = rule
-    found: Units = {}
+    found: BaseCounts = {}
     for name, it in present.items():
         applied = bases.get(name)
         if applied is None:
@@ -220,8 +220,8 @@ def _units(present: Mapping[str, ResourceRecord], sharing: Sharing) -> Units | N
 
 # --- names -----------------------------------------------------------------------------------------------------------
 def _regrouped(
-    record: NodeDevicesRecord, before: Resources, after: Resources, units: Units, *, own: bool
-) -> tuple[Units | None, frozenset[str]]:
+    record: NodeDevicesRecord, before: Resources, after: Resources, counts: BaseCounts, *, own: bool
+) -> tuple[BaseCounts | None, frozenset[str]]:
     """Return how many devices each name would have, and which devices would have another or none. None: not known,
     since partitions have names by rules of their own, and so have devices of other types. `own`: no policy sets
     `resources` now, so the node's own settings may."""
@@ -235,15 +235,15 @@ def _regrouped(
         for it in record.devices
     }
     if None in was.values():
-        usual = units.keys() - {name for name in was.values() if name}
+        usual = counts.keys() - {name for name in was.values() if name}
         name = usual.pop() if len(usual) == 1 else ""
         if not name or (own and name != f"{vendors.pop()}.com/gpu"):
             return NOT_KNOWN  # the node's own settings may have named them
         was = {device: name if it is None else it for device, it in was.items()}
         will = {device: name if it is None else it for device, it in will.items()}
-    if None in will.values() or dict(Counter(name for name in was.values() if name)) != units:
+    if None in will.values() or dict(Counter(name for name in was.values() if name)) != counts:
         return NOT_KNOWN
-    then: Units = dict(Counter(name for name in will.values() if name))
+    then: BaseCounts = dict(Counter(name for name in will.values() if name))
     return then, frozenset(device for device in was if was[device] != will[device])
 
 

@@ -33,7 +33,7 @@ class AmdLabels:
         devices = [device for device in listed if not device.missing] or listed
         kinds: dict[str, Counter[str]] = {}
         for device in devices:
-            for kind, value in (*_of_gpu(device), *_of_units(device)):
+            for kind, value in (*_of_gpu(device), *_of_parts(device)):
                 kinds.setdefault(kind, Counter())[_clean(value)] += not device.missing
         labels: dict[str, str] = {}
         for kind, counts in kinds.items():
@@ -54,17 +54,17 @@ def _of_gpu(device: DeviceRecord) -> Iterator[tuple[str, str]]:
     yield from ((kind, str(value)) for kind, value in said.items() if value)
 
 
-def _of_units(device: DeviceRecord) -> Iterator[tuple[str, str]]:
+def _of_parts(device: DeviceRecord) -> Iterator[tuple[str, str]]:
     """Yield the labels of each of its partitions, or of the GPU where it is whole."""
     model, partitioned = device.model, device.model.attribute("partitionProfile")
     parts = [part.profile for part in device.parts if part.profile is not None and (device.missing or not part.missing)]
-    units: list[PartitionProfile | DeviceModel] = [*parts] if parts else [model]
-    for unit in units:
+    described: list[PartitionProfile | DeviceModel] = [*parts] if parts else [model]
+    for each in described:
         said = {
-            "vram": f"{round(unit.memory_mib / 1024)}G" if unit.memory_mib else None,
+            "vram": f"{round(each.memory_mib / 1024)}G" if each.memory_mib else None,
             "compute-memory-partition": partitioned,
-            "simd-count": unit.count("simds"),
-            "cu-count": unit.count("computeUnits"),
+            "simd-count": each.count("simds"),
+            "cu-count": each.count("computeUnits"),
         }
         yield from ((kind, str(value)) for kind, value in said.items() if value)
 
