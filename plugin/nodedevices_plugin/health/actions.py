@@ -20,7 +20,7 @@ _ORDER = (
 )
 _RANK = {action: rank for rank, action in enumerate(_ORDER)}
 
-# Where a driver does not say what it requires (SCHEMA "Recovery"): these are proven by the device having left and come
+# Where a driver does not say what it requires: these are proven by the device having left and come
 # back, the driver reloaded, or a new boot; everything else that requires something, by a new boot alone.
 PROVEN_BY_RETURN = frozenset({"ResetDevice", "ResetBus", "DrainP2P", "DrainAndReset", "RecoverIMEXDomain", "Inspect"})
 

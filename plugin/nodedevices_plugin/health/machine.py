@@ -44,7 +44,7 @@ DRIVER_NOT_LOADED = "DriverNotLoaded"
 VERSION_MISMATCH = "VersionMismatch"
 STARTING = "Starting"
 
-_MESSAGE_LIMIT = 512  # SCHEMA: health.message
+_MESSAGE_LIMIT = 512  # bound of health.message in the contract
 _ALSO_SHOWN = 3
 NOTHING_ABOVE: signals.Above = MappingProxyType({})
 

@@ -11,7 +11,7 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.publisher import AGENT_CONDITIONS
 
-MAX_UNSCHEDULABLE = 128  # SCHEMA
+MAX_UNSCHEDULABLE = 128  # maxItems of spec.unschedulable
 
 
 def seen_object(item: Object | None) -> SeenObject:

@@ -29,7 +29,7 @@ from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE
 from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource, RecentAllocate
 from nodedevices_plugin.model.kubelet_calls import CallObserver, KubeletCall, Method, Result, unobserved
 
-MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; SCHEMA refuses what would exceed 3
+MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; a configuration that would exceed 3 is refused
 MAX_REQUEST_BYTES = 8 << 20  # GetPreferredAllocation may name every id twice
 STOP_GRACE_SECONDS = 1.0  # for an answer under way; streams end by themselves at once
 RECENT_ALLOCATIONS = 1024  # many times the pods that a kubelet admits in half a minute

@@ -10,7 +10,7 @@ CONFIRM = "nodedevices.io/confirm"  # annotation by a person: <device id>=recove
 
 
 class HealthState(StrEnum):
-    """SCHEMA: `health.state`."""
+    """Values of `health.state` of a device."""
 
     HEALTHY = "Healthy"
     DEGRADED = "Degraded"  # reported, still offered
@@ -29,7 +29,7 @@ class Fault:
     reason: str  # Xid79, FallenOffBus, Missing, RowRemapFailure, ...; one fault a reason
     state: HealthState  # DEGRADED or UNHEALTHY; UNKNOWN: not listed by a probe that lists nothing
     message: str  # what happened, without what to do
-    action: str  # SCHEMA recoveryAction that the table requires
+    action: str  # recoveryAction that the table requires
     fault_domain: str  # Application | Device | Node
     since: datetime
     last_seen: datetime | None = None  # newest evidence, from which the hold-down counts; None: still evident

@@ -19,9 +19,7 @@ class Holder:
     claim: str | None = None
     ids: tuple[str, ...] = ()  # schedulable ids (device plugin) or device names (DRA), sorted
     also: tuple[str, ...] = ()  # what else it was given: the other devices of a resource that is given whole
-    since: (
-        datetime  # see SCHEMA "Whose pod": last Allocate that handed out one of these ids, or first List that shows it
-    )
+    since: datetime  # last Allocate that handed out one of these ids, or first List that shows it
 
 
 class HoldersState(StrEnum):

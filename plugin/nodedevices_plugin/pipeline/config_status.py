@@ -25,7 +25,7 @@ from nodedevices_plugin.sharing.base import Helper
 class ConfigStatus:
     """The state of the configuration: the condition ConfigApplied and what else the status says of it."""
 
-    reason: str = names.APPLIED  # one of SCHEMA's
+    reason: str = names.APPLIED  # one of nodedevices_api.conditions
     message: str = ""
     applied_hash: str | None = None  # spec.configHash in effect
     generation: int | None = None  # metadata.generation last seen

@@ -38,7 +38,7 @@ from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.helpers import run_by
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 
-MAX_RESOURCES = 32  # SCHEMA: status.resources
+MAX_RESOURCES = 32  # maxItems of status.resources
 HEX_NUMBER = re.compile(r"[0-9a-fA-F]+")
 NAMED = 4  # of another plugin's resources, in one message
 Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it

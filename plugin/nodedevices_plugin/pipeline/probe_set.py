@@ -34,7 +34,7 @@ from nodedevices_plugin.pipeline.state import State, restored_devices
 from nodedevices_plugin.settings.probes import name_of
 from nodedevices_plugin.vendors import registry
 
-SILENCE_SECONDS = 15.0  # SCHEMA: after that a probe counts as silent, and its first line is no longer waited for
+SILENCE_SECONDS = 15.0  # after that a probe counts as silent, and its first line is no longer waited for
 CODE = "ProbeRemoved"  # of a problem
 REMOVED = "its probe is no longer configured"
 DOUBTFUL = "it may be a device that a probe of before reported, and that is still listed"

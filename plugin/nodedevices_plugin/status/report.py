@@ -67,7 +67,7 @@ from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts, offered, whol
 from nodedevices_plugin.status.shares import enforcement, memory_of, memory_totals, of_parts, unit
 from nodedevices_plugin.status.withheld import Withheld, withheld
 
-MAX_LINKS = 16  # SCHEMA: status.devices[].links
+MAX_LINKS = 16  # maxItems of status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
 MAX_RETIRED = 64
 MISSING = "Missing"

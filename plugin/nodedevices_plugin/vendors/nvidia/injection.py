@@ -1,4 +1,4 @@
-"""What a container needs for what it was granted: a pure function of the ids, the plan and the node (DESIGN §4.1).
+"""What a container needs for what it was granted: a pure function of the ids, the plan and the node.
 
 Ids keep the kubelet's order; several shares of one device count once, as do its device nodes. Every strategy adds its
 part to the answer; where all of them are CDI, the variables and nodes that only the older ones need stay away.
