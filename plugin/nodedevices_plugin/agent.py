@@ -64,7 +64,7 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.memory.core_limits import key
-from nodedevices_plugin.status.client import KubeStore, Object, ObjectStore, PodStore
+from nodedevices_plugin.status.client import KubeStore, NodePodStore, Object, ObjectStore
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.publisher import Publisher
 from nodedevices_plugin.status.readiness import Readiness
@@ -90,7 +90,7 @@ class Agent:
         local: Local,
         *,
         store: ObjectStore | None,
-        pods: PodStore | None = None,
+        pods: NodePodStore | None = None,
         hardware: Callable[[], Mapping[str, str]] | None = None,
         spare: Spare | None = None,
         helpers: Mapping[str, ManagerFactory] = MANAGERS,

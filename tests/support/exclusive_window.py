@@ -15,17 +15,17 @@ from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, OfferedRe
 from nodedevices_plugin.sharing.base import (
     NOT_QUERIED,
     READY,
-    Answer,
     Helper,
+    HelperAnswer,
     HelperFacts,
     HelperKind,
     HelperProcess,
     HelperState,
     HelperTexts,
     NodeTraits,
-    Request,
     Settings,
     Split,
+    SplitRequest,
     by_replicas,
 )
 from nodedevices_probe.protocol import DeviceFact
@@ -84,7 +84,7 @@ class ExclusiveWindow:
         if node.partition_strategy != "none":
             raise PlanError("sharing.strategy", NAME, "windows are of whole devices; use partitions.strategy none")
 
-    def split(self, request: Request) -> Split:
+    def split(self, request: SplitRequest) -> Split:
         split = by_replicas(self, request)
         replicas = split.sharing.replicas or 0
         if replicas > MOST:
@@ -126,8 +126,8 @@ class Keepers:
                 self._on_change()
             await asyncio.sleep(0.05)
 
-    def _missing(self) -> Answer:
-        return Answer(state=HelperState.SILENT, message="does not run") if self._folder.exists() else NOT_QUERIED
+    def _missing(self) -> HelperAnswer:
+        return HelperAnswer(state=HelperState.SILENT, message="does not run") if self._folder.exists() else NOT_QUERIED
 
     def _instance(self, resource: str) -> str:
         file = self._folder / resource.replace("/", "_")

@@ -145,7 +145,7 @@ class Story:
         self.inventory = Inventory()
         self.verdicts: dict[str, Verdict] = {}
         self.held: frozenset[str] = frozenset()
-        self.above: signals.Above = {}
+        self.above: signals.HighReadings = {}
         self._sequence = 0
 
     @property

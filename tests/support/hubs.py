@@ -64,4 +64,4 @@ class Hubs:
         return (COMMON,) if FLAG in files else ()
 
     def containers(self, node: NodeView) -> DeviceNodes:
-        return DeviceNodes.of(node.inventory.devices, common=(COMMON,) if COMMON in node.existing else ())
+        return DeviceNodes.for_devices(node.inventory.devices, common=(COMMON,) if COMMON in node.existing else ())

@@ -14,7 +14,7 @@ from nodedevices_common.pod_requests import ALL, WHOLE, Demand
 from nodedevices_common.quantity import MEBIBYTE
 
 from nodedevices_plugin.cores import ledger as cores
-from nodedevices_plugin.cores.ledger import Booking, Claim, Ledger, Owner, Recorded, Room, Shares, Wanted
+from nodedevices_plugin.cores.ledger import Booking, Claim, CoreShares, Ledger, Owner, Recorded, Room, Wanted
 from nodedevices_plugin.model import (
     AllocationError,
     CoresHeld,
@@ -56,7 +56,7 @@ class Start:
 class CoreBook:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._shares: dict[str, Shares] = {}
+        self._shares: dict[str, CoreShares] = {}
         self._made_of: dict[str, OfferedResource] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._since: dict[str, float] = {}
@@ -73,7 +73,7 @@ class CoreBook:
         for name, resource in of.items():
             before = self._made_of.get(name)
             if before is not resource and before != resource:
-                self._shares[name] = Shares.of(resource)
+                self._shares[name] = CoreShares.from_resource(resource)
             if name not in self._ledgers:
                 self._ledgers[name], self._since[name] = Ledger(), self._clock()
                 self._claims[name] = cores.claims(self._pods.pods or (), name)
@@ -207,7 +207,7 @@ class CoreBook:
             return Start(refusal=refusal)
         return Start(allocated=self._allocated(resource, booking.device, own, booking))
 
-    def _refusal(self, resource: str, shares: Shares, booking: Booking) -> str:
+    def _refusal(self, resource: str, shares: CoreShares, booking: Booking) -> str:
         """Why a container cannot have what is booked for it; "": it can."""
         room = cores.room(self._ledgers[resource], shares, Wanted(demand=booking.demand), ids=booking.ids)
         if room.has(booking.device):

@@ -1,4 +1,4 @@
-"""Shares of computing power: no device is promised to more than 100 percent.
+"""CoreShares of computing power: no device is promised to more than 100 percent.
 
 An Allocate names ids and no pod, so nobody knows whose it is. The candidates are the containers of this node's pods
 that request exactly so many of the resource and have none yet. What is booked for it is the largest demand among them
@@ -58,7 +58,7 @@ class Booking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
+class CoreShares:
     """The shares of one resource: whose each is, how many each device has, and which are offered."""
 
     name: str
@@ -68,7 +68,7 @@ class Shares:
     unit: str = ""
 
     @classmethod
-    def of(cls, resource: OfferedResource) -> Shares:
+    def from_resource(cls, resource: OfferedResource) -> CoreShares:
         device_of = {each.id: each.part_id for each in resource.ids}
         totals: dict[str, int] = {}
         for device in device_of.values():
@@ -178,13 +178,13 @@ def wanted(ledger: Ledger, all_claims: Sequence[Claim], size: int, *, ids: Set[s
     return Wanted(demand=reduce(Demand.__or__, demands), claims=candidates)
 
 
-def check_claims(resource: str, wanted_: Wanted) -> None:
+def check_claims(resource: str, need: Wanted) -> None:
     """Raises AllocationError where the request can only be one that cannot be had."""
-    if wanted_.claims and all(each.problem for each in wanted_.claims):
-        raise AllocationError(f"{resource}: {wanted_.claims[0].problem}")
+    if need.claims and all(each.problem for each in need.claims):
+        raise AllocationError(f"{resource}: {need.claims[0].problem}")
 
 
-def freed(ledger: Ledger, shares: Shares, free: Collection[str], listed: Set[str], *, at: float) -> Ledger:
+def freed(ledger: Ledger, shares: CoreShares, free: Collection[str], listed: Set[str], *, at: float) -> Ledger:
     """After the kubelet has said which ids are free. Of a device of which it names some, the others are held. Of one
     that it leaves out nothing is learned: it names only ids of the NUMA nodes that the container is bound to.
     `listed`: ids that PodResources shows held."""
@@ -198,7 +198,7 @@ def freed(ledger: Ledger, shares: Shares, free: Collection[str], listed: Set[str
     return replace(ledger, bookings=bookings, unknown=unknown | left_out, known=ledger.known | named, asked=at)
 
 
-def room(ledger: Ledger, shares: Shares, wanted_: Wanted, *, ids: Set[str] = frozenset()) -> Room:
+def room(ledger: Ledger, shares: CoreShares, need: Wanted, *, ids: Set[str] = frozenset()) -> Room:
     """What each device has left, without what is booked for who had these ids before, and which have what is wanted."""
     unknown = {shares.device_of[each] for each in _unknown(ledger, shares) - ids if each in shares.device_of}
     owners = {each.owner for each in ledger.bookings}
@@ -207,7 +207,7 @@ def room(ledger: Ledger, shares: Shares, wanted_: Wanted, *, ids: Set[str] = fro
         by_device.setdefault(each.device, []).append(each)
     left: dict[str, int] = {}
     fits = set()
-    new = _booking(wanted_, ids, "")
+    new = _booking(need, ids, "")
     for device, total in shares.totals.items():
         full = 0 if device in unknown else WHOLE * total
         booked = _booked(by_device[device], total, owners)
@@ -215,7 +215,7 @@ def room(ledger: Ledger, shares: Shares, wanted_: Wanted, *, ids: Set[str] = fro
         with_it = _booked([*by_device[device], new], total, owners)
         if with_it <= full:
             fits.add(device)
-    return Room(wanted=wanted_, left=left, fits=frozenset(fits))
+    return Room(wanted=need, left=left, fits=frozenset(fits))
 
 
 def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | None]) -> int:
@@ -237,12 +237,12 @@ def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | 
     return sure + (min(sum(undecided), sum(largest)) if len(largest) == len(undecided) else sum(undecided))
 
 
-def _booking(wanted_: Wanted, ids: Set[str], device: str, *, at: float = 0.0) -> Booking:
-    candidates = {each.owner: ALL if each.problem else each.demand for each in wanted_.claims}
-    return Booking(ids=frozenset(ids), device=device, demand=wanted_.demand, at=at, candidates=candidates)
+def _booking(need: Wanted, ids: Set[str], device: str, *, at: float = 0.0) -> Booking:
+    candidates = {each.owner: ALL if each.problem else each.demand for each in need.claims}
+    return Booking(ids=frozenset(ids), device=device, demand=need.demand, at=at, candidates=candidates)
 
 
-def _unknown(ledger: Ledger, shares: Shares) -> frozenset[str]:
+def _unknown(ledger: Ledger, shares: CoreShares) -> frozenset[str]:
     """Ids that somebody holds, or may hold, beside those that are booked."""
     if ledger.complete:
         return ledger.unknown
@@ -250,16 +250,16 @@ def _unknown(ledger: Ledger, shares: Shares) -> frozenset[str]:
     return ledger.unknown | {each for each in shares.healthy - booked if shares.device_of[each] not in ledger.known}
 
 
-def granted(ledger: Ledger, shares: Shares, wanted_: Wanted, ids: Set[str], *, at: float) -> Ledger:
+def granted(ledger: Ledger, shares: CoreShares, need: Wanted, ids: Set[str], *, at: float) -> Ledger:
     """With a booking for an Allocate of these ids, which are of one device."""
-    booking = _booking(wanted_, ids, shares.device_of[next(iter(ids))], at=at)
+    booking = _booking(need, ids, shares.device_of[next(iter(ids))], at=at)
     return replace(ledger, bookings=(*ledger.without(ids), booking), unknown=ledger.unknown - ids)
 
 
 # --- whose it was -----------------------------------------------------------------------------------------------------
 def resolved(
     ledger: Ledger,
-    shares: Shares,
+    shares: CoreShares,
     holders: Iterable[Holder],
     all_claims: Sequence[Claim],
     *,
@@ -321,9 +321,9 @@ def _replaced(ledger: Ledger, old: Booking, new: Booking) -> Ledger:
     return replace(ledger, bookings=tuple(new if each is old else each for each in ledger.bookings))
 
 
-def exact(wanted_: Wanted, total: int) -> int | None:
+def exact(need: Wanted, total: int) -> int | None:
     """The percentage that the container gets, whichever of the candidates it is, rounded up; None: they differ."""
-    if not wanted_.known or any(each.problem for each in wanted_.claims):
+    if not need.known or any(each.problem for each in need.claims):
         return None
-    found = {each.demand.scaled(total) for each in wanted_.claims}
+    found = {each.demand.scaled(total) for each in need.claims}
     return -(-found.pop() // total) if len(found) == 1 and total else None

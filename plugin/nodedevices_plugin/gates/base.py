@@ -18,7 +18,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
 )
-from nodedevices_plugin.offering.occupancy import Held
+from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.sharing.base import Helper
 from nodedevices_plugin.sharing.helpers import Answers
 
@@ -52,8 +52,8 @@ class GateFacts:
     cordons: Sequence[Cordon] = ()  # that hold now
     removed_probes: Mapping[str, str] = field(default_factory=dict)  # device -> why, where its probe was taken away
     places: Mapping[str, str] = field(default_factory=dict)  # device -> why its place is another's
-    held: Sequence[Held] = ()  # all ids of this node's devices that are held, or may be
-    held_otherwise: Sequence[Held] = ()  # those of them that the shape does not have (offering.occupancy)
+    held: Sequence[HeldId] = ()  # all ids of this node's devices that are held, or may be
+    held_otherwise: Sequence[HeldId] = ()  # those of them that the shape does not have (offering.occupancy)
     holdings: Holdings
     unlisted: Sequence[RecentAllocate] = ()  # Allocates that PodResources has not shown yet
     change: WaitingChange | None = None

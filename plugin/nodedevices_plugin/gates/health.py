@@ -21,7 +21,7 @@ def health(shape: Plan, facts: GateFacts) -> Check | None:
     for device in facts.inventory.devices:
         for part in (None, *(each.id for each in device.fact.partitions)):
             found[part or device.fact.id] = unfit(device, part, facts.verdicts)
-    if not any(found.values()) and all(each.part_id in found for of in shape.resources for each in of.ids):
+    if not any(found.values()) and all(each.part_id in found for resource in shape.resources for each in resource.ids):
         return None
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:

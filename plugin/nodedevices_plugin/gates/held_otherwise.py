@@ -8,7 +8,7 @@ from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.offering.occupancy import Held, Parts, collide
+from nodedevices_plugin.offering.occupancy import HeldId, Parts, collide
 
 MESSAGE = "held under another resource or id"
 
@@ -16,8 +16,8 @@ MESSAGE = "held under another resource or id"
 def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
     if not facts.held_otherwise:
         return None
-    parts = Parts.of(facts.inventory)
-    by_device: dict[str, list[Held]] = {}
+    parts = Parts.from_inventory(facts.inventory)
+    by_device: dict[str, list[HeldId]] = {}
     for each in facts.held_otherwise:
         by_device.setdefault(each.device_id, []).append(each)
     found: dict[str, Blocked | None] = {}

@@ -58,8 +58,8 @@ def node_containers(
         )
         for vendor in registry.vendors()
     }
-    known = {device.fact.id: registry.of(device.fact) for device in inventory.devices}
-    others = DeviceNodes.of(device for device in inventory.devices if known[device.fact.id] is None)
+    known = {device.fact.id: registry.vendor_of(device.fact) for device in inventory.devices}
+    others = DeviceNodes.for_devices(device for device in inventory.devices if known[device.fact.id] is None)
     vendors = {id_: vendor.name for id_, vendor in known.items() if vendor is not None}
     return NodeContainers(vendors=vendors, by_vendor=by_vendor, others=others, modes=modes or {})
 

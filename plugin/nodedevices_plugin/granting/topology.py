@@ -48,11 +48,11 @@ def build(inventory: Inventory) -> Topology:
 
 
 def _scorer(fact: DeviceFact) -> Callable[[DeviceFact, DeviceFact], int]:
-    vendor = registry.of(fact)
+    vendor = registry.vendor_of(fact)
     return vendor.pair_score if isinstance(vendor, PairScore) else path_score
 
 
 def _partition_score(fact: DeviceFact) -> int | None:
     """Of two of its partitions; None: they do not come together."""
-    vendor = registry.of(fact)
+    vendor = registry.vendor_of(fact)
     return vendor.partition_score(fact) if isinstance(vendor, GatheredPartitions) else None

@@ -46,7 +46,7 @@ STARTING = "Starting"
 
 _MESSAGE_LIMIT = 512  # bound of health.message in the contract
 _ALSO_SHOWN = 3
-NOTHING_ABOVE: signals.Above = MappingProxyType({})
+NONE_HIGH: signals.HighReadings = MappingProxyType({})
 
 
 def always_in_use(device_id: str) -> bool:
@@ -66,7 +66,7 @@ class _View:
     good: bool  # ... and counts still
     driver_unloaded: bool
     unknown: tuple[str, str, bool] | None  # reason, message, still offered
-    above: signals.Above
+    above: signals.HighReadings
     in_use: Callable[[str], bool]
     blind: bool
 
@@ -90,7 +90,7 @@ def judge_all(
     now: datetime,
     monotonic: float,
     confirmed: frozenset[str] = frozenset(),
-    above: signals.Above = NOTHING_ABOVE,
+    above: signals.HighReadings = NONE_HIGH,
     in_use: Callable[[str], bool] = always_in_use,
     blind: bool = False,
 ) -> dict[str, Verdict]:
@@ -136,7 +136,7 @@ def next_deadline(
     *,
     now: datetime,
     monotonic: float,
-    above: signals.Above = NOTHING_ABOVE,
+    above: signals.HighReadings = NONE_HIGH,
 ) -> float | None:
     """Return when (time.monotonic()) judging again may change a verdict without a new line; None: only a line may."""
     deadlines = signals.deadlines(above, rules)
@@ -174,7 +174,7 @@ def _view(
     *,
     now: datetime,
     monotonic: float,
-    above: signals.Above,
+    above: signals.HighReadings,
     in_use: Callable[[str], bool],
     blind: bool,
 ) -> _View:

@@ -20,7 +20,7 @@ from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice
 from nodedevices_plugin.vendors.faults import FaultCondition
 
-Above = Mapping[tuple[str, str, int], float]  # device, signal, threshold -> since when, by time.monotonic()
+HighReadings = Mapping[tuple[str, str, int], float]  # device, signal, threshold -> since when, by time.monotonic()
 
 _FIELDS = {wire_name(each.name): each.name for each in fields(Readings)}
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
@@ -35,7 +35,7 @@ REASONS = tuple(reason(each) for each in SIGNALS)
 
 
 def follow(
-    before: Above, inventory: Inventory, rules: HealthRules, *, monotonic: float
+    before: HighReadings, inventory: Inventory, rules: HealthRules, *, monotonic: float
 ) -> dict[tuple[str, str, int], float]:
     """Return the readings of these devices that are at a threshold or above, with the time since when."""
     driver, came = inventory.driver, inventory.line_monotonic
@@ -53,7 +53,7 @@ def follow(
 
 
 def conditions(
-    device: InventoryDevice, rules: HealthRules, above: Above, *, monotonic: float
+    device: InventoryDevice, rules: HealthRules, above: HighReadings, *, monotonic: float
 ) -> tuple[FaultCondition, ...]:
     """Return a condition for each signal that the policy names, evident or not."""
     by_signal: dict[str, list[DegradedRule]] = {}
@@ -62,7 +62,7 @@ def conditions(
     return tuple(_condition(device, named, above, monotonic) for named in by_signal.values())
 
 
-def deadlines(above: Above, rules: HealthRules) -> list[float]:
+def deadlines(above: HighReadings, rules: HealthRules) -> list[float]:
     """Return when (time.monotonic()) readings that are high now will have been so for long enough."""
     return [
         since + rule.for_seconds
@@ -72,7 +72,9 @@ def deadlines(above: Above, rules: HealthRules) -> list[float]:
     ]
 
 
-def _condition(device: InventoryDevice, rules: list[DegradedRule], above: Above, monotonic: float) -> FaultCondition:
+def _condition(
+    device: InventoryDevice, rules: list[DegradedRule], above: HighReadings, monotonic: float
+) -> FaultCondition:
     signal = rules[0].signal
     since = {rule: above.get((device.fact.id, signal, rule.threshold)) for rule in rules}
     over = [rule for rule, when in since.items() if when is not None and monotonic - when >= rule.for_seconds]

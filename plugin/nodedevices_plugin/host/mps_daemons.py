@@ -22,8 +22,8 @@ from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.sharing.base import (
     BEING_STARTED,
     READY,
-    Answer,
     Helper,
+    HelperAnswer,
     HelperFacts,
     HelperProcess,
     HelperState,
@@ -82,7 +82,7 @@ class MpsDaemons(Periodic):
         now = time.monotonic()
         self._since = {each.key: self._since.get(each.key, now) for each in daemons}
         self._alive = {each.resource: self._alive.get(each.resource) for each in daemons}
-        found: dict[Hashable, Answer] = {each.key: await self._query(each, unwritten) for each in daemons}
+        found: dict[Hashable, HelperAnswer] = {each.key: await self._query(each, unwritten) for each in daemons}
         which = await self._worker.run(
             lambda: _which(self._running)
         )  # read after they answered: it is not an older one
@@ -94,7 +94,7 @@ class MpsDaemons(Periodic):
         again = any(each != READY for each in found.values()) or any(self._missed.values())
         self._pause = (RETRY_SECONDS if again else POLL_SECONDS) if daemons or self._problem else None
 
-    async def _query(self, daemon: Daemon, unwritten: str) -> Answer:
+    async def _query(self, daemon: Daemon, unwritten: str) -> HelperAnswer:
         """Query a daemon; its answer as text that stays the same while nothing changes."""
         key = daemon.key
         why, report_now, silent = unwritten, bool(unwritten), False
@@ -116,7 +116,7 @@ class MpsDaemons(Periodic):
         starting = time.monotonic() - self._since[key] < PATIENCE_SECONDS
         if silent and self._missed[key] >= MISSED and not starting:
             self._alive[daemon.resource] = False
-        return BEING_STARTED if starting and not report_now else Answer(state=HelperState.SILENT, message=why)
+        return BEING_STARTED if starting and not report_now else HelperAnswer(state=HelperState.SILENT, message=why)
 
     def _log_problem(self, problem: str) -> None:
         if problem != self._problem:

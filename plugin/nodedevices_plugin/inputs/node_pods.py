@@ -18,7 +18,7 @@ from nodedevices_common.pod_requests import pod_containers
 from nodedevices_common.raw import mapping, mappings
 
 from nodedevices_plugin.model import NodePod, NodePods, PodContainer
-from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, PodStore, StoreError
+from nodedevices_plugin.status.client import ChangedItem, ListedItems, NodePodStore, Object, StoreError
 
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 REFUSED = (401, 403)
@@ -34,7 +34,7 @@ class PodWatch:
 
     def __init__(
         self,
-        store: PodStore | None,
+        store: NodePodStore | None,
         node: str,
         *,
         on_change: Callable[[], None],
@@ -75,7 +75,7 @@ class PodWatch:
             if not self._following.cancelled():
                 self._following.result()  # raises what was no StoreError
 
-    async def _follow(self, store: PodStore) -> None:
+    async def _follow(self, store: NodePodStore) -> None:
         failures = 0
         while True:
             try:

@@ -45,7 +45,9 @@ def by_name(
         if _withheld(unit, values):
             continue
         single = strategy == "single"
-        named = (rule.name for rule in resources.devices if _matches(rule.match, unit, near, stands_in=single))
+        named = (
+            rule.name for rule in resources.devices if _matches(rule.match, unit, near, partitions_as_devices=single)
+        )
         name = next(named, None) or _usual(unit, strategy, prefix, values)
         if name is not None:
             found[name].append(unit)
@@ -53,38 +55,44 @@ def by_name(
 
 
 def _withheld(unit: Unit, values: VendorValues) -> bool:
-    vendor = registry.of(unit.device.fact) if values.withheld else None
+    vendor = registry.vendor_of(unit.device.fact) if values.withheld else None
     return vendor is not None and vendor.name in values.withheld
 
 
-def fitting(
-    match: DeviceMatch, units: Sequence[Unit], near: Near, *, stands_in: bool, any_case: bool = False
+def units_matching(
+    match: DeviceMatch, units: Sequence[Unit], near: Near, *, partitions_as_devices: bool, any_case: bool = False
 ) -> list[Unit]:
-    """The units that a rule is about. `near`: as in `by_name`. `stands_in`: partitions take the place of devices
-    (partitions.strategy single). `any_case`: as if upper and lower case were the same, to find a near miss."""
-    return [unit for unit in units if _matches(match, unit, near, stands_in=stands_in, any_case=any_case)]
+    """The units that a rule is about. `near`: as in `by_name`. `partitions_as_devices`: partitions take the place of
+    devices (partitions.strategy single). `any_case`: as if upper and lower case were the same, to find a near miss."""
+    return [
+        unit
+        for unit in units
+        if _matches(match, unit, near, partitions_as_devices=partitions_as_devices, any_case=any_case)
+    ]
 
 
 def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str | None:
     """None, too, where it would be a name that no kubelet takes: one odd device costs no other its name."""
-    vendor = registry.of(unit.device.fact)
+    vendor = registry.vendor_of(unit.device.fact)
     if vendor is None:
         return None
     name = vendor.usual_name(unit, values.naming(vendor.name, strategy=strategy, prefix=prefix))
     return name if name is None or resource_names.is_one(name) else None
 
 
-def _matches(match: DeviceMatch, unit: Unit, near: Near, *, stands_in: bool, any_case: bool = False) -> bool:
+def _matches(
+    match: DeviceMatch, unit: Unit, near: Near, *, partitions_as_devices: bool, any_case: bool = False
+) -> bool:
     fact, part = unit.device.fact, unit.partition
-    vendor = registry.of(fact)
-    if (vendor is None or isinstance(vendor, EveryMaker)) and not _means(match, fact):
+    vendor = registry.vendor_of(fact)
+    if (vendor is None or isinstance(vendor, EveryMaker)) and not _is_explicit(match, fact):
         return False
-    if match.profile is None and part is not None and not stands_in:
+    if match.profile is None and part is not None and not partitions_as_devices:
         return False
-    return like(match, unit, near, any_case=any_case)
+    return matches_unit(match, unit, near, any_case=any_case)
 
 
-def like(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool = False) -> bool:
+def matches_unit(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool = False) -> bool:
     """Whether a unit that has a name already is meant; without a profile a partition is as its device is."""
     fact, part = unit.device.fact, unit.partition
 
@@ -108,7 +116,7 @@ def like(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool = False) 
     )
 
 
-def _means(match: DeviceMatch, fact: DeviceFact) -> bool:
+def _is_explicit(match: DeviceMatch, fact: DeviceFact) -> bool:
     """Whether a rule says itself that it is about a device like this, which its maker does not know."""
     by_vendor = match.vendor is not None and not registry.known(fact.vendor)
     return by_vendor or match.type is not None or match.ids is not None

@@ -21,7 +21,7 @@ from nodedevices_plugin.sharing.by_nature import NAME as SHARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldId:
     """One id that is held: by a listed pod, by one that is not listed yet, or, as the kubelet's checkpoint says, by
     some container. As this agent names it, whoever offered it."""
 
@@ -41,14 +41,14 @@ class Parts:
     departed: Set[str]
 
     @classmethod
-    def of(cls, inventory: Inventory) -> Self:
+    def from_inventory(cls, inventory: Inventory) -> Self:
         return cls(
             listed={part.id: part for device in inventory.devices for part in device.fact.partitions},
             departed={part for device in inventory.devices for part in device.departed_partitions},
         )
 
 
-def not_in(shape: Plan, held: Sequence[Held]) -> tuple[Held, ...]:
+def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
     """What is held by an id that the shape does not have."""
     if not held:
         return ()
@@ -57,9 +57,9 @@ def not_in(shape: Plan, held: Sequence[Held]) -> tuple[Held, ...]:
     return tuple(each for each in held if (each.resource, each.id) not in offered)
 
 
-def held_otherwise(shape: Plan, held: Sequence[Held], inventory: Inventory) -> tuple[Held, ...]:
+def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) -> tuple[HeldId, ...]:
     """What is held in another shape, in the order given."""
-    departed = Parts.of(inventory).departed
+    departed = Parts.from_inventory(inventory).departed
     others = set(not_in(shape, held))
     by_nature = {
         (resource.name, each.device_id)
@@ -77,7 +77,7 @@ def held_otherwise(shape: Plan, held: Sequence[Held], inventory: Inventory) -> t
     )
 
 
-def collide(partition_id: str | None, held: Held, parts: Parts) -> bool:
+def collide(partition_id: str | None, held: HeldId, parts: Parts) -> bool:
     """Whether this part of a device (None: all of it) and what is held of the same device are, or may be, one. Two
     partitions that exist side by side are not; one that is gone may be where another is now, which placements show."""
     if held.partition_id is None or partition_id is None or held.partition_id == partition_id:

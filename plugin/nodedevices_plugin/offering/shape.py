@@ -119,7 +119,7 @@ def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSetting
     found = set()
     for name, some in named.items():
         for unit in some:
-            vendor = registry.of(unit.device.fact)
+            vendor = registry.vendor_of(unit.device.fact)
             if vendor is None or not isinstance(vendor, OwnTopology):
                 continue
             naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)

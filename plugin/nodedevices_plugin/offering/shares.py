@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
 from nodedevices_plugin.model import NOT_SHARED, PlanError, SharingFacts, Unit, resource_names
-from nodedevices_plugin.offering.naming import NOTHING_NEAR, like
+from nodedevices_plugin.offering.naming import NOTHING_NEAR, matches_unit
 from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.sharing import by_nature, none
-from nodedevices_plugin.sharing.base import Request, SharesName, SharingMode
+from nodedevices_plugin.sharing.base import SharesName, SharingMode, SplitRequest
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import OwnShares, VendorShares, VendorValues
@@ -43,8 +43,8 @@ def own_shares(
     several vendors is offered whole. Raises PlanError."""
     found: dict[str, VendorShares] = {}
     for name, some in units.items():
-        vendor = registry.of(some[0].device.fact)
-        if vendor is None or any(registry.of(unit.device.fact) is not vendor for unit in some):
+        vendor = registry.vendor_of(some[0].device.fact)
+        if vendor is None or any(registry.vendor_of(unit.device.fact) is not vendor for unit in some):
             continue
         if isinstance(vendor, OwnShares):
             shares = vendor.shares(name, some, values.naming(vendor.name, strategy=strategy, prefix=prefix))
@@ -69,7 +69,7 @@ def share(
         rule = rules.get(name)
         if rule is not None:
             mode = modes.by_strategy(sharing.strategy_of(rule))
-            parts = _shared(rule, all_units, meant(all_units, rule, near), sharing, mode)
+            parts = _shared(rule, all_units, units_of_rule(all_units, rule, near), sharing, mode)
         else:
             parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
         for part in parts:
@@ -111,7 +111,7 @@ def _shared(
     if chosen and new_name != name:
         resource_names.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]
-    request = Request(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name, name=new_name)
+    request = SplitRequest(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name, name=new_name)
     split = mode.split(request)
     whole: tuple[Share, ...] = (_whole(name, rest),) if rest else ()
     if rule.core_resource is not None:
@@ -136,10 +136,10 @@ def _cores(name: str, whole: Sequence[Unit], shared: int) -> Share:
     return Share(name=name, units=tuple((unit, None) for unit in whole), cores_of=shared)
 
 
-def meant(units: Sequence[Unit], rule: SharedResource, near: Near) -> list[Unit]:
+def units_of_rule(units: Sequence[Unit], rule: SharedResource, near: Near) -> list[Unit]:
     """Those of a resource's units that a rule is about: what `devices` and `match` both mean, where it has them."""
     chosen = chosen_units(units, rule.devices)
-    return chosen if rule.match is None else [unit for unit in chosen if like(rule.match, unit, near)]
+    return chosen if rule.match is None else [unit for unit in chosen if matches_unit(rule.match, unit, near)]
 
 
 def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None) -> list[Unit]:

@@ -1,4 +1,4 @@
-"""What can be offered: whole devices and partitions, before they get a name (naming: matching.py).
+"""What can be offered: whole devices and partitions, before they get a name (offering.naming).
 
 Which these are is their vendor's matter (vendors.base). Of a device that no vendor knows it is the device, or, with a
 partitions.strategy other than none, its partitions where it has some. What `resources.exclude` names is not there for
@@ -22,17 +22,17 @@ def units(inventory: Inventory, strategy: str, exclude: Sequence[str] = ()) -> t
         id_ for device in inventory.devices for id_ in (device.fact.id, *(each.id for each in device.fact.partitions))
     ]
     excluded = frozenset(each for each in ids if excluded_by(each, exclude) is not None)
-    of: dict[str, tuple[Vendor, list[InventoryDevice]]] = {}
+    by_vendor: dict[str, tuple[Vendor, list[InventoryDevice]]] = {}
     found: dict[str, list[Unit]] = {}
     for device in inventory.devices:
         if device.fact.id in excluded:
             continue
-        vendor = registry.of(device.fact)
+        vendor = registry.vendor_of(device.fact)
         if vendor is None:
             found[device.fact.id] = whole_or_partitions(device, strategy)
         else:
-            of.setdefault(vendor.name, (vendor, []))[1].append(device)
-    for vendor, devices in of.values():
+            by_vendor.setdefault(vendor.name, (vendor, []))[1].append(device)
+    for vendor, devices in by_vendor.values():
         for unit in vendor.units(devices, strategy=strategy, excluded=excluded):
             found.setdefault(unit.device.fact.id, []).append(unit)
     in_order = (unit for device in inventory.devices for unit in found.get(device.fact.id, ()))

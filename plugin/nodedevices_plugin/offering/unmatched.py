@@ -19,10 +19,10 @@ from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.offering.naming import by_name, fitting, like
+from nodedevices_plugin.offering.naming import by_name, matches_unit, units_matching
 from nodedevices_plugin.offering.nearness import Near, near
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.offering.shares import chosen_units, meant
+from nodedevices_plugin.offering.shares import chosen_units, units_of_rule
 from nodedevices_plugin.offering.units import units
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import partitions
@@ -63,7 +63,7 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
     notes = []
     for vendor in registry.vendors():
-        own = [device.fact.id for device in inventory.devices if registry.of(device.fact) is vendor]
+        own = [device.fact.id for device in inventory.devices if registry.vendor_of(device.fact) is vendor]
         if own and isinstance(vendor, FileNames) and vendor.name not in settings.vendors.withheld:
             naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
             names = vendor.file_names(naming)
@@ -92,10 +92,12 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, a
             near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), each) for each in lower))
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{entry}.devices {wanted}", message=message))
-        elif rule.match is not None and not meant(units, rule, around):
+        elif rule.match is not None and not units_of_rule(units, rule, around):
             left, match = chosen_units(units, rule.devices), rule.match
             here = _listed(sorted({_kind(unit, match, around) for unit in left}))
-            near = _near(_kind(unit, match, around) for unit in left if like(match, unit, around, any_case=True))
+            near = _near(
+                _kind(unit, match, around) for unit in left if matches_unit(match, unit, around, any_case=True)
+            )
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
             wanted = _cut(_shown(match, pattern_only=False))
             notes.append(Unmatched(section="sharing", entry=f"{entry}.match {wanted}".rstrip(), message=message))
@@ -122,15 +124,15 @@ def _rules(
     single = settings.partitions.strategy == "single"
     left, notes = list(found), []
     for number, rule in enumerate(settings.resources.devices):
-        mine = fitting(rule.match, left, around, stands_in=single)
+        mine = units_matching(rule.match, left, around, partitions_as_devices=single)
         if not mine:
             place = places[number] if places is not None else f"devices[{number}].match"
             entry = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
-            if fitting(rule.match, found, around, stands_in=single):
+            if units_matching(rule.match, found, around, partitions_as_devices=single):
                 others = f"; of the others {_existing(left, rule.match, around)}" if left else ""
                 message = f"an earlier entry names every device that it matches{others}"
             else:
-                nearly = fitting(rule.match, found, around, stands_in=single, any_case=True)
+                nearly = units_matching(rule.match, found, around, partitions_as_devices=single, any_case=True)
                 alike = _near(_kind(unit, rule.match, around) for unit in nearly)
                 message = f"no such device on this node; {_existing(found, rule.match, around)}{alike}"
             notes.append(Unmatched(section="resources", entry=entry, message=message))

@@ -138,7 +138,9 @@ def stale(active: Effective, devices: Devices) -> str:
     if not uses_cdi(active):
         return ""
     needs = {name: _needs(name, active, devices) for name in registry.cdi_vendors()}
-    found = (cdi_libraries.stale(of.specs, devices.found(name)) for name, of in needs.items() if not of.nodes_will_do)
+    found = (
+        cdi_libraries.stale(each.specs, devices.found(name)) for name, each in needs.items() if not each.nodes_will_do
+    )
     return "; ".join(each for each in found if each)
 
 
@@ -184,4 +186,4 @@ def _needs(vendor: str, effective: Effective, devices: Devices) -> CdiNeeds:
 
 
 def _is_of(vendor: str, fact: DeviceFact) -> bool:
-    return (owner := registry.of(fact)) is not None and owner.name == vendor
+    return (owner := registry.vendor_of(fact)) is not None and owner.name == vendor

@@ -22,7 +22,7 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.offering.changes import not_listed
-from nodedevices_plugin.offering.occupancy import Held
+from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.pipeline import access, auto_probes
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
@@ -202,7 +202,7 @@ def _wanted_probes(
     if requested.probes is None:
         return texts, auto
     kept = auto_probes.started(texts, auto, world.probes)
-    return auto_probes.stands_for(requested.probes, hardware=inputs.hardware, kept=kept, options=local.probe_options)
+    return auto_probes.resolve(requested.probes, hardware=inputs.hardware, kept=kept, options=local.probe_options)
 
 
 def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) -> SeenSpec | None:
@@ -231,7 +231,7 @@ class _Holding:
     """What is held before this step's line. `held` None: before the first List nobody knows, and every device and
     partition counts."""
 
-    held: tuple[Held, ...] | None
+    held: tuple[HeldId, ...] | None
     devices: frozenset[str]
     parts: frozenset[str]  # partitions
     listed: frozenset[RecentAllocate]
@@ -252,7 +252,7 @@ def _holding(world: World, inputs: Inputs) -> _Holding:
     return _Holding(held=held_now, devices=devices, parts=parts, listed=listed, unlisted=unlisted)
 
 
-def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[Held, ...] | None:
+def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[HeldId, ...] | None:
     """What is held, or may be: an Allocate that no List has shown yet counts. None: before the first List nobody
     knows."""
     if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
@@ -260,13 +260,13 @@ def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceI
     return held(holdings, unlisted, index)
 
 
-def _held_ids(of: Sequence[Held] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:
+def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:
     """Devices, and partitions, that are held; where nobody knows, every one that is listed."""
-    if of is None:
+    if held is None:
         parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
         return frozenset(device.fact.id for device in inventory.devices), parts
-    parts = frozenset(each.partition_id for each in of if each.partition_id is not None)
-    return frozenset(each.device_id for each in of), parts
+    parts = frozenset(each.partition_id for each in held if each.partition_id is not None)
+    return frozenset(each.device_id for each in held), parts
 
 
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
@@ -285,7 +285,9 @@ def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[Rece
 
 def _on_offer(plan: Plan | None) -> frozenset[str]:
     """Devices that new pods can get."""
-    return frozenset(each.device_id for of in (plan.resources if plan else ()) for each in of.ids if each.healthy)
+    return frozenset(
+        each.device_id for resource in (plan.resources if plan else ()) for each in resource.ids if each.healthy
+    )
 
 
 # --- what the probes report ------------------------------------------------------------------------------------------

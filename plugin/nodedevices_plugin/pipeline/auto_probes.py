@@ -43,7 +43,7 @@ def started(texts: Sequence[str], before: Collection[str], parts: Mapping[str, I
     return frozenset(before) | {each for each in AUTOMATIC if each in texts and each in parts and parts[each].devices}
 
 
-def stands_for(
+def resolve(
     texts: Sequence[str], *, hardware: Set[str] | None, kept: Set[str], options: Mapping[str, Value]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The probes with those in the place of `auto` that it stands for, and which these are to be remembered."""

@@ -16,7 +16,7 @@ from nodedevices_plugin.model import Holder, Inventory, Plan, Refused, Unmatched
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.offering.changes import pods_named
-from nodedevices_plugin.offering.occupancy import Held
+from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper
 
@@ -40,10 +40,11 @@ class ConfigStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ConfigProblem:
     """Why the wanted configuration is not in effect, or the one in effect does not do what it says."""
 
-    of: str  # as Configured.refused; holders: it waits for pods; operator: for its configuration; state: to be saved
+    # As Configured.refused; holders: it waits for pods; operator: for its configuration; state: to be saved.
+    source: str
     message: str
     field: str = ""  # of the sections, where one is at fault
     waiting_for: tuple[Holder, ...] = ()
@@ -60,9 +61,9 @@ def refusal(field: str, message: str) -> Refused:
     return Refused(section=section if section in SECTION_NAMES else "", field=field, message=message)
 
 
-def of_problem(status: ConfigStatus, problem: Problem, *, applied_once: bool) -> ConfigStatus:
+def of_problem(status: ConfigStatus, problem: ConfigProblem, *, applied_once: bool) -> ConfigStatus:
     """applied_once: there is a configuration in effect."""
-    if problem.of == "operator":
+    if problem.source == "operator":
         return replace(status, reason=names.NO_CONFIG, message=problem.message)
     return replace(
         status,
@@ -74,7 +75,7 @@ def of_problem(status: ConfigStatus, problem: Problem, *, applied_once: bool) ->
     )
 
 
-def of_holders(status: ConfigStatus, held: Sequence[Held], inventory: Inventory, plan: Plan) -> ConfigStatus:
+def of_holders(status: ConfigStatus, held: Sequence[HeldId], inventory: Inventory, plan: Plan) -> ConfigStatus:
     """All is in effect, but for devices that pods hold in another shape. `plan`: as the kubelet has it."""
     return replace(
         status,
@@ -84,15 +85,15 @@ def of_holders(status: ConfigStatus, held: Sequence[Held], inventory: Inventory,
     )
 
 
-def _reason(problem: Problem) -> str:
+def _reason(problem: ConfigProblem) -> str:
     if not problem.waits:
         return names.CONFIG_INVALID
-    if problem.of == "state":
+    if problem.source == "state":
         return names.STATE_NOT_SAVED
     return names.WAITING_FOR_DAEMON if problem.awaits and not problem.waiting_for else names.WAITING_FOR_HOLDERS
 
 
-def _withheld(ours: Sequence[Held], inventory: Inventory) -> str:
+def _withheld(ours: Sequence[HeldId], inventory: Inventory) -> str:
     """For people."""
     held = {each.device_id for each in ours}
     called = device_names(inventory)
@@ -103,7 +104,7 @@ def _withheld(ours: Sequence[Held], inventory: Inventory) -> str:
     return f"{devices}: {what} {who}; everything else is applied"
 
 
-def _other_units(held: Sequence[Held], plan: Plan) -> list[str]:
+def _other_units(held: Sequence[HeldId], plan: Plan) -> list[str]:
     """For people: names of which pods hold shares of another unit. The scheduler knows no units, and subtracts them as
     if they were of today's: a node can have a free device and room for no pod."""
     found = []
@@ -117,7 +118,7 @@ def _other_units(held: Sequence[Held], plan: Plan) -> list[str]:
     return found
 
 
-def _in_another_shape(ours: Sequence[Held]) -> tuple[WaitingPod, ...]:
+def _in_another_shape(ours: Sequence[HeldId]) -> tuple[WaitingPod, ...]:
     """Their pods, as far as they are known."""
     found: dict[tuple[str, str], list[str]] = {}
     for each in ours:
@@ -141,9 +142,9 @@ def _holding(holders: Sequence[Holder]) -> tuple[WaitingPod, ...]:
     )
 
 
-def _message(problem: Problem, *, applied_once: bool) -> str:
+def _message(problem: ConfigProblem, *, applied_once: bool) -> str:
     """For people: what is the matter, and what holds meanwhile."""
-    if problem.of in {"holders", "state"}:
+    if problem.source in {"holders", "state"}:
         return problem.message
     if problem.awaits and problem.coming is None:
         meanwhile = "its shares are not offered until it answers"

@@ -31,13 +31,13 @@ from nodedevices_plugin.model import (
     Unmatched,
 )
 from nodedevices_plugin.offering.changes import ChangeDecision, changed_ids, decide_change
-from nodedevices_plugin.offering.occupancy import Held, held_otherwise
+from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape, shape_of
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
-from nodedevices_plugin.pipeline.config_status import ConfigStatus, Problem, of_holders, of_problem, refusal
+from nodedevices_plugin.pipeline.config_status import ConfigProblem, ConfigStatus, of_holders, of_problem, refusal
 from nodedevices_plugin.pipeline.foreign import take_over
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.state import SeenSpec
@@ -56,7 +56,7 @@ class Node:
     known: Known
     inputs: Inputs
     unlisted: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
-    held: Sequence[Held]  # all ids of our devices that these and `holdings` list (foreign.held)
+    held: Sequence[HeldId]  # all ids of our devices that these and `holdings` list (foreign.held)
     last_plan: Plan | None
     offered: Set[str]  # names that the kubelet has of us
     awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
@@ -112,7 +112,7 @@ class _Running:
     shape: Plan | None = None
     helpers: tuple[Helper, ...] | None = None
     clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are a helper's clients
-    problem: Problem | None = None
+    problem: ConfigProblem | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,14 +138,14 @@ def configure(
     if before.applied_once and isinstance(wanted, _Change):  # what has no ids waits for nothing
         before = replace(before, effective=wanted.effective.in_shape_of(before.effective))
     running = _running(before, node, wanted)
-    change = wanted if isinstance(wanted, Problem) else _change(before, wanted, running, node)
+    change = wanted if isinstance(wanted, ConfigProblem) else _change(before, wanted, running, node)
     new_hash = spec.config_hash if spec is not None else None
     after, shape, helpers, problem = before, running.shape, running.helpers, running.problem
     match change:
         case _Change():
             after = ActiveConfig(effective=change.effective, applied_hash=new_hash, applied_once=True)
             shape, helpers, problem = change.shape, change.helpers, None
-        case Problem():
+        case ConfigProblem():
             problem = change
         case None if problem is None:
             after = replace(before, applied_hash=new_hash)
@@ -162,7 +162,7 @@ def configure(
     if running_on and shape is not None and helpers is not None:
         named = {each.resource for each in running_on}
         helpers = (*running_on, *(each for each in helpers if each.resource not in named))
-    others: tuple[Held, ...] = ()
+    others: tuple[HeldId, ...] = ()
     libraries: tuple[gates.MissingLibraries, ...] = ()
     plan = None
     if shape is not None:
@@ -191,7 +191,7 @@ def configure(
         to_save=to_save or (after.effective if after.applied_once else None),
         plan=plan,
         status=status,
-        refused="" if problem is None or problem.waits else problem.of,
+        refused="" if problem is None or problem.waits else problem.source,
         saving=to_save is not None and not node.inputs.unsaved_because,
         helpers=helpers,
     )
@@ -201,10 +201,10 @@ def configure(
 def _facts(
     node: Node,
     *,
-    others: tuple[Held, ...],
+    others: tuple[HeldId, ...],
     libraries: tuple[gates.MissingLibraries, ...],
     staying: tuple[Helper, ...],
-    problem: Problem | None,
+    problem: ConfigProblem | None,
 ) -> gates.GateFacts:
     return gates.GateFacts(
         inventory=node.known.inventory,
@@ -225,7 +225,7 @@ def _facts(
     )
 
 
-def _waiting_change(problem: Problem | None) -> gates.WaitingChange | None:
+def _waiting_change(problem: ConfigProblem | None) -> gates.WaitingChange | None:
     if problem is None or problem.takes_away is None:
         return None
     pods = dict.fromkeys(f"{each.namespace}/{each.pod}" for each in problem.waiting_for)
@@ -248,7 +248,7 @@ def _with_others(configured: Configured, requested: RequestedConfig) -> Configur
     return replace(configured, status=replace(status, others=others), refused=configured.refused or "file")
 
 
-def _ours(others: Sequence[Held], shape: Plan, node: Node) -> list[Held]:
+def _ours(others: Sequence[HeldId], shape: Plan, node: Node) -> list[HeldId]:
     """What is held in another shape of devices that are withheld for it.
 
     Not those that are not to be offered at all (excluded), nor those that another plugin serves: its pods are no
@@ -259,14 +259,14 @@ def _ours(others: Sequence[Held], shape: Plan, node: Node) -> list[Held]:
     return [each for each in others if each.device_id in offered - theirs]
 
 
-def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Change | Problem:
+def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Change | ConfigProblem:
     """The wanted configuration with its plan, or why it cannot be."""
     if requested.effective is None:
-        return Problem(of=requested.source, field=requested.field, message=requested.error or "")
+        return ConfigProblem(source=requested.source, field=requested.field, message=requested.error or "")
     if why := access.refusal(before.effective if before.applied_once else None, requested.effective, node.devices):
-        return Problem(of="cdi", field=why.field, message=str(why))
+        return ConfigProblem(source="cdi", field=why.field, message=str(why))
     if not before.applied_once and node.awaits and not requested.effective.observing:
-        return Problem(of="operator", message=node.awaits, waits=True)
+        return ConfigProblem(source="operator", message=node.awaits, waits=True)
     try:
         shape = _made(requested.effective, node)
         settings = access.mode_settings(requested.effective, node.devices)
@@ -275,10 +275,10 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Ch
                 raise why
         return _Change(effective=requested.effective, shape=shape)
     except PlanError as error:
-        return Problem(of="plan", field=error.field, message=str(error))
+        return ConfigProblem(source="plan", field=error.field, message=str(error))
 
 
-def _running(before: ActiveConfig, node: Node, wanted: _Change | Problem) -> _Running:
+def _running(before: ActiveConfig, node: Node, wanted: _Change | ConfigProblem) -> _Running:
     """What is in effect where it was applied before; nothing at a first start."""
     if not before.applied_once:
         return _Running()
@@ -289,7 +289,7 @@ def _running(before: ActiveConfig, node: Node, wanted: _Change | Problem) -> _Ru
     clients, needs = shares(shape), _awaited(shape, node)
     helpers = needs.helpers if shape.resources or not why else None
     if why:
-        problem = Problem(of="plan", field=why.field, message=str(why))
+        problem = ConfigProblem(source="plan", field=why.field, message=str(why))
         return _Running(shape=shape, helpers=helpers, clients=clients, problem=problem)
     if not needs.why:
         return _Running(shape=shape, helpers=helpers, clients=clients)
@@ -301,13 +301,13 @@ def _running(before: ActiveConfig, node: Node, wanted: _Change | Problem) -> _Ru
     return _Running(shape=shape, helpers=helpers, clients=clients, problem=_helpers_await(needs))
 
 
-def _helpers_await(needs: Awaited) -> Problem:
+def _helpers_await(needs: Awaited) -> ConfigProblem:
     """Some helpers are not ready."""
     count = len(needs.unanswered)
-    return Problem(of=needs.mode, field=needs.field, message=needs.why, waits=needs.starting, awaits=count)
+    return ConfigProblem(source=needs.mode, field=needs.field, message=needs.why, waits=needs.starting, awaits=count)
 
 
-def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | Problem | None:
+def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | ConfigProblem | None:
     """The wanted configuration, or why it cannot take effect; None: it is in effect."""
     requested, shape = wanted.effective, wanted.shape
     if before.applied_once and requested.shape == before.effective.shape:
@@ -318,14 +318,16 @@ def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node
         known = node.inputs.holdings.state is HoldersState.SYNCED
         shown = shape if known and not requested.observing else None
         waiting_for = decision.waiting_for
-        return Problem(of="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown)
+        return ConfigProblem(
+            source="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown
+        )
     if needs.why:
         return replace(_helpers_await(needs), coming=needs.helpers)
     if before.applied_once and (node.inputs.saved is None or node.inputs.saved.shape != requested.shape):
         what = ", ".join(sorted(changed_ids(running.shape or Plan(), shape))) or "what is offered"
         why = node.inputs.unsaved_because or "it is being written"
         message = f"the change of {what} waits until the state file is written: {why}"
-        return Problem(of="state", message=message, waits=True, to_save=requested, coming=needs.helpers)
+        return ConfigProblem(source="state", message=message, waits=True, to_save=requested, coming=needs.helpers)
     return replace(wanted, helpers=needs.helpers)
 
 

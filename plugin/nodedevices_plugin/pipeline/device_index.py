@@ -17,7 +17,7 @@ from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
 
 
 @dataclass(frozen=True, slots=True)
-class DevicePart:
+class IndexedPart:
     """What an id is about: a device, or a partition of it."""
 
     device_id: str
@@ -37,16 +37,16 @@ class DeviceIndex:
     def __init__(self, inventory: Inventory, *, index_prefix: str | None = None) -> None:
         self._inventory = inventory
         self._prefix = index_prefix
-        self._by_id: dict[str, DevicePart] = {}
-        self._by_index: dict[str | None, dict[tuple[str, str], DevicePart]] = {None: {}}  # by prefix; domain and index
-        self._by_claim: dict[tuple[str, str], DevicePart] = {}  # by DRA driver and name
+        self._by_id: dict[str, IndexedPart] = {}
+        self._by_index: dict[str | None, dict[tuple[str, str], IndexedPart]] = {None: {}}  # by prefix; domain and index
+        self._by_claim: dict[tuple[str, str], IndexedPart] = {}  # by DRA driver and name
         self._drivers = {each.dra_driver: each for each in registry.vendors() if isinstance(each, ClaimNames)}
         called = device_names(inventory)
         for device in inventory.devices:
             fact = device.fact
             units = (Unit(device), *partitions(device))
             for unit in units:
-                self._by_id[unit.id] = DevicePart(fact.id, unit.partition.id if unit.partition else None)
+                self._by_id[unit.id] = IndexedPart(fact.id, unit.partition.id if unit.partition else None)
             if (claims := registry.claim_names(fact)) is not None:
                 for unit in units:
                     name = claims.claim_name(unit, called[fact.id])
@@ -60,7 +60,7 @@ class DeviceIndex:
         other._prefix = index_prefix
         return other
 
-    def unit(self, resource: str, id_: str) -> tuple[DevicePart, int | None] | None:
+    def unit(self, resource: str, id_: str) -> tuple[IndexedPart, int | None] | None:
         """What an id of a resource is about, and which share of it; None: none of our devices."""
         base, replica = split(id_)
         found = self._by_id.get(base)
@@ -68,7 +68,7 @@ class DeviceIndex:
             found = self._indices().get((resource.partition("/")[0], base))
         return None if found is None else (found, replica)
 
-    def claimed(self, name: str) -> DevicePart | None:
+    def claimed(self, name: str) -> IndexedPart | None:
         """What `<driver>/<pool>/<device>` of a claim is about; None: none of our devices."""
         driver, _, rest = name.partition("/")
         vendor = self._drivers.get(driver)
@@ -77,12 +77,12 @@ class DeviceIndex:
         names = vendor.claimed(rest.rpartition("/")[2])
         return next((self._by_claim[driver, each] for each in names if (driver, each) in self._by_claim), None)
 
-    def _indices(self) -> dict[tuple[str, str], DevicePart]:
+    def _indices(self) -> dict[tuple[str, str], IndexedPart]:
         """By domain and index: nobody offers indices of any other."""
         if self._prefix not in self._by_index:
-            found: dict[tuple[str, str], DevicePart] = {}
+            found: dict[tuple[str, str], IndexedPart] = {}
             for device in self._inventory.devices:
-                vendor, indices = registry.of(device.fact), registry.index_ids(device.fact)
+                vendor, indices = registry.vendor_of(device.fact), registry.index_ids(device.fact)
                 if vendor is None or indices is None:
                     continue
                 usual = vendor.usual_name(Unit(device), Naming(prefix=self._prefix or "")) or ""

@@ -32,7 +32,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.ids import is_core, share_of, split
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
-from nodedevices_plugin.offering.occupancy import Held
+from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.helpers import run_by
@@ -63,10 +63,10 @@ def _named(holder: Holder, index: DeviceIndex) -> Holder:
     return replace(holder, ids=tuple(own)) if tuple(own) != holder.ids else holder
 
 
-def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[Held, ...]:
+def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[HeldId, ...]:
     """Every id of this node's devices that is held, or may be: by listed pods, by Allocates that no List has shown yet
     (`unlisted`), and by whom the kubelet's checkpoint alone knows."""
-    found: dict[tuple[str | None, str, str], Held] = {}
+    found: dict[tuple[str | None, str, str], HeldId] = {}
     taken: set[tuple[str | None, str]] = set()
 
     def add(resource: str | None, id_: str, holder: str) -> None:
@@ -80,7 +80,7 @@ def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIn
         if not holder and (resource, own) in taken:
             return
         taken.add((resource, own))
-        found[resource, own, holder] = Held(
+        found[resource, own, holder] = HeldId(
             resource=resource,
             id=own,
             device_id=unit.device_id,
@@ -128,7 +128,7 @@ def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: Shari
                     blocked=None if (resource, id_) in live else _NOT_OFFERED,
                 )
             )
-    return Plan(resources=tuple(_resource(name, of, mode) for name, of in list(resources.items())[:MAX_RESOURCES]))
+    return Plan(resources=tuple(_resource(name, ids, mode) for name, ids in list(resources.items())[:MAX_RESOURCES]))
 
 
 def remembered(observed: Plan) -> dict[str, tuple[str, ...]]:
@@ -222,12 +222,12 @@ def unread_holders(resource: str, plan: Plan, holdings: Holdings, index: DeviceI
     """Who holds ids under a name of our plan that no plugin of ours has given, for people; empty: nobody. They are of a
     plugin that was here before, and what they are of cannot be told. An id that looks like those of the plan is not
     meant: it is of a device that has left."""
-    like = {_shape(each.id) for of in plan.resources if of.name == resource for each in of.ids}
+    shapes = {_shape(each.id) for ours in plan.resources if ours.name == resource for each in ours.ids}
     ids = {
         id_: each
         for each in holdings.holders
         for id_ in (each.ids if each.resource == resource else ())
-        if index.unit(resource, id_) is None and not is_core(id_) and not like & {_shape(id_), _shape(split(id_)[0])}
+        if index.unit(resource, id_) is None and not is_core(id_) and not shapes & {_shape(id_), _shape(split(id_)[0])}
     }
     if not ids:
         return ""

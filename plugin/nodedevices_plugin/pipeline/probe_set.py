@@ -98,21 +98,25 @@ def restored(
     return parts, ProbeSet(texts=tuple(texts), auto=auto, since=since, retired=retired)
 
 
-def left_by_others(state: State, of: ProbeSet) -> dict[str, int]:
+def left_by_others(state: State, probe_set: ProbeSet) -> dict[str, int]:
     """How many devices the state file has of each probe that ran before this start and does not run now: what was
     retired before then is no longer counted, and what was missing was not offered."""
-    running = {name_of(each) for each in of.texts}
+    running = {name_of(each) for each in probe_set.texts}
     before = [each for each in state.devices if each.present and each.fact.id not in state.retired_devices]
     return dict(Counter(each.probe for each in before if each.probe and each.probe not in running))
 
 
 def changed(
-    parts: Mapping[str, Inventory], of: ProbeSet, texts: tuple[str, ...], monotonic: float, auto: tuple[str, ...] = ()
+    parts: Mapping[str, Inventory],
+    probe_set: ProbeSet,
+    texts: tuple[str, ...],
+    monotonic: float,
+    auto: tuple[str, ...] = (),
 ) -> tuple[Mapping[str, Inventory], ProbeSet]:
     """The probes with these in the place of those that run."""
-    if texts == of.texts:
-        return parts, of if auto == of.auto else replace(of, auto=auto)
-    same = {name_of(each) for each in texts if each in of.texts}
+    if texts == probe_set.texts:
+        return parts, probe_set if auto == probe_set.auto else replace(probe_set, auto=auto)
+    same = {name_of(each) for each in texts if each in probe_set.texts}
     names = [name_of(each) for each in texts]
     gone = tuple(
         Retired(inventory=_left_by(name, part), since=monotonic)
@@ -122,14 +126,14 @@ def changed(
     after = ProbeSet(
         texts=texts,
         auto=auto,
-        since={name: of.since[name] if name in same else monotonic for name in names},
-        retired=(*(replace(each, offered=False) for each in of.retired), *gone),
+        since={name: probe_set.since[name] if name in same else monotonic for name in names},
+        retired=(*(replace(each, offered=False) for each in probe_set.retired), *gone),
     )
     return {name: parts[name] if name in same else Inventory() for name in names}, after
 
 
 def kept(
-    of: ProbeSet,
+    probe_set: ProbeSet,
     parts: Mapping[str, Inventory],
     verdicts: Mapping[str, Verdict],
     *,
@@ -141,10 +145,10 @@ def kept(
 ) -> ProbeSet:
     """Without the retired devices that nothing keeps any more. `parts`: what the probes of now report. `held`: ids of
     devices that are held, or may be; None: nobody knows."""
-    if not of.retired:
-        return of
+    if not probe_set.retired:
+        return probe_set
     listed = {each for part in parts.values() for device in part.devices for each in _ids(device)}
-    waits = of.waits(parts, monotonic)
+    waits = probe_set.waits(parts, monotonic)
 
     def stays(device: InventoryDevice, since: float) -> bool:
         if device.fact.id in listed:
@@ -158,29 +162,29 @@ def kept(
 
     left = (
         replace(each, inventory=replace(each.inventory, devices=devices), offered=each.offered and waits)
-        for each in of.retired
+        for each in probe_set.retired
         if (devices := tuple(_without(one, listed) for one in each.inventory.devices if stays(one, each.since)))
     )
-    return replace(of, retired=tuple(left))
+    return replace(probe_set, retired=tuple(left))
 
 
-def withheld(of: ProbeSet, parts: Mapping[str, Inventory]) -> dict[str, str]:
+def withheld(probe_set: ProbeSet, parts: Mapping[str, Inventory]) -> dict[str, str]:
     """Ids of devices that go to no new pod, and why: retired ones, and what may be one of these under another id."""
-    retired = [each.fact for one in of.retired for each in one.inventory.devices]
+    retired = [each.fact for one in probe_set.retired for each in one.inventory.devices]
     if not retired:
         return {}
     reported = [each.fact for part in parts.values() for each in part.devices if each.present]
-    ended = [each.fact for one in of.retired for each in one.inventory.devices if not one.offered]
+    ended = [each.fact for one in probe_set.retired for each in one.inventory.devices if not one.offered]
     pairs = ((old, other) for old in retired for other in (*retired, *reported) if old.id != other.id)
     doubtful = (fact for pair in pairs if _may_be_one(*pair) for fact in pair)
     gone = {each.id for each in retired}
     return {each.id: REMOVED if each.id in gone else DOUBTFUL for each in (*ended, *doubtful)}
 
 
-def problems(of: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[Problem, ...]:
+def problems(probe_set: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[Problem, ...]:
     """For people: which devices go to no new pod (`withheld`), and why."""
     names = device_names(inventory)
-    retired = {each.fact.id for one in of.retired for each in one.inventory.devices}
+    retired = {each.fact.id for one in probe_set.retired for each in one.inventory.devices}
     said = (
         (ids & retired, f"not offered: {REMOVED}; listed until no pod holds it and it is well"),
         (ids - retired, f"not offered: {DOUBTFUL}"),
@@ -192,17 +196,18 @@ def problems(of: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[Problem
     )
 
 
-def next_change(of: ProbeSet, monotonic: float) -> float | None:
+def next_change(probe_set: ProbeSet, monotonic: float) -> float | None:
     """When a retired device may be dropped without any news."""
     return min(
-        (each.since + PROVEN_SECONDS for each in of.retired if each.since + PROVEN_SECONDS > monotonic), default=None
+        (each.since + PROVEN_SECONDS for each in probe_set.retired if each.since + PROVEN_SECONDS > monotonic),
+        default=None,
     )
 
 
-def clock_set(of: ProbeSet, by: timedelta) -> ProbeSet:
+def clock_set(probe_set: ProbeSet, by: timedelta) -> ProbeSet:
     """After the wall clock was set."""
-    moved = (replace(each, inventory=stage_inventory.clock_set(each.inventory, by)) for each in of.retired)
-    return replace(of, retired=tuple(moved))
+    moved = (replace(each, inventory=stage_inventory.clock_set(each.inventory, by)) for each in probe_set.retired)
+    return replace(probe_set, retired=tuple(moved))
 
 
 def _left_by(name: str, part: Inventory) -> Inventory:

@@ -70,10 +70,10 @@ class Step:
         return bool(self.silent)
 
 
-def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
+def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     """What follows: configuration, plan, what containers get, what is saved and reported."""
-    world, known, now, monotonic = of.world, of.known, of.now, of.monotonic
-    inventory, requested, spec = known.inventory, known.requested, of.spec
+    world, known, now, monotonic = assessed.world, assessed.known, assessed.now, assessed.monotonic
+    inventory, requested, spec = known.inventory, known.requested, assessed.spec
     active, plan, config, refused = world.active, world.plan, world.config, ""
     helpers = world.helpers
     awaits = _awaits(world, inputs, local, spec, monotonic)
@@ -83,17 +83,17 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         node = Node(
             known=known,
             inputs=inputs,
-            unlisted=of.unlisted,
-            held=held(inputs.holdings, of.unlisted, _index(active, requested, known.index)),
+            unlisted=assessed.unlisted,
+            held=held(inputs.holdings, assessed.unlisted, _index(active, requested, known.index)),
             last_plan=world.plan,
             offered=frozenset(world.state.offered),
             awaits=awaits,
             helpers_now=inputs.helpers.before if world.helpers is None else world.helpers,
             not_ours=served_by_others(inputs.registrations),
-            vendors=of.vendors,
-            cordons=tuple(each for each in of.cordons if each.holds(now)),
-            removed_probes=of.removed_probes,
-            places=of.places,
+            vendors=assessed.vendors,
+            cordons=tuple(each for each in assessed.cordons if each.holds(now)),
+            removed_probes=assessed.removed_probes,
+            places=assessed.places,
             mount_dirs=local.container_mount_dirs,
         )
         outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
@@ -116,7 +116,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     if active.applied_once and active.effective.observing:
         others = known.index.under(active.effective.index_prefix)
         observed = observe(world.state.observed, inputs.holdings, others, mode=active.effective.sharing_mode)
-    state = _state(of, inputs, local, active=active, applied=applied, plan=plan, observed=observed)
+    state = _state(assessed, inputs, local, active=active, applied=applied, plan=plan, observed=observed)
     devices = access.Devices(
         inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
     )
@@ -130,13 +130,13 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
         helpers=helpers,
         access=access.access(active.effective, devices, plan) if plan is not None else Access(),
         state=state,
-        confirm_problems=of.confirm.problems,
-        confirm_spent=spent_entries(of.confirm.value, known.verdicts, of.removals),
+        confirm_problems=assessed.confirm.problems,
+        confirm_spent=spent_entries(assessed.confirm.value, known.verdicts, assessed.removals),
         departed=_departed(world.departed, inventory, now),
         lost=lost_devices(
             known.owned,
             hardware=inputs.hardware or frozenset(),
-            given_up=of.given_up,
+            given_up=assessed.given_up,
             left=world.left,
         ),
         left=world.left,
@@ -146,18 +146,24 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
     silent_from = _silent_from(known)
     deadlines = [
         *silent_from.values(),
-        *_judging_deadlines(of),
+        *_judging_deadlines(assessed),
         probe_sets.next_change(known.probe_set, monotonic),
-        _recent_over(of.unlisted, monotonic),
-        *(monotonic + (it.until - now).total_seconds() for it in of.cordons if it.until is not None and it.holds(now)),
+        _recent_over(assessed.unlisted, monotonic),
+        *(
+            monotonic + (it.until - now).total_seconds()
+            for it in assessed.cordons
+            if it.until is not None and it.holds(now)
+        ),
         world.started + local.operator_wait_seconds if awaits else None,
         unlisted_until,
     ]
     return Step(
         world=after,
-        logged=logged_events(of.events, of.rules, _owners(known.inventory, of.vendors), of.vendors),
-        xids=tuple(event for event in of.events if event.xid is not None),
-        confirmed=of.confirm.understood,
+        logged=logged_events(
+            assessed.events, assessed.rules, _owners(known.inventory, assessed.vendors), assessed.vendors
+        ),
+        xids=tuple(event for event in assessed.events if event.xid is not None),
+        confirmed=assessed.confirm.understood,
         refused=refused,
         deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),
         silent=frozenset(name for name, since in silent_from.items() if monotonic >= since),
@@ -165,7 +171,7 @@ def decide(of: Assessment, inputs: Inputs, local: Local) -> Step:
 
 
 def _state(
-    of: Assessment,
+    assessed: Assessment,
     inputs: Inputs,
     local: Local,
     *,
@@ -175,23 +181,25 @@ def _state(
     observed: Plan | None,
 ) -> State:
     """What the state file should say. `applied`: the configuration that it should have."""
-    world, known, now = of.world, of.known, of.now
+    world, known, now = assessed.world, assessed.known, assessed.now
     offered, retired = _offered(world.state, plan, observed, now)
     return replace(
         to_save(world.state, known.inventory, known.verdicts),
         applied=to_saved(applied) if applied is not None else world.state.applied,
         applied_hash=active.applied_hash,
-        spec=of.spec if not local.standalone else world.state.spec,
+        spec=assessed.spec if not local.standalone else world.state.spec,
         offered=offered,
         observed=remembered(observed) if observed is not None else world.state.observed if plan is None else {},
         retired=retired,
-        confirmed=of.confirm.value,
-        removals=tuple(sorted(of.removals)),
-        unschedulable=of.cordons,
+        confirmed=assessed.confirm.value,
+        removals=tuple(sorted(assessed.removals)),
+        unschedulable=assessed.cordons,
         probes=known.probe_set.texts if known.inventory.line_monotonic is not None else world.state.probes,
         auto_probes=known.probe_set.auto if known.inventory.line_monotonic is not None else world.state.auto_probes,
         retired_devices=known.probe_set.retired_devices,
-        notices=notices.follow(world.state.notices, of.events, known.inventory, of.rules, of.vendors, now=now),
+        notices=notices.follow(
+            world.state.notices, assessed.events, known.inventory, assessed.rules, assessed.vendors, now=now
+        ),
         clients=follow(
             world.state.clients,
             plan if observed is None else Plan(),
@@ -212,11 +220,13 @@ def _silent_from(known: Known) -> dict[str, float]:
     }
 
 
-def _judging_deadlines(of: Assessment) -> Iterator[float | None]:
+def _judging_deadlines(assessed: Assessment) -> Iterator[float | None]:
     """When verdicts may change without any news."""
-    known = of.known
+    known = assessed.known
     for part in (*known.probes.values(), *(each.inventory for each in known.probe_set.retired)):
-        yield next_deadline(known.verdicts, part, of.rules, now=of.now, monotonic=of.monotonic, above=known.above)
+        yield next_deadline(
+            known.verdicts, part, assessed.rules, now=assessed.now, monotonic=assessed.monotonic, above=known.above
+        )
 
 
 def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:

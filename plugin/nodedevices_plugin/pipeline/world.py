@@ -82,7 +82,7 @@ class Known:
     probe_set: ProbeSet  # which run, and what those left that no longer do
     verdicts: Mapping[str, Verdict]
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
-    above: signals.Above = field(default_factory=dict)  # readings that are too high, since when
+    above: signals.HighReadings = field(default_factory=dict)  # readings that are too high, since when
     kept_back: bool = False  # whether what is held keeps devices out of their places, or listed
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     requested: RequestedConfig = field(default_factory=RequestedConfig)
@@ -167,9 +167,7 @@ def begin(
     )
     if requested.probes is not None:
         kept = auto_probes.after_restart(state, hardware)
-        texts, auto = auto_probes.stands_for(
-            requested.probes, hardware=hardware, kept=kept, options=local.probe_options
-        )
+        texts, auto = auto_probes.resolve(requested.probes, hardware=hardware, kept=kept, options=local.probe_options)
     elif texts := _usable(state.probes, local):
         auto = state.auto_probes
     else:

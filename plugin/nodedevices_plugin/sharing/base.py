@@ -49,7 +49,7 @@ class NodeTraits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SplitRequest:
     """What a configuration wants of one resource.
 
     place: the path of the rule, `sharing.resources[nvidia.com/gpu]`. units: those that it is about; none where no
@@ -110,7 +110,7 @@ class SharingMode(Protocol):
         """Raises PlanError where the mode is not possible on this node, or with these settings."""
         ...
 
-    def split(self, request: Request) -> Split:
+    def split(self, request: SplitRequest) -> Split:
         """How often each unit is offered. Raises PlanError for a rule that the mode cannot carry out on these units."""
         ...
 
@@ -192,16 +192,16 @@ class HelperState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HelperAnswer:
     """The result of querying a helper. message: why it is not ready, for people: it `is being started`."""
 
     state: HelperState
     message: str = ""
 
 
-NOT_QUERIED = Answer(state=HelperState.STARTING, message="has not been queried yet")
-BEING_STARTED = Answer(state=HelperState.STARTING, message="is being started")
-READY = Answer(state=HelperState.READY)
+NOT_QUERIED = HelperAnswer(state=HelperState.STARTING, message="has not been queried yet")
+BEING_STARTED = HelperAnswer(state=HelperState.STARTING, message="is being started")
+READY = HelperAnswer(state=HelperState.READY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +221,7 @@ class HelperFacts:
     the agent's run before this one wanted: what runs.
     """
 
-    answers: Mapping[Hashable, Answer] = field(default_factory=dict)
+    answers: Mapping[Hashable, HelperAnswer] = field(default_factory=dict)
     processes: Mapping[str, HelperProcess] = field(default_factory=dict)
     before: tuple[Helper, ...] = ()
 
@@ -247,7 +247,7 @@ class HelperManager(Protocol):
         ...
 
 
-def by_replicas(mode: SharingMode, request: Request) -> Split:
+def by_replicas(mode: SharingMode, request: SplitRequest) -> Split:
     """The split of modes that offer every unit equally often. Raises PlanError."""
     replicas = request.rule.replicas
     if replicas is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import ContainerEdits, Grant, PlanError, SharingFacts
-from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
+from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest
 
 NAME = "shared"
 
@@ -19,7 +19,7 @@ class ByNature:
     def check(self, node: NodeTraits) -> None:
         raise PlanError("sharing.strategy", NAME, "devices have it by themselves; give none, timeSlicing or mps")
 
-    def split(self, request: Request) -> Split:
+    def split(self, request: SplitRequest) -> Split:
         return Split(counts=(1,) * len(request.units), sharing=SharingFacts(mode=self))
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan
-from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Answer, Helper, HelperKind, HelperState
+from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Helper, HelperAnswer, HelperKind, HelperState
 from nodedevices_plugin.sharing.resources import helper_kind, runs
 
-Answers = Mapping[Hashable, Answer]
+Answers = Mapping[Hashable, HelperAnswer]
 
 
 def run_by(resource: OfferedResource) -> str:
@@ -101,6 +101,6 @@ def _title(kind: HelperKind) -> str:
     return f"{kind.texts.title} {kind.texts.program}"
 
 
-def _answer(resource: OfferedResource, answers: Answers) -> Answer:
+def _answer(resource: OfferedResource, answers: Answers) -> HelperAnswer:
     kind = helper_kind(resource)
     return READY if kind is None or not resource.ids else answers.get(kind.key(resource), NOT_QUERIED)

@@ -27,7 +27,7 @@ from nodedevices_plugin.model import (
     Unit,
     cuda_mps,
 )
-from nodedevices_plugin.sharing.base import HelperTexts, NodeTraits, Request, Settings, Split, by_replicas
+from nodedevices_plugin.sharing.base import HelperTexts, NodeTraits, Settings, Split, SplitRequest, by_replicas
 
 NAME = "mps"
 VENDOR = "nvidia"
@@ -163,7 +163,7 @@ class Mps:
     def check(self, node: NodeTraits) -> None:
         check_node("sharing.strategy", node)
 
-    def split(self, request: Request) -> Split:
+    def split(self, request: SplitRequest) -> Split:
         check_name(request)
         split = by_replicas(self, request)
         for unit in request.units:
@@ -205,7 +205,7 @@ def check_unit(place: str, unit: Unit, *, instead: str = "") -> None:
         raise PlanError(place, unit.id, f"MPS cannot share MIG devices; {instead or 'use timeSlicing for them'}")
 
 
-def check_name(request: Request) -> None:
+def check_name(request: SplitRequest) -> None:
     """Raises PlanError for a name whose folder under the MPS root would be inside the clients' /dev/shm."""
     domain, _, own = request.name.partition("/")
     if request.units and domain == SHARED_MEMORY:

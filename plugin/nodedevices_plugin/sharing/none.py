@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import NOT_SHARED, ContainerEdits, Grant
-from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split
+from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest
 
 NAME = NOT_SHARED.name
 
@@ -18,7 +18,7 @@ class NoSharing:
     def check(self, node: NodeTraits) -> None:
         """Always possible."""
 
-    def split(self, request: Request) -> Split:
+    def split(self, request: SplitRequest) -> Split:
         return Split(counts=(1,) * len(request.units), sharing=NOT_SHARED)
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import ContainerEdits, Grant
-from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, by_replicas
+from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest, by_replicas
 
 NAME = "timeSlicing"
 
@@ -19,7 +19,7 @@ class TimeSlicing:
     def check(self, node: NodeTraits) -> None:
         """Always possible."""
 
-    def split(self, request: Request) -> Split:
+    def split(self, request: SplitRequest) -> Split:
         return by_replicas(self, request)
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:

@@ -97,7 +97,7 @@ class ObjectStore(Protocol):
         ...
 
 
-class PodStore(Protocol):
+class NodePodStore(Protocol):
     """The source of a node's pods."""
 
     def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[ListedItems[T] | ChangedItem[T]]:
@@ -107,7 +107,7 @@ class PodStore(Protocol):
 
 
 class KubeStore:
-    """ObjectStore and PodStore over the official client."""
+    """ObjectStore and NodePodStore over the official client."""
 
     def __init__(self, kubeconfig: str | None) -> None:
         self._kubeconfig = kubeconfig

@@ -28,7 +28,7 @@ RECREATE_BACKOFF = Backoff(initial_seconds=60.0, max_seconds=300.0, jitter=0.0)
 OWNER_SECONDS = 10.0
 
 
-class TokenBucket:
+class WriteBucket:
     """`burst` tokens at most, one more per `refill_seconds`. `now` is monotonic seconds."""
 
     def __init__(self, *, burst: int = BURST, refill_seconds: float = REFILL_SECONDS, now: float) -> None:
@@ -112,7 +112,7 @@ def _state(part: Mapping[str, Any]) -> tuple[Any, Any]:
     return health.get("state"), health.get("reason")
 
 
-def next_write(situation: Situation, bucket: TokenBucket, now: float) -> NextWrite:
+def next_write(situation: Situation, bucket: WriteBucket, now: float) -> NextWrite:
     """Return the next write and how long it has to wait. It takes no token; the publisher does, when it writes."""
     wanted = situation.wanted
     if wanted is None or not situation.listed:

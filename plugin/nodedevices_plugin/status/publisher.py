@@ -30,7 +30,7 @@ from nodedevices_common.times import rfc3339
 
 from nodedevices_plugin.status import pacing
 from nodedevices_plugin.status.client import Object, ObjectStore, StoreError
-from nodedevices_plugin.status.pacing import Cause, Need, Situation, TokenBucket
+from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket
 
 log = structlog.get_logger(__name__)
 
@@ -112,7 +112,7 @@ class Publisher:
         self._metrics = metrics
         self._clock = clock
         self._draw = draw
-        self._bucket = TokenBucket(now=clock())
+        self._bucket = WriteBucket(now=clock())
         self._wake = asyncio.Event()
         self._wanted: Mapping[str, Any] | None = None
         self._may_create = True

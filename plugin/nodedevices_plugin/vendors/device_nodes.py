@@ -23,7 +23,7 @@ class DeviceNodes:
     common: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, devices: Iterable[InventoryDevice], *, common: tuple[str, ...] = ()) -> DeviceNodes:
+    def for_devices(cls, devices: Iterable[InventoryDevice], *, common: tuple[str, ...] = ()) -> DeviceNodes:
         nodes: dict[str, tuple[str, ...]] = {}
         for device in devices:
             nodes[device.fact.id] = device.fact.device_nodes

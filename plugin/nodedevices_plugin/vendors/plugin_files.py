@@ -67,7 +67,7 @@ def number(low: int, high: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def like(expression: str, right: str) -> AfterValidator:
+def matching(expression: str, right: str) -> AfterValidator:
     """A text that matches the whole expression; `right` says what would."""
     pattern = re.compile(expression)
 

@@ -67,7 +67,7 @@ def known(name: str) -> bool:
     return name in _VENDORS
 
 
-def of(fact: DeviceFact) -> Vendor | None:
+def vendor_of(fact: DeviceFact) -> Vendor | None:
     """Return the vendor that knows the device; None: no vendor does."""
     maker = _VENDORS.get(fact.vendor)
     if maker is not None and fact.type in maker.types:
@@ -77,12 +77,12 @@ def of(fact: DeviceFact) -> Vendor | None:
 
 def is_elsewhere(fact: DeviceFact) -> bool:
     """True when the device is not hardware of this node."""
-    return isinstance(of(fact), Elsewhere)
+    return isinstance(vendor_of(fact), Elsewhere)
 
 
 def other_names(unit: Unit) -> tuple[str, ...]:
     """Return the unit's names beside its id and index."""
-    vendor = of(unit.device.fact)
+    vendor = vendor_of(unit.device.fact)
     return tuple(vendor.other_names(unit)) if isinstance(vendor, OtherNames) else ()
 
 
@@ -96,26 +96,26 @@ def without_share(name: str) -> str:
 
 def index_ids(fact: DeviceFact) -> IndexIds | None:
     """Return the device's vendor, where it hands devices out by index; else None."""
-    vendor = of(fact)
+    vendor = vendor_of(fact)
     return vendor if isinstance(vendor, IndexIds) else None
 
 
 def described(fact: DeviceFact, files: Mapping[str, object]) -> bool:
     """True when the device's file still describes it; True as well for devices without a file."""
-    vendor = of(fact)
+    vendor = vendor_of(fact)
     return vendor.described(fact, files) if isinstance(vendor, Described) else True
 
 
 def own_nodes(fact: DeviceFact) -> Set[str]:
     """Return the device nodes that no other device has."""
-    vendor = of(fact)
+    vendor = vendor_of(fact)
     nodes = vendor.own_nodes(fact) if isinstance(vendor, OwnNodes) else fact.device_nodes
     return {*nodes} - SHARED_NODES
 
 
 def claim_names(fact: DeviceFact) -> ClaimNames | None:
     """Return the device's vendor, where it has names in claims; else None."""
-    vendor = of(fact)
+    vendor = vendor_of(fact)
     return vendor if isinstance(vendor, ClaimNames) else None
 
 

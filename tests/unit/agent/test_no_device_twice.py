@@ -42,7 +42,7 @@ from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.sharing.base import Answer, Helper, HelperFacts, HelperState
+from nodedevices_plugin.sharing.base import Helper, HelperAnswer, HelperFacts, HelperState
 from nodedevices_plugin.sharing.registry import MODES
 from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
@@ -487,7 +487,7 @@ class TheNodeWithHelpers(TheNode):
     def helper_facts(self) -> HelperFacts:
         before = self.wanted if self.world.helpers is None else ()
         self.wanted = self.wanted if self.world.helpers is None else self.world.helpers
-        answer = Answer(state=self.answers, message=self.answers.value)
+        answer = HelperAnswer(state=self.answers, message=self.answers.value)
         return HelperFacts(answers={each.key: answer for each in self.wanted}, before=before)
 
     @rule(answers=st.sampled_from(HelperState))

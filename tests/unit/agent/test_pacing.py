@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.status.pacing import Cause, Need, Situation, TokenBucket, next_write
+from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket, next_write
 
 
 def status(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:
@@ -18,47 +18,47 @@ def status(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, A
 SETTLED = Situation(wanted=status(), listed=True, exists=True, written=status(), written_at=100.0)
 
 
-def empty_bucket(now: float, *, left: int = 0) -> TokenBucket:
-    bucket = TokenBucket(now=now)
+def empty_bucket(now: float, *, left: int = 0) -> WriteBucket:
+    bucket = WriteBucket(now=now)
     for _ in range(5 - left):
         bucket.take(now)
     return bucket
 
 
 def test_nothing_is_due_before_the_heartbeat_when_nothing_changed() -> None:
-    step = next_write(SETTLED, TokenBucket(now=100.0), 130.0)
+    step = next_write(SETTLED, WriteBucket(now=100.0), 130.0)
     assert (step.need, step.cause, step.wait) == (Need.STATUS, Cause.HEARTBEAT, 270.0)
 
 
 def test_nothing_is_written_before_the_api_server_reported_what_is_there() -> None:
-    assert next_write(replace(SETTLED, listed=False), TokenBucket(now=0.0), 0.0).need is Need.NOTHING
+    assert next_write(replace(SETTLED, listed=False), WriteBucket(now=0.0), 0.0).need is Need.NOTHING
 
 
 def test_an_object_that_is_not_there_is_created_at_once() -> None:
-    step = next_write(replace(SETTLED, exists=False), TokenBucket(now=0.0), 0.0)
+    step = next_write(replace(SETTLED, exists=False), WriteBucket(now=0.0), 0.0)
     assert (step.need, step.wait) == (Need.CREATE, 0.0)
 
 
 def test_a_node_that_never_had_a_device_gets_no_object() -> None:
     situation = replace(SETTLED, exists=False, may_create=False)
-    assert next_write(situation, TokenBucket(now=0.0), 0.0).need is Need.NOTHING
+    assert next_write(situation, WriteBucket(now=0.0), 0.0).need is Need.NOTHING
 
 
 def test_an_owner_that_is_another_node_is_replaced() -> None:
-    assert next_write(replace(SETTLED, owner_wrong=True), TokenBucket(now=0.0), 0.0).need is Need.CREATE
+    assert next_write(replace(SETTLED, owner_wrong=True), WriteBucket(now=0.0), 0.0).need is Need.CREATE
 
 
 def test_who_owns_it_is_queried_before_anything_is_written() -> None:
-    assert next_write(replace(SETTLED, owner_known=False), TokenBucket(now=0.0), 0.0).need is Need.OWNER
+    assert next_write(replace(SETTLED, owner_known=False), WriteBucket(now=0.0), 0.0).need is Need.OWNER
     nothing_to_create = replace(SETTLED, exists=False, may_create=False, owner_known=False)
-    assert next_write(nothing_to_create, TokenBucket(now=0.0), 0.0).need is Need.NOTHING
+    assert next_write(nothing_to_create, WriteBucket(now=0.0), 0.0).need is Need.NOTHING
 
 
 def test_while_an_object_that_keeps_vanishing_waits_who_owns_it_is_queried_every_ten_seconds() -> None:
     vanished = replace(SETTLED, exists=False, recreations=4, created_at=100.0, owner_read_at=100.0)
-    step = next_write(vanished, TokenBucket(now=100.0), 103.0)
+    step = next_write(vanished, WriteBucket(now=100.0), 103.0)
     assert (step.need, step.wait) == (Need.OWNER, 7.0)
-    step = next_write(replace(vanished, owner_read_at=215.0), TokenBucket(now=100.0), 218.0)
+    step = next_write(replace(vanished, owner_read_at=215.0), WriteBucket(now=100.0), 218.0)
     assert (step.need, step.wait) == (Need.CREATE, 2.0)
 
 
@@ -72,7 +72,7 @@ def test_while_an_object_that_keeps_vanishing_waits_who_owns_it_is_queried_every
     ],
 )
 def test_a_change_is_written_now_and_says_why(wanted: dict[str, Any], cause: Cause) -> None:
-    step = next_write(replace(SETTLED, wanted=wanted), TokenBucket(now=100.0), 101.0)
+    step = next_write(replace(SETTLED, wanted=wanted), WriteBucket(now=100.0), 101.0)
     assert (step.cause, step.wait) == (cause, 0.0)
 
 
@@ -87,12 +87,12 @@ def test_the_last_token_is_for_a_devices_change_of_state() -> None:
 def test_a_partitions_state_is_a_devices_change() -> None:
     part = {"id": "MIG-1", "health": {"state": "Unhealthy", "reason": "Xid94"}}
     wanted = {"devices": [{**status()["devices"][0], "partitions": [part]}]}
-    assert next_write(replace(SETTLED, wanted=wanted), TokenBucket(now=0.0), 101.0).cause is Cause.DEVICE
+    assert next_write(replace(SETTLED, wanted=wanted), WriteBucket(now=0.0), 101.0).cause is Cause.DEVICE
 
 
 def test_fields_changed_by_somebody_else_are_set_again_but_not_in_a_fight() -> None:
-    first = next_write(replace(SETTLED, drifted=True), TokenBucket(now=100.0), 101.0)
-    again = next_write(replace(SETTLED, drifted=True, repaired_at=100.0), TokenBucket(now=100.0), 101.0)
+    first = next_write(replace(SETTLED, drifted=True), WriteBucket(now=100.0), 101.0)
+    again = next_write(replace(SETTLED, drifted=True, repaired_at=100.0), WriteBucket(now=100.0), 101.0)
     assert (first.cause, first.wait) == (Cause.REPAIR, 0.0)
     assert (again.cause, again.wait) == (Cause.REPAIR, 9.0)
 
@@ -100,7 +100,7 @@ def test_fields_changed_by_somebody_else_are_set_again_but_not_in_a_fight() -> N
 def test_an_object_that_vanishes_again_and_again_is_created_ever_more_rarely() -> None:
     waits = [
         next_write(
-            replace(SETTLED, exists=False, created_at=100.0, recreations=recreations), TokenBucket(now=0.0), 100.0
+            replace(SETTLED, exists=False, created_at=100.0, recreations=recreations), WriteBucket(now=0.0), 100.0
         ).wait
         for recreations in (0, 2, 3, 4, 5, 9)
     ]
@@ -110,7 +110,7 @@ def test_an_object_that_vanishes_again_and_again_is_created_ever_more_rarely() -
 @given(st.lists(st.floats(min_value=0, max_value=20), min_size=1, max_size=200))
 def test_no_schedule_gets_more_than_a_burst_and_one_per_five_seconds(gaps: list[float]) -> None:
     now, taken = 0.0, []
-    bucket = TokenBucket(now=now)
+    bucket = WriteBucket(now=now)
     for gap in gaps:
         now += gap
         if bucket.wait(now) == 0.0:

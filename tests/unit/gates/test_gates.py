@@ -26,7 +26,7 @@ from nodedevices_plugin.model import (
     SharingFacts,
     Verdict,
 )
-from nodedevices_plugin.offering.occupancy import Held
+from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
@@ -55,8 +55,8 @@ def shares(*numbers: int, replicas: int = 2, sharing: SharingMode = BY_TIME, cor
     return Plan(resources=(resource,))
 
 
-def held(id_: str, number: int, *, resource: str = GPU, pod: str = "ml/train") -> Held:
-    return Held(resource=resource, id=id_, device_id=gpu_id(number), holder=pod)
+def held(id_: str, number: int, *, resource: str = GPU, pod: str = "ml/train") -> HeldId:
+    return HeldId(resource=resource, id=id_, device_id=gpu_id(number), holder=pod)
 
 
 def why(plan: Plan) -> dict[str, str]:

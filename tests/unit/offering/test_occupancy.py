@@ -17,7 +17,7 @@ from nodedevices_plugin.model import (
     Plan,
     RecentAllocate,
 )
-from nodedevices_plugin.offering.occupancy import Held, held_otherwise
+from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held
@@ -48,7 +48,7 @@ def holdings(*pods: tuple[str | None, str]) -> Holdings:
 
 def protected(
     settings: PlanSettings, *pods: tuple[str | None, str], inventory: Inventory = PLAIN
-) -> tuple[Plan, tuple[Held, ...]]:
+) -> tuple[Plan, tuple[HeldId, ...]]:
     verdicts = healthy(*(each.fact for each in inventory.devices))
     taken = held(holdings(*pods), (), DeviceIndex(inventory))
     shape = make_shape(inventory, settings)

@@ -14,7 +14,7 @@ from nodedevices_plugin.granting.containers import edits, node_containers
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, SharingFacts
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, memory_shares
+from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest, memory_shares
 from nodedevices_plugin.sharing.registry import MODES
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
@@ -38,7 +38,7 @@ class BySize:
     def check(self, node: NodeTraits) -> None:
         pass
 
-    def split(self, request: Request) -> Split:
+    def split(self, request: SplitRequest) -> Split:
         unit = to_bytes(request.rule.memory_unit or "1Gi")
         left = {it.id: it.memory_bytes % unit for it in request.units}
         sharing = Cut(mode=self, memory=memory_shares(unit, request.units), left=left)

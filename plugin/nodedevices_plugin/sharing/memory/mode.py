@@ -15,7 +15,7 @@ from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, PlanError, Unit
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.base import NodeTraits, Request, Settings, Split, memory_shares, merged
+from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest, memory_shares, merged
 from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.sharing.memory import limits as memory_limits
 from nodedevices_plugin.sharing.memory import presets as memory_presets
@@ -41,7 +41,7 @@ class Memory:
             if rule.enforcement == mps.NAME:
                 mps.check_node(f"sharing.resources[{rule.name}].enforcement", node, instead=_UNENFORCED)
 
-    def split(self, request: Request) -> Split:
+    def split(self, request: SplitRequest) -> Split:
         """Each device by its own memory: a node may have several models. One whose memory its probe does not say, or
         has not said yet, has no shares."""
         place, given = f"{request.place}.memoryUnit", request.rule.unit_of_memory

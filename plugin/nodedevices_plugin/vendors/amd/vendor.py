@@ -57,7 +57,7 @@ class Amd(NoCodes):
 
     def containers(self, node: NodeView) -> DeviceNodes:
         """What the probe lists of what was granted, `/dev/kfd` among it; no variable, as with AMD's plugin."""
-        return DeviceNodes.of(node.inventory.devices)
+        return DeviceNodes.for_devices(node.inventory.devices)
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
         linked = any(link.to == other.id for link in one.links) or any(link.to == one.id for link in other.links)

@@ -29,7 +29,7 @@ class Intel(NoCodes):
         return f"{naming.prefix or DEFAULT_PREFIX}/{_driver(unit.device.fact)}"
 
     def containers(self, node: NodeView) -> DeviceNodes:
-        return DeviceNodes.of(node.inventory.devices)
+        return DeviceNodes.for_devices(node.inventory.devices)
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return (node_missing(readings), hot(readings))

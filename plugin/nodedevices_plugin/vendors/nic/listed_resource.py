@@ -10,14 +10,16 @@ from nodedevices_common.text import show
 from pydantic import AfterValidator, Field, model_validator
 
 from nodedevices_plugin.model import PlanError, resource_names
-from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, like, refuse
+from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, matching, refuse
 
 MAX_RESOURCES = 64  # of one file
 ADDRESS_HINT = "give a PCI address, such as 0000:86:02.0"
 PCI_ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 
-PciId = Annotated[Text, like("[0-9a-fA-F]{4}", "give four hexadecimal digits, such as 15b3"), AfterValidator(str.lower)]
-PciAddress = Annotated[Text, like(PCI_ADDRESS, ADDRESS_HINT), AfterValidator(str.lower)]
+PciId = Annotated[
+    Text, matching("[0-9a-fA-F]{4}", "give four hexadecimal digits, such as 15b3"), AfterValidator(str.lower)
+]
+PciAddress = Annotated[Text, matching(PCI_ADDRESS, ADDRESS_HINT), AfterValidator(str.lower)]
 LinkType = Literal["ether", "infiniband"]
 
 
@@ -35,7 +37,7 @@ class ListedResource(PluginFile):
     default_prefix: ClassVar[str]
 
     # ASCII letters; Mellanox' plugin has no "-"
-    name: Annotated[Text, like("[a-zA-Z0-9_-]+", "only letters, digits, _ and - are allowed")] = Field(
+    name: Annotated[Text, matching("[a-zA-Z0-9_-]+", "only letters, digits, _ and - are allowed")] = Field(
         alias="resourceName"
     )
     prefix: Annotated[str, Text] = Field(default="", alias="resourcePrefix")

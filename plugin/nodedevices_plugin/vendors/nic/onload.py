@@ -23,7 +23,7 @@ from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode
 from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_plugin.vendors.faults import FaultCondition
 from nodedevices_plugin.vendors.nic.traits import text
-from nodedevices_plugin.vendors.plugin_files import PluginFile, Text, Unused, like, number, read, refuse
+from nodedevices_plugin.vendors.plugin_files import PluginFile, Text, Unused, matching, number, read, refuse
 
 OPTION = "onload-config-file"
 MAKER = "solarflare"
@@ -38,7 +38,9 @@ MAX_PODS = 4096
 
 HostPath = Annotated[
     Text,
-    like("(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+/?|/", "it is no absolute path of letters, digits, and . _ + - in its parts"),
+    matching(
+        "(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+/?|/", "it is no absolute path of letters, digits, and . _ + - in its parts"
+    ),
 ]
 
 

@@ -61,7 +61,7 @@ from nodedevices_plugin.vendors.nic.traits import (
     physical_name,
     text,
 )
-from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, like, read, refuse
+from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, Text, matching, read, refuse
 
 DEFAULT_PREFIX = "intel.com"
 NET, ACCELERATOR, AUXILIARY = DEVICE_TYPES = ("netDevice", "accelerator", "auxNetDevice")
@@ -113,8 +113,8 @@ def _name_problem(of: str, *, address: bool) -> str:
     return ""
 
 
-Index = Annotated[Text, like("[0-9]{1,9}", "give a number, as text")]
-Key = Annotated[Text, like(_KEY.pattern, "give a key, such as 0x8001")]
+Index = Annotated[Text, matching("[0-9]{1,9}", "give a number, as text")]
+Key = Annotated[Text, matching(_KEY.pattern, "give a key, such as 0x8001")]
 ByName = Annotated[Text, AfterValidator(lambda value: _functions(value, address=False))]
 ByAddress = Annotated[Text, AfterValidator(lambda value: _functions(value, address=True))]
 

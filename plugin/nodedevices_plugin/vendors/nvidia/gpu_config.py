@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, model_validator
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.nvidia import names
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
-from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, ignored, like, number, read, refuse
+from nodedevices_plugin.vendors.plugin_files import Entries, PluginFile, ignored, matching, number, read, refuse
 
 MAX_BYTES = 64 << 10
 MAX_CLIENTS = 16_384  # replicas of a sharing resource
@@ -71,11 +71,11 @@ def _few(xids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Clients = Annotated[int, number(0, MAX_CLIENTS)]
-Strategy = Annotated[str, like(f"{TIME_SHARING}|{MPS}|", f"it is not known; give {TIME_SHARING} or {MPS}")]
+Strategy = Annotated[str, matching(f"{TIME_SHARING}|{MPS}|", f"it is not known; give {TIME_SHARING} or {MPS}")]
 # Such as 1g.24gb+me.all and 1g.24gb-me.
 Size = Annotated[
     str,
-    like(
+    matching(
         r"([1-9]g\.[1-9][0-9]{0,3}gb([+-][a-z0-9.]{1,16})?)?",
         "it is not the size of a MIG device; give one such as 1g.10gb",
     ),

@@ -79,7 +79,7 @@ class Xilinx(NoCodes):
 
     def containers(self, node: NodeView) -> DeviceNodes:
         devices = [each for each in node.inventory.devices if each.fact.vendor == VENDOR]
-        usual = DeviceNodes.of(devices)
+        usual = DeviceNodes.for_devices(devices)
         if not own_flags.settings_of(node.local).management:
             return usual
         more = {id_: found for device in devices for id_, found in _management_nodes(device.fact).items()}
