@@ -57,8 +57,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """A long text as a parameter is shown by its beginning, so that a terminal's line has the name of a test."""
-    return f"{val[:MOST_OF_A_TEXT]}..." if isinstance(val, str) and len(val) > MOST_OF_A_TEXT else None
+    """Show a long text by its beginning, in one line of ASCII; pytest itself escapes what is short."""
+    if not isinstance(val, str) or len(val) <= MOST_OF_A_TEXT:
+        return None
+    return f"{ascii(' '.join(val.split()))[1:-1][:MOST_OF_A_TEXT]}..."
 
 
 def place(item: pytest.Item) -> tuple[str, int]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+MOST_OF_PARAMETERS = 120  # characters of a name
 
 
 def tracked() -> list[Path]:
@@ -50,3 +54,12 @@ def test_no_tracked_file_is_a_build_output() -> None:
 def test_the_key_queue_stays_small_enough_to_read_at_once() -> None:
     lines = (ROOT / "operator/nodedevices_operator/cache/queue.py").read_text().splitlines()
     assert len(lines) <= 150
+
+
+def test_a_terminal_shows_the_name_of_every_test(request: pytest.FixtureRequest) -> None:
+    """Of those that this run has collected: one line of ASCII, without an object's address."""
+    names = [item.nodeid for item in request.session.items]
+    odd = [name for name in names if not (name.isascii() and name.isprintable())]
+    odd += [name for name in names if re.search(r"<(lambda|function|[^>]* object)|\b0x[0-9a-f]{9,}", name)]
+    long = [name for name in names if len(name.partition("[")[2]) > MOST_OF_PARAMETERS]
+    assert not odd + long

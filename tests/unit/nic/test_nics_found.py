@@ -196,6 +196,7 @@ def test_sub_functions_are_offered_by_their_number_and_the_card_itself_is_not(tm
         ),
         (connectx_7_pair, "0000:17:00.0", lambda nics: nics.unplug(at(nics, "0000:17:00.0")), "Missing"),
     ],
+    ids=["its driver lets go of it", "its device node is deleted", "it is unplugged"],
 )
 def test_a_fault_of_a_card_is_its_own_and_ends_with_its_cause(
     tmp_path: Path, make: Callable[[Path], Nics], id_: str, spoil: Callable[[Nics], object], reason: str
