@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.agent import Agent
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.offering import changes
 from nodedevices_plugin.pipeline import step
-from nodedevices_plugin.settings.flags import parse
 from support.fakestore import FakeStore
 from support.kubelet import AdmissionError, StandInKubelet
+from support.running_agent import NODE, RunningAgent
 
 GPU = "nvidia.com/gpu"
 FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
@@ -26,50 +23,22 @@ Start = Callable[..., Any]
 
 def resolved(config: dict[str, Any] | None, *, generation: int = 2) -> dict[str, Any]:
     """The node's object with the operator's word in it."""
-    metadata = {"name": "n1", "uid": "nd", "resourceVersion": "100", "generation": generation}
+    metadata = {"name": NODE, "uid": "nd", "resourceVersion": "100", "generation": generation}
     spec = {} if config is None else {"config": config, "configHash": str(generation)}
     return {"metadata": metadata | {"ownerReferences": [{"uid": "node-uid"}]}, "spec": spec, "status": {}}
 
 
-class Node:
+class Node(RunningAgent):
     """One agent after the other on the same folders."""
 
-    def __init__(self, kubelet: StandInKubelet, folder: Path) -> None:
-        self.kubelet = kubelet
-        self.folder = folder
+    def __init__(self, folder: Path, kubelet: StandInKubelet) -> None:
+        super().__init__(folder, kubelet, "--probe=simulated", "--simulated-profile=h100 x 2")
         self.state = kubelet.plugin_folder / "nodedevices-state.json"
         self.store = FakeStore(item=resolved({}))
 
-    @asynccontextmanager
-    async def agent(self, *more: str) -> AsyncIterator[FakeStore]:
-        arguments = [
-            "--node-name=n1",
-            "--probe=simulated",
-            "--simulated-profile=h100 x 2",
-            f"--device-plugin-dir={self.kubelet.plugin_folder}",
-            f"--pod-resources-socket={self.kubelet.pod_resources_socket}",
-            "--http-address=off",
-            f"--cdi-dir={self.folder}/cdi",
-            *more,
-        ]
-        running = asyncio.create_task(Agent(parse(arguments, {}), store=self.store).run())
-        try:
-            yield self.store
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-    def condition(self, kind: str) -> tuple[str, str]:
-        """Reason and message."""
-        listed = ((self.store.item or {}).get("status") or {}).get("conditions", ())
-        found = next((each for each in listed if each["type"] == kind), {"reason": "", "message": ""})
-        return found["reason"], found["message"]
-
     def asks_for(self, config: dict[str, Any], generation: int = 3) -> None:
         assert self.store.item is not None
-        self.store.replace(
-            self.store.item | {k: v for k, v in resolved(config, generation=generation).items() if k == "spec"}
-        )
+        self.store.replace(self.store.item | {"spec": resolved(config, generation=generation)["spec"]})
 
     async def until(self, holds: Callable[[], object]) -> None:
         await self.kubelet.until(holds)
@@ -77,7 +46,7 @@ class Node:
 
 @pytest.fixture
 def node(kubelet: StandInKubelet, tmp_path: Path) -> Node:
-    return Node(kubelet, tmp_path)
+    return Node(tmp_path, kubelet)
 
 
 def physical(ids: tuple[str, ...]) -> set[str]:
@@ -91,7 +60,7 @@ async def refused(allocate: Awaitable[object]) -> str:
 
 
 async def test_a_kubelet_that_forgot_its_pods_ends_no_wait(node: Node, kubelet: StandInKubelet) -> None:
-    async with node.agent():
+    async with node.running():
         await node.until(lambda: kubelet.allocatable(GPU) == 2)
         whole = await kubelet.allocate(GPU, 1, pod="train")
         node.asks_for(FOUR)
@@ -118,7 +87,7 @@ async def test_a_gpu_of_an_init_container_goes_to_nobody_in_shares(
     """No List shows it, however long it runs: the Allocate is forgotten meanwhile."""
     monkeypatch.setattr(changes, "RECENT_SECONDS", 1.0)
     monkeypatch.setattr(step, "RECENT_SECONDS", 1.0)
-    async with node.agent():
+    async with node.running():
         await node.until(lambda: kubelet.allocatable(GPU) == 2)
         whole = await kubelet.allocate(GPU, 1, pod="convert", container="fetch", init=True)
         lists = kubelet.lists
@@ -135,7 +104,7 @@ async def test_a_gpu_of_an_init_container_goes_to_nobody_in_shares(
 
 async def test_a_kubelet_that_adds_its_pods_one_by_one_ends_no_wait(node: Node, kubelet: StandInKubelet) -> None:
     kubelet.extra_pods = [api.PodResources(name="agent-x", namespace="nodedevices-system")]  # the oldest
-    async with node.agent("--pod-name=agent-x", "--pod-namespace=nodedevices-system"):
+    async with node.running("--pod-name=agent-x", "--pod-namespace=nodedevices-system"):
         await node.until(lambda: kubelet.allocatable(GPU) == 2)
         whole = await kubelet.allocate(GPU, 1, pod="train")
         node.asks_for(FOUR)
@@ -161,7 +130,7 @@ async def test_a_gpu_of_a_pod_that_ended_while_the_kubelet_was_away_is_offered_a
     node: Node, kubelet: StandInKubelet
 ) -> None:
     """The checkpoint names it, and nothing is allocated that would make the kubelet write it."""
-    async with node.agent():  # an agent that is no pod
+    async with node.running():  # an agent that is no pod
         await node.until(lambda: kubelet.allocatable(GPU) == 2)
         await kubelet.allocate(GPU, 2, pod="train")
         node.asks_for(FOUR)
@@ -177,13 +146,13 @@ async def test_a_lost_state_file_gives_nobody_a_gpu_that_is_shared(
     node: Node, kubelet: StandInKubelet, api_server: str
 ) -> None:
     node.store = FakeStore(item=resolved(FOUR))
-    async with node.agent():
+    async with node.running():
         await node.until(lambda: kubelet.allocatable(GPU) == 8)
         share = await kubelet.allocate(GPU, 1, pod="notebook")
         await node.until(node.state.exists)
     node.state.write_bytes(node.state.read_bytes()[:-10])
     node.store = FakeStore(item=resolved(FOUR) if api_server == "up" else resolved(None))
-    async with node.agent("--operator-wait-seconds=1"):
+    async with node.running("--operator-wait-seconds=1"):
         if api_server == "up":
             await node.until(lambda: kubelet.allocatable(GPU) == 8)
             return
@@ -196,7 +165,7 @@ async def test_a_lost_state_file_gives_nobody_a_gpu_that_is_shared(
 async def test_a_state_file_of_before_a_change_gives_nobody_a_gpu_that_is_held_since(
     node: Node, kubelet: StandInKubelet
 ) -> None:
-    async with node.agent():
+    async with node.running():
         await node.until(lambda: kubelet.allocatable(GPU) == 2)
         await node.until(node.state.exists)
         outdated = node.state.read_bytes()
@@ -205,7 +174,7 @@ async def test_a_state_file_of_before_a_change_gives_nobody_a_gpu_that_is_held_s
         share = await kubelet.allocate(GPU, 1, pod="notebook")
     node.state.write_bytes(outdated)
     node.store = FakeStore(item=resolved(None))
-    async with node.agent():
+    async with node.running():
         await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (2, 1))
         other = await kubelet.allocate(GPU, 1, pod="train")
         assert not physical(other.ids) & physical(share.ids)
@@ -223,7 +192,7 @@ async def test_no_change_is_in_effect_while_the_disk_is_full(
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    async with node.agent():
+    async with node.running():
         await node.until(lambda: kubelet.allocatable(GPU) == 2 and node.state.exists())
         full = True
         node.asks_for(FOUR)
@@ -231,7 +200,7 @@ async def test_no_change_is_in_effect_while_the_disk_is_full(
         assert "No space left on device" in node.condition("ConfigApplied")[1]
         assert kubelet.capacity(GPU) == 2
         whole = await kubelet.allocate(GPU, 1, pod="train")
-    async with node.agent():
+    async with node.running():
         await node.until(lambda: kubelet.allocatable(GPU) == 2)
         full = False
         await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 4))
@@ -243,7 +212,7 @@ async def test_a_new_node_offers_nothing_before_the_operators_configuration(
     node: Node, kubelet: StandInKubelet
 ) -> None:
     node.store = FakeStore(item=None)
-    async with node.agent("--operator-wait-seconds=60"):
+    async with node.running("--operator-wait-seconds=60"):
         await node.until(lambda: node.condition("Ready")[0] == "Starting" and node.condition("Ready")[1])
         assert "the operator's configuration of this node, 60 s at most" in node.condition("Ready")[1]
         assert not kubelet.registered
@@ -254,7 +223,7 @@ async def test_a_new_node_offers_nothing_before_the_operators_configuration(
 
 async def test_a_node_without_an_operator_serves_after_that_time(node: Node, kubelet: StandInKubelet) -> None:
     node.store = FakeStore(item=resolved(None))
-    async with node.agent("--operator-wait-seconds=1"):
+    async with node.running("--operator-wait-seconds=1"):
         await node.until(lambda: kubelet.allocatable(GPU) == 2)
-    async with node.agent("--operator-wait-seconds=600"):  # what was in effect is remembered now
+    async with node.running("--operator-wait-seconds=600"):  # what was in effect is remembered now
         await node.until(lambda: kubelet.allocatable(GPU) == 2)

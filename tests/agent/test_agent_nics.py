@@ -5,8 +5,6 @@ The probe is its own process, as on a node; the tree is a dual-port ConnectX-7 o
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -14,69 +12,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.agent import Agent
-from nodedevices_plugin.settings.flags import parse
-from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet
 from support.nic_trees import connectx_7_pair
+from support.running_agent import RunningAgent, replace_file
 
-NODE = "node-a"
 SHARED = "rdma/hca_a"
 ENTRY = {"resourceName": "hca_a", "rdmaHcaMax": 10, "selectors": {"vendors": ["15b3"]}}
 
 
-class Node:
+class Node(RunningAgent):
     def __init__(self, folder: Path, kubelet: StandInKubelet) -> None:
         self.tree, self.file = folder / "tree", folder / "config.json"
         connectx_7_pair(self.tree)
         self.writes(ENTRY)
-        self.store = FakeStore(item={"metadata": {"name": NODE, "uid": "u", "generation": 1}, "spec": {"config": {}}})
-        program = Path(sys.executable).parent / "nodedevices-probe"
-        probe = f"{program} nic --root {self.tree} --interval-seconds 0.2"
-        arguments = [
-            f"--node-name={NODE}",
-            f"--probe=nic={probe}",
-            f"--rdma-config-file={self.file}",
-            f"--device-plugin-dir={kubelet.plugin_folder}",
-            f"--pod-resources-socket={kubelet.pod_resources_socket}",
-            f"--cdi-dir={folder / 'cdi'}",
-            f"--device-info-dir={folder / 'devinfo'}",
-            "--http-address=off",
-            "--health-address=off",
-            "--operator-wait-seconds=15",
-        ]
-        self.agent = Agent(parse(arguments, {}), store=self.store)
+        probe = f"{Path(sys.executable).parent / 'nodedevices-probe'} nic --root {self.tree} --interval-seconds 0.2"
+        flags = (f"--probe=nic={probe}", f"--rdma-config-file={self.file}", f"--device-info-dir={folder / 'devinfo'}")
+        super().__init__(folder, kubelet, *flags)
 
     def writes(self, *entries: dict[str, Any]) -> None:
-        """As a ConfigMap's update: whole."""
-        new = self.file.with_name("new.json")
-        new.write_text(json.dumps({"configList": entries}))
-        new.replace(self.file)
-
-    @property
-    def status(self) -> dict[str, Any]:
-        return self.store.statuses[-1] if self.store.statuses else {}
+        replace_file(self.file, json.dumps({"configList": entries}))
 
     def holders(self) -> dict[str, list[str]]:
         """Pods of each HCA, by its RDMA device."""
         return {
             each["attributes"]["extra"]["rdmaDevice"]["string"]: sorted(one["pod"] for one in each.get("holders", ()))
-            for each in self.status.get("devices", ())
+            for each in self.devices.values()
         }
 
     def applied(self) -> tuple[str, str]:
-        found = [each for each in self.status.get("conditions", ()) if each["type"] == "ConfigApplied"]
-        return (found[0]["reason"], found[0].get("message", "")) if found else ("", "")
+        return self.condition("ConfigApplied")
 
 
 @pytest.fixture
 async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[Node]:
-    node = Node(tmp_path, kubelet)
-    task = asyncio.create_task(node.agent.run())
-    yield node
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with Node(tmp_path, kubelet).running() as node:
+        yield node
 
 
 async def test_pods_share_hcas_and_nodedevices_shows_each_at_all_of_them(node: Node, kubelet: StandInKubelet) -> None:

@@ -6,22 +6,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.agent import Agent
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe import wanted
 from nodedevices_probe.protocol import DeviceFact, encode
 from support.facts import snapshot
-from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet
+from support.running_agent import RunningAgent, replace_file
 
 GPU = "nvidia.com/gpu"
 RDMA, FPGA = "example.com/rdma", "example.com/fpga"
-NODE = "node-a"
 PROBE = Path(__file__).parent.parent / "support" / "probe.sh"
 CONFIG = {
     "resources": {
@@ -33,68 +30,27 @@ CONFIG = {
 }
 
 
-class Node:
-    """The agent's whole life in this process; its probes are their own processes."""
+class Node(RunningAgent):
+    """Two simulated GPUs, and the shell's probe: both by flags, or by the file."""
 
-    def __init__(
-        self,
-        folder: Path,
-        kubelet: StandInKubelet,
-        *more: str,
-        config: Mapping[str, Any] = CONFIG,
-        by_file: bool = False,
-        hardware: Mapping[str, str] | None = None,
-    ) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, kubelet: StandInKubelet, *more: str, by_file: bool = False, **agent: Any) -> None:
         self.file = folder / "config.yaml"
         self.shell = f"shell={PROBE} {folder}"
-        self.store = FakeStore(
-            item={"metadata": {"name": NODE, "uid": "u", "generation": 1}, "spec": {"config": config}}
-        )
-        arguments = [
-            f"--node-name={NODE}",
-            "--simulated-profile=l4 x 2",
-            *([f"--config-file={self.file}"] if by_file else ["--probe=simulated", f"--probe={self.shell}"]),
-            f"--device-plugin-dir={kubelet.plugin_folder}",
-            f"--pod-resources-socket={kubelet.pod_resources_socket}",
-            f"--cdi-dir={folder / 'cdi'}",
-            "--http-address=off",
-            "--health-address=off",
-            "--operator-wait-seconds=15",
-            *more,
-        ]
-        there = hardware or {}
-        self.agent = Agent(parse(arguments, {}), store=self.store, hardware=lambda: dict(there))
-
-    def write(self, text: str) -> None:
-        """As a ConfigMap's update: whole."""
-        new = self.folder / "new.yaml"
-        new.write_text(text)
-        new.replace(self.file)
+        probes = (f"--config-file={self.file}",) if by_file else ("--probe=simulated", f"--probe={self.shell}")
+        super().__init__(folder, kubelet, "--simulated-profile=l4 x 2", *probes, *more, **{"config": CONFIG, **agent})
 
     def use(self, *probes: str) -> None:
-        self.write(json.dumps({"version": "v1", "flags": {"probe": probes}}))
-
-    def condition(self, kind: str) -> tuple[str, str]:
-        found = [each for each in self.status.get("conditions", ()) if each["type"] == kind]
-        return (found[0]["reason"], found[0].get("message", "")) if found else ("", "")
+        replace_file(self.file, json.dumps({"version": "v1", "flags": {"probe": probes}}))
 
     def processes(self) -> int:
         """How many processes of the shell's probe there are."""
         return sum(f"{PROBE}\0{self.folder}".encode() in command for command in commands())
 
-    @property
-    def status(self) -> dict[str, Any]:
-        return self.store.statuses[-1] if self.store.statuses else {}
-
     def probes(self) -> list[str]:
         return [each["name"] for each in self.status.get("probes", ())]
 
-    def devices(self) -> dict[str, dict[str, Any]]:
-        return {each["name"]: each for each in self.status.get("devices", ())}
-
     def healths(self) -> dict[str, str]:
-        return {name: each["health"].get("reason", "") for name, each in self.devices().items()}
+        return {name: each["health"].get("reason", "") for name, each in self.devices.items()}
 
 
 def commands() -> Iterator[bytes]:
@@ -103,20 +59,9 @@ def commands() -> Iterator[bytes]:
             yield each.read_bytes()
 
 
-@contextlib.asynccontextmanager
-async def running(node: Node) -> AsyncIterator[Node]:
-    task = asyncio.create_task(node.agent.run())
-    try:
-        yield node
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 @pytest.fixture
 async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[Node]:
-    async with running(Node(tmp_path, kubelet)) as node:
+    async with Node(tmp_path, kubelet).running() as node:
         yield node
 
 
@@ -129,8 +74,8 @@ async def test_a_nic_and_an_fpga_go_from_a_shell_programs_line_to_a_container_an
     assert not any("NVIDIA" in each for each in granted.answer.envs)
     granted = await kubelet.allocate(FPGA, 1, pod="synth-0", namespace="ml")
     assert [each.host_path for each in granted.answer.devices] == ["/dev/xclmgmt0"]
-    await kubelet.until(lambda: node.devices()["nic-0"].get("holders"))
-    nic = node.devices()["nic-0"]
+    await kubelet.until(lambda: node.devices["nic-0"].get("holders"))
+    nic = node.devices["nic-0"]
     assert (nic["probe"], nic["attributes"]["vendor"], nic["capacity"]) == ("shell", "mellanox", {"vfs": "1"})
     assert nic["attributes"]["extra"] == {
         "linkType": {"string": "InfiniBand"},
@@ -190,7 +135,7 @@ async def test_a_probe_behind_a_socket_is_one_more_source_gets_the_policys_inter
     probe = Elsewhere(tmp_path / "ib.sock")
     await probe.start()
     config = {**CONFIG, "health": {"probe": {"intervalSeconds": 2}}}
-    async with running(Node(tmp_path, kubelet, f"--probe=ib=unix:{probe.path}", config=config)) as node:
+    async with Node(tmp_path, kubelet, f"--probe=ib=unix:{probe.path}", config=config).running() as node:
         await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 2, 1])
         assert [(each["name"], each["devices"]) for each in node.status["probes"]][2] == ("ib", 1)
         await kubelet.until(lambda: [wanted.interval(each) for each in probe.received] == [2])
@@ -208,7 +153,7 @@ async def test_the_file_says_which_probes_run_and_an_edit_takes_effect_while_pod
 ) -> None:
     node = Node(tmp_path, kubelet, by_file=True)
     node.use("simulated")
-    async with running(node):
+    async with node.running():
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
         assert node.processes() == 0
 
@@ -221,7 +166,7 @@ async def test_the_file_says_which_probes_run_and_an_edit_takes_effect_while_pod
         await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 0, 0])
         await kubelet.until(lambda: node.processes() == 0)
         await kubelet.until(lambda: [each["name"] for each in node.status["probes"]] == ["simulated"])
-        assert node.devices()["nic-0"]["holders"][0]["pod"] == "mpi-0"
+        assert node.devices["nic-0"]["holders"][0]["pod"] == "mpi-0"
         assert "ProbeRemoved: " in node.condition("Ready")[1]
         assert node.condition("ConfigApplied")[0] == "Applied"
 
@@ -235,10 +180,10 @@ async def test_an_agent_whose_file_broke_meanwhile_starts_with_the_probes_that_r
 ) -> None:
     first = Node(tmp_path, kubelet, by_file=True)
     first.use("simulated", first.shell)
-    async with running(first):
+    async with first.running():
         await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
     first.use("simulated", "shell=")
-    async with running(Node(tmp_path, kubelet, by_file=True)) as again:
+    async with Node(tmp_path, kubelet, by_file=True).running() as again:
         await kubelet.until(lambda: again.condition("ConfigApplied")[0] == "ConfigInvalid")
         assert "flags.probe shell: no command after =" in again.condition("ConfigApplied")[1]
         await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
@@ -249,7 +194,7 @@ async def test_auto_starts_what_the_machine_has_and_notices_what_came(tmp_path: 
     hardware = {"amd": "a card"}
     node = Node(tmp_path, kubelet, by_file=True, hardware=hardware)
     node.use("auto", node.shell)
-    async with running(node):
+    async with node.running():
         await kubelet.until(lambda: node.probes() == ["amd", "shell"])
         node.use(node.shell)
         await kubelet.until(lambda: node.probes() == ["shell"])
@@ -258,5 +203,5 @@ async def test_auto_starts_what_the_machine_has_and_notices_what_came(tmp_path: 
         await kubelet.until(lambda: node.probes() == ["amd", "intel", "shell"])
         assert [kubelet.allocatable(each) for each in (RDMA, FPGA)] == [1, 1]
     del hardware["amd"], hardware["intel"]
-    async with running(Node(tmp_path, kubelet, by_file=True, hardware=hardware)) as again:
+    async with Node(tmp_path, kubelet, by_file=True, hardware=hardware).running() as again:
         await kubelet.until(lambda: again.probes() == ["shell"])

@@ -3,21 +3,15 @@ probe's line to the container and to NodeDevices."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from nodedevices_plugin.agent import Agent
-from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors import registry
 from support.acme import Acme
-from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet
+from support.running_agent import RunningAgent, simulated
 
-NODE = "node-a"
 DEVICES = """
 devices:
 - {index: 0, model: l4}
@@ -28,37 +22,19 @@ CONFIG = {"resources": {"devices": [{"match": {"type": "dpu"}, "name": "example.
 
 
 @pytest.fixture
-async def store(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[FakeStore]:
+async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[RunningAgent]:
     take_back = registry.add(Acme())
-    devices = tmp_path / "devices.yaml"
-    devices.write_text(DEVICES)
-    arguments = [
-        f"--node-name={NODE}",
-        "--probe=simulated",
-        f"--simulated-file={devices}",
-        f"--device-plugin-dir={kubelet.plugin_folder}",
-        f"--pod-resources-socket={kubelet.pod_resources_socket}",
-        f"--cdi-dir={tmp_path / 'cdi'}",
-        "--http-address=off",
-        "--health-address=off",
-        "--operator-wait-seconds=15",
-    ]
-    store = FakeStore(item={"metadata": {"name": NODE, "uid": "u", "generation": 1}, "spec": {"config": CONFIG}})
-    running = asyncio.create_task(Agent(parse(arguments, {}), store=store).run())
-    yield store
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    async with RunningAgent(tmp_path, kubelet, *simulated(tmp_path, DEVICES), config=CONFIG).running() as node:
+        yield node
     take_back()
 
 
-def names_and_holders(store: FakeStore) -> dict[str, list[str]]:
-    devices: list[dict[str, Any]] = store.statuses[-1].get("devices", []) if store.statuses else []
-    return {each["name"]: [holder["pod"] for holder in each.get("holders", ())] for each in devices}
+def names_and_holders(node: RunningAgent) -> dict[str, list[str]]:
+    return {name: [holder["pod"] for holder in each.get("holders", ())] for name, each in node.devices.items()}
 
 
 async def test_an_fpga_and_a_dpu_go_from_the_probes_line_to_containers_and_to_nodedevices(
-    store: FakeStore, kubelet: StandInKubelet
+    node: RunningAgent, kubelet: StandInKubelet
 ) -> None:
     offered = ("acme.com/fpga", "example.com/nic", "nvidia.com/gpu")
     await kubelet.until(lambda: [kubelet.allocatable(each) for each in offered] == [1, 1, 1])
@@ -69,4 +45,4 @@ async def test_an_fpga_and_a_dpu_go_from_the_probes_line_to_containers_and_to_no
     assert dict(nic.answer.envs) == {}
     assert [each.host_path for each in nic.answer.devices] == ["/dev/infiniband/uverbs2"]
     held = {"fpga-1": ["synth"], "gpu-0": [], "dpu-2": ["train"]}
-    await kubelet.until(lambda: names_and_holders(store) == held)
+    await kubelet.until(lambda: names_and_holders(node) == held)

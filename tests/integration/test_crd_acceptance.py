@@ -121,7 +121,7 @@ def test_a_reason_and_an_action_of_a_newer_agent_are_taken(kubectl: Kubectl) -> 
         (lambda status: status["devices"][0]["notices"][0].update(code="not one word"), "should match"),
         (lambda status: status["agent"].update(startTime="yesterday"), "must be of type date-time"),
     ],
-    ids=["a state", "a reason", "an id", "a device twice", "a number", "a message", "holders", "notices", "a notice's code", "a time"],
+    ids=["state", "reason", "id", "device twice", "number", "message", "holders", "notices", "notice", "time"],
 )
 def test_even_a_status_has_its_bounds(kubectl: Kubectl, change: Any, says: str) -> None:
     document = copy.deepcopy(FULL_NODE)

@@ -1,68 +1,107 @@
-"""The agent's steps without the agent: a node whose devices and holders a test sets, and what answers the kubelet."""
+"""The agent's steps without the agent: what a test gives them, what they make of it, and what answers the kubelet.
+
+`Steps` has what every such node needs; `Node` has one probe, and support.probed_node several.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 from nodedevices_plugin.granting.answers import Answers
-from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings, NodePods
+from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.sharing.base import HelperFacts
-from nodedevices_plugin.vendors.cdi import CdiEnvironment
-from nodedevices_plugin.vendors.files import DeviceFiles
-from nodedevices_probe.protocol import DeviceFact
-from support.facts import START, snapshot
+from nodedevices_plugin.vendors.faults import FaultSources
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
+from support.facts import START, gpu_id, snapshot
 from support.steps import step
 
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
 
 
-class Node:
-    """The agent's steps without the agent, and what answers the kubelet; what is to be saved is, at once."""
+class Steps:
+    """A node whose inputs a test sets. What is to be saved is, at once, but for `disk_full`."""
 
-    def __init__(self, *devices: DeviceFact, existing: frozenset[str] = frozenset(), local: Local = LOCAL) -> None:
-        self.clock = 100.0
-        self.devices = devices
-        self.existing = existing
+    def __init__(
+        self,
+        *,
+        local: Local = LOCAL,
+        state: State | None = None,
+        vendors: FaultSources | None = None,
+        clock: float = 100.0,
+        **inputs: Any,
+    ) -> None:
         self.local = local
-        self.device_files: DeviceFiles = {}
-        self.pods = NodePods()
-        self.helpers = HelperFacts()
-        self.cdi: Mapping[str, CdiEnvironment] = {}
-        self.world: World = begin(State(), local, now=START, monotonic=self.clock)
-        self.answers = Answers()
+        self.vendors = vendors
+        self.clock = clock  # time.monotonic()
+        self.ahead = 0.0  # seconds that the wall clock was set forward by
+        self.inputs = Inputs(**{"holdings": NOBODY, **inputs})
+        self.last: Step | None = None
+        self.disk_full = False
+        self.begin(state or State())
 
-    def now(self, requested: dict[str, Any] | None = None, *holders: Holder) -> Self:
-        saved = None
-        for _ in range(2):
-            self.clock += 1
-            if self.world.state.applied is not None:
-                saved = from_saved(self.world.state.applied, self.local.modes)
-            inputs = Inputs(
-                snapshot=snapshot(*self.devices),
-                arrived=self.clock,
-                seen=SeenObject(exists=True, generation=1, config=requested or {}),
-                holdings=replace(NOBODY, holders=holders, taken=self.clock),
-                existing=self.existing,
-                pods=self.pods,
-                device_files=self.device_files,
-                helpers=self.helpers,
-                cdi=self.cdi,
-                saved=saved,
-            )
-            at = START + timedelta(seconds=self.clock)
-            self.world = step(self.world, inputs, self.local, now=at, monotonic=self.clock).world
-        if self.world.plan is not None:
-            self.answers.use(self.world.plan, self.world.inventory, self.world.access.containers)
+    @property
+    def time(self) -> datetime:
+        return START + timedelta(seconds=self.clock + self.ahead)
+
+    def begin(self, state: State) -> None:
+        """The agent starts, with this in the state file."""
+        self.world: World = begin(
+            state,
+            self.local,
+            now=self.time,
+            monotonic=self.clock,
+            file=self.inputs.file,
+            hardware=self.inputs.hardware,
+            device_files=self.inputs.device_files,
+        )
+        self._save()
+
+    def restarts(self) -> Self:
+        """The agent starts again, with what it has saved."""
+        self.begin(self.world.state)
         return self
+
+    def given(self, **inputs: Any) -> Self:
+        """From the next step on."""
+        self.inputs = replace(self.inputs, **inputs)
+        return self
+
+    def sees(self, **changes: Any) -> Self:
+        """The node's object, from the next step on: as before but for this."""
+        return self.given(seen=replace(self.inputs.seen or SeenObject(exists=True), **changes))
+
+    def wait(self, seconds: float = 0.0) -> Self:
+        """Time passes, and no line comes."""
+        self.clock += seconds
+        return self.step()
+
+    def step(self, line: Snapshot | None = None, source: str = "") -> Self:
+        inputs = replace(self.inputs, snapshot=line, source=source, arrived=self.clock)
+        self.last = step(self.world, inputs, self.local, now=self.time, monotonic=self.clock, vendors=self.vendors)
+        self.world = self.last.world
+        return self.step() if self._save() else self
+
+    def _save(self) -> bool:
+        """Whether the state file has another configuration now."""
+        if self.disk_full:
+            self.given(unsaved_because="write state.json: No space left on device")
+            return False
+        applied, before = self.world.state.applied, self.inputs.saved
+        self.given(saved=None if applied is None else from_saved(applied, self.local.modes), unsaved_because="")
+        return self.inputs.saved != before
+
+    # --- what came of it ----------------------------------------------------------------------------------------------
+    @property
+    def config(self) -> str:
+        return self.world.config.reason
 
     @property
     def offers(self) -> dict[str, list[str]]:
@@ -77,8 +116,49 @@ class Node:
         return {each.name: (len(each.ids), sum(one.healthy for one in each.ids)) for each in resources}
 
     @property
+    def states(self) -> dict[str, tuple[str, str]]:
+        """State and reason by device, in words."""
+        return {id_: (each.state.value, each.reason) for id_, each in self.world.verdicts.items()}
+
+    def says(self, id_: str = gpu_id(0)) -> tuple[str, str, bool]:
+        """State and reason of a device, and whether new containers may get it."""
+        return *self.states[id_], self.world.verdicts[id_].offered
+
+    @property
     def unmatched(self) -> list[str]:
         return [each.text for each in self.world.config.unmatched]
+
+
+class Node(Steps):
+    """A node with one probe, whose lines have `devices` a second after each other."""
+
+    def __init__(self, *devices: DeviceFact, **node: Any) -> None:
+        super().__init__(**node)
+        self.devices = devices
+        self.answers = Answers()
+        self._events = 0
+
+    def line(self, *devices: DeviceFact, after: float = 1.0, xids: tuple[ProbeEvent, ...] = (), **line: Any) -> Self:
+        """A line with these devices (or all), `after` seconds, and events that get the next numbers."""
+        self.clock += after
+        events = []
+        for each in xids:
+            self._events += 1
+            events.append(replace(each, sequence=self._events))
+        return self.step(snapshot(*(devices or self.devices), **{"events": tuple(events), **line}))
+
+    def now(self, requested: dict[str, Any] | None = None, *holders: Holder) -> Self:
+        """This is requested, and these are all that hold devices."""
+        self.given(seen=SeenObject(exists=True, generation=1, config=requested or {}))
+        for _ in range(2):
+            self.given(holdings=replace(NOBODY, holders=holders, taken=self.clock + 1)).line()
+        if self.world.plan is not None:
+            self.answers.use(self.world.plan, self.world.inventory, self.world.access.containers)
+        return self
+
+    def restarted(self, local: Local | None = None) -> Node:
+        """Another agent with what this one has saved, which was given nothing yet."""
+        return Node(*self.devices, local=local or self.local, state=self.world.state, clock=self.clock)
 
     def container(self, resource: str, *ids: str) -> ContainerEdits:
         return self.answers.edits(self.answers.grant(resource, ids))

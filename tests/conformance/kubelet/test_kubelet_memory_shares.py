@@ -22,7 +22,6 @@ from nodedevices_plugin.model import Holder, OfferedResource
 from nodedevices_plugin.model.ids import memory_held
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.world import begin
 from support.bookings import Sample, doubled, physical
 from support.device_manager import Container, DeviceManager, Held, Listed, Refused, program
 from support.facts import GIB, START, gpu, healthy, inventory_of, old
@@ -205,7 +204,7 @@ class ChangingNode:
         if kubelet_restarts:
             self.kubelet.restart()
         if agent_loses_its_state:
-            self.agent.world = begin(State(), self.agent.local, now=START, monotonic=self.agent.clock)
+            self.agent.begin(State())
         self.agent.now(self.config, *self.holders())
         assert self.agent.world.plan is not None
         plan = {each.name: each.ids for each in self.agent.world.plan.resources}

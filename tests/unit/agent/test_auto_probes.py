@@ -84,7 +84,7 @@ def test_what_is_given_for_a_probe_that_hardware_may_start_is_checked_at_the_sta
 # --- while it runs ----------------------------------------------------------------------------------------------------
 def test_hardware_that_comes_later_is_noticed_and_nothing_else_changes() -> None:
     node = auto("nvml").line("nvml", gpu(0))
-    node.hardware = of("nvml", "amd")
+    node.given(hardware=of("nvml", "amd"))
     node.line("nvml", gpu(0))
     assert node.runs == ("nvml", "amd")
     assert (node.devices, node.offered) == ([gpu_id(0)], [gpu_id(0)])
@@ -92,16 +92,16 @@ def test_hardware_that_comes_later_is_noticed_and_nothing_else_changes() -> None
 
 def test_a_probe_that_was_started_is_not_taken_away_by_itself() -> None:
     node = auto("nvml", "amd")
-    node.hardware = of("nvml")
+    node.given(hardware=of("nvml"))
     assert node.line("nvml", gpu(0)).runs == ("nvml", "amd")
 
 
 def test_the_one_that_runs_for_want_of_another_goes_when_hardware_is_found_and_stays_once_it_has_devices() -> None:
     node = auto()
-    node.hardware = of("amd")
+    node.given(hardware=of("amd"))
     assert node.line("nvml").runs == ("amd",)
     node = auto().line("nvml", gpu(0))
-    node.hardware = of("amd")
+    node.given(hardware=of("amd"))
     assert node.line("nvml", gpu(0)).runs == ("nvml", "amd")
 
 

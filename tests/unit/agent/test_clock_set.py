@@ -5,96 +5,77 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Self
 
 import pytest
-from nodedevices_plugin.model import HoldersState, Holdings, InventoryDevice
+from nodedevices_plugin.model import InventoryDevice
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.state import State, restored_devices
-from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_probe.protocol import DeviceFact, ProbeEvent
+from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, gpu, gpu_id, old, snapshot, xid
-from support.steps import step
+from support.stepped_node import Node
 
 LOCAL = parse(["--node-name=n1"], {})
-NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
 HOUR = 3600.0
 DAY = 24 * HOUR
 SET = pytest.mark.parametrize("set_by", [0.0, -HOUR, HOUR, -2 * DAY, 2 * DAY], ids=lambda by: f"{by:+.0f}s")
 
 
-class Node:
-    """An agent's steps by two clocks: seconds since its start, and a wall clock that is ahead by `ahead`."""
+class Timed(Node):
+    """A node that starts at 0 s; a test sets the wall clock `ahead`."""
 
     def __init__(self, state: State | None = None) -> None:
-        self.seconds, self.ahead, self.sequence = 0.0, 0.0, 0
-        self.world = begin(state or State(), LOCAL, now=START, monotonic=0.0)
-        self.deadline: float | None = None
+        super().__init__(local=LOCAL, state=state, clock=0.0)
 
-    def line(self, device: DeviceFact, *xids: int, at: float) -> Node:
-        events: list[ProbeEvent] = []
-        for number in xids:
-            self.sequence += 1
-            events.append(xid(number, sequence=self.sequence, after=at + self.ahead))
-        self.seconds = at
-        line = snapshot(device, events=tuple(events))
-        inputs = Inputs(snapshot=line, arrived=at, holdings=NOBODY)
-        now = START + timedelta(seconds=at + self.ahead)
-        outcome = step(self.world, inputs, LOCAL, now=now, monotonic=at)
-        self.world, self.deadline = outcome.world, outcome.deadline
-        return self
+    def at(self, seconds: float, device: DeviceFact, *xids: int) -> Self:
+        events = tuple(xid(number, after=seconds + self.ahead) for number in xids)
+        return self.line(device, after=seconds - self.clock, xids=events)
 
-    def until(self, device: DeviceFact, at: float) -> Node:
-        while self.seconds + 10 < at:
-            self.line(device, at=self.seconds + 10)
-        return self.line(device, at=at)
-
-    @property
-    def says(self) -> tuple[str, str, bool]:
-        verdict = self.world.verdicts[gpu_id(0)]
-        return verdict.state.value, verdict.reason, verdict.offered
+    def until(self, seconds: float, device: DeviceFact) -> Self:
+        while self.clock + 10 < seconds:
+            self.at(self.clock + 10, device)
+        return self.at(seconds, device)
 
 
 @SET
 def test_what_waits_for_its_neighbours_is_decided_in_time(set_by: float) -> None:
     fine = gpu(0, readings=old())
-    node = Node().line(fine, 48, at=1)
+    node = Timed().at(1, fine, 48)
     node.ahead = set_by
-    node.line(fine, at=3)
-    assert node.says == ("Degraded", "Correlating", False)
-    assert node.deadline == pytest.approx(11)
-    assert node.line(fine, at=11.001).says == ("Unhealthy", "Xid48", False)
+    node.at(3, fine)
+    assert node.says() == ("Degraded", "Correlating", False)
+    assert node.last is not None
+    assert node.last.deadline == pytest.approx(11)
+    assert node.at(11.001, fine).says() == ("Unhealthy", "Xid48", False)
 
 
 @SET
 def test_a_hold_down_lasts_as_long_as_it_would_have(set_by: float) -> None:
-    node = Node().line(gpu(0), 109, at=1).line(gpu(0), at=2)
+    node = Timed().at(1, gpu(0), 109).at(2, gpu(0))
     node.ahead = set_by
-    node.until(gpu(0), at=300)
-    assert node.says == ("Unhealthy", "Xid109", False)
-    assert node.line(gpu(0), at=301.001).says == ("Healthy", "", True)
+    node.until(300, gpu(0))
+    assert node.says() == ("Unhealthy", "Xid109", False)
+    assert node.at(301.001, gpu(0)).says() == ("Healthy", "", True)
 
 
 @SET
 def test_an_xid_reported_as_the_clock_is_set_is_held_down_for_its_time(set_by: float) -> None:
     """The probe gave it a time by the old clock, the agent reads it by the new one."""
-    node = Node().line(gpu(0), at=1)
+    node = Timed().at(1, gpu(0))
     came = xid(109, sequence=1, after=2)
     node.ahead = set_by
-    now = START + timedelta(seconds=3 + set_by)
-    inputs = Inputs(snapshot=snapshot(gpu(0), events=(came,)), arrived=3, holdings=NOBODY)
-    node.world = step(node.world, inputs, LOCAL, now=now, monotonic=3).world
-    node.seconds = 3
-    node.until(gpu(0), at=240)
-    assert node.says == ("Unhealthy", "Xid109", False)
-    assert node.line(gpu(0), at=304).says == ("Healthy", "", True)
+    node.line(gpu(0), after=2, events=(came,))
+    node.until(240, gpu(0))
+    assert node.says() == ("Unhealthy", "Xid109", False)
+    assert node.at(304, gpu(0)).says() == ("Healthy", "", True)
 
 
 @SET
 def test_a_missing_gpu_is_missing_for_as_long_as_it_was(set_by: float) -> None:
-    node = Node().line(gpu(0), at=1).line(gpu(1), at=5)
+    node = Timed().at(1, gpu(0)).at(5, gpu(1))
     node.ahead = set_by
-    inventory = node.line(gpu(1), at=6).world.inventory
+    inventory = node.at(6, gpu(1)).world.inventory
     now = START + timedelta(seconds=set_by)
     # Missing since the line at 5.
     kept = stage.update(
@@ -108,19 +89,19 @@ def test_a_missing_gpu_is_missing_for_as_long_as_it_was(set_by: float) -> None:
 
 
 def test_what_is_shown_stays_as_it_was_reported() -> None:
-    node = Node().line(gpu(0), 109, at=1)
+    node = Timed().at(1, gpu(0), 109)
     since = node.world.verdicts[gpu_id(0)].since
     node.ahead = DAY
-    assert node.line(gpu(0), at=2).world.verdicts[gpu_id(0)].since == since
+    assert node.at(2, gpu(0)).world.verdicts[gpu_id(0)].since == since
 
 
 def test_times_that_a_clock_ahead_of_ours_has_saved_count_from_now() -> None:
-    before = Node()
+    before = Timed()
     before.ahead = DAY
-    before.line(gpu(0), 109, at=1)
-    node = Node(before.world.state).line(gpu(0), at=1)
-    assert node.until(gpu(0), at=300).says == ("Unhealthy", "Xid109", False)
-    assert node.line(gpu(0), at=302).says == ("Healthy", "", True)
+    before.at(1, gpu(0), 109)
+    node = Timed(before.world.state).at(1, gpu(0))
+    assert node.until(300, gpu(0)).says() == ("Unhealthy", "Xid109", False)
+    assert node.at(302, gpu(0)).says() == ("Healthy", "", True)
 
 
 def test_a_missing_gpu_saved_by_a_clock_ahead_of_ours_is_missing_since_now() -> None:

@@ -37,7 +37,7 @@ from support.facts import GIB, START, gpu, gpu_id, inventory_of
 AWAY = Holdings(state=HoldersState.UNAVAILABLE, message="PodResources does not answer: refused")
 
 
-class Here:
+class Gated:
     """An agent's parts around one book. `listing`: what PodResources says when it is asked."""
 
     def __init__(self, folder: Path) -> None:
@@ -100,8 +100,8 @@ class Here:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Here:
-    return Here(tmp_path / "allocations")
+def agent(tmp_path: Path) -> Gated:
+    return Gated(tmp_path / "allocations")
 
 
 def run(of: Coroutine[Any, Any, None]) -> None:
@@ -112,60 +112,60 @@ IDS = (f"{gpu_id(0)}::1Gi.0", f"{gpu_id(0)}::1Gi.1")
 
 
 # --- before an allocation ---------------------------------------------------------------------------------------------
-def test_an_allocation_waits_for_the_pod_that_it_could_be_for(here: Here) -> None:
+def test_an_allocation_waits_for_the_pod_that_it_could_be_for(agent: Gated) -> None:
     async def use() -> None:
-        waiting = asyncio.create_task(here.gate.ready(MEMORY, 2))
+        waiting = asyncio.create_task(agent.gate.ready(MEMORY, 2))
         await asyncio.sleep(0)
         assert not waiting.done()
-        here.pods(a="30")
+        agent.pods(a="30")
         await waiting
-        assert here.book.knows(MEMORY, 2)
+        assert agent.book.knows(MEMORY, 2)
 
     run(use())
 
 
-def test_and_not_for_ever(here: Here) -> None:
+def test_and_not_for_ever(agent: Gated) -> None:
     async def use() -> None:
-        await here.gate.ready(MEMORY, 2)
-        assert not here.book.knows(MEMORY, 2)
+        await agent.gate.ready(MEMORY, 2)
+        assert not agent.book.knows(MEMORY, 2)
 
     run(use())
 
 
-def test_for_other_resources_nothing_waits(here: Here) -> None:
-    run(here.gate.ready("nvidia.com/gpu", 1))
-    run(here.gate.before_start("nvidia.com/gpu", ("GPU-0",)))
-    assert here.asked == 0
-    assert not here.folder.exists()
+def test_for_other_resources_nothing_waits(agent: Gated) -> None:
+    run(agent.gate.ready("nvidia.com/gpu", 1))
+    run(agent.gate.before_start("nvidia.com/gpu", ("GPU-0",)))
+    assert agent.asked == 0
+    assert not agent.folder.exists()
 
 
 # --- what a container gets --------------------------------------------------------------------------------------------
-def test_a_container_gets_its_percentage_where_it_is_certain_and_always_the_folder(here: Here) -> None:
-    here.pods(a="30", b="30")
-    edits = here.answers.edits(here.granted())
+def test_a_container_gets_its_percentage_where_it_is_certain_and_always_the_folder(agent: Gated) -> None:
+    agent.pods(a="30", b="30")
+    edits = agent.answers.edits(agent.granted())
     assert edits.envs["NODEDEVICES_CORES"] == "30"
     [mount] = edits.mounts
     assert (mount.container_path, mount.read_only) == ("/etc/nodedevices", True)
-    assert mount.host_path == str(here.folder / key(IDS))
+    assert mount.host_path == str(agent.folder / key(IDS))
 
 
-def test_where_it_could_be_one_of_two_demands_there_is_no_variable(here: Here) -> None:
-    here.pods(a="30", b="60")
-    edits = here.answers.edits(here.granted())
+def test_where_it_could_be_one_of_two_demands_there_is_no_variable(agent: Gated) -> None:
+    agent.pods(a="30", b="60")
+    edits = agent.answers.edits(agent.granted())
     assert "NODEDEVICES_CORES" not in edits.envs
     assert len(edits.mounts) == 1
 
 
 # --- before a start ---------------------------------------------------------------------------------------------------
-def test_before_a_container_starts_its_own_share_is_written_into_its_folder(here: Here) -> None:
+def test_before_a_container_starts_its_own_share_is_written_into_its_folder(agent: Gated) -> None:
     async def use() -> None:
-        here.pods(a="30", b="60")
-        here.granted()
-        here.shows("b", IDS)
-        await here.gate.before_start(MEMORY, IDS)
+        agent.pods(a="30", b="60")
+        agent.granted()
+        agent.shows("b", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
 
     run(use())
-    found = here.allocation(IDS)
+    found = agent.allocation(IDS)
     assert found | {"ids": [], "booked": {}} == {
         "version": 1,
         "resource": MEMORY,
@@ -181,92 +181,92 @@ def test_before_a_container_starts_its_own_share_is_written_into_its_folder(here
         "booked": {},
         "ids": [],
     }
-    path = here.folder / key(IDS)
+    path = agent.folder / key(IDS)
     assert (path.stat().st_mode & 0o777, (path / "allocation.json").stat().st_mode & 0o777) == (0o755, 0o644)
 
 
-def test_one_that_could_need_more_than_is_booked_does_not_start_while_nobody_knows_who_it_is(here: Here) -> None:
+def test_one_that_could_need_more_than_is_booked_does_not_start_while_nobody_knows_who_it_is(agent: Gated) -> None:
     async def use() -> None:
-        here.pods(a="30", b="60")
-        here.granted()
+        agent.pods(a="30", b="60")
+        agent.granted()
         with pytest.raises(AllocationError, match="not known which pod these shares are for"):
-            await here.gate.before_start(MEMORY, IDS)
-        assert here.asked > 0
-        here.shows("a", IDS)
-        await here.gate.before_start(MEMORY, IDS)
-        assert here.allocation(IDS)["cores"] == 30
+            await agent.gate.before_start(MEMORY, IDS)
+        assert agent.asked > 0
+        agent.shows("a", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        assert agent.allocation(IDS)["cores"] == 30
 
     run(use())
 
 
-def test_one_that_all_of_a_gpu_is_booked_for_starts_and_is_told_its_share_later(here: Here) -> None:
+def test_one_that_all_of_a_gpu_is_booked_for_starts_and_is_told_its_share_later(agent: Gated) -> None:
     async def use() -> None:
-        here.granted()  # of a pod that has not been seen
-        here.shows("late", IDS)
-        await here.gate.before_start(MEMORY, IDS)
-        assert (here.allocation(IDS)["cores"], here.allocation(IDS)["memoryMiB"]) == (None, 2048)
-        here.pods(late="20")
-        here.files.keep(here.book.allocated())
-        await here.files.update()
-        assert here.allocation(IDS)["cores"] == 20
+        agent.granted()  # of a pod that has not been seen
+        agent.shows("late", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        assert (agent.allocation(IDS)["cores"], agent.allocation(IDS)["memoryMiB"]) == (None, 2048)
+        agent.pods(late="20")
+        agent.files.keep(agent.book.allocated())
+        await agent.files.update()
+        assert agent.allocation(IDS)["cores"] == 20
 
     run(use())
 
 
-def test_a_start_again_asks_nobody(here: Here) -> None:
+def test_a_start_again_asks_nobody(agent: Gated) -> None:
     async def use() -> None:
-        here.pods(a="30")
-        here.granted()
-        here.shows("a", IDS)
-        await here.gate.before_start(MEMORY, IDS)
-        here.listing, here.asked = AWAY, 0
-        await here.gate.before_start(MEMORY, IDS)
-        assert here.asked == 0
+        agent.pods(a="30")
+        agent.granted()
+        agent.shows("a", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        agent.listing, agent.asked = AWAY, 0
+        await agent.gate.before_start(MEMORY, IDS)
+        assert agent.asked == 0
 
     run(use())
 
 
-def test_nor_after_a_start_of_the_agent_while_podresources_does_not_answer(here: Here) -> None:
+def test_nor_after_a_start_of_the_agent_while_podresources_does_not_answer(agent: Gated) -> None:
     async def use() -> None:
-        here.pods(a="30")
-        here.granted()
-        here.shows("a", IDS)
-        await here.gate.before_start(MEMORY, IDS)
-        here.listing = AWAY
-        here.starts()
-        here.book.remember(await here.files.read())
-        here.pods(a="90")  # edited meanwhile
-        await here.gate.before_start(MEMORY, IDS)
-        assert here.allocation(IDS)["cores"] == 30
+        agent.pods(a="30")
+        agent.granted()
+        agent.shows("a", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        agent.listing = AWAY
+        agent.starts()
+        agent.book.remember(await agent.files.read())
+        agent.pods(a="90")  # edited meanwhile
+        await agent.gate.before_start(MEMORY, IDS)
+        assert agent.allocation(IDS)["cores"] == 30
 
     run(use())
 
 
-def test_what_is_written_of_a_container_that_starts_again_stays_while_the_pods_are_not_known(here: Here) -> None:
+def test_what_is_written_of_a_container_that_starts_again_stays_while_the_pods_are_not_known(agent: Gated) -> None:
     async def use() -> None:
-        here.pods(a="30")
-        here.granted()
-        here.shows("a", IDS)
-        await here.gate.before_start(MEMORY, IDS)
-        here.starts()  # with no API server
-        here.book.remember(await here.files.read())
-        here.book.observe(here.listing)
-        await here.gate.before_start(MEMORY, IDS)
-        assert here.allocation(IDS)["cores"] == 30
-        assert recorded((here.folder / key(IDS) / "allocation.json").read_text()) is not None
+        agent.pods(a="30")
+        agent.granted()
+        agent.shows("a", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        agent.starts()  # with no API server
+        agent.book.remember(await agent.files.read())
+        agent.book.observe(agent.listing)
+        await agent.gate.before_start(MEMORY, IDS)
+        assert agent.allocation(IDS)["cores"] == 30
+        assert recorded((agent.folder / key(IDS) / "allocation.json").read_text()) is not None
 
     run(use())
 
 
-def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(here: Here) -> None:
+def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(agent: Gated) -> None:
     async def hangs() -> Holdings:
         await asyncio.Event().wait()
         raise AssertionError
 
     async def use() -> None:
-        here.pods(a="30", b="60")
-        here.granted()
-        gate = CoreGate(here.book, holdings=hangs, write=here.files.write, known_seconds=0.05)
+        agent.pods(a="30", b="60")
+        agent.granted()
+        gate = CoreGate(agent.book, holdings=hangs, write=agent.files.write, known_seconds=0.05)
         async with asyncio.timeout(30):
             with pytest.raises(AllocationError, match="not known which pod these shares are for"):
                 await gate.before_start(MEMORY, IDS)
@@ -274,55 +274,55 @@ def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(here: Her
     run(use())
 
 
-def test_another_pod_with_the_same_ids_is_not_taken_for_the_one_before(here: Here) -> None:
+def test_another_pod_with_the_same_ids_is_not_taken_for_the_one_before(agent: Gated) -> None:
     async def use() -> None:
-        here.pods(a="30")
-        here.granted()
-        here.shows("a", IDS)
-        await here.gate.before_start(MEMORY, IDS)
-        here.listing = AWAY
-        here.starts()
-        here.book.remember(await here.files.read())
-        here.pods(b="60")
+        agent.pods(a="30")
+        agent.granted()
+        agent.shows("a", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        agent.listing = AWAY
+        agent.starts()
+        agent.book.remember(await agent.files.read())
+        agent.pods(b="60")
         with pytest.raises(AllocationError, match="not known which pod"):
-            await here.gate.before_start(MEMORY, IDS)
+            await agent.gate.before_start(MEMORY, IDS)
 
     run(use())
 
 
-def test_a_folder_that_cannot_be_written_keeps_the_container_from_starting_with_anothers_share(here: Here) -> None:
-    here.folder.write_text("in the way")
+def test_a_folder_that_cannot_be_written_keeps_the_container_from_starting_with_anothers_share(agent: Gated) -> None:
+    agent.folder.write_text("in the way")
 
     async def use() -> None:
-        here.pods(a="30")
-        here.granted()
-        here.shows("a", IDS)
+        agent.pods(a="30")
+        agent.granted()
+        agent.shows("a", IDS)
         with pytest.raises(AllocationError, match=r"write .*allocations.*; the kubelet tries again"):
-            await here.gate.before_start(MEMORY, IDS)
+            await agent.gate.before_start(MEMORY, IDS)
 
     run(use())
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
-def test_a_folder_goes_ten_minutes_after_its_ids_were_last_held(here: Here) -> None:
+def test_a_folder_goes_ten_minutes_after_its_ids_were_last_held(agent: Gated) -> None:
     async def use() -> None:
-        here.pods(a="30")
-        here.granted()
-        here.shows("a", IDS)
-        await here.gate.before_start(MEMORY, IDS)
-        here.held = {key(IDS)}
-        await here.files.sweep()
-        here.held = set()
-        here.clock += KEPT_SECONDS
-        await here.files.sweep()
-        assert (here.folder / key(IDS)).exists()
-        here.held = None  # nobody knows
-        here.clock += KEPT_SECONDS
-        await here.files.sweep()
-        assert (here.folder / key(IDS)).exists()
-        here.held = set()
-        await here.files.sweep()
-        assert not (here.folder / key(IDS)).exists()
+        agent.pods(a="30")
+        agent.granted()
+        agent.shows("a", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        agent.held = {key(IDS)}
+        await agent.files.sweep()
+        agent.held = set()
+        agent.clock += KEPT_SECONDS
+        await agent.files.sweep()
+        assert (agent.folder / key(IDS)).exists()
+        agent.held = None  # nobody knows
+        agent.clock += KEPT_SECONDS
+        await agent.files.sweep()
+        assert (agent.folder / key(IDS)).exists()
+        agent.held = set()
+        await agent.files.sweep()
+        assert not (agent.folder / key(IDS)).exists()
 
     run(use())
 
@@ -346,31 +346,31 @@ def test_what_is_no_record_is_nobodys(content: str) -> None:
     assert recorded(content) is None
 
 
-def test_what_is_read_at_a_start_is_what_was_written(here: Here) -> None:
+def test_what_is_read_at_a_start_is_what_was_written(agent: Gated) -> None:
     async def use() -> None:
-        (here.folder / "odd" / "allocation.json").mkdir(parents=True)
-        (here.folder / "more").write_text("")
-        here.pods(a="30")
-        here.granted()
-        here.shows("a", IDS)
-        await here.gate.before_start(MEMORY, IDS)
-        here.starts()
+        (agent.folder / "odd" / "allocation.json").mkdir(parents=True)
+        (agent.folder / "more").write_text("")
+        agent.pods(a="30")
+        agent.granted()
+        agent.shows("a", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        agent.starts()
         of = Recorded(uid="uid-a", namespace="ml", pod="a", container="main", demand=Demand(percent=30))
-        assert await here.files.read() == {frozenset(IDS): of}
+        assert await agent.files.read() == {frozenset(IDS): of}
 
     run(use())
 
 
-def test_a_write_that_fails_leaves_no_file_of_another_container(here: Here) -> None:
+def test_a_write_that_fails_leaves_no_file_of_another_container(agent: Gated) -> None:
     async def use() -> None:
-        here.pods(a="30")
-        here.granted()
-        here.shows("a", IDS)
-        await here.gate.before_start(MEMORY, IDS)
-        [allocated] = here.book.allocated()
-        (here.folder / key(IDS) / ".allocation.json.new").mkdir()  # in the way of the new content
+        agent.pods(a="30")
+        agent.granted()
+        agent.shows("a", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        [allocated] = agent.book.allocated()
+        (agent.folder / key(IDS) / ".allocation.json.new").mkdir()  # in the way of the new content
         with pytest.raises(AllocationFilesError):
-            await here.files.write(replace(allocated, cores=99))
-        assert not (here.folder / key(IDS) / "allocation.json").exists()
+            await agent.files.write(replace(allocated, cores=99))
+        assert not (agent.folder / key(IDS) / "allocation.json").exists()
 
     run(use())

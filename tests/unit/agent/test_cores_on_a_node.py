@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import AllocationError, Holder
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.world import begin
 from support.facts import GIB, START, gpu, gpu_id, old
 from support.stepped_node import Node
 
@@ -74,7 +73,7 @@ def test_counted_cores_are_in_nobodys_way() -> None:
 
 def test_a_restart_with_a_lost_state_file_gives_nothing_twice() -> None:
     node = Node(*TWO).now(tencents("0"))
-    node.world = begin(State(), node.local, now=START, monotonic=node.clock)
+    node.begin(State())
     assert free(node.now({}, WHOLE, ITS_MEMORY)) == {}
     assert free(node.now(tencents("0"), WHOLE, ITS_MEMORY)) == AS_REQUESTED  # the kubelet knows these ids itself
 

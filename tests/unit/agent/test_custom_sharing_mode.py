@@ -38,7 +38,7 @@ def node_with(helpers: HelperFacts | None = None, *, modes: SharingModes = MODES
 
 def helped(node: Node, helpers: HelperFacts) -> Node:
     """From now on these are the facts of its helpers."""
-    node.helpers = helpers
+    node.given(helpers=helpers)
     return node
 
 

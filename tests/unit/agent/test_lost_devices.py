@@ -67,7 +67,7 @@ def test_a_fault_of_before_stays_while_nothing_is_seen_and_keeps_its_hold_down()
 def test_devices_out_of_service_by_hand_that_are_not_seen_are_missing() -> None:
     node = had_two()
     cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711") for each in (0, 1))
-    node.seen = replace(node.seen, unschedulable=cordons)
+    node.sees(unschedulable=cordons)
     assert node.line("nvml").states == dict.fromkeys(IDS, ("Unhealthy", "Missing"))
 
 
@@ -96,14 +96,14 @@ def test_one_probe_without_its_devices_counts_beside_another_that_has_its_own() 
 def test_devices_out_of_service_by_hand_are_not_lacked() -> None:
     node = had_two()
     cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711") for each in (0, 1))
-    node.seen = replace(node.seen, unschedulable=cordons)
+    node.sees(unschedulable=cordons)
     assert node.line("nvml", driver=UNLOADED).world.lost == {}
 
 
 def test_devices_that_a_person_confirmed_as_removed_are_not_lacked() -> None:
     node = had_two().line("nvml")
     removed = ",".join(f"{gpu(each).id}=removed" for each in (0, 1))
-    node.seen = replace(node.seen, confirm=removed)
+    node.sees(confirm=removed)
     assert node.line("nvml").line("nvml").world.lost == {}
 
 

@@ -34,7 +34,7 @@ def daemon(*, ready: bool = True, instance: str = "one") -> HelperFacts:
 
 def node(*, helpers: HelperFacts | None = None, enforcement: str = "none") -> Node:
     made = Node(*TWO, local=LOCAL)
-    made.helpers = helpers or HelperFacts()
+    made.given(helpers=helpers or HelperFacts())
     return made.now(by_memory(enforcement))
 
 
@@ -44,7 +44,7 @@ def condition(of: Node) -> tuple[str, str]:
 
 def test_a_change_to_mps_waits_for_all_pods_since_none_of_them_is_its_client() -> None:
     made = node()
-    made.helpers = daemon()
+    made.given(helpers=daemon())
     made.now(by_memory("mps"), pod(SHARE))
     reason, message = condition(made)
     assert reason == "WaitingForHolders"
@@ -66,7 +66,7 @@ def test_a_change_from_mps_or_of_what_is_divided_leaves_clients_their_daemon_unt
 
 def test_a_pod_with_the_whole_gpu_is_waited_for_before_the_daemon_takes_it() -> None:
     made = Node(*TWO, local=LOCAL).now({})
-    made.helpers = daemon(ready=False)
+    made.given(helpers=daemon(ready=False))
     made.now(by_memory("mps"), pod(gpu_id(0), resource=GPU))
     reason, message = condition(made)
     assert reason == "WaitingForHolders"
@@ -76,19 +76,19 @@ def test_a_pod_with_the_whole_gpu_is_waited_for_before_the_daemon_takes_it() -> 
 
 def test_no_share_is_offered_before_the_daemon_answers_and_none_while_it_does_not() -> None:
     made = node()
-    made.helpers = daemon(ready=False)
+    made.given(helpers=daemon(ready=False))
     reason, message = condition(made.now(by_memory("mps")))
     assert (reason, len(made.offers[MEMORY])) == ("ConfigInvalid", 16), "the last good configuration stays"
     assert f"sharing.resources: enforcement: mps: the control daemon of {MEMORY} does not answer: no" in message
-    made.helpers = daemon()
+    made.given(helpers=daemon())
     assert condition(made.now(by_memory("mps")))[0] == "Applied"
-    made.helpers = daemon(ready=False)
+    made.given(helpers=daemon(ready=False))
     assert made.now(by_memory("mps")).offers == {MEMORY: []}
 
 
 def test_the_end_of_its_daemon_is_known_to_have_ended_a_clients_work() -> None:
     made = node(helpers=daemon(), enforcement="mps").now(by_memory("mps"), pod(SHARE))
-    made.helpers = daemon(instance="two")
+    made.given(helpers=daemon(instance="two"))
     made.now(by_memory("mps"), pod(SHARE))
     [client] = made.world.state.clients.clients.values()
     assert client.reason == "MpsDaemonRestarted"
@@ -101,7 +101,7 @@ def test_a_gpu_with_as_many_containers_as_mps_takes_has_no_share_for_another() -
         for number, capability in enumerate(("6.1", "8.9"))
     )
     made = Node(old_gpu, new_gpu, local=LOCAL)
-    made.helpers = daemon()
+    made.given(helpers=daemon())
     pods = [
         replace(pod(*(f"{gpu_id(number)}::1Gi.{2 * n + one}" for one in (0, 1))), pod=f"{number}-{n}")
         for number in (0, 1)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import AllocationError, Holder, NodePods
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.flags import parse
 from support.facts import GIB, START, gpu, gpu_id, old
 from support.stepped_node import Node
@@ -94,8 +93,7 @@ def test_what_a_policy_gives_containers_changes_for_new_ones_while_pods_hold_sha
 def test_a_directory_that_the_node_no_longer_allows_is_given_to_nobody_after_a_restart() -> None:
     local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--container-mount-dir=/opt/a"], {})
     node = Node(*TWO, local=local).now(mounting("/opt/a"))
-    again = Node(*TWO)
-    again.world = begin(node.world.state, again.local, now=START, monotonic=100)
+    again = Node(*TWO, state=node.world.state)
     again.now(mounting("/opt/a"), HELD)
     assert again.world.config.reason == "ConfigInvalid"
     assert len(again.offers[MEMORY]) == 16, "what pods hold is as they hold it"
@@ -117,7 +115,7 @@ def test_a_gpu_that_a_pod_has_whole_is_not_given_by_memory() -> None:
 
 def test_a_lost_state_file_and_another_unit_at_once_give_nothing_twice() -> None:
     node = Node(*TWO).now(by_memory())
-    node.world = begin(State(), node.local, now=START, monotonic=node.clock)
+    node.begin(State())
     assert free(node.now(by_memory("2Gi"), HELD)) == {MEMORY: Counter({gpu_id(1): 4})}
 
 
@@ -132,13 +130,13 @@ def test_where_computing_power_is_shared_nothing_is_offered_until_the_nodes_pods
     node = Node(*TWO).now(by_memory(cores=True))
     assert node.offers == {MEMORY: []}
     assert node.world.config.reason == "WaitingForHolders"
-    node.pods = NodePods(problem="list pods: 403 forbidden; install the component gpu-cores", forbidden=True)
+    node.given(pods=NodePods(problem="list pods: 403 forbidden; install the component gpu-cores", forbidden=True))
     assert node.now(by_memory(cores=True)).offers == {MEMORY: []}
     assert node.world.config.reason == "ConfigInvalid"
     assert node.world.config.pods_problem == (
-        f"{MEMORY}: not offered until this node's pods are known: {node.pods.problem}"
+        f"{MEMORY}: not offered until this node's pods are known: {node.inputs.pods.problem}"
     )
-    node.pods = NodePods(pods=())
+    node.given(pods=NodePods(pods=()))
     assert free(node.now(by_memory(cores=True))) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}
     assert node.world.config.reason == "Applied"
 
@@ -146,13 +144,13 @@ def test_where_computing_power_is_shared_nothing_is_offered_until_the_nodes_pods
 def test_what_pods_hold_stays_healthy_while_the_nodes_pods_are_not_known() -> None:
     """The kubelet shows an unhealthy id in its pod's status, and takes no pod back after a reboot that has one."""
     node = Node(*TWO).now(by_memory())
-    node.pods = NodePods(problem="list pods: 403 forbidden; install the component gpu-cores", forbidden=True)
+    node.given(pods=NodePods(problem="list pods: 403 forbidden; install the component gpu-cores", forbidden=True))
     assert node.now(by_memory(cores=True), HELD).offers == {MEMORY: list(HELD.ids)}
 
 
 def test_an_api_server_that_went_away_later_withholds_nothing() -> None:
     node = Node(*TWO)
-    node.pods = NodePods(pods=(), problem="list pods: no answer")
+    node.given(pods=NodePods(pods=(), problem="list pods: no answer"))
     assert free(node.now(by_memory(cores=True))) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}
     assert "may be others by now: list pods: no answer" in node.world.config.pods_problem
 

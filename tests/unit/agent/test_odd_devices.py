@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_probe.amd.attributes import PROFILE
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
 from support.facts import START, gpu, mig_id, partition
@@ -57,7 +56,7 @@ def test_of_amds_gpus_in_several_modes_those_of_the_one_that_most_have_stay_offe
 
 def test_two_gpus_that_are_cut_under_strategy_single_leave_six_whole_ones_in_service() -> None:
     node = Node(said("nvml"))
-    node.seen = SeenObject(exists=True, generation=1, config={"partitions": {"strategy": "single"}}, config_hash="ab")
+    node.sees(generation=1, config={"partitions": {"strategy": "single"}}, config_hash="ab")
     whole = tuple(gpu(number) for number in range(8))
     node.line("nvml", *whole)
     node.line("nvml", *whole[:6], cut(6, "3g.40gb", "3g.40gb"), cut(7, "1g.10gb", "1g.10gb"))
@@ -75,7 +74,7 @@ def test_two_gpus_that_are_cut_under_strategy_single_leave_six_whole_ones_in_ser
 def test_with_one_gpu_that_does_not_fit_the_strategy_a_restart_changes_nothing(odd: DeviceFact) -> None:
     both = (cut(0, "1g.10gb", "1g.10gb"), cut(1, "1g.10gb", "1g.10gb"), cut(2, "1g.10gb", "1g.10gb"))
     node = Node(said("nvml"))
-    node.seen = SeenObject(exists=True, generation=1, config={"partitions": {"strategy": "single"}}, config_hash="ab")
+    node.sees(generation=1, config={"partitions": {"strategy": "single"}}, config_hash="ab")
     node.line("nvml", *both)
     assert len(node.offered) == 6
     after = (both[0], odd, both[2])
@@ -83,7 +82,6 @@ def test_with_one_gpu_that_does_not_fit_the_strategy_a_restart_changes_nothing(o
     kept = [mig_id(number, part) for number in (0, 2) for part in (0, 1)]
     assert (node.offered, node.world.config.reason) == (kept, "ConfigInvalid")
     again = node.restart()
-    again.seen = node.seen
     again.line("nvml", *after).line("nvml", *after)
     assert (again.offered, again.world.config.reason) == (kept, "ConfigInvalid")
     assert len(again.line("nvml", *both).offered) == 6

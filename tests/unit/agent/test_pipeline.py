@@ -23,29 +23,23 @@ from nodedevices_plugin.model import (
     WaitingPod,
 )
 from nodedevices_plugin.pipeline.requesting import SeenObject
-from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS, Step
-from nodedevices_plugin.pipeline.world import Inputs, World, begin
-from nodedevices_plugin.settings.effective import from_saved
+from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file
-from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
-from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from support.contract import INVALID_SHARING
 from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
 from support.sharing import facts
-from support.steps import step
+from support.stepped_node import NOBODY, Node
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
+TWO_GPUS = tuple(gpu(number, readings=old()) for number in range(2))
 THREE = tuple(gpu(number, readings=old()) for number in range(3))
-LOCAL = parse_flags(["--node-name=n1", "--operator-wait-seconds=0"], {})
 ALONE = parse_flags(["--standalone"], {})
-NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
 NOT_QUERIED = Holdings(state=HoldersState.UNAVAILABLE, message="not queried yet")
 FOUR = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 4}]}}
 TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2}]}}
@@ -69,73 +63,8 @@ def seen(config: dict[str, Any] | None = None, **more: Any) -> SeenObject:
     return SeenObject(exists=True, generation=1, config=config, **more)
 
 
-class Node:
-    """The agent's steps without the agent; each line comes a second after the one before. What is to be saved is, at
-    once, but for `disk_full`."""
-
-    def __init__(self, local: Local = LOCAL, state: State | None = None, *devices: DeviceFact) -> None:
-        self.local = local
-        self.clock = 100.0
-        self.devices = devices or (gpu(0, readings=old()), gpu(1, readings=old()))
-        self.inputs = Inputs(holdings=NOBODY)
-        self.world: World = begin(state or State(), local, now=START, monotonic=self.clock)
-        self.last: Step | None = None
-        self.disk_full = False
-        self._save()
-        self._sequence = 0
-
-    def line(self, *devices: DeviceFact, xids: tuple[ProbeEvent, ...] = (), **line: Any) -> Node:
-        self.clock += 1
-        numbered = []
-        for event in xids:
-            self._sequence += 1
-            numbered.append(replace(event, sequence=self._sequence))
-        return self._step(snapshot(*(devices or self.devices), events=tuple(numbered), **line))
-
-    def wait(self, seconds: float = 0.0) -> Node:
-        self.clock += seconds
-        return self._step(None)
-
-    def given(self, **inputs: Any) -> Node:
-        if "cdi" in inputs:
-            inputs["cdi"] = {"nvidia": inputs["cdi"]}
-        self.inputs = replace(self.inputs, **inputs)
-        return self
-
-    def restarted(self, local: Local | None = None) -> Node:
-        again = Node(local or self.local, self.world.state, *self.devices)
-        again.clock = self.clock
-        return again
-
-    def _save(self) -> bool:
-        """Whether the state file has another configuration now."""
-        if self.disk_full:
-            self.inputs = replace(self.inputs, unsaved_because="write state.json: No space left on device")
-            return False
-        applied = self.world.state.applied
-        before, now = self.inputs.saved, from_saved(applied) if applied is not None else None
-        self.inputs = replace(self.inputs, saved=now, unsaved_because="")
-        return now != before
-
-    def _step(self, line: Snapshot | None) -> Node:
-        self.last = step(
-            self.world,
-            replace(self.inputs, snapshot=line, arrived=self.clock),
-            self.local,
-            now=START + timedelta(seconds=self.clock),
-            monotonic=self.clock,
-        )
-        self.world = self.last.world
-        return self._step(None) if self._save() else self
-
-    def offers(self) -> dict[str, tuple[int, int]]:
-        """Resource -> (ids, healthy ids)."""
-        resources = self.world.plan.resources if self.world.plan else ()
-        return {each.name: (len(each.ids), sum(one.healthy for one in each.ids)) for each in resources}
-
-    @property
-    def config(self) -> str:
-        return self.world.config.reason
+def found(by_nvidia: CdiEnvironment) -> dict[str, CdiEnvironment]:
+    return {"nvidia": by_nvidia}
 
 
 def holder(*ids: str, pod: str = "train-0") -> Holder:
@@ -147,30 +76,30 @@ def held(*holders: Holder) -> Holdings:
 
 
 def test_nothing_is_planned_before_the_first_good_line() -> None:
-    assert Node().wait(1).world.plan is None
-    assert Node().line().offers() == {GPU: (2, 2)}
+    assert Node(*TWO_GPUS).wait(1).world.plan is None
+    assert Node(*TWO_GPUS).line().counts == {GPU: (2, 2)}
 
 
 def test_a_gpu_with_an_undecided_xid_is_withheld_and_with_a_killed_process_is_not() -> None:
-    assert Node().line(xids=(xid(45),)).offers() == {GPU: (2, 2)}
-    assert Node().line(xids=(xid(48),)).offers() == {GPU: (2, 1)}
+    assert Node(*TWO_GPUS).line(xids=(xid(45),)).counts == {GPU: (2, 2)}
+    assert Node(*TWO_GPUS).line(xids=(xid(48),)).counts == {GPU: (2, 1)}
 
 
 def test_a_step_without_news_changes_nothing() -> None:
-    node = Node().line(xids=(xid(79),))
+    node = Node(*TWO_GPUS).line(xids=(xid(79),))
     before = node.world
     assert node.wait().world == before
 
 
 def test_a_verdict_from_the_state_file_holds_from_the_first_plan_on() -> None:
-    node = Node().line().line(xids=(xid(79),))
-    assert node.offers() == {GPU: (2, 1)}
-    assert node.restarted().line(instance="second").offers() == {GPU: (2, 1)}
+    node = Node(*TWO_GPUS).line().line(xids=(xid(79),))
+    assert node.counts == {GPU: (2, 1)}
+    assert node.restarted().line(instance="second").counts == {GPU: (2, 1)}
 
 
 def test_what_matches_nothing_is_named_while_it_is_in_effect() -> None:
     gone = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpuu", "replicas": 4}]}}
-    node = Node().given(seen=seen(gone)).line()
+    node = Node(*TWO_GPUS).given(seen=seen(gone)).line()
     assert node.config == "Applied"
     assert node.world.config.unmatched == (
         Unmatched(
@@ -184,25 +113,25 @@ def test_what_matches_nothing_is_named_while_it_is_in_effect() -> None:
 
 def test_a_policys_section_is_named_as_the_policy_has_it_though_a_file_has_one_too() -> None:
     gone = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpuu", "replicas": 4}]}}
-    node = Node().given(file=FileOutcome(config=sliced(2)), seen=seen(gone)).line()
+    node = Node(*TWO_GPUS).given(file=FileOutcome(config=sliced(2)), seen=seen(gone)).line()
     assert node.world.config.unmatched[0].entry.startswith("resources[0].name ")
 
 
 def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_fails() -> None:
     clients = CLIENTS
-    node = Node(WITH_MPS).given(seen=seen({})).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen({})).line()
     node.given(seen=seen(clients)).line()
-    assert (node.config, node.offers(), node.last and node.last.refused) == ("WaitingForDaemon", {GPU: (2, 2)}, "")
+    assert (node.config, node.counts, node.last and node.last.refused) == ("WaitingForDaemon", {GPU: (2, 2)}, "")
     node.given(helpers=facts({(GPU, 25): "is being started"})).line()
-    assert (node.config, node.offers()) == ("WaitingForDaemon", {GPU: (2, 2)})
+    assert (node.config, node.counts) == ("WaitingForDaemon", {GPU: (2, 2)})
     assert (node.world.config.waiting_for_helpers, node.world.config.refused) == (1, None)
     assert "control daemon of nvidia.com/gpu is being started" in node.world.config.message
     node.given(helpers=facts({(GPU, 25): "does not answer: no such file"})).line()
-    assert (node.config, node.offers(), node.last and node.last.refused) == ("ConfigInvalid", {GPU: (2, 2)}, "mps")
+    assert (node.config, node.counts, node.last and node.last.refused) == ("ConfigInvalid", {GPU: (2, 2)}, "mps")
     assert node.world.config.refused is not None
     assert (node.world.config.refused.section, node.world.config.refused.field) == ("sharing", "sharing.strategy")
     node.given(helpers=facts({(GPU, 25): ""})).line()
-    assert (node.config, node.offers()) == ("Applied", {GPU: (8, 8)})
+    assert (node.config, node.counts) == ("Applied", {GPU: (8, 8)})
     again = node.restarted().given(seen=seen(clients)).line()
     assert again.config == "WaitingForDaemon", "after a restart the daemon has not been queried yet"
 
@@ -231,7 +160,7 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
     ],
 )
 def test_what_is_refused_is_named_by_section_and_field(config: dict[str, Any], section: str, field: str) -> None:
-    node = Node(WITH_MPS).given(seen=seen({})).line().given(seen=seen(config)).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen({})).line().given(seen=seen(config)).line()
     refused = node.world.config.refused
     assert node.config == "ConfigInvalid"
     assert refused is not None
@@ -244,20 +173,20 @@ def test_what_is_refused_is_named_by_section_and_field(config: dict[str, Any], s
 def test_mps_and_mig_that_make_no_sense_together_keep_the_last_good_configuration(strategy: str, says: str) -> None:
     """Each makes sense alone, and may come from a policy of its own."""
     cut = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
-    node = Node(WITH_MPS, None, cut).given(seen=seen({"partitions": {"strategy": "single"}})).line()
-    assert (node.config, node.offers()) == ("Applied", {GPU: (2, 2)})
+    node = Node(cut, local=WITH_MPS).given(seen=seen({"partitions": {"strategy": "single"}})).line()
+    assert (node.config, node.counts) == ("Applied", {GPU: (2, 2)})
     node.given(seen=seen({**CLIENTS, "partitions": {"strategy": strategy}}, config_hash="new")).line()
-    assert (node.config, node.offers()) == ("ConfigInvalid", {GPU: (2, 2)})
+    assert (node.config, node.counts) == ("ConfigInvalid", {GPU: (2, 2)})
     assert says in node.world.config.message
     assert node.world.config.refused is not None
     assert node.world.config.refused.section == "sharing"
     assert node.world.active.applied_hash != "new"
     again = node.restarted().given(seen=node.inputs.seen).line()
-    assert (again.config, again.offers()) == ("ConfigInvalid", {GPU: (2, 2)})
+    assert (again.config, again.counts) == ("ConfigInvalid", {GPU: (2, 2)})
 
 
 def test_a_bad_file_is_no_sections_fault_even_before_the_first_line() -> None:
-    node = Node().given(seen=seen({}), file=FileOutcome(error="not YAML")).wait()
+    node = Node(*TWO_GPUS).given(seen=seen({}), file=FileOutcome(error="not YAML")).wait()
     assert node.world.config.refused is not None
     assert (node.world.config.refused.section, node.world.config.refused.field) == ("", "")
     assert "not YAML" in node.world.config.refused.message
@@ -267,7 +196,7 @@ def test_what_is_refused_of_a_file_is_named_by_section_and_field_too() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_file(b"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}")
     outcome = FileOutcome(error=str(caught.value), field=caught.value.field)
-    node = Node().given(seen=seen({}), file=outcome).line()
+    node = Node(*TWO_GPUS).given(seen=seen({}), file=outcome).line()
     refused = node.world.config.refused
     assert refused is not None
     assert (refused.section, refused.field) == ("sharing", "sharing.timeSlicing.resources[0].replicas")
@@ -276,32 +205,32 @@ def test_what_is_refused_of_a_file_is_named_by_section_and_field_too() -> None:
 
 def test_a_capacity_that_counts_nothing_here_is_named_even_where_others_serve_the_kubelet() -> None:
     entry = {"name": "example.com/a100", "match": {"productName": "*A100*"}, "perDevice": 1}
-    node = Node().given(seen=seen({"capacity": [entry]})).line()
+    node = Node(*TWO_GPUS).given(seen=seen({"capacity": [entry]})).line()
     [note] = node.world.config.unmatched
     assert (note.section, note.entry) == ("capacity", "[0].match productName *A100*")
-    observing = Node().given(seen=seen({"serving": {"mode": "Observe"}, "capacity": [entry]})).line()
+    observing = Node(*TWO_GPUS).given(seen=seen({"serving": {"mode": "Observe"}, "capacity": [entry]})).line()
     assert observing.world.config.unmatched == (note,)
 
 
 def test_it_is_said_where_a_configuration_comes_from_the_strongest_first() -> None:
     local = parse_flags(["--standalone", "--mig-strategy=single"], {"PASS_DEVICE_SPECS": "true"})
-    node = Node(local).given(seen=seen({}), file=FileOutcome(config=sliced(2))).line()
+    node = Node(*TWO_GPUS, local=local).given(seen=seen({}), file=FileOutcome(config=sliced(2))).line()
     assert node.world.config.sources == ("flags", "environment", "file")
-    plain = Node().given(seen=seen(FOUR)).line()
+    plain = Node(*TWO_GPUS).given(seen=seen(FOUR)).line()
     assert plain.world.config.sources == ("policy",)
 
 
 @pytest.mark.parametrize("state_kept", [True, False])
 def test_a_bad_configuration_requests_the_end_of_no_daemon_though_the_state_file_is_lost(state_kept: bool) -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=facts({(GPU, 25): ""})).line()
-    again = node.restarted() if state_kept else Node(WITH_MPS)
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=facts({(GPU, 25): ""})).line()
+    again = node.restarted() if state_kept else Node(*TWO_GPUS, local=WITH_MPS)
     again.given(seen=seen(CLIENTS), file=FileOutcome(error="not YAML")).line()
     assert again.config == "ConfigInvalid"
     assert again.world.helpers == (node.world.helpers if state_kept else None)
 
 
 def test_a_configuration_that_fits_no_longer_after_a_restart_requests_the_end_of_no_daemon() -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     old_gpus = [replace(each, extra=nvidia.attributes(compute_capability="6.0")) for each in node.devices]
     many = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 48}]}}
     node.given(seen=seen(many), helpers=facts({(GPU, 2): ""})).line()
@@ -320,7 +249,7 @@ def test_a_configuration_that_fits_no_longer_after_a_restart_requests_the_end_of
     ],
 )
 def test_at_a_first_start_no_daemon_is_requested_under_pods_that_hold_its_gpus(pod: Holder) -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=NOT_QUERIED).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=NOT_QUERIED).line()
     assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
     node.given(holdings=held(pod)).line()
     assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
@@ -329,22 +258,24 @@ def test_at_a_first_start_no_daemon_is_requested_under_pods_that_hold_its_gpus(p
     assert node.world.config.waiting_for_helpers == 0
     node.given(holdings=NOBODY).line()
     assert [each.resource for each in node.world.helpers or ()] == [GPU]
-    assert node.given(helpers=ANSWERS).line().offers() == {GPU: (8, 8)}
+    assert node.given(helpers=ANSWERS).line().counts == {GPU: (8, 8)}
 
 
 def test_at_a_first_start_no_daemon_is_requested_while_another_plugin_offers_its_gpus() -> None:
     theirs = replace(NOBODY, offered=(Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))),))
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=theirs).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=theirs).line()
     assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
     assert f"sharing {GPU} by MPS waits: another device plugin serves {GPU}" in node.world.config.message
-    assert Node(WITH_MPS).given(seen=seen(FOUR), holdings=theirs).line().config == "Applied", "the guard's matter"
+    assert Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(FOUR), holdings=theirs).line().config == "Applied", (
+        "the guard's matter"
+    )
     node.given(holdings=replace(NOBODY, offered=())).line()
     assert [each.resource for each in node.world.helpers or ()] == [GPU]
 
 
 def test_pods_of_other_devices_keep_no_daemon_back() -> None:
     nic = replace(holder("nic-1"), resource="vendor.example/nic")
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=held(nic)).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=held(nic)).line()
     assert [each.resource for each in node.world.helpers or ()] == [GPU]
 
 
@@ -353,7 +284,7 @@ def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_th
     before: dict[str, Any],
 ) -> None:
     """Or it would be ended, and started again for the same change a moment later."""
-    node = Node(WITH_MPS).given(seen=seen(before), helpers=facts({(GPU, 50): ""})).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(before), helpers=facts({(GPU, 50): ""})).line()
     node.disk_full = True
     wanted = node.given(seen=seen(CLIENTS)).line().world.helpers
     assert wanted is not None
@@ -363,7 +294,7 @@ def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_th
         assert (node.config, node.world.helpers) == ("StateNotSaved", wanted)
     node.disk_full = False
     node.line()
-    assert (node.config, node.world.helpers, node.offers()) == ("Applied", wanted, {GPU: (8, 8)})
+    assert (node.config, node.world.helpers, node.counts) == ("Applied", wanted, {GPU: (8, 8)})
 
 
 def out(device: str, until: datetime | None = None, reason: str = "RMA 4711") -> Cordon:
@@ -375,45 +306,45 @@ def cordoned(*cordons: Cordon) -> SeenObject:
 
 
 def test_a_device_out_of_service_goes_to_no_new_pod_and_keeps_its_id_and_its_health() -> None:
-    node = Node().given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
+    node = Node(*TWO_GPUS).given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
     node.given(seen=cordoned(out(gpu_id(0)))).wait()
-    assert node.offers() == {GPU: (2, 1)}
+    assert node.counts == {GPU: (2, 1)}
     assert node.world.verdicts[gpu_id(0)].state is HealthState.HEALTHY
     assert node.config == "Applied"
-    assert node.given(seen=seen({})).wait().offers() == {GPU: (2, 2)}
+    assert node.given(seen=seen({})).wait().counts == {GPU: (2, 2)}
 
 
 def test_a_device_comes_back_into_service_by_itself_when_its_time_is_over() -> None:
-    node = Node().given(seen=seen({})).line()
+    node = Node(*TWO_GPUS).given(seen=seen({})).line()
     soon = START + timedelta(seconds=node.clock + 60)
     node.given(seen=cordoned(out(gpu_id(0), until=soon))).wait()
-    assert node.offers() == {GPU: (2, 1)}
+    assert node.counts == {GPU: (2, 1)}
     assert node.last is not None
     assert node.last.deadline is not None
     assert node.last.deadline <= node.clock + 60
-    assert node.line().offers() == {GPU: (2, 1)}
-    assert node.wait(60).offers() == {GPU: (2, 2)}
+    assert node.line().counts == {GPU: (2, 1)}
+    assert node.wait(60).counts == {GPU: (2, 2)}
 
 
 def test_a_restart_while_the_api_server_is_away_brings_no_device_back_into_service() -> None:
-    node = Node().given(seen=cordoned(out(gpu_id(1)))).line()
+    node = Node(*TWO_GPUS).given(seen=cordoned(out(gpu_id(1)))).line()
     again = node.restarted().given(seen=None).line(instance="second")
-    assert again.offers() == {GPU: (2, 1)}
-    assert again.given(seen=seen({})).wait().offers() == {GPU: (2, 2)}
+    assert again.counts == {GPU: (2, 1)}
+    assert again.given(seen=seen({})).wait().counts == {GPU: (2, 2)}
 
 
 def test_an_object_that_was_deleted_brings_no_device_back_into_service() -> None:
-    node = Node().given(seen=cordoned(out(gpu_id(1)))).line()
+    node = Node(*TWO_GPUS).given(seen=cordoned(out(gpu_id(1)))).line()
     node.given(seen=SeenObject()).wait()
-    assert node.offers() == {GPU: (2, 1)}
+    assert node.counts == {GPU: (2, 1)}
     again = node.restarted().given(seen=SeenObject()).line(instance="second")
-    assert again.offers() == {GPU: (2, 1)}
-    assert again.given(seen=cordoned(out(gpu_id(1)))).wait().offers() == {GPU: (2, 1)}
-    assert again.given(seen=seen({})).wait().offers() == {GPU: (2, 2)}
+    assert again.counts == {GPU: (2, 1)}
+    assert again.given(seen=cordoned(out(gpu_id(1)))).wait().counts == {GPU: (2, 1)}
+    assert again.given(seen=seen({})).wait().counts == {GPU: (2, 2)}
 
 
 def test_an_entry_without_a_time_is_out_of_service_since_it_was_first_seen() -> None:
-    node = Node().given(seen=cordoned(out(gpu_id(1)))).line()
+    node = Node(*TWO_GPUS).given(seen=cordoned(out(gpu_id(1)))).line()
     [first] = node.world.state.unschedulable
     assert first.since is not None
     assert node.wait(60).given(seen=cordoned(out(gpu_id(1)))).wait().world.state.unschedulable == (first,)
@@ -422,51 +353,51 @@ def test_an_entry_without_a_time_is_out_of_service_since_it_was_first_seen() -> 
 
 
 def test_a_device_out_of_service_is_withdrawn_although_what_the_policy_sets_is_refused() -> None:
-    node = Node(LOCAL, None, *THREE).given(seen=seen({})).line()
+    node = Node(*THREE).given(seen=seen({})).line()
     node.given(seen=replace(seen(TOO_MANY), unschedulable=(out(gpu_id(0)),))).line()
     assert node.config == "ConfigInvalid"
-    assert node.offers() == {GPU: (3, 2)}
+    assert node.counts == {GPU: (3, 2)}
 
 
 def test_one_mig_device_can_be_taken_out_of_service_and_an_id_that_nobody_has_is_named() -> None:
     cut = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
     mixed = {"partitions": {"strategy": "mixed"}}
-    node = (
-        Node(LOCAL, None, cut).given(seen=replace(seen(mixed), unschedulable=(out(mig_id(0, 1)), out("gpu-0")))).line()
-    )
-    assert node.offers() == {"nvidia.com/mig-1g.10gb": (2, 1)}
+    node = Node(cut).given(seen=replace(seen(mixed), unschedulable=(out(mig_id(0, 1)), out("gpu-0")))).line()
+    assert node.counts == {"nvidia.com/mig-1g.10gb": (2, 1)}
     assert [each.text for each in node.world.config.unmatched] == [
         f"unschedulable[gpu-0]: no device on this node has such an id; did you mean {gpu_id(0)}?"
     ]
 
 
 def test_a_programs_error_takes_nothing_from_the_kubelet_and_is_still_known_after_a_restart() -> None:
-    node = Node().line().line(xids=(xid(31, after=101),))
-    assert node.offers() == {GPU: (2, 2)}
+    node = Node(*TWO_GPUS).line().line(xids=(xid(31, after=101),))
+    assert node.counts == {GPU: (2, 2)}
     again = node.restarted().line(instance="second")
     [[notice]] = again.world.state.notices.values()
     assert (list(again.world.state.notices), notice.code, notice.count) == ([gpu_id(0)], "Xid31", 1)
 
 
 def test_after_a_restart_daemons_are_wanted_with_their_clients_before_the_kubelet_answers() -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     for holdings in (NOT_QUERIED, held(holder(f"{gpu_id(0)}::1"))):
         again = node.restarted().given(seen=seen(CLIENTS), holdings=holdings).line()
         assert again.world.helpers == node.world.helpers
 
 
 def test_clients_of_a_daemon_that_the_file_for_the_runner_has_are_known_though_the_state_file_is_lost() -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     assert node.world.helpers
     busy = held(holder(f"{gpu_id(0)}::1"))
     again = (
-        Node(WITH_MPS).given(seen=seen(CLIENTS), holdings=busy, helpers=HelperFacts(before=node.world.helpers)).line()
+        Node(*TWO_GPUS, local=WITH_MPS)
+        .given(seen=seen(CLIENTS), holdings=busy, helpers=HelperFacts(before=node.world.helpers))
+        .line()
     )
     assert again.world.helpers == node.world.helpers
 
 
 def test_a_daemon_does_not_come_back_under_a_pod_that_is_none_of_its_clients() -> None:
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     again = node.restarted().given(seen=seen(CLIENTS), holdings=held(holder(gpu_id(0)))).line()
     assert (again.config, again.world.helpers) == ("WaitingForHolders", None)
     assert again.world.config.message.startswith(f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0")
@@ -475,57 +406,59 @@ def test_a_daemon_does_not_come_back_under_a_pod_that_is_none_of_its_clients() -
 
 def test_no_daemon_is_wanted_for_what_another_plugin_serves_unless_clients_may_still_be_there() -> None:
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
-    node = Node(WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
     wanted = node.world.helpers
     node.given(registrations=(theirs,), holdings=held(holder(f"{gpu_id(0)}::1"))).line()
     assert node.world.helpers == wanted
     assert node.given(holdings=NOBODY).line().world.helpers == ()
     node.given(helpers=facts({})).line()
-    assert (node.config, node.world.helpers, node.offers()) == ("Applied", (), {GPU: (8, 0)})
+    assert (node.config, node.world.helpers, node.counts) == ("Applied", (), {GPU: (8, 0)})
     assert node.given(registrations=()).line().world.helpers == wanted
 
 
 def test_a_change_to_mps_requests_no_daemon_where_another_plugin_serves() -> None:
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
-    node = Node(WITH_MPS).given(seen=seen(FOUR)).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(FOUR)).line()
     node.given(seen=seen(CLIENTS), registrations=(theirs,)).line()
     assert (node.config, node.world.helpers) == ("Applied", ())
 
 
 def test_events_that_a_line_repeats_are_judged_once() -> None:
     event = replace(xid(79), sequence=1)
-    node = Node().line()
-    first = node._step(snapshot(*node.devices, events=(event,))).last
-    again = node._step(snapshot(*node.devices, events=(event,))).last
+    node = Node(*TWO_GPUS).line()
+    first = node.step(snapshot(*node.devices, events=(event,))).last
+    again = node.step(snapshot(*node.devices, events=(event,))).last
     assert first is not None
     assert again is not None
     assert (len(first.xids), len(again.xids)) == (1, 0)
 
 
 def test_silence_is_reported_after_fifteen_seconds_and_the_deadline_says_when_to_look() -> None:
-    node = Node().line()
+    node = Node(*TWO_GPUS).line()
     assert node.last is not None
     assert node.last.deadline == node.clock + 15
     assert not node.wait(14).last.probe_silent  # type: ignore[union-attr]
     assert node.wait(1).last.probe_silent  # type: ignore[union-attr]
-    assert node.offers() == {GPU: (2, 2)}
+    assert node.counts == {GPU: (2, 2)}
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------
 def test_the_first_configuration_holds_at_once_even_if_nobody_knows_the_holders() -> None:
-    node = Node().given(file=FileOutcome(config=sliced(4)), holdings=NOT_QUERIED).line()
-    assert node.offers() == {GPU: (8, 8)}
+    node = Node(*TWO_GPUS).given(file=FileOutcome(config=sliced(4)), holdings=NOT_QUERIED).line()
+    assert node.counts == {GPU: (8, 8)}
 
 
 def test_a_later_one_waits_until_the_holders_are_known() -> None:
-    node = Node().given(seen=seen({})).line().given(seen=seen(FOUR, config_hash="b"), holdings=NOT_QUERIED).wait()
-    assert (node.config, node.offers()) == ("WaitingForHolders", {GPU: (2, 2)})
+    node = (
+        Node(*TWO_GPUS).given(seen=seen({})).line().given(seen=seen(FOUR, config_hash="b"), holdings=NOT_QUERIED).wait()
+    )
+    assert (node.config, node.counts) == ("WaitingForHolders", {GPU: (2, 2)})
     node.given(holdings=NOBODY).wait()
-    assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (8, 8)})
+    assert (node.config, node.world.config.applied_hash, node.counts) == ("Applied", "b", {GPU: (8, 8)})
 
 
 def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> None:
-    node = Node().given(seen=seen({}, config_hash="a")).line()
+    node = Node(*TWO_GPUS).given(seen=seen({}, config_hash="a")).line()
     node.given(seen=seen(FOUR, config_hash="b"), holdings=held(holder(gpu_id(0)))).wait()
     assert node.config == "WaitingForHolders"
     reported = (
@@ -533,73 +466,75 @@ def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> No
     )
     assert node.world.config.message == f"{reported}; everything else is applied"
     assert node.world.config.waiting_for == (WaitingPod(namespace="ml", pod="train-0", resource=GPU, ids=(gpu_id(0),)),)
-    assert node.offers() == {GPU: (8, 4)}
+    assert node.counts == {GPU: (8, 4)}
     assert node.world.config.applied_hash == "b"
-    assert node.given(holdings=NOBODY).wait().offers() == {GPU: (8, 8)}
+    assert node.given(holdings=NOBODY).wait().counts == {GPU: (8, 8)}
     assert node.config == "Applied"
 
 
 def test_a_held_gpu_that_is_excluded_waits_for_nothing() -> None:
-    node = Node().given(seen=seen({})).line()
+    node = Node(*TWO_GPUS).given(seen=seen({})).line()
     excluded = {"resources": {"exclude": [gpu_id(0)]}}
     node.given(seen=seen(excluded), holdings=held(holder(gpu_id(0)))).wait()
-    assert (node.config, node.offers()) == ("Applied", {GPU: (1, 1)})
+    assert (node.config, node.counts) == ("Applied", {GPU: (1, 1)})
 
 
 def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> None:
-    node = Node(WITH_MPS).given(seen=seen(FOUR, config_hash="a")).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(FOUR, config_hash="a")).line()
     mps = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}}
     node.given(
         seen=seen(mps, config_hash="b"), holdings=held(holder(f"{gpu_id(0)}::1")), helpers=facts({(GPU, 50): ""})
     ).wait()
     assert (node.config, node.world.config.applied_hash) == ("WaitingForHolders", "a")
     assert [each.ids for each in node.world.config.waiting_for] == [(f"{gpu_id(0)}::1",)]
-    assert node.offers() == {GPU: (8, 1)}, "shares that nobody holds go to no new pod, or it would wait for ever"
+    assert node.counts == {GPU: (8, 1)}, "shares that nobody holds go to no new pod, or it would wait for ever"
     node.given(holdings=NOBODY).wait()
-    assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (4, 4)})
+    assert (node.config, node.world.config.applied_hash, node.counts) == ("Applied", "b", {GPU: (4, 4)})
 
 
 def test_a_device_that_appears_does_not_wait_for_anybody() -> None:
-    node = Node().given(holdings=held(holder(gpu_id(0)))).line()
-    assert node.line(gpu(0), gpu(1), gpu(2)).offers() == {GPU: (3, 3)}
+    node = Node(*TWO_GPUS).given(holdings=held(holder(gpu_id(0)))).line()
+    assert node.line(gpu(0), gpu(1), gpu(2)).counts == {GPU: (3, 3)}
 
 
 def test_a_gpu_that_is_made_whole_under_a_mig_device_just_allocated_is_offered_to_nobody() -> None:
     """The kubelet lists the pod only seconds later, when the MIG device is gone from the driver already."""
     parts = tuple(partition(0, part, profile="3g.40gb", start=4 * part, size=4) for part in (0, 1))
     cut = gpu(0, readings=old(), mig_enabled=True, partitions=parts)
-    node = Node(LOCAL, None, cut).given(seen=seen({"partitions": {"strategy": "mixed"}})).line()
-    assert node.offers() == {MIG: (2, 2)}
+    node = Node(cut).given(seen=seen({"partitions": {"strategy": "mixed"}})).line()
+    assert node.counts == {MIG: (2, 2)}
     fresh = RecentAllocate(resource=MIG, ids=(mig_id(0, 1),), time=START, monotonic=node.clock)
     node.given(recent=(fresh,)).line(gpu(0, readings=old()))
-    assert (node.config, node.offers().get(GPU)) == ("WaitingForHolders", (1, 0))
+    assert (node.config, node.counts.get(GPU)) == ("WaitingForHolders", (1, 0))
     listed = replace(held(replace(holder(mig_id(0, 1)), resource=MIG)), taken=node.clock + 1)
     node.given(holdings=listed).line(gpu(0, readings=old()))
-    assert (node.config, node.offers().get(GPU)) == ("WaitingForHolders", (1, 0))
+    assert (node.config, node.counts.get(GPU)) == ("WaitingForHolders", (1, 0))
     node.given(holdings=replace(NOBODY, taken=node.clock + 1)).line(gpu(0, readings=old()))
-    assert (node.config, node.offers()) == ("Applied", {GPU: (1, 1)})
+    assert (node.config, node.counts) == ("Applied", {GPU: (1, 1)})
 
 
 @pytest.mark.parametrize("known", ["List", "checkpoint"])
 def test_a_restarted_agent_offers_nothing_before_it_can_know_who_holds_what(known: str) -> None:
     """Another plugin's pod may hold a GPU under its own id; the state file does not say so."""
     theirs = Offer(resource="vendor.example/gpu", ids=(f"{gpu_id(0)}::0",))
-    again = Node().given(seen=seen({})).line().restarted().given(seen=seen({}), holdings=NOT_QUERIED).line()
-    assert (again.world.plan, again.last and again.last.deadline) == (None, 100.0 + FIRST_LIST_SECONDS)
+    again = Node(*TWO_GPUS).given(seen=seen({})).line().restarted()
+    started = again.clock
+    again.given(seen=seen({}), holdings=NOT_QUERIED).line()
+    assert (again.world.plan, again.last and again.last.deadline) == (None, started + FIRST_LIST_SECONDS)
     if known == "List":
         again.given(holdings=held(replace(holder(*theirs.ids), resource=theirs.resource)))
     else:
         again.given(holdings=replace(NOT_QUERIED, possible=(theirs,)))
-    assert again.wait().offers() == {GPU: (2, 1)}
+    assert again.wait().counts == {GPU: (2, 1)}
 
 
 def test_a_restarted_agent_offers_when_nobody_can_say_who_holds_what() -> None:
-    again = Node().given(seen=seen({})).line().restarted().given(seen=seen({}), holdings=NOT_QUERIED).line()
-    assert again.wait(FIRST_LIST_SECONDS).offers() == {GPU: (2, 2)}
+    again = Node(*TWO_GPUS).given(seen=seen({})).line().restarted().given(seen=seen({}), holdings=NOT_QUERIED).line()
+    assert again.wait(FIRST_LIST_SECONDS).counts == {GPU: (2, 2)}
 
 
 def test_an_allocate_not_listed_yet_holds_a_change_back_for_half_a_minute() -> None:
-    node = Node().given(seen=seen({})).line()
+    node = Node(*TWO_GPUS).given(seen=seen({})).line()
     fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
     node.given(recent=(fresh,), seen=seen(FOUR)).wait()
     assert node.config == "WaitingForHolders"
@@ -610,7 +545,7 @@ def test_an_allocate_not_listed_yet_holds_a_change_back_for_half_a_minute() -> N
 
 
 def test_an_allocate_that_was_listed_and_is_gone_is_a_pod_that_has_ended() -> None:
-    node = Node().given(seen=seen({})).line()
+    node = Node(*TWO_GPUS).given(seen=seen({})).line()
     fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
     listed = replace(held(holder(gpu_id(0))), taken=fresh.monotonic + 1)
     node.given(recent=(fresh,), holdings=listed).wait()
@@ -618,16 +553,16 @@ def test_an_allocate_that_was_listed_and_is_gone_is_a_pod_that_has_ended() -> No
 
 
 def test_a_list_from_before_an_allocate_shows_who_had_the_ids_then() -> None:
-    node = Node().given(seen=seen({})).line()
+    node = Node(*TWO_GPUS).given(seen=seen({})).line()
     fresh = RecentAllocate(resource=GPU, ids=(gpu_id(0),), time=START, monotonic=node.clock)
     before = replace(held(holder(gpu_id(0), pod="ended")), taken=fresh.monotonic - 0.1)
     node.given(recent=(fresh,), holdings=before).wait()
     node.given(seen=seen(FOUR), holdings=replace(NOBODY, taken=fresh.monotonic + 1)).wait()
-    assert node.offers() == {GPU: (8, 4)}, "the pod that has it now is not listed yet"
+    assert node.counts == {GPU: (8, 4)}, "the pod that has it now is not listed yet"
 
 
 def test_a_change_that_touches_no_id_does_not_wait() -> None:
-    node = Node().given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
+    node = Node(*TWO_GPUS).given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
     node.given(seen=seen({"health": {"holdDownSeconds": 7}}, config_hash="h")).wait()
     assert (node.config, node.world.config.applied_hash) == ("Applied", "h")
     assert node.world.active.effective.sections.health.hold_down_seconds == 7
@@ -645,18 +580,18 @@ def test_a_change_that_touches_no_id_does_not_wait() -> None:
     ],
 )
 def test_a_bad_configuration_keeps_the_last_good_one_and_says_why(inputs: dict[str, Any], says: str) -> None:
-    node = Node(LOCAL, None, *THREE).given(file=FileOutcome(config=sliced(2)), seen=seen({})).line()
+    node = Node(*THREE).given(file=FileOutcome(config=sliced(2)), seen=seen({})).line()
     node.given(**inputs).wait()
-    assert (node.config, node.offers()) == ("ConfigInvalid", {GPU: (6, 6)})
+    assert (node.config, node.counts) == ("ConfigInvalid", {GPU: (6, 6)})
     assert says in node.world.config.message
     node.given(file=FileOutcome(config=sliced(2)), seen=seen(TWO)).wait()
-    assert (node.config, node.offers()) == ("Applied", {GPU: (6, 6)})
+    assert (node.config, node.counts) == ("Applied", {GPU: (6, 6)})
 
 
 def test_a_bad_configuration_at_the_start_keeps_what_was_in_effect_before_it() -> None:
-    node = Node().given(file=FileOutcome(config=sliced(4))).line()
+    node = Node(*TWO_GPUS).given(file=FileOutcome(config=sliced(4))).line()
     again = node.restarted().given(file=FileOutcome(error="not YAML")).line()
-    assert (again.config, again.offers()) == ("ConfigInvalid", {GPU: (8, 8)})
+    assert (again.config, again.counts) == ("ConfigInvalid", {GPU: (8, 8)})
 
 
 @pytest.mark.parametrize(
@@ -665,33 +600,33 @@ def test_a_bad_configuration_at_the_start_keeps_what_was_in_effect_before_it() -
 def test_before_the_first_good_configuration_nothing_is_offered_and_a_restart_does_not_change_that(
     bad: dict[str, Any],
 ) -> None:
-    node = Node(LOCAL, None, *THREE).given(**bad).line()
+    node = Node(*THREE).given(**bad).line()
     assert (node.config, node.world.plan) == ("ConfigInvalid", None)
     assert "nothing is offered until there is a valid configuration" in node.world.config.message
     again = node.restarted().given(**bad).line()
     assert again.world.plan is None
     again.given(seen=seen({}), file=FileOutcome()).wait()
-    assert (again.config, again.offers()) == ("Applied", {GPU: (3, 3)})
+    assert (again.config, again.counts) == ("Applied", {GPU: (3, 3)})
 
 
 def test_a_node_that_nobody_resolved_says_so_and_keeps_the_last_resolution_it_had() -> None:
-    node = Node().given(seen=seen()).line()
-    assert (node.config, node.offers()) == ("NoConfig", {GPU: (2, 2)})
+    node = Node(*TWO_GPUS).given(seen=seen()).line()
+    assert (node.config, node.counts) == ("NoConfig", {GPU: (2, 2)})
     node.given(seen=seen(FOUR, config_hash="b")).wait()
     node.given(seen=seen()).wait()
-    assert (node.config, node.offers()) == ("NoConfig", {GPU: (8, 8)})
-    assert node.restarted().line().offers() == {GPU: (8, 8)}
+    assert (node.config, node.counts) == ("NoConfig", {GPU: (8, 8)})
+    assert node.restarted().line().counts == {GPU: (8, 8)}
 
 
 def test_a_node_on_its_own_knows_no_operator() -> None:
-    node = Node().given(seen=seen(FOUR)).line()
+    node = Node(*TWO_GPUS).given(seen=seen(FOUR)).line()
     alone = node.restarted(ALONE).line()
-    assert (alone.config, alone.offers()) == ("Applied", {GPU: (2, 2)})
+    assert (alone.config, alone.counts) == ("Applied", {GPU: (2, 2)})
 
 
 def test_names_that_are_no_longer_offered_are_remembered_until_they_come_back() -> None:
     shared = {"sharing": {**FOUR["sharing"], "renameByDefault": True}}
-    node = Node().given(seen=seen({})).line().given(seen=seen(shared)).wait()
+    node = Node(*TWO_GPUS).given(seen=seen({})).line().given(seen=seen(shared)).wait()
     assert node.world.state.offered == ("nvidia.com/gpu.shared",)
     assert list(node.world.state.retired) == [GPU]
     assert list(node.restarted().given(seen=seen(shared)).line().world.state.retired) == [GPU]
@@ -700,18 +635,18 @@ def test_names_that_are_no_longer_offered_are_remembered_until_they_come_back() 
 
 
 def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -> None:
-    node = Node().given(seen=seen({}, config_hash="a"), cdi=READ_ONLY).line()
+    node = Node(*TWO_GPUS).given(seen=seen({}, config_hash="a"), cdi=found(READ_ONLY)).line()
     assert node.config == "Applied"
     node.given(seen=seen(BY_CDI, config_hash="b")).wait()
-    assert (node.config, node.world.config.applied_hash, node.offers()) == ("ConfigInvalid", "a", {GPU: (2, 2)})
+    assert (node.config, node.world.config.applied_hash, node.counts) == ("ConfigInvalid", "a", {GPU: (2, 2)})
     assert node.world.config.message == (
         "injection.deviceListStrategies: cdi-cri: cannot write /var/run/cdi: Read-only file system; "
         "install the component cdi (manifests/components/cdi), or use envvar; "
         "the previous configuration stays in effect"
     )
     assert node.world.active.effective.sections.injection.device_list_strategies == ("envvar",)
-    node.given(cdi=WRITABLE).wait()
-    assert (node.config, node.world.config.applied_hash, node.offers()) == ("Applied", "b", {GPU: (2, 2)})
+    node.given(cdi=found(WRITABLE)).wait()
+    assert (node.config, node.world.config.applied_hash, node.counts) == ("Applied", "b", {GPU: (2, 2)})
     assert node.world.active.effective.sections.injection.device_list_strategies == ("cdi-cri",)
 
 
@@ -723,39 +658,39 @@ def test_cdi_names_that_no_file_can_have_are_refused_until_it_can_be_written() -
     ],
 )
 def test_at_a_first_start_nothing_is_offered_by_cdi_until_its_files_can_be_written(requested: dict[str, Any]) -> None:
-    node = Node().given(**requested, cdi=READ_ONLY).line()
+    node = Node(*TWO_GPUS).given(**requested, cdi=found(READ_ONLY)).line()
     assert (node.config, node.world.plan) == ("ConfigInvalid" if "seen" in requested else node.config, None)
     assert "nothing is offered until there is a valid configuration" in node.world.config.message
-    assert node.restarted().given(**requested, cdi=READ_ONLY).line().world.plan is None
-    assert node.given(cdi=WRITABLE).wait().offers() == {GPU: (2, 2)}
+    assert node.restarted().given(**requested, cdi=found(READ_ONLY)).line().world.plan is None
+    assert node.given(cdi=found(WRITABLE)).wait().counts == {GPU: (2, 2)}
 
 
 def test_the_toolkits_own_specification_needs_no_folder_of_ours_while_it_has_all_devices() -> None:
-    node = Node().given(seen=seen(BY_CDI), cdi=replace(READ_ONLY, toolkit=OWN_SPEC[:1])).line()
+    node = Node(*TWO_GPUS).given(seen=seen(BY_CDI), cdi=found(replace(READ_ONLY, toolkit=OWN_SPEC[:1]))).line()
     assert (node.config, node.world.plan) == ("ConfigInvalid", None)
-    node.given(cdi=replace(READ_ONLY, toolkit=OWN_SPEC)).wait()
-    assert (node.config, node.offers()) == ("Applied", {GPU: (2, 2)})
+    node.given(cdi=found(replace(READ_ONLY, toolkit=OWN_SPEC))).wait()
+    assert (node.config, node.counts) == ("Applied", {GPU: (2, 2)})
 
 
 def test_where_no_device_is_here_yet_nobody_knows_that_the_toolkits_specification_will_do() -> None:
-    node = Node(LOCAL, None).given(seen=seen(BY_CDI), cdi=replace(READ_ONLY, toolkit=OWN_SPEC))
-    node._step(snapshot())
+    node = Node(*TWO_GPUS).given(seen=seen(BY_CDI), cdi=found(replace(READ_ONLY, toolkit=OWN_SPEC)))
+    node.step(snapshot())
     assert node.config == "ConfigInvalid"
     assert node.line().config == "Applied"
 
 
 def test_a_folder_that_fails_while_cdi_is_in_use_takes_nothing_away() -> None:
-    node = Node().given(seen=seen(BY_CDI), cdi=WRITABLE).line()
-    assert node.given(cdi=READ_ONLY).line().config == "Applied"
-    assert node.offers() == {GPU: (2, 2)}
-    assert node.given(seen=seen(BY_CDI | FOUR)).line().offers() == {GPU: (8, 8)}
-    again = node.restarted().given(seen=seen(BY_CDI | FOUR), cdi=READ_ONLY).line()
-    assert (again.config, again.offers()) == ("Applied", {GPU: (8, 8)})
+    node = Node(*TWO_GPUS).given(seen=seen(BY_CDI), cdi=found(WRITABLE)).line()
+    assert node.given(cdi=found(READ_ONLY)).line().config == "Applied"
+    assert node.counts == {GPU: (2, 2)}
+    assert node.given(seen=seen(BY_CDI | FOUR)).line().counts == {GPU: (8, 8)}
+    again = node.restarted().given(seen=seen(BY_CDI | FOUR), cdi=found(READ_ONLY)).line()
+    assert (again.config, again.counts) == ("Applied", {GPU: (8, 8)})
 
 
 def test_where_another_plugin_serves_no_cdi_file_is_needed_until_this_agent_takes_over() -> None:
     watching = {**BY_CDI, "serving": {"mode": "Observe"}}
-    node = Node().given(seen=seen(watching), cdi=READ_ONLY).line()
+    node = Node(*TWO_GPUS).given(seen=seen(watching), cdi=found(READ_ONLY)).line()
     assert node.config == "Applied"
     node.given(seen=seen(BY_CDI), holdings=replace(NOBODY, offered=())).line()
     assert node.config == "ConfigInvalid"
@@ -764,40 +699,40 @@ def test_where_another_plugin_serves_no_cdi_file_is_needed_until_this_agent_take
 
 # --- a confirmation ---------------------------------------------------------------------------------------------------
 def test_a_removal_that_a_person_confirms_takes_a_missing_device_away_once() -> None:
-    node = Node().line().line(gpu(0))
-    assert node.offers() == {GPU: (2, 1)}
+    node = Node(*TWO_GPUS).line().line(gpu(0))
+    assert node.counts == {GPU: (2, 1)}
     node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
-    assert node.offers() == {GPU: (1, 1)}
+    assert node.counts == {GPU: (1, 1)}
     node.line(gpu(0), gpu(1)).line(gpu(0))
-    assert node.offers() == {GPU: (2, 1)}, "the same confirmation counts once"
+    assert node.counts == {GPU: (2, 1)}, "the same confirmation counts once"
     (reported,) = node.world.confirm_spent
     assert reported.startswith(f"{gpu_id(1)}=removed: already acted on once; the device still has or again has a fault")
     assert reported.endswith("(Missing); to confirm again, remove the annotation first")
     node.given(seen=seen({})).wait()
     assert node.world.confirm_spent == ()
     node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
-    assert (node.offers(), node.world.confirm_spent) == ({GPU: (1, 1)}, ())
+    assert (node.counts, node.world.confirm_spent) == ({GPU: (1, 1)}, ())
 
 
 def test_a_recovery_that_was_confirmed_before_a_new_fault_is_reported_to_count_no_more() -> None:
-    node = Node().line().line(xids=(xid(79),))
+    node = Node(*TWO_GPUS).line().line(xids=(xid(79),))
     again = seen({}, confirm=f"{gpu_id(0)}=recovered")
     node.given(seen=again).line()
-    assert (node.offers(), node.world.confirm_spent) == ({GPU: (2, 2)}, ())
+    assert (node.counts, node.world.confirm_spent) == ({GPU: (2, 2)}, ())
     node.line(xids=(xid(79),))
     assert "already acted on once; the device still has or again has a fault (Xid79)" in node.world.confirm_spent[0]
     assert node.restarted().given(seen=again).line().world.confirm_spent == node.world.confirm_spent
 
 
 def test_a_label_that_names_a_configuration_where_no_folder_is_mounted_is_reported_with_what_to_install() -> None:
-    node = Node().given(seen=seen({}, config_name="notebooks")).line()
+    node = Node(*TWO_GPUS).given(seen=seen({}, config_name="notebooks")).line()
     assert node.config == "Applied"
     assert "nvidia.com/device-plugin.config names the configuration 'notebooks'" in node.world.config.message
     assert "install the component named-configs" in node.world.config.message
 
 
 def test_words_that_are_not_understood_are_reported() -> None:
-    node = Node().line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered")).wait()
+    node = Node(*TWO_GPUS).line().given(seen=seen({}, confirm=f"{gpu_id(0)}=fine,GPU-9=recovered")).wait()
     assert node.last is not None
     reported = (
         f"{gpu_id(0)}=fine: give <device id>=recovered or <device id>=removed",
@@ -809,15 +744,15 @@ def test_words_that_are_not_understood_are_reported() -> None:
 
 
 def test_the_name_of_a_device_is_answered_with_its_id() -> None:
-    node = Node().line().line(gpu(0))
+    node = Node(*TWO_GPUS).line().line(gpu(0))
     node.given(seen=seen({}, confirm="gpu-1=removed")).wait()
     assert list(node.world.confirm_problems) == [f"gpu-1: give its id, {gpu_id(1)}"]
-    assert node.offers() == {GPU: (2, 1)}
+    assert node.counts == {GPU: (2, 1)}
     node.given(seen=seen({}, confirm=f"{gpu_id(1)}=removed")).wait()
     assert node.last is not None
     assert node.last.confirmed == (f"{gpu_id(1)}=removed",)
     assert list(node.world.confirm_problems) == []
-    assert node.offers() == {GPU: (1, 1)}
+    assert node.counts == {GPU: (1, 1)}
     assert node.wait().world.confirm_problems == (), "which is not here any more"
 
 
@@ -836,7 +771,7 @@ moves = st.lists(
 def test_whatever_comes_ids_are_unique_and_a_device_that_is_not_offered_is_never_healthy(
     story: list[tuple[str, dict[str, Any] | None, Holdings]],
 ) -> None:
-    node = Node().line()
+    node = Node(*TWO_GPUS).line()
     for move, config, holdings in story:
         node.given(seen=seen(config), holdings=holdings)
         if move == "restart":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,7 +70,7 @@ def test_while_nobody_knows_who_holds_what_a_replaced_gpu_waits() -> None:
     node = Node(said("one=/opt/one")).line("one", at(0, OLD)).line("one", at(0, NEW))
     assert node.offered == [NEW]
     again = node.restart()
-    again.holdings = Holdings(state=HoldersState.UNAVAILABLE)
+    again.given(holdings=Holdings(state=HoldersState.UNAVAILABLE))
     again.wait(10, one=(at(0, NEW),))
     assert again.offered == []
 
@@ -79,7 +78,7 @@ def test_while_nobody_knows_who_holds_what_a_replaced_gpu_waits() -> None:
 def confirmed_while_held() -> Node:
     """A person said that the GPU is removed whose place a new one has, while a pod has it."""
     node = Node(said("one=/opt/one")).line("one", at(0, OLD)).held(GPU, OLD).line("one", at(0, NEW))
-    node.seen = replace(node.seen, confirm=f"{OLD}=removed")
+    node.sees(confirm=f"{OLD}=removed")
     return node.line("one", at(0, NEW)).wait(10, one=(at(0, NEW),))
 
 
@@ -99,7 +98,7 @@ def test_it_is_acted_on_when_that_pod_has_ended() -> None:
 def test_a_restarted_agent_still_knows_it() -> None:
     before = confirmed_while_held()
     node = before.restart()
-    node.seen = replace(before.seen, confirm="")  # the person has tidied up
+    node.sees(confirm="")  # the person has tidied up
     node.line("one", at(0, NEW))
     assert (OLD in node.devices, node.offered) == (True, [])
     assert node.held(GPU).devices == [NEW]
@@ -113,11 +112,11 @@ def test_a_removal_that_waited_counts_no_more_once_the_gpu_is_back() -> None:
 
 def test_while_nobody_knows_who_holds_what_a_removal_is_remembered() -> None:
     before = Node(said("one=/opt/one")).line("one", at(0, OLD)).held(GPU, OLD).line("one", at(0, NEW))
-    node, known = before.restart(), before.holdings
-    node.holdings = Holdings(state=HoldersState.UNAVAILABLE)
-    node.seen = replace(node.seen, confirm=f"{OLD}=removed")
+    node, known = before.restart(), before.inputs.holdings
+    node.given(holdings=Holdings(state=HoldersState.UNAVAILABLE))
+    node.sees(confirm=f"{OLD}=removed")
     node.wait(10, one=(at(0, NEW),))
-    node.holdings = known
+    node.given(holdings=known)
     assert (OLD in node.line("one", at(0, NEW)).devices, node.offered) == (True, [])
     assert node.held(GPU).devices == [NEW]
 
@@ -135,7 +134,7 @@ def test_it_is_asked_while_a_device_stays_listed_for_its_holder_alone() -> None:
     """Its removal is confirmed, or its probe was taken away; nothing is in its place."""
     node = Node(said("one=/opt/one")).line("one", at(0, OLD), at(1, NEXT)).held(GPU, OLD).line("one", at(1, NEXT))
     assert not node.world.waits_for_holders
-    node.seen = replace(node.seen, confirm=f"{OLD}=removed")
+    node.sees(confirm=f"{OLD}=removed")
     assert node.line("one", at(1, NEXT)).world.waits_for_holders
     assert not node.held(GPU).world.waits_for_holders
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.registry import KINDS
@@ -20,8 +19,7 @@ FLAGS = parse(["--node-name=n1", "--operator-wait-seconds=0", "--probe=nvml", f"
 def by(node: Node, *names: str, **more: Any) -> Node:
     """The node's object says these."""
     config = {**CONFIG, **({"discovery": {"probes": list(names)}} if names else {}), **more}
-    node.seen = SeenObject(exists=True, config=config)
-    return node._step()
+    return node.sees(config=config).step()
 
 
 def refused(node: Node) -> tuple[str, str, str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from nodedevices_plugin.model import HoldersState, Holdings, RecentAllocate
 from nodedevices_plugin.pipeline.probe_set import PROVEN_SECONDS
-from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings import file as files
@@ -57,7 +55,7 @@ def test_a_file_that_cannot_be_used_changes_none_of_them_and_a_good_one_does_at_
 
 def test_a_policy_that_is_refused_does_not_keep_a_probe_from_being_started() -> None:
     node = Node(said("nvml")).line("nvml", gpu(0))
-    node.seen = SeenObject(exists=True, config={"sharing": {"strategy": "no such"}})
+    node.sees(config={"sharing": {"strategy": "no such"}})
     node.uses(BOTH)
     assert (node.runs, node.world.config.reason) == (("nvml", NICS), "ConfigInvalid")
 
@@ -142,16 +140,16 @@ def test_what_a_pod_holds_stays_listed_until_the_pod_ends_and_is_no_fault() -> N
 
 def test_what_was_being_handed_out_when_the_probe_was_taken_away_counts_as_held() -> None:
     node = both()
-    now = START + timedelta(seconds=node.clock - 100)
+    now = node.time
     node.uses(said("nvml"))
-    node.recent = (RecentAllocate(resource=RDMA, ids=("NIC-0",), time=now, monotonic=node.clock + 0.2),)
+    node.given(recent=(RecentAllocate(resource=RDMA, ids=("NIC-0",), time=now, monotonic=node.clock + 0.2),))
     node.wait(PROVEN_SECONDS + 5, nvml=(gpu(0),))
     assert node.devices == [gpu_id(0), "NIC-0"]
 
 
 def test_while_nobody_knows_what_pods_hold_nothing_is_dropped() -> None:
     node = both()
-    node.holdings = Holdings(state=HoldersState.UNAVAILABLE)
+    node.given(holdings=Holdings(state=HoldersState.UNAVAILABLE))
     node.uses(said("nvml")).wait(600, nvml=(gpu(0),))
     assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
 
@@ -177,7 +175,7 @@ def test_a_pool_that_could_not_be_reached_leaves_with_its_probe() -> None:
 
 def test_a_broken_device_of_a_probe_that_is_gone_leaves_when_a_person_says_so() -> None:
     node = both().line("nvml", gpu(0), events=(xid(79, sequence=3),)).uses(said(NICS)).wait(60, nics=(nic(),))
-    node.seen = replace(node.seen, confirm=f"{gpu_id(0)}=removed")
+    node.sees(confirm=f"{gpu_id(0)}=removed")
     assert node.line("nics", nic()).devices == ["NIC-0"]
 
 
@@ -267,7 +265,7 @@ def test_a_restart_with_a_file_that_broke_meanwhile_runs_what_ran_before() -> No
 def test_a_gpu_that_a_nic_of_another_probe_renames_goes_to_no_second_pod() -> None:
     near = {"resources": {"devices": [{"match": {"type": "gpu", "near": "nic"}, "name": "example.com/near"}]}}
     node = Node(said("nvml"))
-    node.seen = SeenObject(exists=True, config=near)
+    node.sees(config=near)
     node.line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1)).held(GPU, gpu_id(0))
     node.uses(BOTH).line("nics", nic(pcie_root="pci0000:16")).line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1))
     assert node.world.plan is not None

@@ -29,9 +29,9 @@ TWO = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "repli
 def spoiled() -> Node:
     """A node that had good files."""
     node = Node(gpu(0), gpu(1), local=LOCAL)
-    node.device_files = GOOD
+    node.given(device_files=GOOD)
     node.now()
-    node.device_files = BAD
+    node.given(device_files=BAD)
     return node
 
 

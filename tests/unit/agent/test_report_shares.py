@@ -112,7 +112,7 @@ def test_a_gpu_shared_by_memory_in_full() -> None:
 
 def test_what_enforces_limits_is_shown_where_something_does() -> None:
     node = Node(l4(0), local=parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/mps"], {}))
-    node.helpers = ready({(MEMORY, 100): ""})
+    node.given(helpers=ready({(MEMORY, 100): ""}))
     said = [resources(node.now(by_memory(enforcement=each)))[MEMORY].get("enforcement") for each in ("none", "mps")]
     assert said == [None, "mps"]
 
@@ -131,7 +131,7 @@ def test_of_a_container_with_many_units_one_id_is_listed_and_the_first_by_number
 
 def test_where_computing_power_is_shared_it_says_who_has_how_much_of_it() -> None:
     node = Node(l4(0), l4(1))
-    node.pods = NodePods(pods=())
+    node.given(pods=NodePods(pods=()))
     node.now(by_memory(cores=True), has("a", 8), has("b", 3, first=10))
     known = CoresHeld(
         devices={gpu_id(0): 75, gpu_id(1): 0},

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from nodedevices_common.text import show
-from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.requesting import request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
-from nodedevices_plugin.pipeline.step import Step
-from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.file import FileOutcome, from_document
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.probes import ProbeSpec, read
@@ -23,76 +19,43 @@ from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.report import report
-from nodedevices_probe.protocol import DeviceFact, Driver, DriverState
+from nodedevices_probe.protocol import Driver, DriverState
 from nodedevices_probe.registry import KINDS
-from support.facts import START, gpu, gpu_id, snapshot, xid
-from support.steps import step
+from support.facts import START, gpu, gpu_id, xid
+from support.probed_node import Node, nic
+from support.stepped_node import NOBODY
 
 LOCAL = parse(["--standalone", "--probe=nvml", "--probe", "nics=/opt/nic-probe --fast"], {})
-NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
 
 
-def nic(index: int = 0, **facts: Any) -> DeviceFact:
-    known: dict[str, Any] = {"product_name": "ConnectX-7", "device_nodes": (f"/dev/infiniband/uverbs{index}",)}
-    return DeviceFact(**{"id": f"NIC-{index}", "index": index, "type": "nic", "vendor": "mellanox", **known, **facts})
+def made(local: Local = LOCAL, state: State | None = None) -> Node:
+    return Node(FileOutcome(), local, state)
 
 
-class Node:
-    """The agent's steps, without the agent."""
-
-    def __init__(self, local: Local = LOCAL, state: State | None = None) -> None:
-        self.local = local
-        self.clock = 0.0
-        self.world: World = begin(state or State(), local, now=START, monotonic=0.0)
-        self.last: Step | None = None
-
-    def line(self, probe: str, *devices: DeviceFact, **said: Any) -> Node:
-        line = snapshot(*devices, **{"probe": probe, "instance": f"of-{probe}", **said})
-        return self._step(snapshot=line, source=probe)
-
-    def wait(self, seconds: float) -> Node:
-        self.clock += seconds
-        return self._step()
-
-    def restart(self, local: Local | None = None) -> Node:
-        return Node(local or self.local, self.world.state)
-
-    def _step(self, **line: Any) -> Node:
-        inputs = Inputs(holdings=NOBODY, arrived=self.clock, **line)
-        now = START + timedelta(seconds=self.clock)
-        self.last = step(self.world, inputs, self.local, now=now, monotonic=self.clock)
-        self.world = self.last.world
-        return self
-
-    def states(self) -> dict[str, tuple[str, str]]:
-        return {key: (each.state.value, each.reason) for key, each in self.world.verdicts.items()}
-
-    def status(self) -> Any:
-        probes = owned(self.world.probes)
-        assert self.last is not None
-        silent = self.last.silent
-        return report(
-            NodeFacts(
-                inventory=self.world.inventory,
-                verdicts=self.world.verdicts,
-                plan=self.world.plan,
-                holdings=NOBODY,
-                started=START,
-                probes=tuple(
-                    ProbeFacts(name=name, inventory=part, silent=name in silent) for name, part in probes.items()
-                ),
-                now=START,
-            )
+def status(node: Node) -> Any:
+    assert node.last is not None
+    silent = node.last.silent
+    probes = owned(node.world.probes).items()
+    return report(
+        NodeFacts(
+            inventory=node.world.inventory,
+            verdicts=node.world.verdicts,
+            plan=node.world.plan,
+            holdings=NOBODY,
+            started=START,
+            probes=tuple(ProbeFacts(name=name, inventory=part, silent=name in silent) for name, part in probes),
+            now=START,
         )
+    )
 
 
 def both() -> Node:
-    return Node().line("nvml", gpu(0), gpu(1)).line("nics", nic())
+    return made().line("nvml", gpu(0), gpu(1)).line("nics", nic())
 
 
 def test_one_probes_line_says_nothing_of_anothers_devices() -> None:
     node = both().line("nvml", gpu(0), gpu(1)).line("nics", nic())
-    assert node.states() == dict.fromkeys([gpu_id(0), gpu_id(1), "NIC-0"], ("Healthy", ""))
+    assert node.states == dict.fromkeys([gpu_id(0), gpu_id(1), "NIC-0"], ("Healthy", ""))
     assert [(each.fact.id, each.probe) for each in node.world.inventory.devices] == [
         (gpu_id(0), "nvml"),
         (gpu_id(1), "nvml"),
@@ -102,23 +65,23 @@ def test_one_probes_line_says_nothing_of_anothers_devices() -> None:
 
 def test_a_device_that_its_own_probe_no_longer_lists_is_missing() -> None:
     node = both().line("nvml", gpu(0))
-    assert node.states()[gpu_id(1)] == ("Unhealthy", "Missing")
-    assert node.states()["NIC-0"] == ("Healthy", "")
+    assert node.states[gpu_id(1)] == ("Unhealthy", "Missing")
+    assert node.states["NIC-0"] == ("Healthy", "")
 
 
 def test_a_silent_probe_makes_only_its_own_devices_unknown() -> None:
     node = both().wait(10).line("nvml", gpu(0), gpu(1)).wait(6)
-    assert node.states() == {
+    assert node.states == {
         gpu_id(0): ("Healthy", ""),
         gpu_id(1): ("Healthy", ""),
         "NIC-0": ("Unknown", "ProbeSilent"),
     }
-    status = node.status()
-    assert [(each.name, each.state, each.devices) for each in status.probes] == [
+    shown = status(node)
+    assert [(each.name, each.state, each.devices) for each in shown.probes] == [
         ("nvml", "Ready", 2),
         ("nics", "Silent", 1),
     ]
-    [ready] = [each for each in status.conditions if each.type == "Ready"]
+    [ready] = [each for each in shown.conditions if each.type == "Ready"]
     assert (ready.reason, ready.message) == (
         "ProbeUnavailable",
         "nics: the probe has not reported for 15 s or more",
@@ -128,21 +91,21 @@ def test_a_silent_probe_makes_only_its_own_devices_unknown() -> None:
 def test_a_driver_that_goes_takes_only_its_own_devices_along() -> None:
     gone = Driver(state=DriverState.NOT_LOADED)
     node = both().line("nics", driver=gone)
-    assert node.states()["NIC-0"] == ("Unknown", "DriverNotLoaded")
-    assert node.states()[gpu_id(0)] == ("Healthy", "")
-    assert [(each.name, each.version) for each in node.status().drivers] == [("nvidia", "570.148.08")]
+    assert node.states["NIC-0"] == ("Unknown", "DriverNotLoaded")
+    assert node.states[gpu_id(0)] == ("Healthy", "")
+    assert [(each.name, each.version) for each in status(node).drivers] == [("nvidia", "570.148.08")]
 
 
 def test_events_are_counted_by_probe() -> None:
     node = both().line("nics", nic(), events=(replace(xid(79, sequence=7), device_id="NIC-0", kind="port"),))
     node.line("nvml", gpu(0), gpu(1), events=(xid(79, sequence=3),))
-    assert node.states()[gpu_id(0)] == ("Unhealthy", "Xid79")
+    assert node.states[gpu_id(0)] == ("Unhealthy", "Xid79")
     assert {name: cursor.sequence for name, cursor in node.world.known.cursors.items()} == {"nvml": 3, "nics": 7}
 
 
 @pytest.mark.parametrize("first", [("nvml", "nics"), ("nics", "nvml")])
 def test_an_id_that_two_probes_report_is_the_first_ones_and_is_said(first: Sequence[str]) -> None:
-    node = Node()
+    node = made()
     for probe in first:
         node.line(probe, gpu(0, product_name=probe))
     [device] = node.world.inventory.devices
@@ -152,19 +115,19 @@ def test_an_id_that_two_probes_report_is_the_first_ones_and_is_said(first: Seque
 
 
 def test_nothing_is_offered_before_every_probe_has_reported_or_was_waited_for() -> None:
-    node = Node().line("nvml", gpu(0))
+    node = made().line("nvml", gpu(0))
     assert node.world.plan is None
     assert node.line("nics", nic()).world.plan is not None
 
-    late = Node().line("nvml", gpu(0)).wait(10).line("nvml", gpu(0)).wait(5)
+    late = made().line("nvml", gpu(0)).wait(10).line("nvml", gpu(0)).wait(5)
     assert late.world.plan is not None
     assert [each.name for each in late.world.plan.resources] == ["nvidia.com/gpu"]
 
 
 def test_a_restart_knows_whose_each_device_was() -> None:
     node = both().restart().line("nvml", gpu(0), gpu(1)).line("nics")
-    assert node.states()["NIC-0"] == ("Unknown", "Missing")
-    assert node.states()[gpu_id(0)] == ("Healthy", "")
+    assert node.states["NIC-0"] == ("Unknown", "Missing")
+    assert node.states[gpu_id(0)] == ("Healthy", "")
 
 
 def test_a_device_that_moves_to_another_probe_is_there_once() -> None:
@@ -174,8 +137,8 @@ def test_a_device_that_moves_to_another_probe_is_there_once() -> None:
 
 
 def test_devices_of_a_probe_that_is_no_longer_configured_are_forgotten() -> None:
-    node = both().restart(parse(["--standalone", "--probe=nvml"], {})).line("nvml", gpu(0), gpu(1))
-    assert set(node.states()) == {gpu_id(0), gpu_id(1)}
+    node = made(parse(["--standalone", "--probe=nvml"], {}), both().world.state).line("nvml", gpu(0), gpu(1))
+    assert set(node.states) == {gpu_id(0), gpu_id(1)}
 
 
 def test_each_probe_is_counted_by_itself() -> None:

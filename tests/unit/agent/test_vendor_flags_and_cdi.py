@@ -57,7 +57,7 @@ def node_with(*devices: DeviceFact, arguments: tuple[str, ...] = ()) -> Node:
 
 
 def by_cdi(node: Node, **found: CdiEnvironment) -> Node:
-    node.cdi = found
+    node.given(cdi=found)
     return node.now(BY_CDI)
 
 
@@ -108,7 +108,7 @@ def test_what_they_require_of_the_host_is_waited_for() -> None:
     node = node_with(fpga(0), gpu(0, readings=old()), arguments=("--acme-control-required",)).now({})
     assert node.offers == {}
     assert "/dev/acmectl is not on this node" in node.world.config.message
-    node.existing = frozenset({"/dev/acmectl"})
+    node.given(existing=frozenset({"/dev/acmectl"}))
     assert node.now({}).offers["acme.com/fpga"] == ["ACME-0"]
 
 

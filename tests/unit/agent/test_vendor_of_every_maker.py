@@ -69,19 +69,10 @@ class Hubbed(Node):
             self.gives(file)
 
     def gives(self, file: HubFile) -> Hubbed:
-        self.device_files = {FLAG: DeviceFileOutcome(content=file)}
-        return self
+        return self.given(device_files={FLAG: DeviceFileOutcome(content=file)})
 
     def breaks(self, error: str, field: str = "") -> Hubbed:
-        self.device_files = {FLAG: DeviceFileOutcome(error=error, field=field)}
-        return self
-
-    def restarted(self) -> Hubbed:
-        """With what the state file has."""
-        self.world = begin(
-            self.world.state, self.local, now=START, monotonic=self.clock, device_files=self.device_files
-        )
-        return self
+        return self.given(device_files={FLAG: DeviceFileOutcome(error=error, field=field)})
 
     @property
     def held_at(self) -> dict[str, set[str]]:
@@ -120,7 +111,7 @@ def test_a_file_that_breaks_is_refused_by_name_and_what_was_good_stays_across_a_
     assert node.offers == {HUB: ["HUB-0"]}
     assert node.world.config.reason == "ConfigInvalid"
     assert "--hub-file /etc/hubs.json: name: missing; give a resource" in node.world.config.message
-    assert node.restarted().now().offers == {HUB: ["HUB-0"]}
+    assert node.restarts().now().offers == {HUB: ["HUB-0"]}
     assert node.world.active.effective.node.files == {FLAG: HubFile(HUB)}
 
 
@@ -132,7 +123,7 @@ def test_before_there_ever_was_a_good_one_its_devices_are_not_offered_and_all_ot
         "--hub-file /etc/hubs.json: No such file or directory; devices of hubs are not offered until there is a valid "
         "file"
     )
-    assert node.restarted().now(RULES).offers == {"nvidia.com/gpu": [gpu_id(0)]}
+    assert node.restarts().now(RULES).offers == {"nvidia.com/gpu": [gpu_id(0)]}
     assert node.gives(HubFile(HUB)).now().offers == {HUB: ["HUB-0"], "nvidia.com/gpu": [gpu_id(0)]}
     assert node.world.config.reason == "Applied"
 
@@ -242,7 +233,7 @@ def test_a_whole_device_is_not_shared_under_the_pod_that_has_it() -> None:
 
 def test_after_a_restart_with_another_file_the_pods_of_before_are_waited_for() -> None:
     node = Hubbed(hub(0), hub(1), file=HubFile(HUB, shares=4, together=True)).now()
-    node.gives(HubFile(OTHER)).restarted().now({}, pod("a", "HUB-0::0"))
+    node.gives(HubFile(OTHER)).restarts().now({}, pod("a", "HUB-0::0"))
     assert node.offers.keys() == {HUB}
     assert node.world.config.reason == "WaitingForHolders"
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.effective import from_saved, to_saved
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.problems import ConfigError
@@ -53,7 +52,7 @@ def node(root: Path, *arguments: str, names: dict[str, str] | None = None, **env
     files = [f"--{NAMES_FILE}=/etc/NameCustomize.json"] if names is not None else []
     made = Node(*found(root), local=local(*arguments, *files, **environment))
     if names is not None:
-        made.device_files = {NAMES_FILE: DeviceFileOutcome(content=parse_names(json.dumps(names).encode()))}
+        made.given(device_files={NAMES_FILE: DeviceFileOutcome(content=parse_names(json.dumps(names).encode()))})
     return made
 
 
@@ -258,10 +257,8 @@ def test_what_a_variable_cannot_mean_is_refused(environment: dict[str, str], pro
 # --- nobody gets a card twice -----------------------------------------------------------------------------------------
 def changed(before: Node, *arguments: str, **environment: str) -> Node:
     """The agent after a restart with other flags."""
-    after = Node(*before.devices, local=local(*arguments, **environment))
-    after.world = begin(before.world.state, after.local, now=START, monotonic=before.clock)
-    after.clock = before.clock
-    return after
+    now = local(*arguments, **environment)
+    return Node(*before.devices, local=now, state=before.world.state, clock=before.clock)
 
 
 def test_a_u30_that_a_pod_has_whole_is_not_offered_by_fpga(tmp_path: Path) -> None:

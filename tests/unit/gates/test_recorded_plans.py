@@ -76,9 +76,9 @@ def test_a_gpu_that_was_cut_under_its_pod_keeps_its_parts_back() -> None:
 
 def test_shares_by_mps_stay_listed_while_their_daemon_does_not_answer() -> None:
     node = Node(*TWO, local=LOCAL)
-    node.helpers = daemon("")
+    node.given(helpers=daemon(""))
     assert plan(node.now(shared("mps"))) == {GPU: "0.0 0.1 1.0 1.1"}
-    node.helpers = daemon("does not answer: no")
+    node.given(helpers=daemon("does not answer: no"))
     assert plan(node.now(shared("mps"))) == {
         GPU: "0.0!HelperNotReady 0.1!HelperNotReady 1.0!HelperNotReady 1.1!HelperNotReady"
     }
@@ -86,14 +86,14 @@ def test_shares_by_mps_stay_listed_while_their_daemon_does_not_answer() -> None:
 
 def test_what_a_change_to_mps_takes_away_goes_to_nobody_new_while_it_waits_for_pods() -> None:
     node = Node(*TWO, local=LOCAL).now(shared())
-    node.helpers = daemon("")
+    node.given(helpers=daemon(""))
     node.now(shared("mps"), pod(f"{gpu_id(0)}::0"))
     assert plan(node) == {GPU: "0.0 0.1!ChangeWaits 1.0!ChangeWaits 1.1!ChangeWaits"}
 
 
 def test_of_a_resource_that_goes_the_held_share_stays_as_long_as_its_daemons_client() -> None:
     node = Node(*TWO, local=LOCAL)
-    node.helpers = daemon("")
+    node.given(helpers=daemon(""))
     node.now(shared("mps")).now({}, pod(f"{gpu_id(0)}::0"))
     assert plan(node) == {GPU: "0.0 0.1!ChangeWaits 1.0!ChangeWaits 1.1!ChangeWaits"}
     assert plan(node.now({})) == {GPU: "0 1"}

@@ -62,13 +62,12 @@ class Onloaded(Node):
         flags = [f"--{OPTION}=/onload.json", *(["--sriov-config-file=/sriov.json"] if sriov else [])]
         local = parse(["--node-name=n1", "--probe=nic", "--operator-wait-seconds=0", *flags], {})
         super().__init__(*devices, local=local, existing=existing)
-        self.device_files = {"sriov-config-file": DeviceFileOutcome(content=sriov)} if sriov else {}
+        self.given(device_files={"sriov-config-file": DeviceFileOutcome(content=sriov)} if sriov else {})
         self.gives(file if file is not None else {})
 
     def gives(self, file: Any) -> Onloaded:
         content = onload.parse(json.dumps(file).encode())
-        self.device_files = {**self.device_files, OPTION: DeviceFileOutcome(content=content)}
-        return self
+        return self.given(device_files={**self.inputs.device_files, OPTION: DeviceFileOutcome(content=content)})
 
     def edits(self, resource: str = ONLOAD) -> ContainerEdits:
         return self.container(resource, self.offers[resource][0])

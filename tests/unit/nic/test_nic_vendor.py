@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from nodedevices_api import conditions
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder
-from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
@@ -41,7 +40,7 @@ class Nics(Node):
 
     def gives(self, *, rdma: object = None, sriov: object = None) -> Nics:
         empty = (rdma_config.RdmaConfig(), sriov_config.SriovConfig())
-        self.device_files = {
+        files = {
             "rdma-config-file": DeviceFileOutcome(
                 content=empty[0] if rdma is None else rdma_config.parse(json.dumps(rdma).encode())
             ),
@@ -49,16 +48,12 @@ class Nics(Node):
                 content=empty[1] if sriov is None else sriov_config.parse(json.dumps(sriov).encode())
             ),
         }
-        return self
+        return self.given(device_files=files)
 
     def numa_nodes(self, resource: str) -> set[int | None]:
         plan = self.world.plan
         assert plan is not None
         return {one.numa_node for each in plan.resources if each.name == resource for one in each.ids}
-
-    @property
-    def states(self) -> dict[str, tuple[str, str]]:
-        return {id_: (each.state.value, each.reason) for id_, each in self.world.verdicts.items()}
 
 
 def rw(*paths: str, permissions: str = "rw") -> tuple[DeviceNode, ...]:
@@ -402,8 +397,8 @@ def test_a_nic_whose_interface_or_rdma_device_a_pods_namespace_has_stays_in_its_
 def test_after_a_restart_the_files_of_before_hold_while_they_cannot_be_read() -> None:
     node = Nics(vf(0), sriov=sriov({}))
     before = node.now().offers
-    node.device_files = {name: DeviceFileOutcome(error="not read yet") for name in node.device_files}
-    node.world = begin(node.world.state, node.local, now=START, monotonic=node.clock, device_files=node.device_files)
+    node.given(device_files={name: DeviceFileOutcome(error="not read yet") for name in node.inputs.device_files})
+    node.restarts()
     assert node.now().offers == before
     assert node.world.config.reason == conditions.CONFIG_INVALID
 

@@ -49,10 +49,11 @@ class Machine(Node):
             ("sriov-config-file", sriov_config.parse, {"resourceList": functions} if functions else None),
         )
         empty = {"rdma-config-file": rdma_config.RdmaConfig(), "sriov-config-file": sriov_config.SriovConfig()}
-        self.device_files = {
+        contents = {
             name: DeviceFileOutcome(content=read(json.dumps(said).encode()) if said else empty[name])
             for name, read, said in files
         }
+        self.given(device_files=contents)
 
     def changed(self, *holders: Holder) -> Machine:
         """A poll later."""

@@ -65,7 +65,7 @@ class Machine:
 
     def seen_by(self, node: Node, *holders: Holder) -> Node:
         node.devices = self.poll().devices
-        node.device_files = {OPTION: DeviceFileOutcome(content=parse(self.path.read_bytes()))}
+        node.given(device_files={OPTION: DeviceFileOutcome(content=parse(self.path.read_bytes()))})
         return node.now({}, *holders)
 
 
@@ -453,10 +453,10 @@ def test_between_two_versions_of_the_file_a_device_is_not_given_by_the_wrong_one
     machine.tree.node("/dev/x1")
     machine.tree.node("/dev/x2")
     node = machine.node()
-    old = node.device_files
+    old = node.inputs.device_files
     machine.says("[{name: a, paths: [{path: '/dev/x*'}], env: {A: new}}]")
     machine.seen_by(node)
-    node.device_files = old
+    node.given(device_files=old)
     node.now()
     assert not any(node.offers.values())
     assert machine.seen_by(node).offers == {f"{DOMAIN}/a": ["dev-x1", "dev-x2"]}

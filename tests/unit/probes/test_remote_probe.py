@@ -72,7 +72,7 @@ class Pools:
 
     def seen_by(self, node: Node, *holders: Holder) -> Node:
         node.devices = self.source.poll().devices
-        node.device_files = {OPTION: DeviceFileOutcome(content=parse(self.path.read_bytes()))}
+        node.given(device_files={OPTION: DeviceFileOutcome(content=parse(self.path.read_bytes()))})
         return node.now({}, *holders)
 
 
