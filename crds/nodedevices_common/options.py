@@ -109,14 +109,10 @@ class Given:
     value: Value
     place: str
 
-    @property
-    def text(self) -> str:
-        return str(self.value)
-
 
 @overload
 def setting(
-    help_text: str, *, read: Callable[[Given], T], default: Value = "", name: str = "", **details: Unpack[OptionDetails]
+    help_text: str, *, read: Callable[[str], T], default: Value = "", name: str = "", **details: Unpack[OptionDetails]
 ) -> T: ...
 @overload
 def setting(help_text: str, *, default: bool, name: str = "", **details: Unpack[OptionDetails]) -> bool: ...
@@ -131,11 +127,12 @@ def setting(
     *,
     default: Value = "",
     name: str = "",
-    read: Callable[[Given], Any] | None = None,
+    read: Callable[[str], Any] | None = None,
     **details: Unpack[OptionDetails],
 ) -> Any:
     """A field of a frozen record that is an option, too (see `option`), called as the field is where there is no
-    `name`. `read` makes the field's value of what was given; without it the field has just that."""
+    `name`. `read` makes the field's value of the text that was given, and raises ValueError with what would be right;
+    without it the field has just what was given."""
     return field(metadata={"option": (name, help_text, default, details), "read": read})
 
 
@@ -144,12 +141,18 @@ def options_of(record: type) -> tuple[Option, ...]:
 
 
 def settings_of(record: type, given: Mapping[str, Given]) -> dict[str, Any]:
-    """The values of these fields, by which the record is made. Raises what they raise that read them."""
-    found = {}
+    """Return the values of these fields, by which the record is made. Raises InputError with each that cannot be."""
+    found: dict[str, Any] = {}
+    problems: list[str] = []
     for each in fields(record):
         if "option" in each.metadata:
             value, read = given[_option_of(each).name], each.metadata["read"]
-            found[each.name] = value.value if read is None else read(value)
+            try:
+                found[each.name] = value.value if read is None else read(str(value.value))
+            except ValueError as error:
+                problems.append(f"{value.place}: {error}")
+    if problems:
+        raise InputError(problems)
     return found
 
 

@@ -16,7 +16,6 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.http import Address, parse_address
 from nodedevices_common.options import (
     PREFIX,
-    Given,
     Parser,
     defaults,
     from_environment,
@@ -35,23 +34,14 @@ MAX_SECONDS = 86400.0
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-def kubeconfig(given: Given) -> str | None:
+def _kubeconfig(path: str) -> str | None:
     """None: there is none."""
-    path = given.text or None
-    if path is not None and not Path(path).is_file():
-        raise InputError(f"{given.place}: {path!r} is not a file; give the path of one kubeconfig")
-    return path
+    if path and not Path(path).is_file():
+        raise ValueError(f"{path!r} is not a file; give the path of one kubeconfig")
+    return path or None
 
 
-def address(given: Given) -> Address:
-    try:
-        return parse_address(given.text)
-    except ValueError as error:
-        raise InputError(f"{given.place}: {error}") from error
-
-
-def _namespace(given: Given) -> str:
-    name = given.text
+def _namespace(name: str) -> str:
     if not name:
         try:
             name = OWN_NAMESPACE.read_text(encoding="utf-8").strip()
@@ -60,26 +50,26 @@ def _namespace(given: Given) -> str:
         return name or NAMESPACE
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
         right = "give lower-case letters, digits and '-', at most 63, a letter or digit first and last"
-        raise InputError(f"{given.place}: {name!r} is not the name of a namespace; {right}")
+        raise ValueError(f"{name!r} is not the name of a namespace; {right}")
     return name
 
 
-def _seconds(given: Given) -> float:
+def _seconds(text: str) -> float:
     try:
-        seconds = float(given.text)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 1.0 <= seconds <= MAX_SECONDS:
-        raise InputError(f"{given.place}: {given.value!r} is not allowed; give seconds, 1 to {MAX_SECONDS:.0f}")
+        raise ValueError(f"{text!r} is not allowed; give seconds, 1 to {MAX_SECONDS:.0f}")
     return seconds
 
 
-def _level(given: Given) -> logs.Level:
-    return cast("logs.Level", given.value)
+def _level(text: str) -> logs.Level:
+    return cast("logs.Level", text)
 
 
-def _format(given: Given) -> logs.Format:
-    return cast("logs.Format", given.value)
+def _format(text: str) -> logs.Format:
+    return cast("logs.Format", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +81,16 @@ class Common:
         "kubeconfig file; default: the pod's service account",
         variables=("NODEDEVICES_KUBECONFIG", "KUBECONFIG"),
         metavar="FILE",
-        read=kubeconfig,
+        read=_kubeconfig,
     )
     http_address: Address = setting(
-        "address of /metrics, /healthz and /readyz", default=HTTP_ADDRESS, metavar="HOST:PORT", read=address
+        "address of /metrics, /healthz and /readyz", default=HTTP_ADDRESS, metavar="HOST:PORT", read=parse_address
     )
     health_address: Address = setting(
         "address of /healthz and /readyz, for the kubelet's probes only",
         default=HEALTH_ADDRESS,
         metavar="HOST:PORT",
-        read=address,
+        read=parse_address,
     )
     log_level: logs.Level = setting("minimum level of log messages", default="info", choices=logs.LEVELS, read=_level)
     log_format: logs.Format = setting(

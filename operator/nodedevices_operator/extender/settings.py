@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import Address
+from nodedevices_common.http import Address, parse_address
 from nodedevices_common.options import (
     PREFIX,
-    Given,
     Parser,
     defaults,
     from_environment,
@@ -25,16 +24,16 @@ from nodedevices_common.options import (
 )
 
 from nodedevices_operator.extender.server import WHOLE_NODES, Certificate, ServerLimits
-from nodedevices_operator.settings import Common, address
+from nodedevices_operator.settings import Common
 
 COMMAND = "extender"
 ADDRESS = "127.0.0.1:9739"
 
 
-def _pem(given: Given) -> Path | None:
-    if given.text and not Path(given.text).is_file():
-        raise InputError(f"{given.place}: {given.text!r} is not a file; give the path of a PEM file")
-    return Path(given.text) if given.text else None
+def _pem(path: str) -> Path | None:
+    if path and not Path(path).is_file():
+        raise ValueError(f"{path!r} is not a file; give the path of a PEM file")
+    return Path(path) if path else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class ExtenderSettings(Common):
         "where the scheduler calls; without TLS on loopback only",
         default=ADDRESS,
         metavar="HOST:PORT",
-        read=address,
+        read=parse_address,
     )
     tls_cert_file: Path | None = setting(
         "certificate to serve the scheduler with, in PEM; read again within ten seconds when it changes, and a pair "

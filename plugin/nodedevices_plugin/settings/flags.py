@@ -17,7 +17,7 @@ from nodedevices_common.options import PREFIX, Given, Parser, Value, from_enviro
 from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import memory_flags, probes
-from nodedevices_plugin.settings.local import Local, address, seconds
+from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.settings.options import (
     by_name,
     file_options,
@@ -39,11 +39,12 @@ _DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     """Return the local settings. Raises ConfigError; `--help` and `--version` print and raise SystemExit(0)."""
     try:
-        in_environment = values_of(from_environment(options(), environment, prefix=PREFIX))
-        flags = values_of(_parser().read(arguments, rest="every argument is a flag (see --help)")[1])
+        by_variables = from_environment(options(), environment, prefix=PREFIX)
+        _, by_flags = _parser().read(arguments, rest="every argument is a flag (see --help)")
     except InputError as error:
         raise ConfigError(error.problems) from error
     alone = {name: environment[name] for name in variables() if environment.get(name, "").strip(" ,")}
+    in_environment, flags = values_of(by_variables), values_of(by_flags)
     given = in_environment | flags
     values = {option.name: given.get(option.name, option.default) for option in options()}
     by_variable = "probe" in in_environment and "probe" not in flags
@@ -54,8 +55,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
         memory_flags.sharing(by_option(given))
     except ConfigError as error:
         problems += error.problems
-    if problems:
-        raise ConfigError(problems)
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
     elsewhere = {
         "node-name": socket.gethostname().lower(),
@@ -65,8 +64,17 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     }
     in_effect = values | {name: values[name] or default for name, default in elsewhere.items()}
     in_effect |= {"device-plugin-dir": directory, "add-probe": added}
+    places = {name: each.place for name, each in (by_variables | by_flags).items()}
+    try:
+        fixed = settings_of(
+            Local, {name: Given(value, places.get(name, f"--{name}")) for name, value in in_effect.items()}
+        )
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(problems)
     return Local(
-        **settings_of(Local, {name: Given(value, f"--{name}") for name, value in in_effect.items()}),
+        **fixed,
         probe_options=probes.passed_on(values),
         device_files={each.name: str(values[each.name]) for each in file_options() if values[each.name]},
         given={name: value for name, value in given.items() if name in _passed_on()} | alone,
@@ -126,15 +134,6 @@ def _between(
         for each in _list(values["container-mount-dir"])
         if not re.fullmatch(HOST_PATH_PATTERN, each)
     ]
-    try:
-        seconds(Given(values["operator-wait-seconds"], ""))
-    except ValueError as error:
-        problems.append(f"--operator-wait-seconds (NODEDEVICES_OPERATOR_WAIT_SECONDS): {error}")
-    for each in ("http-address", "health-address"):
-        try:
-            address(Given(values[each], ""))
-        except ValueError as error:
-            problems.append(f"--{each}: {error}; or off")
     return problems
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nodedevices_common import logs
 from nodedevices_common.http import Address, parse_address
-from nodedevices_common.options import Given, Value, setting
+from nodedevices_common.options import Value, setting
 from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import probes
@@ -21,21 +22,21 @@ HEALTH_ADDRESS = ":9737"
 MOST_WAIT_SECONDS = 600
 
 
-def address(given: Given) -> Address | None:
-    """Raises ValueError."""
-    return None if given.text == "off" else parse_address(given.text)
+def _address(text: str) -> Address | None:
+    try:
+        return None if text == "off" else parse_address(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; or off") from error
 
 
-def seconds(given: Given) -> float:
-    """Raises ValueError."""
-    text = given.text
+def _seconds(text: str) -> float:
     if not (text.isascii() and text.isdecimal() and int(text) <= MOST_WAIT_SECONDS):
         raise ValueError(f"{show(text)} is not a whole number of seconds from 0 to {MOST_WAIT_SECONDS}")
     return float(text)
 
 
-def _or_none(given: Given) -> str | None:
-    return given.text or None
+def _or_none(text: str) -> str | None:
+    return text or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class Local:
         group="node",
         default="15",
         metavar="SECONDS",
-        read=seconds,
+        read=_seconds,
     )
     standalone: bool = setting(
         "never connect to an API server: serve the kubelet and metrics only", group="node", default=False
@@ -194,26 +195,26 @@ class Local:
         group="service",
         default=HTTP_ADDRESS,
         metavar="HOST:PORT",
-        read=address,
+        read=_address,
     )
     health_address: Address | None = setting(
         "where /healthz and /readyz are served for the kubelet's probes alone; 'off' for nowhere",
         group="service",
         default=HEALTH_ADDRESS,
         metavar="HOST:PORT",
-        read=address,
+        read=_address,
     )
     log_level: str = setting(
         "minimum level of log messages",
         group="service",
         default="info",
-        choices=("debug", "info", "warning", "error"),
+        choices=logs.LEVELS,
     )
     log_format: str = setting(
         "json for machines, text for people; auto: text on a terminal",
         group="service",
         default="auto",
-        choices=("auto", "json", "text"),
+        choices=logs.FORMATS,
     )
 
     # Not flags themselves: what other flags and variables say.

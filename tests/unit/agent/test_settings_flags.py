@@ -95,6 +95,17 @@ def test_an_address_is_a_host_and_a_port_or_off(text: str, address: Address | No
     assert parse([f"--http-address={text}"], HERE).http_address == address
 
 
+def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(["--http-address=x", "--resource-prefix=gpu"], HERE | {"NODEDEVICES_OPERATOR_WAIT_SECONDS": "601"})
+    assert [each.partition(":")[0] for each in caught.value.problems] == [
+        "--resource-prefix",
+        "environment variable NODEDEVICES_OPERATOR_WAIT_SECONDS",
+        "--http-address",
+    ]
+    assert caught.value.problems[2].endswith("; or off")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

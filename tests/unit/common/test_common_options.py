@@ -88,9 +88,7 @@ def test_the_help_says_which_variables_and_which_default(capsys: pytest.CaptureF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    wait_seconds: float = setting(
-        "how [long](flags.md#wait), in `s`", default="15", read=lambda given: float(given.text)
-    )
+    wait_seconds: float = setting("how [long](flags.md#wait), in `s`", default="15", read=float)
     folders: tuple[str, ...] = setting("where", name="folder", default=("/etc", "/run"), metavar="DIR")
     verbose: bool = setting("say more", default=False, variables=("VERBOSE",))
     command: str

@@ -62,6 +62,16 @@ def test_what_is_wrong_is_named(arguments: list[str], environment: dict[str, str
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+def test_all_that_is_wrong_is_said_at_once_each_with_its_place() -> None:
+    with pytest.raises(InputError) as caught:
+        settings.read(["--http-address=9736"], {"NODEDEVICES_RELIST_SECONDS": "0", "KUBECONFIG": "/none"})
+    assert [each.partition(":")[0] for each in caught.value.problems] == [
+        "environment variable KUBECONFIG",
+        "--http-address",
+        "environment variable NODEDEVICES_RELIST_SECONDS",
+    ]
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:0", ":9736", "[::1]:80", "localhost:65535"])
 def test_addresses(text: str) -> None:
     assert parse_address(text).port == int(text.rsplit(":", 1)[1])
