@@ -19,8 +19,8 @@ from typing import get_args
 
 from nodedevices_api.sections import Packing
 from nodedevices_common.pod_requests import MAIN
-from nodedevices_operator.extender.requests import Request
-from nodedevices_operator.extender.shares import SharedDevice, SharedResource
+from nodedevices_operator.extender.requests import PodRequest
+from nodedevices_operator.extender.shares import MemoryResource, SharedDevice
 from nodedevices_operator.extender.table import Table
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
@@ -81,12 +81,12 @@ def fullest(nodes: Sequence[Node], size: int) -> Node | None:
 
 def let_pass(nodes: Sequence[Node], size: int) -> Node | None:
     """The fullest of those that the extender lets pass."""
-    request = Request(names=("c",), steps=((MAIN, size),))
+    request = PodRequest(names=("c",), steps=((MAIN, size),))
     passed = [each for each in nodes if not Table(shown(each), free_of(each)).outcome(request).refusal]
     return fullest(passed, size)
 
 
-def shown(node: Node) -> SharedResource:
+def shown(node: Node) -> MemoryResource:
     """As the extender reads it in NodeDevices."""
     totals = Counter(each.device_id for each in node.resource.ids)
     free = free_of(node)
@@ -95,7 +95,7 @@ def shown(node: Node) -> SharedResource:
         for at, (id_, total) in enumerate(totals.items())
     )
     spread = node.resource.sharing.packing == "spread"
-    return SharedResource(name=node.resource.name, spread=spread, unit="1Gi", devices=devices)
+    return MemoryResource(name=node.resource.name, spread=spread, unit="1Gi", devices=devices)
 
 
 def free_of(node: Node) -> dict[str, int]:

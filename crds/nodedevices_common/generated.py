@@ -26,14 +26,14 @@ _TABLE = re.compile(
 )
 
 
-class Row(Protocol):
+class TableRow(Protocol):
     HEAD: ClassVar[tuple[str, ...]]
 
     @property
     def cells(self) -> tuple[str, ...]: ...
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[TableRow]) -> str:
     """Return the rows as Markdown."""
     head = rows[0].HEAD
     return _line(head) + f"|{'---|' * len(head)}\n" + "".join(_line(row.cells) for row in rows)

@@ -71,7 +71,7 @@ class Response:
     content_type: str = TEXT
 
 
-Handler = Callable[[], Response]
+HttpHandler = Callable[[], Response]
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -122,7 +122,7 @@ class HttpServer:
         self,
         what: str,
         address: Address,
-        handlers: Mapping[str, Handler],
+        handlers: Mapping[str, HttpHandler],
         *,
         per_second: int = SCRAPES_PER_SECOND,
     ) -> None:
@@ -223,7 +223,7 @@ class HttpServer:
 
 
 def servers(
-    metrics: Address | None, probes: Address | None, *, scrape: Callable[[], bytes], checks: Mapping[str, Handler]
+    metrics: Address | None, probes: Address | None, *, scrape: Callable[[], bytes], checks: Mapping[str, HttpHandler]
 ) -> list[HttpServer]:
     """One of /metrics and the checks, and one of the checks alone for the kubelet; None: without it."""
     made = []

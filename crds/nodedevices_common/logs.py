@@ -3,7 +3,7 @@
 JSON unless stderr is a terminal (or the format says otherwise). The message is constant, everything else is key and
 value. What others name (devices, pods, errors of a server) is untrusted: characters that would end a line, move a
 terminal's cursor or turn the direction of writing come out as escapes. Libraries that use `logging` (kopf, aiohttp) go
-through the same formatter on request. The probe uses it, too: it imports nothing else of ours.
+through the same formatter on request.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 M = TypeVar("M", Counter, Gauge, Histogram)
 
 
-class Row(Generic[M]):
+class MetricRow(Generic[M]):
     """Description of a metric. Of a class it is a row, of an instance of that class the metric itself (Exposition)."""
 
     HEAD: ClassVar = ("metric", "type", "labels", "what")
@@ -61,26 +61,26 @@ class Row(Generic[M]):
         return f"`{self.name}`", self.kind.__name__.lower(), labels, self.text
 
 
-AnyRow: TypeAlias = Row[Counter] | Row[Gauge] | Row[Histogram]
-Sample: TypeAlias = tuple[Row[Counter] | Row[Gauge], Sequence[str], float]
+AnyRow: TypeAlias = MetricRow[Counter] | MetricRow[Gauge] | MetricRow[Histogram]
+Sample: TypeAlias = tuple[MetricRow[Counter] | MetricRow[Gauge], Sequence[str], float]
 
 
-def counter(name: str, text: str, labels: str = "") -> Row[Counter]:
+def counter(name: str, text: str, labels: str = "") -> MetricRow[Counter]:
     """`labels`: separated by spaces."""
-    return Row(Counter, name, text, labels)
+    return MetricRow(Counter, name, text, labels)
 
 
-def gauge(name: str, text: str, labels: str = "") -> Row[Gauge]:
-    return Row(Gauge, name, text, labels)
+def gauge(name: str, text: str, labels: str = "") -> MetricRow[Gauge]:
+    return MetricRow(Gauge, name, text, labels)
 
 
-def histogram(name: str, text: str, labels: str = "", *, buckets: tuple[float, ...]) -> Row[Histogram]:
-    return Row(Histogram, name, text, labels, buckets)
+def histogram(name: str, text: str, labels: str = "", *, buckets: tuple[float, ...]) -> MetricRow[Histogram]:
+    return MetricRow(Histogram, name, text, labels, buckets)
 
 
 def rows(attributes: Iterable[object]) -> tuple[AnyRow, ...]:
     """Return the rows among the attributes of a module or a class, by name: a table of docs/metrics.md."""
-    return tuple(sorted((each for each in attributes if isinstance(each, Row)), key=lambda row: row.name))
+    return tuple(sorted((each for each in attributes if isinstance(each, MetricRow)), key=lambda row: row.name))
 
 
 class Exposition:
@@ -90,7 +90,7 @@ class Exposition:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         for name, row in vars(type(self)).items():
-            if isinstance(row, Row):
+            if isinstance(row, MetricRow):
                 vars(self)[name] = row.registered(self.registry)
 
     def render(self) -> bytes:

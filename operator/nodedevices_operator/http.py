@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nodedevices_common import http
-from nodedevices_common.http import Address, Handler, HttpServer, Response
+from nodedevices_common.http import Address, HttpHandler, HttpServer, Response
 
 HealthCheck = Callable[[], str]  # empty: all is well; else what is wrong
 
@@ -25,7 +25,7 @@ def servers(
     return made
 
 
-def _answer(check: HealthCheck) -> Handler:
+def _answer(check: HealthCheck) -> HttpHandler:
     def respond() -> Response:
         wrong = check()
         return Response(503 if wrong else 200, (wrong or "ok").encode())

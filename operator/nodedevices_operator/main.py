@@ -46,7 +46,7 @@ from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.source import Watch
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.settings import Settings
 
 FAILED, MISUSED = 1, 2  # exit codes
@@ -95,7 +95,7 @@ async def run(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     kube = await KubeClient.connect(settings.kubeconfig)
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     kube.requested = metrics.requested
     manager = Manager(
         kube,

@@ -27,7 +27,7 @@ from nodedevices_operator.desired.pools import acts, claims
 from nodedevices_operator.desired.problems import node_problems
 from nodedevices_operator.kube.apply import Writer, utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
 from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, ObjectEvents, RecordWatch
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
@@ -52,7 +52,7 @@ class Manager:
     def __init__(
         self,
         kube: Kube,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         *,
         namespace: str = NAMESPACE,
         relist_seconds: float = RELIST_SECONDS,

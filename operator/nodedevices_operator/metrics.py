@@ -12,7 +12,7 @@ _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)  # a cal
 _RECONCILE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
-class Metrics(Exposition):
+class OperatorMetrics(Exposition):
     build_info = gauge("nodedevices_operator_build_info", "Version of the operator.", "version")
     reconciles = counter(
         "nodedevices_operator_reconciles_total",
@@ -154,4 +154,4 @@ class Metrics(Exposition):
         series[1].observe(seconds)
 
 
-ROWS = rows(vars(Metrics).values())  # for docs/metrics.md
+ROWS = rows(vars(OperatorMetrics).values())  # for docs/metrics.md

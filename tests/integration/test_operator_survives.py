@@ -11,7 +11,7 @@ import pytest
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from support import fleet
 from support.apiserver import ApiServer
 from support.fleet import MEMORY, FleetNode, get_pod, memory_capacity, pod, policy
@@ -234,7 +234,7 @@ async def _settle(core: Manager) -> None:
 async def test_a_list_that_lies_removes_nothing(lying: Lying, kubectl: Kubectl, lie: str) -> None:
     nodes = [FleetNode(kubectl, f"n{index}").create() for index in range(2)]
     kubectl.apply(policy("memory", capacity=memory_capacity()))
-    core = Manager(lying, Metrics())
+    core = Manager(lying, OperatorMetrics())
     await core.relister.once()
     await _settle(core)
     lying.lie = lie
@@ -250,7 +250,7 @@ async def test_a_list_that_lies_removes_nothing(lying: Lying, kubectl: Kubectl, 
 
 async def test_before_everything_was_listed_nothing_is_decided(lying: Lying, kubectl: Kubectl) -> None:
     FleetNode(kubectl, "n1").create()
-    core = Manager(lying, Metrics())
+    core = Manager(lying, OperatorMetrics())
     lying.lie = "partial"
     with pytest.raises(KubeError):
         await core.relister.once()
@@ -261,7 +261,7 @@ async def test_before_everything_was_listed_nothing_is_decided(lying: Lying, kub
 async def test_a_deletion_that_the_watch_never_reported_is_found_by_the_list(lying: Lying, kubectl: Kubectl) -> None:
     node = FleetNode(kubectl, "n1").create()
     kubectl.apply(policy("memory", capacity=memory_capacity()))
-    core = Manager(lying, Metrics())
+    core = Manager(lying, OperatorMetrics())
     await core.relister.once()
     await _settle(core)
     assert MEMORY in node.capacity

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from support import audit, fleet
 from support.access import kubeconfig, token_of_pod
 from support.agentprocess import AgentProcess
@@ -97,7 +97,7 @@ async def forgets_what_is_gone(operator: Path, kubectl: Kubectl) -> None:
     """What a LIST lacks is read by name, before it is taken to be gone."""
     client = await KubeClient.connect(str(operator))
     try:
-        core = Manager(client, Metrics())  # without a watch
+        core = Manager(client, OperatorMetrics())  # without a watch
         await core.relister.once()
         kubectl.delete("node", "gone")
         kubectl.delete("nd", "gone")

@@ -15,7 +15,7 @@ from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.stored import Understood
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 
 
@@ -54,7 +54,7 @@ class Granting:
 
 def tools(kube: Any, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Tools:
     """`kube` needs no more of the port than the concern uses."""
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     return Tools.over(Writer(kube, metrics), metrics, gate=Granting(), clock=clock, wall=wall)
 
 

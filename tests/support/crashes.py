@@ -13,7 +13,7 @@ from typing import Any
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.kube.port import Kube, Object
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 
 MOST_RECONCILES = 200
 
@@ -70,7 +70,7 @@ class CrashingKube:
 
 async def live(kube: Kube, *, rejected: RejectedPods | None = None, delete_rejected: bool = False) -> Manager:
     """One life: LIST, then reconcile every key until none is left. Raises what ends it."""
-    manager = Manager(kube, Metrics(), rejected=rejected, delete_rejected=delete_rejected)
+    manager = Manager(kube, OperatorMetrics(), rejected=rejected, delete_rejected=delete_rejected)
     if rejected is not None:
         await rejected.once()
     await manager.relister.once()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics as OperatorMetrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_plugin.model import (
     HealthState,

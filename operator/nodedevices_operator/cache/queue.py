@@ -26,7 +26,7 @@ NEWS_SECONDS = 2.0
 JITTER = 0.2  # of a requested delay; it only grows
 MAX_LATE_SECONDS = 5.0  # by jitter, of a requeue after so many seconds
 
-Handler = Callable[[str], Awaitable[float | None]]
+KeyHandler = Callable[[str], Awaitable[float | None]]
 
 
 class RetryLater(Exception):  # noqa: N818  it is no error: a wait was requested
@@ -122,7 +122,7 @@ class KeyQueue:
         """Seconds until a delayed key becomes ready; None: none waits."""
         return self._timers.left(self._clock())
 
-    async def run(self, handler: Handler, *, failure: Callable[[str, Exception, float], None]) -> None:
+    async def run(self, handler: KeyHandler, *, failure: Callable[[str, Exception, float], None]) -> None:
         """One worker, for ever; start as many as shall work at once. `failure` gets what failed, and the delay."""
         while True:
             key = self.take()

@@ -28,7 +28,7 @@ from nodedevices_common.backoff import Backoff
 
 from nodedevices_operator.cache.store import Cache, Dirty, older
 from nodedevices_operator.kube.port import Kube, KubeError
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, Record, read
 from nodedevices_operator.records.names import POLICIES, named
 
@@ -60,7 +60,7 @@ class Relister:
         self,
         kube: Kube,
         cache: Cache,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         dirty: Callable[[Dirty], None],
         *,
         period: float,

@@ -31,7 +31,7 @@ class Repairs:
 
 
 @dataclass(slots=True)
-class TokenBucket:
+class CallBudget:
     """A token bucket, full at first. `clock` is monotonic."""
 
     burst: int

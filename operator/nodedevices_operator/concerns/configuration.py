@@ -116,7 +116,7 @@ class ConfigurationConcern:
             return []
         about = events.About("NodeDevices", name, view.record.uid)
         message = f"{why}, since a change of {', '.join(change.policies)}; no other node gets it until a person says so"
-        body = events.worse_off(about, events.Fault(name, "", "", change.time), message, view.now)
+        body = events.worse_off(about, events.EventIdentity(name, "", "", change.time), message, view.now)
         try:
             await self._events.write(name, body)
         except KubeError as error:

@@ -82,7 +82,7 @@ def _steps(record: NodeDevicesRecord, known: FaultyDevices | None, now: str) -> 
             continue
         event = None
         if known is not None or not may_have_expired(health.since, now):
-            what = events.Fault(record.name, identity, health.reason, health.since)
+            what = events.EventIdentity(record.name, identity, health.reason, health.since)
             event = events.fault(about, what, device_text(device), now)
         steps.append(DeviceEventStep(identity, event, device))
     for identity, old in (known or {}).items():
@@ -92,7 +92,7 @@ def _steps(record: NodeDevicesRecord, known: FaultyDevices | None, now: str) -> 
         if state is None:
             steps.append(DeviceEventStep(identity, None, None))
         elif state == "Healthy":  # Unknown and Degraded are neither the old fault nor well
-            what = events.Fault(record.name, identity, old.health.reason, old.health.since)
+            what = events.EventIdentity(record.name, identity, old.health.reason, old.health.since)
             text = f"{old.name} {identity} is healthy again; was {old.health.reason}"
             steps.append(DeviceEventStep(identity, events.recovered(about, what, text, now), None))
     return steps

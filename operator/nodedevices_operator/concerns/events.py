@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodedevices_operator.concerns.budget import TokenBucket
+from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.desired import events
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.objects import NodeDevicesRecord
 
 BURST = 128  # 8 devices, 16 shares of each: a node's pods all hear of one fault
@@ -31,7 +31,7 @@ LIMIT = f"at most {BURST} at once, then one every {SECONDS_PER_EVENT:g} s"
 class _NodeBudget:
     """Budgets of one node. Times are by the monotonic clock."""
 
-    budget: TokenBucket
+    budget: CallBudget
     suppressed: int = 0
     first: str = ""  # when the first of them was suppressed, for people
     due: float = 0.0  # when to sum up
@@ -40,7 +40,7 @@ class _NodeBudget:
 class NodeEvents:
     """All nodes; one node at a time by the key queue."""
 
-    def __init__(self, writer: Writer, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, writer: Writer, metrics: OperatorMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
         self._metrics = metrics
         self._clock = clock
@@ -53,7 +53,7 @@ class NodeEvents:
         """Write the Event, or count it where the node has had too many. May raise KubeError."""
         of_node = self._nodes.get(node)
         if of_node is None:
-            of_node = self._nodes[node] = _NodeBudget(TokenBucket(BURST, SECONDS_PER_EVENT, self._clock))
+            of_node = self._nodes[node] = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))
         if of_node.budget.take():
             await self._writer.event(body)
             return

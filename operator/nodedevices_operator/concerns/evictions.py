@@ -273,7 +273,7 @@ class EvictionsConcern:
             return
         holding, now = due.holding, self._writer.now()
         about = events.About("Pod", holding.holder.pod, subject.uid, holding.holder.namespace)
-        what = events.Fault(view.record.name, holding.device, holding.health.reason, holding.health.since)
+        what = events.EventIdentity(view.record.name, holding.device, holding.health.reason, holding.health.since)
         if blocked:
             text = f"{pods.fault_text(holding)} The eviction is blocked, and tried again: {blocked}"
             body = events.blocked(about, what, text, now)

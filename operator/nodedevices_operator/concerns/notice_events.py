@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from nodedevices_operator.concerns.budget import TokenBucket
+from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 class NoticeMemory:
     """Of one node."""
 
-    reads: TokenBucket
+    reads: CallBudget
     settled: set[NoticeKey] = field(default_factory=set)  # an Event was written, or none is to be
 
 
@@ -69,7 +69,7 @@ class NoticeEventsConcern:
         wanted = list(noticed(record))
         memory = self._nodes.get(record.name)
         if memory is None:
-            memory = self._nodes[record.name] = NoticeMemory(TokenBucket(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
+            memory = self._nodes[record.name] = NoticeMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
             memory.settled = {each.key for each in wanted if pods.may_have_expired(each.notice.time, view.now)}
         memory.settled &= {each.key for each in wanted}
         found = NoticesObserved(memory)
@@ -103,7 +103,7 @@ class NoticeEventsConcern:
         made: list[Event] = []
         for each, uid in observed.to_write:
             about = events.About("Pod", each.holding.holder.pod, uid, each.holding.holder.namespace)
-            what = events.Fault(view.record.name, each.holding.device, each.notice.code, each.notice.since)
+            what = events.EventIdentity(view.record.name, each.holding.device, each.notice.code, each.notice.since)
             made.append((each, events.noticed(about, what, each.text, view.now)))
         return observed, made
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from nodedevices_operator.concerns.budget import TokenBucket
+from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.object_labels import MOST_LABELS, ObjectLabelPlan, plan_object_labels
@@ -28,7 +28,7 @@ class ObjectLabelsConcern:
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
         self._clock = tools.clock
-        self._budgets: dict[str, TokenBucket] = {}  # of nodes that were written
+        self._budgets: dict[str, CallBudget] = {}  # of nodes that were written
         self._cut: dict[str, tuple[str, ...]] = {}  # as logged last
 
     def forget(self, node: str) -> None:
@@ -48,7 +48,7 @@ class ObjectLabelsConcern:
             return Outcome()
         budget = self._budgets.get(record.name)
         if budget is None:
-            budget = self._budgets[record.name] = TokenBucket(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._clock)
+            budget = self._budgets[record.name] = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._clock)
         if not budget.take():
             return Outcome(requeue_after=SECONDS_PER_WRITE)
         view.wrote(Kind.NODE_DEVICES, await self._writer.object_labels(record, desired.values))

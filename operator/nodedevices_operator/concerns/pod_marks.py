@@ -22,7 +22,7 @@ from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.sections import Faults
 from nodedevices_common.conditions import same
 
-from nodedevices_operator.concerns.budget import TokenBucket
+from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
@@ -49,7 +49,7 @@ Mark = tuple[str, str, str, str]  # device, since, state, text
 class MarkMemory:
     """Of one node; rebuilt from the cluster when lost."""
 
-    reads: TokenBucket
+    reads: CallBudget
     uids: dict[HolderKey, str] = field(default_factory=dict)  # which pod a holder entry means
     not_ours: dict[HolderKey, float] = field(default_factory=dict)  # until when not to read the pod again
     marked: dict[str, Mark] = field(default_factory=dict)  # uid -> what its condition says
@@ -121,7 +121,7 @@ class PodMarksConcern:
             return Outcome(problems=tuple(problems))
         memory = self._nodes.get(record.name)
         if memory is None:
-            memory = self._nodes[record.name] = MarkMemory(TokenBucket(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
+            memory = self._nodes[record.name] = MarkMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
         known = {entry.uid: entry for entry in (*left, *record.affected)}
         seen = MarksObserved(record, view.scope, sections.faults, memory, known, problems=problems)
         always = sections.faults.pod_condition == "Always"
@@ -355,7 +355,7 @@ class PodMarksConcern:
         if not seen.faults.event or not (holding.health.state == "Unhealthy" or holding.application):
             return
         about = events.About("Pod", holding.holder.pod, uid, holding.holder.namespace)
-        what = events.Fault(seen.record.name, holding.device, holding.health.reason, holding.health.since)
+        what = events.EventIdentity(seen.record.name, holding.device, holding.health.reason, holding.health.since)
         await self._event(seen, events.fault(about, what, pods.fault_text(holding), self._writer.now()))
 
     async def _take_back(self, seen: MarksObserved, entry: Affected) -> bool:
@@ -392,7 +392,7 @@ class PodMarksConcern:
             text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
         if shown.status == "False" and seen.faults.event:
             about = events.About("Pod", entry.name, entry.uid, entry.namespace)
-            what = events.Fault(record.name, entry.device, entry.reason, entry.since)
+            what = events.EventIdentity(record.name, entry.device, entry.reason, entry.since)
             message = f"{text} again; was {entry.reason}" if well else text
             await self._event(seen, events.recovered(about, what, message, self._writer.now()))
         condition = pods.healthy_condition(text, shown, self._writer.now())

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 import structlog
 
-from nodedevices_operator.concerns.budget import TokenBucket
+from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, rejected
@@ -42,7 +42,7 @@ class RejectedPodsConcern:
         self._events = tools.events
         self._metrics = tools.metrics
         self._wall = tools.wall
-        self._budget = TokenBucket(BURST, SECONDS_PER_POD, tools.clock)
+        self._budget = CallBudget(BURST, SECONDS_PER_POD, tools.clock)
 
     def forget(self, node: str) -> None:
         """Nothing is remembered of a node."""
@@ -88,7 +88,7 @@ class RejectedPodsConcern:
     async def _event(self, view: View, pod: RejectedPod, resource: str) -> None:
         """Write it; a refusal stops nothing else, as of a namespace that is being deleted."""
         about = events.About("Pod", pod.name, pod.uid, pod.namespace)
-        what = events.Fault(pod.node, resource, REASON, pod.since)
+        what = events.EventIdentity(pod.node, resource, REASON, pod.since)
         text = (
             f"deleting the pod: node {pod.node} rejected it, so it never runs, and {pod.owner} replaces it. "
             f"The node's reason: {pod.message}"

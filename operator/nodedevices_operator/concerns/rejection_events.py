@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from nodedevices_operator.concerns.budget import TokenBucket
+from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 class RejectionMemory:
     """Of one node."""
 
-    budget: TokenBucket
+    budget: CallBudget
     done: dict[str, float] = field(default_factory=dict)  # uids of pods about which nothing more is written, since when
 
 
@@ -65,7 +65,7 @@ class RejectionEventsConcern:
             return Outcome()
         memory = self._nodes.get(node)
         if memory is None:
-            memory = self._nodes[node] = RejectionMemory(TokenBucket(BURST, SECONDS_PER_EVENT, self._clock))
+            memory = self._nodes[node] = RejectionMemory(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))
         news = self._clock() - NEWS_SECONDS  # of an older pod nothing is written anyway
         memory.done = {uid: since for uid, since in memory.done.items() if since > news}
         ages = ((pod, age(pod, self._wall())) for pod in there if pod.uid not in memory.done)

@@ -11,7 +11,7 @@ from nodedevices_operator.concerns.events import NodeEvents
 from nodedevices_operator.concerns.port import ActionGate, AtOnce, RolloutGate
 from nodedevices_operator.concerns.status import NodeStatus
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 
 SETTLED_SECONDS = 6 * 60.0  # the kubelet's endpointStopGracePeriod is 5 min, checked with the next node status
 
@@ -21,7 +21,7 @@ class Tools:
     """One set for all concerns. A concern takes what it needs."""
 
     writer: Writer
-    metrics: Metrics
+    metrics: OperatorMetrics
     events: NodeEvents
     status: NodeStatus
     gate: ActionGate
@@ -36,7 +36,7 @@ class Tools:
     def over(
         cls,
         writer: Writer,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         *,
         gate: ActionGate,
         rollouts: RolloutGate | None = None,

@@ -51,7 +51,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class EventIdentity:
     """What happened to which device; together with the object's uid it is the Event's name."""
 
     node: str
@@ -60,62 +60,62 @@ class Fault:
     since: str
 
 
-def fault(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+def fault(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
     """The object holds, or has, a device that is no longer well."""
     return _event(about, what, (EVENT_FAULT, "Warning"), message, now)
 
 
-def noticed(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+def noticed(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
     """Something came to a device that the object holds, and changed no state."""
     return _event(about, what, (EVENT_NOTICED, "Warning"), message, now)
 
 
-def recovered(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+def recovered(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
     """The fault is over."""
     return _event(about, what, (EVENT_RECOVERED, "Normal"), message, now)
 
 
-def service(about: About, what: Fault, message: str, now: str, *, back: bool) -> dict[str, Any]:
+def service(about: About, what: EventIdentity, message: str, now: str, *, back: bool) -> dict[str, Any]:
     """People took a device out of service, or brought it back."""
     return _event(about, what, (EVENT_IN_SERVICE if back else EVENT_OUT_OF_SERVICE, "Normal"), message, now)
 
 
-def evicting(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+def evicting(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
     """The pod is about to be evicted, because of what it holds."""
     return _event(about, what, (EVENT_EVICTION, "Warning"), message, now)
 
 
-def blocked(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+def blocked(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
     """A PodDisruptionBudget does not allow it now."""
     return _event(about, what, (EVENT_BLOCKED, "Warning"), message, now)
 
 
 def unavailable(about: About, node: str, message: str, now: str) -> dict[str, Any]:
     """The pod, which its node has rejected, found no devices there. One for each pod."""
-    return _event(about, Fault(node, "", "", ""), (EVENT_UNAVAILABLE, "Warning"), message, now)
+    return _event(about, EventIdentity(node, "", "", ""), (EVENT_UNAVAILABLE, "Warning"), message, now)
 
 
-def deleting(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+def deleting(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
     """The pod, which its node has rejected, is about to be deleted."""
     return _event(about, what, (EVENT_REJECTED, "Normal"), message, now)
 
 
 def stopped(about: About, message: str, since: str, now: str) -> dict[str, Any]:
     """The breaker is open since then: what the policy would do about faults is not done."""
-    return _event(about, Fault("", "", "", since), (ACTIONS_STOPPED, "Warning"), message, now)
+    return _event(about, EventIdentity("", "", "", since), (ACTIONS_STOPPED, "Warning"), message, now)
 
 
 def resumed(about: About, message: str, since: str, now: str) -> dict[str, Any]:
     """It was open since then, and is closed."""
-    return _event(about, Fault("", "", "", since), (EVENT_RESUMED, "Normal"), message, now)
+    return _event(about, EventIdentity("", "", "", since), (EVENT_RESUMED, "Normal"), message, now)
 
 
 def resume_refused(about: About, message: str, since: str, now: str) -> dict[str, Any]:
     """A person's annotation does not close the breaker that is open since then."""
-    return _event(about, Fault("", "", message, since), (EVENT_RESUME_REFUSED, "Warning"), message, now)
+    return _event(about, EventIdentity("", "", message, since), (EVENT_RESUME_REFUSED, "Warning"), message, now)
 
 
-def worse_off(about: About, what: Fault, message: str, now: str) -> dict[str, Any]:
+def worse_off(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
     """A change of its configuration has cost the node devices; or of a policy, one of its nodes."""
     return _event(about, what, (EVENT_ROLLOUT, "Warning"), message, now)
 
@@ -127,10 +127,10 @@ def suppressed(about: About, count: int, since: str, limit: str, now: str) -> di
         f"{more} about devices of {about.name} and the pods that hold them since {since}, not written: {limit}. "
         "The status of the NodeDevices and the conditions of the pods are complete."
     )
-    return _event(about, Fault(about.name, "", "", since), (EVENTS_SUPPRESSED, "Warning"), message, now)
+    return _event(about, EventIdentity(about.name, "", "", since), (EVENTS_SUPPRESSED, "Warning"), message, now)
 
 
-def _event(about: About, what: Fault, kind: tuple[str, str], message: str, now: str) -> dict[str, Any]:
+def _event(about: About, what: EventIdentity, kind: tuple[str, str], message: str, now: str) -> dict[str, Any]:
     reason, severity = kind
     key = (reason, about.uid, what.device, what.reason, what.since)
     digest = hashlib.sha256("\0".join(key).encode()).hexdigest()[:20]

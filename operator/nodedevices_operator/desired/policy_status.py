@@ -233,7 +233,9 @@ def contributes_the_same(policy: str, before: NodeOutcome, after: NodeOutcome) -
     return was is not None and not was.supplies and was == now
 
 
-def would(previews: Mapping[str, Preview], reacting: frozenset[str], rehearse: Rehearse) -> tuple[tuple[str, str], ...]:
+def preview_lines(
+    previews: Mapping[str, Preview], reacting: frozenset[str], rehearse: Rehearse
+) -> tuple[tuple[str, str], ...]:
     """Return what would change, by node: the fleet answers for the actions of all of them together."""
     actions = [action for each in previews.values() for action in each.actions]
     answers = rehearse(reacting, actions) if actions else {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from nodedevices_api import RESTORED_BY
 from nodedevices_common.times import seconds_between
 
-from nodedevices_operator.desired.events import Fault
+from nodedevices_operator.desired.events import EventIdentity
 from nodedevices_operator.desired.pods import may_have_expired
 from nodedevices_operator.records.objects import NodeDevicesRecord, OutOfServiceRecord
 
@@ -21,7 +21,7 @@ REASON = "OutOfService"  # in the Event's name
 
 @dataclass(frozen=True, slots=True)
 class ServiceChange:
-    what: Fault
+    what: EventIdentity
     text: str  # for people
     back: bool  # in service again
 
@@ -54,14 +54,14 @@ def changes(
             continue
         if known is None and (not each.since or each.manager == RESTORED_BY or may_have_expired(each.since, time)):
             continue
-        what = Fault(record.name, each.id, REASON, each.since)
+        what = EventIdentity(record.name, each.id, REASON, each.since)
         yield ServiceChange(what, f"{_name(record, each.id)}: out of service: {each.reason}{_who(each)}", back=False)
     listed = _listed(record)  # one that is no longer listed has not come back
     for each in (known or {}).values():
         if each.id in listed and each.id not in now:
             over = f", until {each.until}" if each.until else ""
             text = f"{_name(record, each.id)}: in service again; was out of service for {each.reason}{_who(each)}{over}"
-            yield ServiceChange(Fault(record.name, each.id, REASON, each.since), text, back=True)
+            yield ServiceChange(EventIdentity(record.name, each.id, REASON, each.since), text, back=True)
 
 
 def _listed(record: NodeDevicesRecord) -> frozenset[str]:

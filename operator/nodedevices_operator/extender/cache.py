@@ -16,7 +16,7 @@ from sys import intern
 from nodedevices_common.raw import Raw, mapping
 
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
-from nodedevices_operator.extender.requests import Request, requests_of
+from nodedevices_operator.extender.requests import PodRequest, requests_of
 from nodedevices_operator.extender.shares import NodeShares, pod_key, read
 from nodedevices_operator.extender.table import BoundPod, EndedPod, Table, tabulate
 
@@ -47,7 +47,7 @@ class SharesCache:
         self._offering: Counter[str] = Counter()  # resource -> nodes
         self._covered: frozenset[str] = frozenset()  # resources whose pods are known
         self._arrivals = 0
-        self._requests: dict[tuple[tuple[str, Request], ...], Mapping[str, Request]] = {}  # one of equals
+        self._requests: dict[tuple[tuple[str, PodRequest], ...], Mapping[str, PodRequest]] = {}  # one of equals
         self._most_requests = LEAST_REQUESTS  # then those that no pod has any more are forgotten
         self.version = 0  # grows with each change that an answer could depend on
         self.bound: Callable[[str], None] = _nothing  # called with the uid of each pod that is seen bound to a node
@@ -118,7 +118,7 @@ class SharesCache:
             requests=self._one_of_equals(requests),
         )
 
-    def _one_of_equals(self, requests: Mapping[str, Request]) -> Mapping[str, Request]:
+    def _one_of_equals(self, requests: Mapping[str, PodRequest]) -> Mapping[str, PodRequest]:
         """The same value for all pods that request the same. Names of containers are part of it, so a pod may leave
         one behind that no other ever has."""
         if len(self._requests) >= self._most_requests:
@@ -126,7 +126,7 @@ class SharesCache:
             self._most_requests = max(LEAST_REQUESTS, 2 * len(self._requests))
         return self._requests.setdefault(tuple(requests.items()), requests)
 
-    def _requests_of_pods(self) -> Iterator[Mapping[str, Request]]:
+    def _requests_of_pods(self) -> Iterator[Mapping[str, PodRequest]]:
         yield from (pod.requests for pods in self._pods.values() for pod in pods.values())
         yield from (each.pod.requests for ended in self._ended.values() for each in ended.values())
 

@@ -23,7 +23,7 @@ import structlog
 from nodedevices_common.raw import Raw
 
 from nodedevices_operator.extender.cache import SharesCache
-from nodedevices_operator.extender.metrics import Metrics
+from nodedevices_operator.extender.metrics import ExtenderMetrics
 from nodedevices_operator.extender.reflector import Reflector
 from nodedevices_operator.extender.server import Server
 from nodedevices_operator.extender.settings import ExtenderSettings
@@ -68,7 +68,7 @@ class NodeStore:
             self._cache.observe_node(item, self._clock())
 
 
-class PodStore:
+class BoundPodStore:
     """Pods, from a reflector into the cache."""
 
     def __init__(self, cache: SharesCache) -> None:
@@ -101,10 +101,10 @@ class Extender:
     def __init__(self, kube: WatchingKube, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.cache = SharesCache()
-        self.metrics = Metrics()
+        self.metrics = ExtenderMetrics()
         self.verbs = Verbs(self.cache, sees=lambda: not self.problem(), clock=clock)
         self._nodes = Reflector(kube, NODE_DEVICES, NodeStore(self.cache, clock), clock=clock)
-        self._pods = Reflector(kube, PODS, PodStore(self.cache), query={"fieldSelector": BOUND}, clock=clock)
+        self._pods = Reflector(kube, PODS, BoundPodStore(self.cache), query={"fieldSelector": BOUND}, clock=clock)
         self._wanted = asyncio.Event()  # a node shares memory: pods matter
         self.cache.pods_wanted = self._want_pods
 

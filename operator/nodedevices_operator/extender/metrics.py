@@ -8,7 +8,7 @@ from nodedevices_common.metrics import Exposition, counter, gauge, histogram, ro
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)  # seconds; the target is 0.1
 
 
-class Metrics(Exposition):
+class ExtenderMetrics(Exposition):
     build_info = gauge("nodedevices_extender_build_info", "Version of the extender.", "version")
     requests = counter(
         "nodedevices_extender_requests_total",
@@ -66,4 +66,4 @@ class Metrics(Exposition):
         self.api_requests.labels(verb, resource, str(code)).inc()
 
 
-ROWS = rows(vars(Metrics).values())  # for docs/metrics.md
+ROWS = rows(vars(ExtenderMetrics).values())  # for docs/metrics.md

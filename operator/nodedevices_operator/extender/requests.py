@@ -18,7 +18,7 @@ Steps = tuple[ContainerRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PodRequest:
     """Requests of one pod's containers for one resource; those that request none are left out."""
 
     steps: Steps
@@ -32,7 +32,7 @@ class Request:
         return self.steps[0][1] if len(self.steps) == 1 else 0
 
 
-def requests_of(pod: Raw, resources: Set[str]) -> dict[str, Request]:
+def requests_of(pod: Raw, resources: Set[str]) -> dict[str, PodRequest]:
     """By resource."""
     if all(resources.isdisjoint(amounts(each)) for _, each in raw_containers(mapping(pod.get("spec")))):
         return {}  # nearly all pods of a cluster: no more of them is read
@@ -41,9 +41,9 @@ def requests_of(pod: Raw, resources: Set[str]) -> dict[str, Request]:
     return {name: _request(wants(containers, name, strays)) for name in wanted}
 
 
-def _request(found: Sequence[Want]) -> Request:
+def _request(found: Sequence[Want]) -> PodRequest:
     steps = tuple((each.kind, each.size) for each in found)
     demands = tuple(ALL if each.problem else each.demand for each in found)
     own = tuple(Demand(units=each.size) for each in found)
     problem = next((each.problem for each in found if each.problem), "")
-    return Request(steps, tuple(each.container for each in found), () if demands == own else demands, problem)
+    return PodRequest(steps, tuple(each.container for each in found), () if demands == own else demands, problem)

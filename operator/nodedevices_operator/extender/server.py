@@ -30,7 +30,7 @@ from nodedevices_common.periodic import Periodic
 
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.inspect import inspect_node, inspected
-from nodedevices_operator.extender.metrics import Metrics
+from nodedevices_operator.extender.metrics import ExtenderMetrics
 from nodedevices_operator.extender.verbs import Verbs, read_arguments
 from nodedevices_operator.http import HealthCheck
 
@@ -100,7 +100,7 @@ class Server:
         *,
         verbs: Verbs,
         cache: SharesCache,
-        metrics: Metrics,
+        metrics: ExtenderMetrics,
         ready: HealthCheck,
         scrape: Callable[[], bytes],
         limits: ServerLimits = ServerLimits(),

@@ -59,7 +59,7 @@ class WithheldShares:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedResource:
+class MemoryResource:
     """The devices of a node whose shares have this name, by index."""
 
     name: str
@@ -75,7 +75,7 @@ class NodeShares:
     """A NodeDevices, as far as it is about shares of memory."""
 
     name: str
-    resources: Mapping[str, SharedResource] = field(default_factory=dict)
+    resources: Mapping[str, MemoryResource] = field(default_factory=dict)
     heartbeat: str = ""
     stale: bool = False  # the operator says so
 
@@ -113,7 +113,7 @@ def read(raw: Raw) -> NodeShares:
     return NodeShares(
         name=intern(str(mapping(raw.get("metadata")).get("name", ""))),
         resources={
-            name: SharedResource(
+            name: MemoryResource(
                 name=name,
                 spread=shares.get("packing") == SPREAD,
                 unit=str(shares["unit"]),

@@ -19,8 +19,8 @@ from nodedevices_common.packing import choose
 from nodedevices_common.pod_requests import INIT, WHOLE, Demand
 
 from nodedevices_operator.extender.placement import Cores, Placement, place
-from nodedevices_operator.extender.requests import Request, Steps
-from nodedevices_operator.extender.shares import HeldShares, SharedResource
+from nodedevices_operator.extender.requests import PodRequest, Steps
+from nodedevices_operator.extender.shares import HeldShares, MemoryResource
 
 ROUNDED_UP = 1  # percent by which what a report shows as held may be too much; the agent counts exactly
 LONG_AGO = -1  # before everything whose order is known
@@ -36,7 +36,7 @@ class BoundPod:
     order: tuple[int, int, int, str]  # PodScheduled's time, arrival here (0: listed), creation, uid
     key: str  # namespace/name
     node: str
-    requests: Mapping[str, Request]  # by resource
+    requests: Mapping[str, PodRequest]  # by resource
 
     @property
     def uid(self) -> str:
@@ -64,27 +64,27 @@ class PodFit:
 class Table:
     """The shares of one resource on one node."""
 
-    resource: SharedResource
+    resource: MemoryResource
     free: dict[str, int]  # by device, by index
     coming: dict[str, str] = field(default_factory=dict)  # pod that is not among the holders -> device of its first
     cores: Cores | None = None  # where computing power is shared, too
     largest: int = field(init=False)  # free on one device
     _totals: dict[str, int] = field(init=False)
-    _outcomes: dict[Request, PodFit] = field(init=False, default_factory=dict)
+    _outcomes: dict[PodRequest, PodFit] = field(init=False, default_factory=dict)
     _scores: dict[int, int] = field(init=False, default_factory=dict)  # of single containers, by size
 
     def __post_init__(self) -> None:
         self.largest = max(self.free.values(), default=0)
         self._totals = {each.id: each.total for each in self.resource.devices}
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: PodRequest) -> bool:
         """True when there is room for one more pod. Called for every node of a cluster."""
         size = request.single
         if size and self.cores is None:
             return size <= self.largest
         return not self.outcome(request).refusal
 
-    def outcome(self, request: Request) -> PodFit:
+    def outcome(self, request: PodRequest) -> PodFit:
         """Return what becomes of one more pod."""
         if request.single and self.cores is None:
             return self._judge(request)
@@ -95,7 +95,7 @@ class Table:
             known = self._outcomes[request] = self._judge(request)
         return known
 
-    def score(self, request: Request) -> int:
+    def score(self, request: PodRequest) -> int:
         """Return the score for one more pod; 0 where there is no room."""
         size = request.single
         if not size or self.cores is not None:
@@ -109,7 +109,7 @@ class Table:
             self._scores[size] = known
         return known
 
-    def _judge(self, request: Request) -> PodFit:
+    def _judge(self, request: PodRequest) -> PodFit:
         if self.cores is not None and request.problem:
             return PodFit(refusal=request.problem, never=True)
         steps, spread = request.steps, self.resource.spread
@@ -124,7 +124,7 @@ class Table:
 
     def _refusal(
         self,
-        request: Request,
+        request: PodRequest,
         placement: Placement,
         left: Mapping[str, int],
         empty: Mapping[str, int],
@@ -160,7 +160,7 @@ class Table:
         return MAX_SCORE - score if self.resource.spread else score
 
 
-def _withheld(resource: SharedResource) -> str:
+def _withheld(resource: MemoryResource) -> str:
     """Return how many units of the resource are withheld, and why, in a bounded text."""
     if not resource.withheld:
         return "see status.devices of its NodeDevices"  # an agent from before `withheld`
@@ -172,7 +172,7 @@ def _withheld(resource: SharedResource) -> str:
     return f"{count} of {max(count, resource.capacity)} units are withheld ({', '.join(reasons)})"
 
 
-def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collection[EndedPod] = ()) -> Table:
+def tabulate(resource: MemoryResource, pods: Collection[BoundPod], ended: Collection[EndedPod] = ()) -> Table:
     """`pods`: all that are bound to the node, have not ended and request the resource; `ended`: those of which it is
     known when. Others that hold shares have ended before all these."""
     there = {pod.key: pod for pod in pods}
@@ -200,7 +200,7 @@ def tabulate(resource: SharedResource, pods: Collection[BoundPod], ended: Collec
     return Table(resource, free, since.coming, cores)
 
 
-def _cores(resource: SharedResource) -> Cores | None:
+def _cores(resource: MemoryResource) -> Cores | None:
     """Return what is left of the devices' computing power; None: none of them shares it."""
     left = {
         each.id: (WHOLE - each.cores_held + (ROUNDED_UP if each.cores_held else 0)) * each.total
@@ -223,7 +223,7 @@ class _Timeline:
 
     def __init__(
         self,
-        resource: SharedResource,
+        resource: MemoryResource,
         free: dict[str, int],
         cores: Cores | None,
         holding: Mapping[str, Mapping[str, str]],
@@ -291,7 +291,7 @@ class _Timeline:
         return place(self._free, steps, spread=self._resource.spread, cores=self._cores, demands=demands)
 
 
-def _unused(request: Request, held: Mapping[str, str]) -> tuple[int, str]:
+def _unused(request: PodRequest, held: Mapping[str, str]) -> tuple[int, str]:
     """Return what an init container had beyond what the others request, and its device: the pod keeps it, and
     PodResources does not show it. It is of the device of the last container, which reuses some of it."""
     if all(kind != INIT for kind, _ in request.steps):

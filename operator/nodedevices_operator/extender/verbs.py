@@ -17,7 +17,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.raw import Raw, mapping
 
 from nodedevices_operator.extender.cache import SharesCache
-from nodedevices_operator.extender.requests import Request, requests_of
+from nodedevices_operator.extender.requests import PodRequest, requests_of
 
 SETTLE_SECONDS = 0.1  # a bound pod is seen within some milliseconds
 MAX_NODES = 20_000  # in a call; the scheduler itself stops at some thousands that would do
@@ -140,10 +140,10 @@ class Verbs:
             found.append({"Host": name, "Score": total // count if count else 0})
         return orjson.dumps(found)
 
-    def _requests(self, arguments: Arguments) -> Mapping[str, Request]:
+    def _requests(self, arguments: Arguments) -> Mapping[str, PodRequest]:
         return requests_of(arguments.pod, self._cache.resources) if self._sees() else {}
 
-    def _filter(self, names: Iterable[str], requests: Mapping[str, Request]) -> Filtered:
+    def _filter(self, names: Iterable[str], requests: Mapping[str, PodRequest]) -> Filtered:
         found, now, table = Filtered(), self._clock(), self._cache.table
         wanted = list(requests.items())
         for name in names:

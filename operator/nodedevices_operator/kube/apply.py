@@ -16,7 +16,7 @@ from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.configuration import Configuration
 from nodedevices_operator.desired.consequences import taint_patch
 from nodedevices_operator.kube.port import Kube, KubeError, Object
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named
 from nodedevices_operator.records.objects import (
@@ -38,7 +38,7 @@ def utc_now() -> str:
 class Writer:
     """The operator's writes, counted. Every method may raise KubeError; objects are returned as they are afterwards."""
 
-    def __init__(self, kube: Kube, metrics: Metrics, now: Callable[[], str] = utc_now) -> None:
+    def __init__(self, kube: Kube, metrics: OperatorMetrics, now: Callable[[], str] = utc_now) -> None:
         self.kube = kube
         self.now = now
         self._metrics = metrics

@@ -49,7 +49,7 @@ from nodedevices_operator.desired.fleet import (
     why_stopped,
 )
 from nodedevices_operator.kube.port import Kube, KubeError, Object
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.names import FLEET, config_map_path, config_maps, identified
 
 KEY = "fleet"  # the one key in its queue
@@ -77,7 +77,7 @@ class FleetGate:
     def __init__(
         self,
         kube: Kube,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         *,
         namespace: str,
         survey: Callable[[], Survey],

@@ -20,7 +20,7 @@ from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.policy_status import Hindrance, hindrances, node_outcome
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.leftovers import Leftovers
 from nodedevices_operator.reconcile.tallies import Tallies
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
@@ -43,7 +43,7 @@ class NodeReconciler:
         *,
         cache: Cache,
         tools: Tools,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         dirty: Callable[[Dirty], None],
         tallies: Tallies,
         concerns: Sequence[Factory] = CONCERNS,

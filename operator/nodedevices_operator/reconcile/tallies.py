@@ -23,8 +23,8 @@ from nodedevices_operator.desired.policy_status import (
     contributes_the_same,
     contribution,
     counted,
+    preview_lines,
     waiting_first,
-    would,
 )
 from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.records.objects import PolicyRecord
@@ -114,7 +114,7 @@ class _Sum:
             waiting=waiting_first(now.waiting),
             unmatched=counted(now.notes, applied=now.applied),
             would_supply=sum(bool(trial.supplies) for trial, _ in self.trials.values()),
-            would=would({node: preview for node, (_, preview) in self.trials.items()}, reacting, rehearse),
+            would=preview_lines({node: preview for node, (_, preview) in self.trials.items()}, reacting, rehearse),
         )
 
 

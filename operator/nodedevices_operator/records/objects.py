@@ -83,7 +83,7 @@ class HolderRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class DevicePart:
+class PartRecord:
     """A device, or a partition of one, with who holds it. A partition without its own health has its device's."""
 
     id: str
@@ -114,7 +114,7 @@ class DeviceRecord:
     name: Interned
     memory_mib: int
     health: HealthRecord
-    parts: tuple[DevicePart, ...]  # the device itself first
+    parts: tuple[PartRecord, ...]  # the device itself first
     unlisted: Annotated[int, At("holdersTruncated")] = 0  # holders that are left out of the parts
     type: Interned = ""
     unschedulable: Present = False  # people took it out of service
@@ -485,7 +485,7 @@ _node_devices = reader(
 _entry_out_of_service = reader(OutOfServiceRecord, given="since manager")
 _configuration = reader(ConfigurationRecord, given="files_alone")
 _device = reader(DeviceRecord, given="memory_mib health parts excluded model")
-_part = reader(DevicePart, given="health profile")
+_part = reader(PartRecord, given="health profile")
 _health = reader(HealthRecord)
 _taint = reader(TaintRecord)
 _node = reader(

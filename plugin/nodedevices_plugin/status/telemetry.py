@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodedevices_common.metrics import Row, Sample, gauge, rows
+from nodedevices_common.metrics import MetricRow, Sample, gauge, rows
 from nodedevices_probe.protocol import memory_bytes
 from prometheus_client import Gauge
 
@@ -12,7 +12,7 @@ from nodedevices_plugin.model import InventoryDevice
 from nodedevices_plugin.status.samples import DEVICE, labels
 
 
-def _gauge(name: str, text: str) -> Row[Gauge]:
+def _gauge(name: str, text: str) -> MetricRow[Gauge]:
     return gauge(f"nodedevices_device_{name}", text, DEVICE)
 
 

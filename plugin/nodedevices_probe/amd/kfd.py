@@ -18,7 +18,7 @@ NODES = "sys/class/kfd/kfd/topology/nodes"
 MAX_LINKS = 64  # of one node
 
 
-class LinkType(IntEnum):
+class KfdLinkType(IntEnum):
     """kfd_crat.h CRAT_IOLINK_TYPE."""
 
     PCIE = 2
@@ -115,6 +115,6 @@ def _xgmi(roots: Roots, number: int) -> frozenset[int]:
         path = f"{NODES}/{number}/{folder}"
         for link in roots.names(path)[:MAX_LINKS]:
             said = roots.properties(f"{path}/{link}/properties")
-            if said.get("type") == LinkType.XGMI and said.get("node_from") == number:
+            if said.get("type") == KfdLinkType.XGMI and said.get("node_from") == number:
                 linked.add(said.get("node_to", number))
     return frozenset(linked - {number})

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from nodedevices_common.http import Address
 from nodedevices_operator.extender.cache import SharesCache
-from nodedevices_operator.extender.metrics import Metrics
+from nodedevices_operator.extender.metrics import ExtenderMetrics
 from nodedevices_operator.extender.server import Certificate, Server, ServerLimits
 from nodedevices_operator.extender.verbs import MAX_NODES, Verbs
 from support.nodeshares import cache, gpu, holder, node_devices, pod
@@ -41,8 +41,8 @@ async def serving(
     problem: str = "",
     certificate: Certificate | None = None,
     limits: ServerLimits = ServerLimits(),  # noqa: B008
-) -> AsyncIterator[tuple[Server, Metrics]]:
-    metrics = Metrics()
+) -> AsyncIterator[tuple[Server, ExtenderMetrics]]:
+    metrics = ExtenderMetrics()
     made = Server(
         Address("127.0.0.1", 0),
         certificate,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.fleet import NAME, NAMESPACE
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS
 from nodedevices_operator.records import names
@@ -49,7 +49,7 @@ class Cluster:
 
     async def start(self, namespace: str = NAMESPACE) -> None:
         """A new operator."""
-        self.manager = Manager(self.kube, Metrics(), namespace=namespace, clock=lambda: self.seconds)
+        self.manager = Manager(self.kube, OperatorMetrics(), namespace=namespace, clock=lambda: self.seconds)
         await self.manager.relister.once()
         await self.settle()
 

@@ -21,7 +21,7 @@ from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.fleet import from_data
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.fleet import KEY, NAME
 from nodedevices_operator.reconcile.node import ConcernError
 from nodedevices_operator.records import names
@@ -117,7 +117,7 @@ def kube() -> FakeKube:
 
 async def synced(kube: FakeKube, *concerns: Factory) -> Manager:
     rejected = RejectedPods(kube)
-    manager = Manager(kube, Metrics(), rejected=rejected, delete_rejected=True, concerns=concerns or CONCERNS)
+    manager = Manager(kube, OperatorMetrics(), rejected=rejected, delete_rejected=True, concerns=concerns or CONCERNS)
     await rejected.once()
     await manager.relister.once()
     return manager

@@ -19,7 +19,7 @@ from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswe
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_record
 from support.concerns import Result, view
@@ -61,7 +61,7 @@ class One:
 
     def __init__(self, make: Callable[[Tools], Concern[Any, Any]], **faults: Any) -> None:
         self.seconds = 0.0  # since the fault
-        self.gate, self.kube, self.metrics = Gate(), FakeKube(), Metrics()
+        self.gate, self.kube, self.metrics = Gate(), FakeKube(), OperatorMetrics()
         self.sections = parse(Sections, {"faults": faults})
         self.stale = "False"
         self.marked: dict[str, Any] | None = MARK

@@ -28,7 +28,7 @@ from nodedevices_operator.desired.fleet import (
     to_data,
 )
 from nodedevices_operator.kube.port import Kube, KubeError
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, KEY, NAME, FleetGate, RecordWatch
 from nodedevices_operator.records.names import config_map_path
 from support.crashes import CrashingKube, Killed
@@ -288,7 +288,7 @@ class Operator:
         self.switched: list[Sequence[str]] = []
         self.gate = FleetGate(
             kube,
-            Metrics(),
+            OperatorMetrics(),
             namespace="nodedevices-system",
             survey=lambda: self.survey,
             enqueue=self.enqueued.append,

@@ -8,7 +8,7 @@ import pytest
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.leftovers import RETURN_SECONDS
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
@@ -59,7 +59,7 @@ EVERYTHING = [
 
 
 async def started(kube: FakeKube, clock: Clock) -> Manager:
-    manager = Manager(kube, Metrics(), clock=clock)
+    manager = Manager(kube, OperatorMetrics(), clock=clock)
     await manager.relister.once()
     await settle(manager)
     return manager
@@ -181,7 +181,7 @@ async def test_killed_after_any_call_the_next_one_takes_the_rest_back(clock: Clo
         del kube.objects[ITEM]
         mortal = CrashingKube(kube, dies_at)
         try:
-            manager = Manager(mortal, Metrics(), clock=clock)
+            manager = Manager(mortal, OperatorMetrics(), clock=clock)
             await manager.relister.once()
             await settle(manager)
             await passes(manager, clock, OVER_SECONDS)

@@ -17,7 +17,7 @@ from nodedevices_operator.concerns.events import BURST
 from nodedevices_operator.concerns.pod_marks import READS_AT_ONCE, READS_WAIT_SECONDS, SECONDS_PER_READ
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from structlog.testing import capture_logs
@@ -48,7 +48,7 @@ class World:
 
     def __init__(self) -> None:
         self.kube, self.clock = FakeKube(), Clock()
-        self.manager = Manager(self.kube, Metrics(), clock=self.clock)
+        self.manager = Manager(self.kube, OperatorMetrics(), clock=self.clock)
         self.reads: list[str] = []
         self.kube.fails = self._seen
         self.kube.put(f"{names.POLICIES}/p", raw_policy("p", **POLICY))

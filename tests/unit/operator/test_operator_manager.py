@@ -12,7 +12,7 @@ from nodedevices_operator.concerns.labels import MOST_WRITES
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from support.fakekube import FakeKube, settle
@@ -49,7 +49,7 @@ def kube() -> FakeKube:
 
 @pytest.fixture
 async def manager(kube: FakeKube, clock: Clock) -> Manager:
-    made = Manager(kube, Metrics(), clock=clock)
+    made = Manager(kube, OperatorMetrics(), clock=clock)
     await made.relister.once()
     await settle(made)
     return made
@@ -151,7 +151,7 @@ FAULT = [device(0, "Unhealthy", "Xid79", holders=[holder()])]
 
 async def test_a_fault_goes_before_a_policy_that_reaches_all_nodes(kube: FakeKube, clock: Clock) -> None:
     more_nodes(kube, 50)
-    manager = Manager(kube, Metrics(), clock=clock)
+    manager = Manager(kube, OperatorMetrics(), clock=clock)
     await manager.relister.once()
     await settle(manager)
     policy = kube.put(f"{names.POLICIES}/p", raw_policy("p", health={"holdDownSeconds": 60}))
@@ -164,7 +164,7 @@ async def test_a_fault_goes_before_a_policy_that_reaches_all_nodes(kube: FakeKub
 async def test_an_operator_that_starts_looks_at_faulty_nodes_first(kube: FakeKube, clock: Clock) -> None:
     more_nodes(kube, 50)
     report(kube, devices=FAULT)
-    manager = Manager(kube, Metrics(), clock=clock)
+    manager = Manager(kube, OperatorMetrics(), clock=clock)
     await manager.relister.once()
     assert manager.nodes.take() == "n1"
 
@@ -251,7 +251,7 @@ async def broken_and_gone(manager: Manager, kube: FakeKube) -> None:
 
 
 async def new_life(kube: FakeKube, clock: Clock) -> Manager:
-    manager = Manager(kube, Metrics(), clock=clock)
+    manager = Manager(kube, OperatorMetrics(), clock=clock)
     await manager.relister.once()
     await settle(manager)
     return manager
@@ -315,7 +315,7 @@ async def test_pods_are_searched_for_once_in_an_objects_life(manager: Manager, k
 
 async def test_while_the_nodes_pods_cannot_be_listed_nothing_says_that_they_were(kube: FakeKube, clock: Clock) -> None:
     kube.fails = lambda verb, path: KubeError("no answer") if (verb, path) == ("list", names.PODS) else None
-    manager = Manager(kube, Metrics(), clock=clock)
+    manager = Manager(kube, OperatorMetrics(), clock=clock)
     await manager.relister.once()
     with pytest.raises(KubeError):
         await manager.reconcile_node("n1")

@@ -15,7 +15,7 @@ from nodedevices_operator.desired import events
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names as paths
 from nodedevices_operator.records.kinds import Kind, read
 from support.contract import INVALID_SHARING
@@ -30,7 +30,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.kube = FakeKube()
-        self.manager = Manager(self.kube, Metrics())
+        self.manager = Manager(self.kube, OperatorMetrics())
 
     async def start(self, specs: Mapping[str, Raw] = MappingProxyType({}), /, **nodes: list[Raw]) -> Cluster:
         for name, devices in nodes.items():
@@ -386,14 +386,14 @@ class Bench:
     def __init__(self) -> None:
         self.now = 1000.0
         self.kube = FakeKube()
-        metrics = Metrics()
+        metrics = OperatorMetrics()
         self.events = NodeEvents(Writer(self.kube, metrics, lambda: NOW), metrics, lambda: self.now)
         self.record = record(device(0))
 
     async def flood(self, count: int, since: str = SINCE) -> None:
         about = events.About("NodeDevices", "n1", "nd-uid")
         for index in range(count):
-            what = events.Fault("n1", f"GPU-{index}", "Xid79", since)
+            what = events.EventIdentity("n1", f"GPU-{index}", "Xid79", since)
             await self.events.write("n1", events.fault(about, what, "text", NOW))
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nodedevices_operator.desired.object_labels import MOST_LABELS, plan_object_labels
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import node_devices_record
 from structlog.testing import capture_logs
@@ -85,7 +85,7 @@ async def test_a_node_with_too_many_labels_is_logged_once_until_that_changes() -
     kube = FakeKube()
     kube.put(ITEM, node_devices(device(0)))
     with capture_logs() as logs:
-        manager = Manager(kube, Metrics())
+        manager = Manager(kube, OperatorMetrics())
         for more in (1, 1, 2, 0):
             kube.put(NODE, raw_node(labels={f"k{number:03}": "x" for number in range(MOST_LABELS + more)}))
             await manager.relister.once()
@@ -114,7 +114,7 @@ async def test_labels_follow_the_node_and_nothing_is_written_where_nothing_chang
 
     async def reconciled() -> tuple[dict[str, str], int]:
         kube.writes.clear()
-        manager = Manager(kube, Metrics())
+        manager = Manager(kube, OperatorMetrics())
         await manager.relister.once()
         await settle(manager)
         wrote = [body for _, path, body in kube.writes if path == ITEM and "spec" not in body]

@@ -189,14 +189,14 @@ def test_affected_pods_are_bounded_and_one_entry_for_each_pod() -> None:
 
 def test_an_event_has_one_name_for_one_happening() -> None:
     about = events.About("Pod", "trainer", "pod-uid", "ml")
-    what = events.Fault("n1", "GPU-3", "Xid79", SINCE)
+    what = events.EventIdentity("n1", "GPU-3", "Xid79", SINCE)
     first, again = (events.fault(about, what, "text", now) for now in (SINCE, NOW))
     assert first["metadata"]["name"] == again["metadata"]["name"]
     others = (
         events.fault(events.About("Pod", "trainer", "other", "ml"), what, "text", NOW),
-        events.fault(about, events.Fault("n1", "GPU-4", "Xid79", SINCE), "text", NOW),
-        events.fault(about, events.Fault("n1", "GPU-3", "Missing", SINCE), "text", NOW),
-        events.fault(about, events.Fault("n1", "GPU-3", "Xid79", NOW), "text", NOW),
+        events.fault(about, events.EventIdentity("n1", "GPU-4", "Xid79", SINCE), "text", NOW),
+        events.fault(about, events.EventIdentity("n1", "GPU-3", "Missing", SINCE), "text", NOW),
+        events.fault(about, events.EventIdentity("n1", "GPU-3", "Xid79", NOW), "text", NOW),
         events.recovered(about, what, "text", NOW),
     )
     assert len({it["metadata"]["name"] for it in (first, *others)}) == 6
@@ -204,7 +204,9 @@ def test_an_event_has_one_name_for_one_happening() -> None:
 
 
 def test_events_about_cluster_scoped_objects_go_to_default() -> None:
-    made = events.fault(events.About("NodeDevices", "n1", "u"), events.Fault("n1", "d", "r", SINCE), "text", NOW)
+    made = events.fault(
+        events.About("NodeDevices", "n1", "u"), events.EventIdentity("n1", "d", "r", SINCE), "text", NOW
+    )
     assert made["metadata"]["namespace"] == "default"
     assert "namespace" not in made["involvedObject"]
 

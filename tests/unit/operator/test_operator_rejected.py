@@ -20,7 +20,7 @@ from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.rejected import named
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records import rejected as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
@@ -53,7 +53,7 @@ class One:
 
     def __init__(self, *, seconds: float = 60.0) -> None:
         self.seconds = seconds
-        self.kube, self.metrics = FakeKube(), Metrics()
+        self.kube, self.metrics = FakeKube(), OperatorMetrics()
         self.pods = RejectedPods(self.kube)
         self.found: list[str] = []
         self.pods.changed = self.found.append

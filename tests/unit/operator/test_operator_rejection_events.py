@@ -14,7 +14,7 @@ from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.rejection import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import rejected as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from support.concerns import Granting, view
@@ -130,7 +130,7 @@ class One:
 
     def __init__(self, kube: FakeKube | None = None, *, seconds: float = 10.0) -> None:
         self.seconds = seconds
-        self.kube, self.metrics = kube or FakeKube(), Metrics()
+        self.kube, self.metrics = kube or FakeKube(), OperatorMetrics()
         self.pods = RejectedPods(self.kube)
         writer = Writer(self.kube, self.metrics, now=lambda: SINCE)
 

@@ -11,7 +11,7 @@ from nodedevices_operator.cache import relist
 from nodedevices_operator.cache.relist import MissingCRDs
 from nodedevices_operator.kube.port import KubeError, Object
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import NODE_DEVICES, NODES, POLICIES
 from support.exposed import operator, parsed
@@ -48,7 +48,7 @@ def shelf() -> Shelf:
 async def manager(shelf: Shelf) -> Manager:
     shelf.items[POLICIES] = [raw_policy("p", health={})]
     shelf.items[NODE_DEVICES] = [node_devices(device(0, "Unhealthy", "Xid79"))]
-    made = Manager(shelf, Metrics())  # type: ignore[arg-type]
+    made = Manager(shelf, OperatorMetrics())  # type: ignore[arg-type]
     await made.relister.once()
     return made
 
@@ -133,7 +133,7 @@ async def test_one_kinds_watch_does_not_count_for_anothers(manager: Manager, she
 async def test_missing_crds_are_named_all_at_once(shelf: Shelf) -> None:
     shelf.no_collection = True
     shelf.items[NODES] = [raw_node()]
-    manager = Manager(shelf, Metrics())  # type: ignore[arg-type]
+    manager = Manager(shelf, OperatorMetrics())  # type: ignore[arg-type]
     with pytest.raises(MissingCRDs, match=r"devicepolicies\.nodedevices\.io, nodedevices\.nodedevices\.io"):
         await manager.relister.once()
     assert (manager.cache.synced, set(manager.cache.nodes)) == (False, {"n1"})
@@ -204,7 +204,7 @@ async def test_what_a_lying_agent_writes_makes_no_label() -> None:
 
 async def test_before_the_first_list_news_wait(shelf: Shelf) -> None:
     shelf.items[NODE_DEVICES] = [node_devices(device(0))]
-    manager = Manager(shelf, Metrics())  # type: ignore[arg-type]
+    manager = Manager(shelf, OperatorMetrics())  # type: ignore[arg-type]
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, node_devices(device(0))))
     assert manager.nodes.take() is None
     await manager.relister.once()

@@ -20,7 +20,7 @@ from nodedevices_operator.desired.rollout import (
     standing,
 )
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
@@ -67,7 +67,7 @@ class Fleet:
         return sorted(name for name in nodes if self.spec(name)["config"].get("partitions") == wanted)
 
     async def restart(self) -> None:
-        self.manager = Manager(self.kube, Metrics(), clock=lambda: self.seconds, now=self.now)
+        self.manager = Manager(self.kube, OperatorMetrics(), clock=lambda: self.seconds, now=self.now)
         await self.manager.relister.once()
         await settle(self.manager)
 

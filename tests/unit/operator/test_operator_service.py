@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from support.fakekube import FakeKube, settle
@@ -30,7 +30,7 @@ def write(manager: Manager, kube: FakeKube, *entries: dict[str, Any], by: str = 
 
 
 async def started(kube: FakeKube) -> Manager:
-    manager = Manager(kube, Metrics())
+    manager = Manager(kube, OperatorMetrics())
     await manager.relister.once()
     await settle(manager)
     return manager

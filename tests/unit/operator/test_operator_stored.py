@@ -9,7 +9,7 @@ import pytest
 from nodedevices_operator.desired.configuration import Previous, resolve
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRef
@@ -67,7 +67,7 @@ def test_beside_a_section_of_a_newer_version_another_policy_takes_effect() -> No
 
 # --- the whole operator ----------------------------------------------------------------------------------------------
 async def started(kube: FakeKube) -> Manager:
-    manager = Manager(kube, Metrics())
+    manager = Manager(kube, OperatorMetrics())
     await manager.relister.once()
     await settle(manager)
     return manager

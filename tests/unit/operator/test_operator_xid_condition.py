@@ -14,7 +14,7 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.desired.xid_condition import WATCHED, xid_condition
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import Metrics
+from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
@@ -130,7 +130,7 @@ def cluster(*devices: dict[str, Any], wanted: bool = True) -> FakeKube:
 
 
 async def running(kube: FakeKube) -> Manager:
-    manager = Manager(kube, Metrics())
+    manager = Manager(kube, OperatorMetrics())
     await manager.relister.once()
     await settle(manager)
     return manager
@@ -180,7 +180,7 @@ async def test_what_another_program_wrote_stays_its_own_and_the_policy_says_so()
     kube = cluster(faulty(79))
     theirs = {"type": KIND, "status": "True", "reason": "{}", "message": "boot-1", "lastTransitionTime": SINCE}
     kube.objects[NODE]["status"]["conditions"].append(theirs)
-    manager = Manager(kube, Metrics())
+    manager = Manager(kube, OperatorMetrics())
     await manager.relister.once()
     conflict = KubeError('conflict with "nvidia-gpu-device-plugin"', status=409)
 
