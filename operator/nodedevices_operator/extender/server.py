@@ -6,7 +6,7 @@
 
 A client can cost only a bounded part of memory and time (ServerLimits): a body has a size and a time, and so
 many are read and so many answered at once; of those that are read the oldest makes room for a new one, so that slow
-clients hold nobody up. A connection that sends no complete request is closed. What cannot be read is a 400 that says
+clients delay no other. A connection that sends no complete request is closed. What cannot be read is a 400 that says
 what would be right. The certificate is read again when its files change; one that cannot be used leaves the one before.
 """
 

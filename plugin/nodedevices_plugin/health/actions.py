@@ -4,7 +4,7 @@ from __future__ import annotations
 
 NO_ACTION = "None"
 
-# SCHEMA `recoveryAction`, from the least to the most that it requires of people: the greater of two is shown.
+# `health.recoveryAction`, from the least to the most that it requires of people: the greater of two is shown.
 _ORDER = (
     NO_ACTION,
     "RestartApp",

@@ -7,13 +7,13 @@ Degraded; within a state Missing first, then the fault that requires the most (a
 event that is undecided and may prove fatal is shown before all Degraded faults, and no new pod gets the device
 meanwhile.
 
-A device recovers on evidence only (SCHEMA "Recovery"): the last line is good and lists the device, the fault is no
-longer evident, the hold-down since the newest fault is over, and the action that it required is done. Evidence for the
-action is the driver's report (the reading recoveryAction), where there is one and it was read after the event; a device
-that fell off the bus must besides have left and come back. Without such a report the evidence is a new boot, or that
-the device or its driver left and came back. A person's confirmation replaces the evidence for the action and the
-hold-down, but never counts against a fault that is still evident (a remap failure, a driver that requires an action).
-Flapping therefore costs one change, not many.
+A device recovers on evidence only: the last line is good and lists the device, the fault is no longer evident, the
+hold-down since the newest fault is over, and the action that it required is done. Evidence for the action is the
+driver's report (the reading recoveryAction), where there is one and it was read after the event; a device that fell off
+the bus must besides have left and come back. Without such a report the evidence is a new boot, or that the device or
+its driver left and came back. A person's confirmation replaces the evidence for the action and the hold-down, but never
+counts against a fault that is still evident (a remap failure, a driver that requires an action). Flapping therefore
+costs one change, not many.
 
 Faults have times of the wall clock, so that they can be saved. During a run the monotonic clock counts: when the wall
 clock is set, `clock_set` moves every time that something waits for (pipeline).

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.sections import DegradedRule, Health, HealthRule
 
-SILENCE_SECONDS = 15.0  # SCHEMA: how long the probe's last line counts (NVML can hang in the kernel)
-CORRELATION_SECONDS = 10.0  # SCHEMA: how long an XID may wait for its neighbours
+SILENCE_SECONDS = 15.0  # how long the probe's last line counts (NVML can hang in the kernel)
+CORRELATION_SECONDS = 10.0  # how long an XID may wait for its neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

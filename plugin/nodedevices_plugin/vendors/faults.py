@@ -39,7 +39,7 @@ class Meaning:
     reason: str  # the health reason, which a policy's rules name: Xid79, LinkFlap
     effect: Effect
     message: str  # what happened, for people; without what to do
-    action: str = "None"  # SCHEMA recoveryAction that it requires, unless the driver itself reports another
+    action: str = "None"  # recoveryAction that it requires, unless the driver itself reports another
     repair: str = "Inspect"  # required where only a policy makes it Unhealthy, and `action` is None
     domain: str = "Device"  # Application | Device | Node
     code: int | None = None  # the vendor's number

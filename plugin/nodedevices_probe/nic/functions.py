@@ -85,24 +85,27 @@ def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> d
         each for each in on_bus if each in others or roots.word(f"{PCI_DEVICES}/{each}/class").startswith(NETWORK_CLASS)
     ]
     vdpa, indexes, auxiliary = _vdpa(roots), _indexes(roots, found), _auxiliary(roots)
-    with_rdma = {*others, *(whose.pci for name, whose in auxiliary.items() if auxiliary_type(name) in RDMA_TYPES)}
+    with_rdma = {
+        *others,
+        *(its_owner.pci for name, its_owner in auxiliary.items() if auxiliary_type(name) in RDMA_TYPES),
+    }
     every = {
         SysfsOwner(each): _function(
             roots, each, indexes, vdpa.get(SysfsOwner(each)), has_rdma=each in with_rdma or each in others
         )
         for each in found
     }
-    for name, whose in auxiliary.items():
-        if auxiliary_type(name) == SUB_FUNCTION and whose in every:
-            its = SysfsOwner(whose.pci, name)
-            every[its] = _sub_function(roots, name, every[whose], vdpa.get(its))
+    for name, its_owner in auxiliary.items():
+        if auxiliary_type(name) == SUB_FUNCTION and its_owner in every:
+            its = SysfsOwner(its_owner.pci, name)
+            every[its] = _sub_function(roots, name, every[its_owner], vdpa.get(its))
     return every
 
 
 def _auxiliary(roots: Roots) -> dict[str, SysfsOwner]:
     """All of the auxiliary bus, and in whose folders they stand."""
     found = {name: owner(roots, f"{AUXILIARY}/{name}") for name in roots.names(AUXILIARY)}
-    return {name: whose for name, whose in found.items() if whose is not None}
+    return {name: its_owner for name, its_owner in found.items() if its_owner is not None}
 
 
 def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: Vdpa | None, *, has_rdma: bool) -> Function:
@@ -172,8 +175,8 @@ def _vdpa(roots: Roots) -> dict[SysfsOwner, Vdpa]:
             path=next(iter((*nodes, *virtio)), ""),
             device_nodes=tuple(nodes),
         )
-        if (whose := owner(roots, at)) is not None:
-            found[whose] = vdpa
+        if (its_owner := owner(roots, at)) is not None:
+            found[its_owner] = vdpa
     return found
 
 

@@ -40,11 +40,11 @@ def interfaces(roots: Roots, without_speed: Container[SysfsOwner]) -> dict[Sysfs
     several ports all together. `without_speed`: of devices whose speed is known otherwise."""
     found: dict[SysfsOwner, list[tuple[int, Interface]]] = {}
     for name in roots.names(NET):
-        whose, at = owner(roots, f"{NET}/{name}"), f"{NET}/{name}"
-        if whose is not None and whose.pci and not _is_part(roots, at):
+        its_owner, at = owner(roots, f"{NET}/{name}"), f"{NET}/{name}"
+        if its_owner is not None and its_owner.pci and not _is_part(roots, at):
             port = roots.number(f"{at}/dev_port") or 0
-            found.setdefault(whose, []).append((port, interface(roots, name, speed=whose not in without_speed)))
-    return {whose: _together(several) for whose, several in found.items()}
+            found.setdefault(its_owner, []).append((port, interface(roots, name, speed=its_owner not in without_speed)))
+    return {its_owner: _together(several) for its_owner, several in found.items()}
 
 
 def _together(ports: list[tuple[int, Interface]]) -> Interface:

@@ -97,8 +97,10 @@ class NicSource(SysfsSource):
     def _found(self) -> Found:
         roots, rdma = self.roots, rdma_devices(self.roots, self.firmware)
         by_owner = {each.owner: each for each in reversed(rdma) if each.owner.pci}
-        every = functions(roots, self.system.bus_ids(), {whose.pci for whose in by_owner if not whose.auxiliary})
-        places = {whose.pci: self.system.place(whose.pci) for whose in every if not whose.auxiliary}
+        every = functions(
+            roots, self.system.bus_ids(), {its_owner.pci for its_owner in by_owner if not its_owner.auxiliary}
+        )
+        places = {its_owner.pci: self.system.place(its_owner.pci) for its_owner in every if not its_owner.auxiliary}
         own_interfaces = interfaces(roots, without_speed=by_owner)
         knows_routes = self._read_routes(own_interfaces)
         machine = _Machine(
@@ -111,8 +113,8 @@ class NicSource(SysfsSource):
             routed=self._routed,
         )
         plain = self.plain or (self.selected and knows_routes)
-        wanted = {whose: each for whose, each in every.items() if plain or each.is_special}
-        read = [self._device(whose, each, machine) for whose, each in wanted.items()]
+        wanted = {its_owner: each for its_owner, each in every.items() if plain or each.is_special}
+        read = [self._device(its_owner, each, machine) for its_owner, each in wanted.items()]
         devices = [*self.whole(read, PCI_DEVICES), *(self._soft(each) for each in rdma if not each.owner.pci)]
         usable: dict[str, DeviceFact] = {}
         for each in devices:
@@ -139,19 +141,19 @@ class NicSource(SysfsSource):
         folder = str(self.host_net) if mounted else "proc/net"
         found = default_interfaces(roots, folder) if mounted or roots.sys is None else None
         for name in found or ():
-            if (whose := owner(roots, f"{NET}/{name}")) is not None and whose.pci:
-                self._routed.add(whose)
+            if (its_owner := owner(roots, f"{NET}/{name}")) is not None and its_owner.pci:
+                self._routed.add(its_owner)
         together = roots.sys is not None if mounted else bool(cards)
         return found is not None and together and all(roots.exists(f"{NET}/{name}") for name in found)
 
-    def _device(self, whose: SysfsOwner, function: Function, machine: _Machine) -> DeviceFact:
-        at = f"{PCI_DEVICES}/{whose.pci}"
-        rdma, own = machine.rdma.get(whose), machine.interfaces.get(whose)
+    def _device(self, its_owner: SysfsOwner, function: Function, machine: _Machine) -> DeviceFact:
+        at = f"{PCI_DEVICES}/{its_owner.pci}"
+        rdma, own = machine.rdma.get(its_owner), machine.interfaces.get(its_owner)
         physical = machine.parent(function)
         of_physical = SysfsOwner(physical.id)
         parent, parent_rdma = machine.interfaces.get(of_physical), machine.rdma.get(of_physical)
         made_by = maker(function.vendor)
-        place = machine.places[whose.pci]
+        place = machine.places[its_owner.pci]
         nodes = (*function.device_nodes, *(rdma.device_nodes(self.roots, self.required) if rdma else ()))
         return DeviceFact(
             id=function.id,
@@ -161,7 +163,7 @@ class NicSource(SysfsSource):
             brand=made_by.brand,
             product_name=model(function.vendor, function.device) or (text(rdma.model) if rdma else ""),
             firmware=rdma.firmware if rdma else "",
-            pci_bus_id=whose.pci,
+            pci_bus_id=its_owner.pci,
             pcie_root=place.root,
             numa_node=place.numa_node,
             extra=_attributes(
@@ -178,7 +180,7 @@ class NicSource(SysfsSource):
                     names.VIRTUAL_FUNCTIONS: function.virtual_functions or None,
                     names.ACPI_INDEX: function.acpi_index,
                     names.SPEED: _speed(own, rdma),
-                    names.DEFAULT_ROUTE: True if whose in machine.routed else None,
+                    names.DEFAULT_ROUTE: True if its_owner in machine.routed else None,
                     names.AUX_TYPE: function.auxiliary_type,
                     names.PF_DRIVER: physical.driver if function.auxiliary_type else "",
                     names.VDPA_TYPE: function.vdpa.type if function.vdpa else "",

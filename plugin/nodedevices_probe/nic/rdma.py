@@ -167,8 +167,8 @@ def _device(
         netdev=_netdev(roots, at),
         nodes=nodes,
     )
-    whose = owner(roots, at)  # last, since what is gone by then was not read as a whole
-    return None if whose is None else replace(found, owner=whose)
+    its_owner = owner(roots, at)  # last, since what is gone by then was not read as a whole
+    return None if its_owner is None else replace(found, owner=its_owner)
 
 
 def _ask(roots: Roots, name: str) -> FirmwareAnswer:
