@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from nodedevices_api.sections import (
-    Capacity,
+    CapacityEntries,
     Discovery,
     Faults,
     Health,
@@ -35,7 +35,7 @@ class Resolved(Sections):
     injection: Injection = Field(default=Injection())
     health: Health = Field(default=Health())
     faults: Faults = Field(default=Faults())
-    capacity: Capacity = Field(default=())
+    capacity: CapacityEntries = Field(default=())
     labels: Labels = Field(default=Labels())
     discovery: Discovery = Field(default=Discovery())
 

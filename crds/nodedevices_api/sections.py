@@ -612,7 +612,9 @@ class CapacityEntry(Strict):
     )
 
 
-Capacity = Annotated[tuple[Annotated[CapacityEntry, Atomic()], ...], Field(max_length=32), ListType("map", "name")]
+CapacityEntries = Annotated[
+    tuple[Annotated[CapacityEntry, Atomic()], ...], Field(max_length=32), ListType("map", "name")
+]
 
 
 RESERVED_LABEL_DOMAINS = ("kubernetes.io", "k8s.io", "nodedevices.io")
@@ -722,7 +724,7 @@ class Sections(Strict):
         default=None, description="What makes a device Unhealthy or Degraded."
     )
     faults: Annotated[Faults, Atomic()] | None = Field(default=None, description="What happens when a device fails.")
-    capacity: Capacity | None = Field(default=None, description="Extended resources that the operator owns.")
+    capacity: CapacityEntries | None = Field(default=None, description="Extended resources that the operator owns.")
     labels: Annotated[Labels, Atomic()] | None = Field(
         default=None, description="Labels that the operator keeps on the Node."
     )

@@ -25,7 +25,7 @@ class NodeDevicesError(Exception):
     """Everything that is raised on purpose."""
 
 
-class Problem(str):
+class InputProblem(str):
     """One thing to correct, as a line for people that knows which place it is about; empty: the whole."""
 
     __slots__ = ("place",)
@@ -48,7 +48,7 @@ class InputError(NodeDevicesError, ValueError):
 
     def __init__(self, problems: str | Iterable[str], place: str = "") -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
-        self.place = place or next((it.place for it in self.problems[:1] if isinstance(it, Problem)), "")
+        self.place = place or next((it.place for it in self.problems[:1] if isinstance(it, InputProblem)), "")
         super().__init__("; ".join(self.problems))
 
 

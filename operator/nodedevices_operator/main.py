@@ -47,7 +47,7 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.source import Watch
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.settings import Settings
+from nodedevices_operator.settings import OperatorSettings
 
 FAILED, MISUSED = 1, 2  # exit codes
 
@@ -57,7 +57,7 @@ log = structlog.get_logger()
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. Returns the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    settings: Settings | ExtenderSettings
+    settings: OperatorSettings | ExtenderSettings
     try:
         if given[:1] == [extender_settings.COMMAND]:
             settings = extender_settings.read(given[1:], os.environ)
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _clean_up(settings: Settings) -> int:
+async def _clean_up(settings: OperatorSettings) -> int:
     kube = await KubeClient.connect(settings.kubeconfig)
     try:
         return FAILED if await clean_up(kube, dry_run=settings.dry_run) else 0
@@ -88,7 +88,7 @@ async def _clean_up(settings: Settings) -> int:
         await kube.close()
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: OperatorSettings) -> None:
     """Until SIGTERM or SIGINT. Raises when the credentials or the HTTP address cannot be used."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -99,7 +99,7 @@ class Common:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(Common):
+class OperatorSettings(Common):
     namespace: str = setting(
         f"of ConfigMap nodedevices-actions, the record of actions on faults; else the pod's own, else {NAMESPACE}",
         metavar="NAME",
@@ -123,10 +123,10 @@ class Settings(Common):
     dry_run: bool
 
 
-OPTIONS = options_of(Settings)
+OPTIONS = options_of(OperatorSettings)
 
 
-def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:
     """Flags over environment over defaults. InputError; `--help` prints and raises SystemExit(0)."""
     variables = from_environment(OPTIONS, environment, prefix=PREFIX)
     parsed, flags = _parser().read(arguments, rest="unknown argument; see nodedevices-operator --help")
@@ -135,7 +135,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     if parsed.dry_run and parsed.command != "cleanup":
         raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
     given = defaults(OPTIONS) | variables | flags
-    return Settings(**settings_of(Settings, given), command=parsed.command, dry_run=parsed.dry_run)
+    return OperatorSettings(**settings_of(OperatorSettings, given), command=parsed.command, dry_run=parsed.dry_run)
 
 
 def _parser() -> Parser:

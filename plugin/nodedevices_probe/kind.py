@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from nodedevices_probe.loop import Source
-from nodedevices_probe.node.presence import Hardware, Present, never
+from nodedevices_probe.node.presence import Hardware, PresenceCheck, never
 
 AgentOptions = Mapping[str, str | bool | tuple[str, ...]]  # options of the agent by name; "" and False: not given
 
@@ -52,7 +52,7 @@ class ProbeKind:
     one_of: tuple[str, ...] = ()
     requires: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[AgentOptions], None] = _any
-    present: Present = never
+    present: PresenceCheck = never
     auto_by: tuple[str, ...] = ()
 
     @property

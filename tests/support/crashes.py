@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from nodedevices_operator.cache.rejected import RejectedPods
-from nodedevices_operator.kube.port import Kube, Object
+from nodedevices_operator.kube.port import JsonObject, Kube
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 
@@ -38,7 +38,7 @@ class CrashingKube:
         if len(self.calls) == self._dies_at:
             raise Killed(what)
 
-    async def get(self, path: str) -> Object:
+    async def get(self, path: str) -> JsonObject:
         found = await self._kube.get(path)
         self._count(f"get {path}", write=False)
         return found
@@ -48,17 +48,17 @@ class CrashingKube:
             yield page
         self._count(f"list {path}", write=False)
 
-    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
+    async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject:
         done = await self._kube.apply(path, body, manager, force=force)
         self._count(f"apply {manager} {path}", write=True)
         return done
 
-    async def create(self, path: str, body: Object) -> Object:
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
         done = await self._kube.create(path, body)
         self._count(f"create {path} {body.get('reason', '')}", write=True)
         return done
 
-    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> JsonObject:
         done = await self._kube.json_patch(path, operations)
         self._count(f"patch {path}", write=True)
         return done

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import orjson
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.records import names
 
@@ -46,7 +46,7 @@ class FakeKube:
         return [write for write in self.writes if part in write[1]]
 
     # --- the port -----------------------------------------------------------------------------------------------------
-    async def get(self, path: str) -> Object:
+    async def get(self, path: str) -> JsonObject:
         self._called("get", path)
         if path not in self.objects:
             raise KubeError(f"GET {path}: 404", status=404, absent=path.rpartition("/")[2])
@@ -61,7 +61,7 @@ class FakeKube:
             return
         yield [copy.deepcopy(it) for where, it in sorted(self.objects.items()) if where.startswith(f"{path}/")]
 
-    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
+    async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject:
         self._called("apply", path)
         self.writes.append(("apply", path, copy.deepcopy(body)))
         where = path.removesuffix("/status")
@@ -78,7 +78,7 @@ class FakeKube:
             item["metadata"]["resourceVersion"] = str(self.version)
         return copy.deepcopy(item)
 
-    async def create(self, path: str, body: Object) -> Object:
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
         self._called("create", path)
         self.writes.append(("create", path, copy.deepcopy(body)))
         if body["kind"] == "Eviction":
@@ -93,7 +93,7 @@ class FakeKube:
         self.events.append(copy.deepcopy(dict(body)))
         return body
 
-    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> JsonObject:
         self._called("patch", path)
         self.writes.append(("patch", path, copy.deepcopy(operations)))
         where = path.removesuffix("/status")
@@ -120,7 +120,7 @@ class FakeKube:
             if "/pods/" in where and raw["status"]["phase"] == "Failed":
                 yield orjson.dumps({"type": "ADDED", "object": raw})
 
-    def _evict(self, where: str, body: Object) -> Object:
+    def _evict(self, where: str, body: JsonObject) -> JsonObject:
         """The pod begins to end, as with a kubelet that takes its time."""
         if where not in self.objects:
             raise KubeError(f"POST {where}/eviction: 404", status=404)
@@ -136,7 +136,7 @@ class FakeKube:
             raise error
 
     # --- server-side apply --------------------------------------------------------------------------------------------
-    def _merge(self, where: str, item: Raw, body: Object, manager: str) -> None:
+    def _merge(self, where: str, item: Raw, body: JsonObject, manager: str) -> None:
         status: Raw = item.setdefault("status", {}) if "data" not in body else {}
         applied = body.get("status") or {}
         if manager == names.CONFIG:

@@ -18,7 +18,7 @@ import orjson
 import structlog
 from nodedevices_common.backoff import Backoff
 
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.rejected import FAILED, RejectedPod, rejected_pod
 
@@ -89,7 +89,7 @@ class RejectedPods:
         async for line in self._events.watch(PODS, query):
             self._take(*_event(line))
 
-    def _take(self, kind: str, raw: Object) -> None:
+    def _take(self, kind: str, raw: JsonObject) -> None:
         metadata, node = raw.get("metadata") or {}, str((raw.get("spec") or {}).get("nodeName", ""))
         self._remove(node, str(metadata.get("uid", "")))
         pod = rejected_pod(raw) if kind in {"ADDED", "MODIFIED"} else None
@@ -106,7 +106,7 @@ class RejectedPods:
                 del self._nodes[node]
 
 
-def _event(line: bytes) -> tuple[str, Object]:
+def _event(line: bytes) -> tuple[str, JsonObject]:
     """Its type, and the pod."""
     try:
         event = orjson.loads(line)

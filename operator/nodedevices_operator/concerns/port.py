@@ -25,7 +25,7 @@ from nodedevices_operator.desired.policy_status import ConditionVerdict, Hindran
 from nodedevices_operator.desired.rollout import Standing
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.desired.stored import Understood, understood
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord, NodeRecord
 
@@ -205,7 +205,7 @@ class View:
             return None
         return self.node, self.sections
 
-    def wrote(self, kind: Kind, raw: Object) -> None:
+    def wrote(self, kind: Kind, raw: JsonObject) -> None:
         """Go on with what a write or a read returned. It may hold other writers' news as well."""
         self.dirty(self.cache.observe(kind, read(kind, raw)))
         name = self.record.name

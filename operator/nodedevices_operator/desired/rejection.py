@@ -64,7 +64,7 @@ def _why(record: NodeDevicesRecord, resources: list[ResourceRecord]) -> Iterator
 
 
 def _withheld(each: WithheldRecord) -> str:
-    """Return which they are, and why."""
+    """Return which ids of one reason are withheld, and why."""
     more = each.count - len(each.devices)
     which = " ".join(each.devices[:MAX_DEVICES]) + (f" and {more} more ids" if more > 0 else "")
     pods = f"; waits for {', '.join(each.waits_for[:MAX_PODS])}" if each.waits_for else ""

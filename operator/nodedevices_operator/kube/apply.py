@@ -15,7 +15,7 @@ from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.desired.configuration import Configuration
 from nodedevices_operator.desired.consequences import taint_patch
-from nodedevices_operator.kube.port import Kube, KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named
@@ -45,7 +45,7 @@ class Writer:
 
     async def config(
         self, record: NodeDevicesRecord, configuration: Configuration, change: ChangeRecord | None = None
-    ) -> Object:
+    ) -> JsonObject:
         """NodeDevices.spec, as far as it is ours."""
         spec: dict[str, Any] = {
             "config": dict(configuration.config),
@@ -65,7 +65,7 @@ class Writer:
 
     async def status(
         self, record: NodeDevicesRecord, conditions: Sequence[Mapping[str, Any]], affected: Sequence[Affected]
-    ) -> Object:
+    ) -> JsonObject:
         """Our conditions and affectedPods on NodeDevices.status."""
         entries = [
             {
@@ -82,14 +82,14 @@ class Writer:
         body = identified("NodeDevices", record.name, record.uid) | {"status": status}
         return await self.apply(names.STATUS, f"{named(names.NODE_DEVICES, record.name)}/status", body)
 
-    async def capacity(self, node: NodeRecord, values: Mapping[str, int]) -> Object:
+    async def capacity(self, node: NodeRecord, values: Mapping[str, int]) -> JsonObject:
         """Exactly these capacity keys are ours on the Node; those of before that are missing here are removed."""
         body = identified("Node", node.name, node.uid)
         if values:
             body["status"] = {"capacity": {name: str(value) for name, value in sorted(values.items())}}
         return await self.apply(names.CAPACITY, f"{named(names.NODES, node.name)}/status", body)
 
-    async def remove_zeros(self, node: NodeRecord, resources: Sequence[str]) -> Object:
+    async def remove_zeros(self, node: NodeRecord, resources: Sequence[str]) -> JsonObject:
         """Take these names off the Node, if each of them is still 0 (else 422, and nothing is changed)."""
         operations: list[dict[str, Any]] = []
         for name in resources:
@@ -101,42 +101,42 @@ class Writer:
         path = f"{named(names.NODES, node.name)}/status"
         return await self._counted("retired-zeros", lambda: self.kube.json_patch(path, operations))
 
-    async def labels(self, node: NodeRecord, values: Mapping[str, str]) -> Object:
+    async def labels(self, node: NodeRecord, values: Mapping[str, str]) -> JsonObject:
         """Exactly these labels are ours on the Node. 409 when another manager has one of them with another value."""
         body = identified("Node", node.name, node.uid)
         if values:
             body["metadata"]["labels"] = dict(sorted(values.items()))
         return await self.apply(names.LABELS, named(names.NODES, node.name), body, force=False)
 
-    async def object_labels(self, record: NodeDevicesRecord, values: Mapping[str, str]) -> Object:
+    async def object_labels(self, record: NodeDevicesRecord, values: Mapping[str, str]) -> JsonObject:
         """Exactly these labels are ours on the NodeDevices. 409 when another manager has one with another value."""
         body = identified("NodeDevices", record.name, record.uid)
         if values:
             body["metadata"]["labels"] = dict(sorted(values.items()))
         return await self.apply(names.OBJECT_LABELS, named(names.NODE_DEVICES, record.name), body, force=False)
 
-    async def node_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> Object:
+    async def node_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> JsonObject:
         """Our condition on the Node, or none."""
         body = identified("Node", node.name, node.uid)
         if condition is not None:
             body["status"] = {"conditions": [dict(condition)]}
         return await self.apply(names.NODE_CONDITION, f"{named(names.NODES, node.name)}/status", body)
 
-    async def xid_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> Object:
+    async def xid_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> JsonObject:
         """The condition XidCriticalError on the Node, or none of ours. 409 when another manager has it otherwise."""
         body = identified("Node", node.name, node.uid)
         if condition is not None:
             body["status"] = {"conditions": [dict(condition)]}
         return await self.apply(names.XID_CONDITION, f"{named(names.NODES, node.name)}/status", body, force=False)
 
-    async def pod_condition(self, pod: Affected, condition: Mapping[str, Any] | None) -> Object:
+    async def pod_condition(self, pod: Affected, condition: Mapping[str, Any] | None) -> JsonObject:
         """Our condition on the pod of that uid, or none."""
         body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace)
         if condition is not None:
             body["status"] = {"conditions": [dict(condition)]}
         return await self.apply(names.POD_CONDITION, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
 
-    async def taint(self, node: NodeRecord, wanted: TaintRecord | None) -> Object:
+    async def taint(self, node: NodeRecord, wanted: TaintRecord | None) -> JsonObject:
         """Exactly this taint of our key on the Node, or none; the Node is read for it. 409 or 422 when it changed in
         between, or is another one."""
         path = named(names.NODES, node.name)
@@ -162,13 +162,13 @@ class Writer:
         """Delete the pod if it is still what it was when it was found rejected; else 409, or 404."""
         path = names.pod_path(pod.namespace, pod.name)
 
-        async def delete() -> Object:
+        async def delete() -> JsonObject:
             await self.kube.delete(path, uid=pod.uid, resource_version=pod.resource_version)
             return {}
 
         await self._counted("rejected-pod", delete)
 
-    async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> Object:
+    async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> JsonObject:
         """DevicePolicy.status, which is all ours."""
         body = identified("DevicePolicy", policy.name, policy.uid) | {"status": dict(status)}
         return await self.apply(names.POLICY_STATUS, f"{named(names.POLICIES, policy.name)}/status", body)
@@ -183,14 +183,14 @@ class Writer:
             if error.status != 409:
                 raise
 
-    async def apply(self, manager: str, path: str, body: Object, *, force: bool = True) -> Object:
+    async def apply(self, manager: str, path: str, body: JsonObject, *, force: bool = True) -> JsonObject:
         """Server-side apply by a field manager `nodedevices-operator-NAME`, counted by that name; `cleanup` finds what
         such a manager has written."""
         return await self._counted(
             manager.removeprefix(f"{names.MANAGER}-"), lambda: self.kube.apply(path, body, manager, force=force)
         )
 
-    async def _counted(self, concern: str, call: Callable[[], Awaitable[Object]]) -> Object:
+    async def _counted(self, concern: str, call: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
         try:
             answer = await call()
         except KubeError as error:

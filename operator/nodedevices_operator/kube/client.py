@@ -26,7 +26,7 @@ from nodedevices_common.periodic import Periodic
 
 from nodedevices_operator.kube import credentials
 from nodedevices_operator.kube.credentials import MAX_CALLS, Credentials, CredentialsError
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.names import MANAGER, resource_of
 
 CONNECT_SECONDS = 5.0
@@ -63,7 +63,7 @@ class _Request:
     method: str
     path: str
     query: Mapping[str, str]
-    body: Object | list[dict[str, Any]] | None
+    body: JsonObject | list[dict[str, Any]] | None
     content_type: str
 
 
@@ -148,7 +148,7 @@ class KubeClient:
             self._retired.discard(api)
             await api.close()
 
-    async def get(self, path: str) -> Object:
+    async def get(self, path: str) -> JsonObject:
         return await self._call("get", path)
 
     async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
@@ -167,7 +167,7 @@ class KubeClient:
                 return
         raise KubeError(f"GET {path}: more than {MAX_PAGES} pages of {PAGE_SIZE}")
 
-    async def page(self, path: str, query: Mapping[str, str]) -> Object:
+    async def page(self, path: str, query: Mapping[str, str]) -> JsonObject:
         return await self._call("list", path, query)
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:
@@ -209,14 +209,14 @@ class KubeClient:
             self.requested(request.verb, resource_of(request.path), status, time.perf_counter() - began)
         raise self._refusal(request, response, data)
 
-    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
+    async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject:
         query = {"fieldManager": manager} | ({"force": "true"} if force else {})
         return await self._call("apply", path, query, body)
 
-    async def create(self, path: str, body: Object) -> Object:
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
         return await self._call("create", path, {"fieldManager": MANAGER}, body)
 
-    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> JsonObject:
         return await self._call("patch", path, {"fieldManager": MANAGER}, operations)
 
     async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
@@ -228,7 +228,7 @@ class KubeClient:
         verb: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Object | list[dict[str, Any]] | None = None,
+        body: JsonObject | list[dict[str, Any]] | None = None,
     ) -> dict[str, Any]:
         method, content_type = VERBS[verb]
         request = _Request(f"{method} {path}", verb, method, path, query or {}, body, content_type)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from nodedevices_common.errors import RequestError
 
-Object = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 
 class KubeError(RequestError):
@@ -41,7 +41,7 @@ class KubeError(RequestError):
 class Kube(Protocol):
     """Calls of the operator at the API server. Every method may raise KubeError."""
 
-    async def get(self, path: str) -> Object:
+    async def get(self, path: str) -> JsonObject:
         """One object."""
         ...
 
@@ -52,15 +52,15 @@ class Kube(Protocol):
         """
         ...
 
-    async def apply(self, path: str, body: Object, manager: str, *, force: bool = True) -> Object:
+    async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject:
         """Server-side apply. Returns the object. Without force, a value that another manager has is a 409."""
         ...
 
-    async def create(self, path: str, body: Object) -> Object:
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
         """POST. Returns the object."""
         ...
 
-    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> JsonObject:
         """JSON patch, for what server-side apply cannot say. Returns the object."""
         ...
 
@@ -72,7 +72,7 @@ class Kube(Protocol):
 class WatchingKube(Protocol):
     """Calls of a reflector at the API server. Both methods may raise KubeError."""
 
-    async def page(self, path: str, query: Mapping[str, str]) -> Object:
+    async def page(self, path: str, query: Mapping[str, str]) -> JsonObject:
         """One page of a LIST, with its metadata."""
         ...
 

@@ -48,7 +48,7 @@ from nodedevices_operator.desired.fleet import (
     to_data,
     why_stopped,
 )
-from nodedevices_operator.kube.port import Kube, KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.names import FLEET, config_map_path, config_maps, identified
 
@@ -227,7 +227,7 @@ class FleetGate:
             log.warning("actions resumed", by=now.resumed or "time")
         self._metrics.breaker_open.set(now.breaker == OPEN)
 
-    async def _read(self) -> Object | None:
+    async def _read(self) -> JsonObject | None:
         try:
             return await self._kube.get(self._path)
         except KubeError as error:
@@ -235,7 +235,7 @@ class FleetGate:
                 raise
             return None
 
-    async def _write(self, record: Object | None, fleet: Fleet) -> None:
+    async def _write(self, record: JsonObject | None, fleet: Fleet) -> None:
         data = to_data(fleet)
         if record is None:
             head = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": self._namespace}}

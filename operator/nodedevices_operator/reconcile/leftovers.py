@@ -18,7 +18,7 @@ from nodedevices_common.conditions import same
 from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.desired import pods
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.objects import NodeRecord
@@ -96,5 +96,5 @@ class Leftovers:
         if node.condition_owned:
             self._observe(await self._writer.node_condition(node, None))
 
-    def _observe(self, raw: Object) -> None:
+    def _observe(self, raw: JsonObject) -> None:
         self._dirty(self._cache.observe(Kind.NODE, read(Kind.NODE, raw)))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from nodedevices_api.sections import Resources, Sharing
 from nodedevices_common import safe_yaml
-from nodedevices_common.errors import Problem
+from nodedevices_common.errors import InputProblem
 from nodedevices_common.options import Value, read_plain
 from nodedevices_common.text import nearest, show
 
@@ -93,11 +93,11 @@ def from_document(document: object) -> FileConfig:
     for key, value in document.items():
         if key == "version":
             if value not in ("v1", "", None):
-                problems.append(Problem.at("version", f"{show(value)} is not known; give v1"))
+                problems.append(InputProblem.at("version", f"{show(value)} is not known; give v1"))
         elif key in ("flags", "imex"):
             _flags(str(key), value, flags, problems, unused)
             if isinstance(texts := flags.get("probe"), tuple):
-                problems += [Problem(each, probes.KEY) for each in probes.read(texts, probes.KEY)[1]]
+                problems += [InputProblem(each, probes.KEY) for each in probes.read(texts, probes.KEY)[1]]
         elif key == "sharing":
             sharing = file_format().file_sharing(value, problems)
         elif key == "resources":
@@ -105,9 +105,9 @@ def from_document(document: object) -> FileConfig:
         else:
             known = ("version", "flags", "sharing", "imex", "resources")
             problems.append(
-                Problem.at(show(key)[1:-1], f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
+                InputProblem.at(show(key)[1:-1], f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
             )
-    problems += [Problem(each, "flags") for each in refused_by_vendors(flags)] if not problems else []
+    problems += [InputProblem(each, "flags") for each in refused_by_vendors(flags)] if not problems else []
     if problems:
         raise ConfigError(problems)
     return FileConfig(flags=flags, resources=resources, sharing=sharing, unused=tuple(unused))
@@ -117,7 +117,7 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
     if value is None:
         return
     if not isinstance(value, dict):
-        problems.append(Problem.at(place, f"{show(value)} is not a mapping"))
+        problems.append(InputProblem.at(place, f"{show(value)} is not a mapping"))
         return
     for key, item in value.items():
         path = f"{place}.{key}"
@@ -128,7 +128,7 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
             try:
                 flags[option.name] = read_plain(option, item, path)
             except ValueError as error:
-                problems.append(Problem(str(error), path))
+                problems.append(InputProblem(str(error), path))
         elif any(each.startswith(f"{path}.") for each in by_key()):
             _flags(path, item, flags, problems, unused)
         elif path in FEATURE_DISCOVERY:
@@ -138,7 +138,7 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
                 each.removeprefix(f"{place}.") for each in (*by_key(), *FEATURE_DISCOVERY) if each.startswith(place)
             ]
             known = {each.partition(".")[0] for each in below}
-            problems.append(Problem.at(path, f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}"))
+            problems.append(InputProblem.at(path, f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}"))
 
 
 def _feature_discovery(path: str, value: object, problems: list[str], unused: list[str]) -> None:
@@ -146,10 +146,12 @@ def _feature_discovery(path: str, value: object, problems: list[str], unused: li
     if not keys or value is None:
         unused += [path] if value is not None else []
     elif not isinstance(value, dict):
-        problems.append(Problem.at(path, f"{show(value)} is not a mapping"))
+        problems.append(InputProblem.at(path, f"{show(value)} is not a mapping"))
     else:
         problems += [
-            Problem.at(f"{path}.{key}", f"unknown key{nearest(str(key), keys)}") for key in value if key not in keys
+            InputProblem.at(f"{path}.{key}", f"unknown key{nearest(str(key), keys)}")
+            for key in value
+            if key not in keys
         ]
         unused += [f"{path}.{key}" for key, item in value.items() if item is not None]
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from nodedevices_api.base import Strict
 from nodedevices_api.errors import MAX_PROBLEMS, inner_model, parse
-from nodedevices_common.errors import InputError, Problem
+from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import nearest, show
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -96,7 +96,7 @@ def refuse(wrong: Mapping[tuple[str | int, ...], str]) -> None:
 # --- a file ----------------------------------------------------------------------------------------------------------
 def read(raw: bytes, model: type[M], *, max_bytes: int = MAX_BYTES) -> M:
     """What the file says. Raises InputError with everything that is not right."""
-    problems: list[Problem] = []
+    problems: list[InputProblem] = []
     content = load(raw, problems, max_bytes=max_bytes)
     if not isinstance(content, dict):
         raise InputError(f"{show(content)} is not an object with {', '.join(_fields(model))}")
@@ -105,13 +105,13 @@ def read(raw: bytes, model: type[M], *, max_bytes: int = MAX_BYTES) -> M:
         found = parse(model, usual)
     except InputError as error:
         first, *others = error.problems
-        raise InputError([*problems, Problem(first, error.place), *others]) from error
+        raise InputError([*problems, InputProblem(first, error.place), *others]) from error
     if problems:
         raise InputError(problems)
     return found
 
 
-def load(raw: bytes, problems: list[Problem], *, max_bytes: int = MAX_BYTES) -> Any:
+def load(raw: bytes, problems: list[InputProblem], *, max_bytes: int = MAX_BYTES) -> Any:
     """The value of a JSON text. Raises InputError where there is none."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _deeper(value: object, depth: int) -> bool:
     return any(depth == 0 or _deeper(each, depth - 1) for each in inner)
 
 
-def _usual(value: Any, model: type[PluginFile] | None, where: str, problems: list[Problem]) -> Any:
+def _usual(value: Any, model: type[PluginFile] | None, where: str, problems: list[InputProblem]) -> Any:
     """The value with keys as they are usually written, and without those that are null."""
     if model is None:
         return value
@@ -188,6 +188,6 @@ def _shown(key: str) -> str:
     return key if len(key) <= MAX_TEXT and key.isprintable() else show(key)
 
 
-def _add(problems: list[Problem], place: str, text: str) -> None:
+def _add(problems: list[InputProblem], place: str, text: str) -> None:
     if len(problems) < MAX_PROBLEMS:
-        problems.append(Problem.at(place, text) if place else Problem(text))
+        problems.append(InputProblem.at(place, text) if place else InputProblem(text))

@@ -49,7 +49,7 @@ class Hardware:
 
 _FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")  # a function with one of these is a virtual machine's
 
-Present = Callable[[Hardware], str]  # why the hardware is there; "" where it is not
+PresenceCheck = Callable[[Hardware], str]  # why the hardware is there; "" where it is not
 
 
 def never(_: Hardware) -> str:
@@ -57,7 +57,7 @@ def never(_: Hardware) -> str:
     return ""
 
 
-def on_pci(vendor: str, classes: Collection[str], drivers: Collection[str] = ()) -> Present:
+def on_pci(vendor: str, classes: Collection[str], drivers: Collection[str] = ()) -> PresenceCheck:
     """A PCI device of the vendor (0x10de) in one of the classes (0x0302), or one that one of these drivers has; but not
     one that the node gives to a virtual machine."""
 
@@ -74,12 +74,12 @@ def on_pci(vendor: str, classes: Collection[str], drivers: Collection[str] = ())
     return present
 
 
-def exists(path: str) -> Present:
+def exists(path: str) -> PresenceCheck:
     """A file or folder below the root: sys/module/nvidia."""
     return lambda hardware: f"/{path} is there" if hardware.roots.exists(path) else ""
 
 
-def has_entries(path: str) -> Present:
+def has_entries(path: str) -> PresenceCheck:
     """A folder below the root in which there is something: sys/class/infiniband."""
 
     def present(hardware: Hardware) -> str:
@@ -89,6 +89,6 @@ def has_entries(path: str) -> Present:
     return present
 
 
-def any_of(*checks: Present) -> Present:
+def any_of(*checks: PresenceCheck) -> PresenceCheck:
     """The first reason that one of them gives."""
     return lambda hardware: next(filter(None, (check(hardware) for check in checks)), "")

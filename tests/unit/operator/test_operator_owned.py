@@ -9,7 +9,7 @@ import pytest
 from nodedevices_api.sections import CapacityEntry, Sections
 from nodedevices_operator.concerns.budget import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS
 from nodedevices_operator.concerns.capacity import CapacityConcern, claimed_names
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_devices_record
 from support.concerns import Result, run, tools
 from support.opfacts import MEMORY, device, node, node_devices, record
@@ -37,7 +37,7 @@ class World:
             raise KubeError("no answer", status=self.pods_fail)
         yield [{"spec": {"containers": [{"resources": {"requests": {MEMORY: str(self.requested)}}}]}}]
 
-    async def apply(self, path: str, body: Any, manager: str, **_: Any) -> Object:
+    async def apply(self, path: str, body: Any, manager: str, **_: Any) -> JsonObject:
         if self.apply_fails:
             raise KubeError("refused", status=self.apply_fails)
         self.applied.append(body.get("status", {}).get("capacity", {}))

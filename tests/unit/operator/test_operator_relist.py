@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from nodedevices_operator.cache import relist
 from nodedevices_operator.cache.relist import MissingCRDs
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
@@ -31,7 +31,7 @@ class Shelf:
             raise KubeError("404 page not found", status=404)
         yield [it for it in self.items[path] if it["metadata"]["name"] not in self.hidden]
 
-    async def get(self, path: str) -> Object:
+    async def get(self, path: str) -> JsonObject:
         collection, _, name = path.rpartition("/")
         for item in self.items[collection]:
             if item["metadata"]["name"] == name:

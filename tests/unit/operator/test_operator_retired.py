@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern, removable
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS
-from nodedevices_operator.kube.port import KubeError, Object
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 from support.concerns import run, tools
 from support.opfacts import GPU, MEMORY, device, node, record, resource
@@ -37,7 +37,7 @@ class Patched:
         self.fails = fails
         self.get = self.pages = self.apply = self.create = None
 
-    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> Object:
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> JsonObject:
         if self.fails:
             raise KubeError("refused", status=self.fails)
         self.operations += operations

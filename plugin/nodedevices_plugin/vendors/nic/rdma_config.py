@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from nodedevices_common.errors import InputError, Problem
+from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
 from pydantic import Field, model_validator
@@ -117,5 +117,5 @@ def parse(raw: bytes) -> RdmaConfig:
     """Raises InputError with everything that is not right."""
     found = read(raw, RdmaConfig)
     if not found.resources:
-        raise InputError([Problem.at(LIST, "missing or empty; list at least one resource")])
+        raise InputError([InputProblem.at(LIST, "missing or empty; list at least one resource")])
     return found

@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from nodedevices_api.fields import Flag
-from nodedevices_common.errors import InputError, Problem
+from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import show
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
@@ -245,7 +245,7 @@ def parse(raw: bytes) -> SriovConfig:
     """Raises InputError with everything that is not right."""
     found = read(raw, SriovConfig)
     if "resources" not in found.model_fields_set:
-        raise InputError([Problem.at(LIST, "missing; list the resources")])
+        raise InputError([InputProblem.at(LIST, "missing; list the resources")])
     return found
 
 

@@ -20,7 +20,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.fields import GLOB_PATTERN
 from nodedevices_api.presets import MEMORY_UNITS
 from nodedevices_api.sections import ALL_DEVICES, FIRST, Resources, SharedResource, Sharing
-from nodedevices_common.errors import InputError, Problem
+from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import nearest
 
 from nodedevices_plugin.model import PlanError, resource_names
@@ -57,7 +57,7 @@ def resources(value: object, problems: list[str]) -> Resources | None:
             fields = _mapping(entry, where, ("pattern", "name"), problems)
             missing = [key for key in ("pattern", "name") if not isinstance(fields.get(key), str) or not fields[key]]
             problems += [
-                Problem.at(f"{where}.{key}", "missing; every entry has a pattern and a name") for key in missing
+                InputProblem.at(f"{where}.{key}", "missing; every entry has a pattern and a name") for key in missing
             ]
             if not missing:
                 match = _match(kind, fields["pattern"], problems, f"{where}.pattern")
@@ -75,7 +75,7 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
         *others, last = given
         both = "both" if len(given) == 2 else "all"
         text = f"{', '.join(others)} and {last} are {both} given, and a device can have one; leave one out"
-        problems.append(Problem.at("sharing", text))
+        problems.append(InputProblem.at("sharing", text))
     if len(problems) > before or not given:
         return None
     kind, body = next(iter(given.items()))
@@ -84,10 +84,10 @@ def sharing(value: object, problems: list[str]) -> Sharing | None:
     entries = _list(fields.get("resources"), f"{where}.resources", problems)
     if not entries and len(problems) == before:
         size = "memoryUnit" if kind == "memory" else "replicas"
-        problems.append(Problem.at(f"{where}.resources", f"missing; list at least one resource with its {size}"))
+        problems.append(InputProblem.at(f"{where}.resources", f"missing; list at least one resource with its {size}"))
     if kind == "memory" and fields.get("failRequestsGreaterThanOne") is True:
         text = "true: a container requests as many shares as it needs memory; leave it out"
-        problems.append(Problem.at(f"{where}.failRequestsGreaterThanOne", text))
+        problems.append(InputProblem.at(f"{where}.failRequestsGreaterThanOne", text))
     section: dict[str, Any] = {**KINDS[kind]}
     section |= {key: item for key, item in fields.items() if key != "resources"}
     read = _memory_entry if kind == "memory" else _entry
@@ -109,7 +109,9 @@ def rule_places(resources: Resources) -> list[str]:
 def _entry(value: object, where: str, problems: list[str]) -> dict[str, Any]:
     fields = {key: item for key, item in _mapping(value, where, ENTRY_KEYS, problems).items() if item is not None}
     missing = [key for key in ("name", "replicas") if key not in fields]
-    problems += [Problem.at(f"{where}.{key}", "missing; every resource has a name and replicas") for key in missing]
+    problems += [
+        InputProblem.at(f"{where}.{key}", "missing; every resource has a name and replicas") for key in missing
+    ]
     _read_names(fields, where, problems)
     if "devices" in fields:
         fields["devices"] = _devices(fields["devices"], f"{where}.devices", problems)
@@ -120,11 +122,11 @@ def _memory_entry(value: object, where: str, problems: list[str]) -> dict[str, A
     """Names as in the other kinds, and a count of devices; all else is checked as in a policy."""
     fields = {key: item for key, item in _mapping(value, where, MEMORY_KEYS, problems).items() if item is not None}
     if "name" not in fields:
-        problems.append(Problem.at(f"{where}.name", "missing; every resource has a name"))
+        problems.append(InputProblem.at(f"{where}.name", "missing; every resource has a name"))
     _read_names(fields, where, problems)
     if "memoryUnit" not in fields and str(fields.get("rename")) not in MEMORY_UNITS:
         text = "missing; give the amount of memory that one share is, such as 1Gi"
-        problems.append(Problem.at(f"{where}.memoryUnit", text))
+        problems.append(InputProblem.at(f"{where}.memoryUnit", text))
     devices = fields.get("devices")
     if "devices" in fields and not isinstance(devices, list):
         fields["devices"] = _devices(devices, f"{where}.devices", problems)
@@ -146,16 +148,18 @@ def _devices(value: object, where: str, problems: list[str]) -> list[str] | None
     if isinstance(value, int) and not isinstance(value, bool):
         if value > 0:
             return [f"{FIRST}{value}"]
-        problems.append(Problem.at(where, f"{value}: a count of devices must be more than 0; leave it out for all"))
+        problems.append(
+            InputProblem.at(where, f"{value}: a count of devices must be more than 0; leave it out for all")
+        )
         return None
     if not isinstance(value, list):
-        problems.append(Problem.at(where, f"{_shown(value)}: give all, a count, or a list of indices and UUIDs"))
+        problems.append(InputProblem.at(where, f"{_shown(value)}: give all, a count, or a list of indices and UUIDs"))
         return None
     for item in value:
         number = isinstance(item, int) and not isinstance(item, bool) and item >= 0
         if not number and not (isinstance(item, str) and (_INDEX.fullmatch(item) or _UUID.fullmatch(item))):
             text = f'{_shown(item)}: give an index (0), a MIG index ("0:1"), GPU-<uuid> or MIG-<uuid>'
-            problems.append(Problem.at(where, text))
+            problems.append(InputProblem.at(where, text))
     return [str(item) for item in value]
 
 
@@ -164,7 +168,9 @@ def _match(kind: str, pattern: str, problems: list[str], where: str) -> dict[str
     glob = re.sub(r"[?\[]", lambda found: f"[{found[0]}]", pattern)
     glob = resource_names.plain_profile(glob) if kind == "mig" else glob
     if re.fullmatch(GLOB_PATTERN, glob) is None:
-        problems.append(Problem.at(where, f"{_shown(pattern)}: letters, digits, spaces, . _ : - and * are allowed"))
+        problems.append(
+            InputProblem.at(where, f"{_shown(pattern)}: letters, digits, spaces, . _ : - and * are allowed")
+        )
     return {"profile": glob} if kind == "mig" else {"vendor": "nvidia", "productName": glob}
 
 
@@ -172,16 +178,16 @@ def _name(name: str, where: str, problems: list[str]) -> str:
     try:
         return names.from_file(where, name)
     except PlanError as error:
-        problems.append(Problem(str(error), where))
+        problems.append(InputProblem(str(error), where))
         return name
 
 
 def _mapping(value: object, where: str, known: tuple[str, ...], problems: list[str]) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        problems.append(Problem.at(where, f"{_shown(value)} is not a mapping"))
+        problems.append(InputProblem.at(where, f"{_shown(value)} is not a mapping"))
         return {}
     unknown = [str(key) for key in value if key not in known]
-    problems += [Problem.at(f"{where}.{_shown(key)}", f"unknown key{_hint(where, key, known)}") for key in unknown]
+    problems += [InputProblem.at(f"{where}.{_shown(key)}", f"unknown key{_hint(where, key, known)}") for key in unknown]
     return {key: item for key, item in value.items() if key in known}
 
 
@@ -197,7 +203,7 @@ def _list(value: object, where: str, problems: list[str]) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        problems.append(Problem.at(where, f"{_shown(value)} is not a list"))
+        problems.append(InputProblem.at(where, f"{_shown(value)} is not a list"))
         return []
     return value
 
@@ -207,7 +213,7 @@ def _parsed(model: type[M], value: object, where: str, problems: list[str]) -> M
         return parse(model, value, where)
     except InputError as error:
         first, *others = error.problems
-        problems += [Problem(first, error.place), *others]
+        problems += [InputProblem(first, error.place), *others]
         return None
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nodedevices_common.errors import InputError, Problem
+from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import nearest, show
 from nodedevices_probe.fpga.attributes import (
     DEVICE_ID,
@@ -141,7 +141,7 @@ def own_name(card: Card, *, exact_u30_names: bool, aliases: Aliases | None) -> s
 
 def parse(raw: bytes) -> Aliases:
     """The file. Raises InputError with everything that is wrong."""
-    problems, found = list[Problem](), list[Alias]()
+    problems, found = list[InputProblem](), list[Alias]()
     entries = load(raw, problems)
     if not isinstance(entries, dict):
         raise InputError(['give an object of keys and names, such as {"u250-*-*": "\'u250\'"}'])
@@ -155,22 +155,22 @@ def parse(raw: bytes) -> Aliases:
     return Aliases(tuple(sorted(found, key=lambda each: each.anything)))
 
 
-def _alias(key: str, value: object, problems: list[Problem]) -> Alias | None:
+def _alias(key: str, value: object, problems: list[InputProblem]) -> Alias | None:
     device_type, first, rest = key.partition("-")
     shell, second, version = rest.rpartition("-")
     before = len(problems)
     if not (first and second and device_type and shell and version) or len(key) > MAX_ALIAS_TEXT:
         right = "give <device type>-<shell>-<timestamp, or the last 6 characters of the UUID>, each of them or *"
-        problems.append(Problem.at(show(key), right))
+        problems.append(InputProblem.at(show(key), right))
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_ALIAS_TEXT:
-        problems.append(Problem.at(show(key), f"{show(value)} is no name; give such as 'u250-'+timestamp"))
+        problems.append(InputProblem.at(show(key), f"{show(value)} is no name; give such as 'u250-'+timestamp"))
         return None
     parts = tuple(each.strip() for each in value.split("+"))
     problems += _wrong(key, parts)
     return Alias(device_type, shell, version, parts) if len(problems) == before else None
 
 
-def _wrong(key: str, parts: Sequence[str]) -> list[Problem]:
+def _wrong(key: str, parts: Sequence[str]) -> list[InputProblem]:
     found = []
     for part in parts:
         if part in FIELDS or _TEXT.fullmatch(part):
@@ -183,7 +183,7 @@ def _wrong(key: str, parts: Sequence[str]) -> list[Problem]:
             right = (
                 f"no such field{nearest(part, FIELDS)}; fields are {', '.join(FIELDS)}, and texts have single quotes"
             )
-        found.append(Problem.at(show(key), f"{show(part)}: {right}"))
+        found.append(InputProblem.at(show(key), f"{show(part)}: {right}"))
     return found
 
 
