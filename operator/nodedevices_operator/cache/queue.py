@@ -112,7 +112,7 @@ class KeyQueue:
             self._urgent.add(key)
         self._again.discard(key)
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = max(at_least * self._draw(1.0, 1.0 + JITTER), BACKOFF.after(count, self._draw))
+        delay = BACKOFF.after(count, self._draw, at_least=at_least)
         self._timers.forget(key)
         self._not_before[key] = self._clock() + at_least
         self._at(key, self._clock() + delay)

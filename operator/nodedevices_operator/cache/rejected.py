@@ -68,7 +68,7 @@ class RejectedPods:
                 failures, wait = 0, AGAIN_SECONDS
             except KubeError as error:
                 failures += 1
-                wait = max(self._backoff.after(failures), error.retry_after or 0.0)
+                wait = self._backoff.after(failures, at_least=error.retry_after)
                 if failures == 1:
                     hint = "; apply the operator's RBAC again" if error.forbidden else ""
                     log.warning("failed to watch rejected pods, retrying" + hint, error=str(error))

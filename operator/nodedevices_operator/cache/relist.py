@@ -102,7 +102,7 @@ class Relister:
             except KubeError as error:
                 failures += 1
                 backoff = MISSING_BACKOFF if isinstance(error, MissingCRDs) else BACKOFF
-                wait = max(backoff.after(failures), error.retry_after or 0.0)
+                wait = backoff.after(failures, at_least=error.retry_after)
                 self._explain(error, wait)
             else:
                 if self.problem:

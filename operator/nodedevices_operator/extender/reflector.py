@@ -106,7 +106,7 @@ class Reflector:
                 self._version, wait = "", 0.0
             except KubeError as error:
                 failures += 1
-                wait = max(BACKOFF.after(failures), error.retry_after or 0.0)
+                wait = BACKOFF.after(failures, at_least=error.retry_after)
                 if not self.problem:
                     log.warning("watch failed", path=self._path, error=str(error), retry_seconds=round(wait, 1))
                 self.problem = str(error)

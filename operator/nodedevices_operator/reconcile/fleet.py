@@ -281,7 +281,7 @@ class RecordWatch:
                 failures, wait = 0, self.AGAIN_SECONDS
             except KubeError as error:
                 failures += 1
-                wait = max(self.BACKOFF.after(failures), error.retry_after or 0.0)
+                wait = self.BACKOFF.after(failures, at_least=error.retry_after)
                 if failures == 1:
                     log.warning("failed to watch the record of actions, retrying", error=str(error))
             await asyncio.sleep(wait)

@@ -11,16 +11,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import structlog
-from nodedevices_common.backoff import Backoff
 from nodedevices_common.pod_requests import pod_containers
 from nodedevices_common.raw import mapping, mappings
 
 from nodedevices_plugin.model import NodePod, NodePods, PodContainer
-from nodedevices_plugin.status.client import ChangedItem, ListedItems, NodePodStore, Object, StoreError
+from nodedevices_plugin.status.client import ChangedItem, ListedItems, NodePodStore, Object, StoreError, keep_watching
 
-BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 REFUSED = (401, 403)
 FINISHED = frozenset({"Succeeded", "Failed"})
 NOT_LISTED = "the API server has not listed them yet"
@@ -67,25 +66,14 @@ class PodWatch:
             if self._store is None:
                 await asyncio.Event().wait()
                 return
-            self._following = asyncio.create_task(self._follow(self._store), name="pods")
+            watch = partial(self._store.watch_pods, self._node, node_pod)
+            self._following = asyncio.create_task(keep_watching(watch, self._see, self._failed), name="pods")
             try:
                 await asyncio.wait([self._following])
             finally:
                 self._following.cancel()
             if not self._following.cancelled():
                 self._following.result()  # raises what was no StoreError
-
-    async def _follow(self, store: NodePodStore) -> None:
-        failures = 0
-        while True:
-            try:
-                async for event in store.watch_pods(self._node, node_pod):
-                    failures = 0
-                    self._see(event)
-            except StoreError as error:
-                self._failed(error)
-            failures += 1
-            await asyncio.sleep(BACKOFF.after(failures))
 
     def _see(self, event: ListedItems[NodePod | None] | ChangedItem[NodePod | None]) -> None:
         now = self._clock()

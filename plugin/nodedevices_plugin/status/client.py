@@ -19,7 +19,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from nodedevices_api import GROUP, RESTORED_BY, VERSION
 from nodedevices_common import __version__
+from nodedevices_common.backoff import Backoff, Draw
 from nodedevices_common.errors import RequestError, retry_after_seconds
 
 from nodedevices_plugin.runtime.worker import Worker
@@ -42,6 +43,7 @@ ANSWER_SECONDS = 15.0
 # it stood. The server ends it after WATCH_SECONDS (a little random, so that a fleet does not come back together).
 SILENCE_SECONDS = 150.0
 WATCH_SECONDS = (1500, 1800)
+WATCH_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 UNREADABLE = 200  # StoreError.status of an answer that makes no sense
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_LINE_BYTES = 2 << 20  # an object is at most 1.5 MiB in etcd
@@ -327,6 +329,29 @@ def _start_watch(api: Any, *, call: Callable[..., Any], selector: Mapping[str, s
         _request_timeout=(CONNECT_SECONDS, SILENCE_SECONDS),
         **selector,
     )
+
+
+async def keep_watching(
+    watch: Callable[[], AsyncIterator[T]],
+    seen: Callable[[T], None],
+    failed: Callable[[StoreError], None],
+    *,
+    draw: Draw = random.uniform,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Watch again and again, until cancelled: `seen` gets all that comes, `failed` why a watch ended."""
+    failures = 0
+    while True:
+        at_least = None
+        try:
+            async for item in watch():
+                failures = 0
+                seen(item)
+        except StoreError as error:
+            failed(error)
+            at_least = error.retry_after
+        failures += 1
+        await sleep(WATCH_BACKOFF.after(failures, draw, at_least=at_least))
 
 
 async def _on_thread(

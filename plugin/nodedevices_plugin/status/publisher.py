@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -29,12 +30,11 @@ from nodedevices_common.backoff import Backoff, Draw
 from nodedevices_common.times import rfc3339
 
 from nodedevices_plugin.status import pacing
-from nodedevices_plugin.status.client import Object, ObjectStore, StoreError
+from nodedevices_plugin.status.client import Object, ObjectStore, StoreError, keep_watching
 from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket
 
 log = structlog.get_logger(__name__)
 
-WATCH_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=15.0)
 WRITE_BACKOFF = Backoff(initial_seconds=0.5, max_seconds=30.0)
 REFUSED_SECONDS = 10.0  # until /readyz says that the API server refuses: one refusal may be a token or a version
 CREDENTIALS_SECONDS = 10.0  # between two checks whether the kubelet has refreshed the token
@@ -187,17 +187,13 @@ class Publisher:
 
     # --- the object as the API server has it -------------------------------------------------------------------------
     async def _watch(self) -> None:
-        failures = 0
-        while True:
-            try:
-                async for item in self._store.watch(self._name):
-                    failures = 0
-                    self._answered(self._watching)
-                    self._see(item)
-            except StoreError as error:
-                self._failed(self._watching, error)
-            failures += 1
-            await asyncio.sleep(WATCH_BACKOFF.after(failures, self._draw))
+        def see(item: Object | None) -> None:
+            self._answered(self._watching)
+            self._see(item)
+
+        await keep_watching(
+            lambda: self._store.watch(self._name), see, partial(self._failed, self._watching), draw=self._draw
+        )
 
     def _see(self, item: Object | None) -> None:
         if item is not None and _version(item) < self._own_version and _uid(item) == _uid(self._object):

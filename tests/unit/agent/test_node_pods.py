@@ -10,7 +10,7 @@ import pytest
 from nodedevices_common.pod_requests import INIT, MAIN, SIDECAR
 from nodedevices_plugin.inputs.node_pods import PodWatch, node_pod
 from nodedevices_plugin.model import NodePod, PodContainer
-from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, StoreError
+from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, StoreError, keep_watching
 
 MEMORY = "nodedevices.io/gpu-memory"
 T = TypeVar("T")
@@ -99,6 +99,27 @@ def test_odd_parts_count_as_absent(spec: Any) -> None:
 def test_an_amount_is_read_as_the_api_server_writes_it(value: Any, count: int) -> None:
     spec = {"containers": [{"name": "main", "resources": {"requests": {MEMORY: value}}}]}
     assert read(pod(spec=spec)).containers[0].requests.get(MEMORY, 0) == count
+
+
+# --- again and again --------------------------------------------------------------------------------------------------
+async def test_a_watch_that_ended_waits_as_long_as_the_api_server_asks_for_and_no_longer_once_it_works() -> None:
+    ends = iter((StoreError("slow down", status=429, retry_after=40.0), StoreError("no answer"), None, StoreError("x")))
+    waits, seen, failed = list[float](), list[str](), list[str]()
+
+    async def watch() -> AsyncIterator[str]:
+        end = next(ends)
+        if end is not None:
+            raise end
+        yield "a pod"
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 4:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await keep_watching(watch, seen.append, lambda error: failed.append(str(error)), draw=max, sleep=sleep)
+    assert (waits, seen, failed) == ([48.0, 1.0, 0.5, 1.0], ["a pod"], ["slow down", "no answer", "x"])
 
 
 # --- all of a node ----------------------------------------------------------------------------------------------------

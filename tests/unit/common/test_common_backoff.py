@@ -33,6 +33,14 @@ def test_two_nodes_do_not_wait_alike() -> None:
     assert len({backoff.after(3) for _ in range(10)}) > 1
 
 
+def test_what_a_server_asks_for_is_waited_for_and_a_little_longer() -> None:
+    backoff = Backoff(initial_seconds=1.0, max_seconds=30.0)
+    assert backoff.after(1, shortest, at_least=10.0) == 10.0
+    assert backoff.after(1, longest, at_least=10.0) == 12.0
+    assert backoff.after(9, longest, at_least=10.0) == 30.0
+    assert backoff.after(1, longest, at_least=None) == 1.0
+
+
 @given(
     st.floats(min_value=0.01, max_value=100),
     st.floats(min_value=1, max_value=4),
