@@ -61,7 +61,7 @@ def _gated(
 def _retained(
     shape: Plan, facts: GateFacts, devices: Devices, ours: Collection[str]
 ) -> dict[str, tuple[SchedulableId, ...]]:
-    """By resource of ours: the ids that pods hold and the shape does not have."""
+    """Return by resource of ours the ids that pods hold and the shape does not have."""
     found: dict[str, dict[str, SchedulableId]] = {}
     for each in not_in(shape, facts.held):
         device = devices.get(each.device_id)

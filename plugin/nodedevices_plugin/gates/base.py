@@ -1,4 +1,4 @@
-"""What a gate is given, and what it answers."""
+"""The input and output of a gate."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MissingLibraries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateFacts:
-    """What gates decide by: the node as it is now, beside the shape."""
+    """The input of gates, beside the shape: the node as it is now."""
 
     inventory: Inventory
     verdicts: Mapping[str, Verdict]
@@ -64,7 +64,7 @@ class GateFacts:
     pods: NodePods = field(default_factory=NodePods)
 
     def in_use(self) -> set[tuple[str | None, str]]:
-        """Resource and id of what is held, or may be."""
+        """Return resource and id of everything that is held, or may be."""
         return {(each.resource, each.id) for each in self.held}
 
 

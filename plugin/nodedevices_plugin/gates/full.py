@@ -1,8 +1,8 @@
-"""Devices whose helper serves no further container, whatever shares of them are free.
+"""Devices whose helper serves no further container, even where shares of them are free.
 
 A helper may take a bounded number of clients of each device (sharing.base.HelperKind), and where a container takes as
-many shares as it needs, that is no number of shares. The free shares of a device that has so many containers go to
-nobody until one of them ends. What is counted are containers that the kubelet lists or that were granted just now; two
+many shares as it needs, that number says nothing about shares. The free shares of a device with so many containers go
+to no container until one of them ends. Containers are counted that the kubelet lists or that were granted just now. Two
 that are granted between two steps may be one too many, and a container with several processes is several clients: the
 helper refuses those itself.
 """
@@ -19,7 +19,7 @@ from nodedevices_plugin.sharing.resources import helper_kind
 
 
 def counts_containers(plan: Plan) -> bool:
-    """Whether the next Allocate may have to be another one because of the last: devices take so many containers."""
+    """True when an Allocate may change the answer to the next one: devices take only so many containers."""
     return any(each.sharing.memory is not None and helper_kind(each) is not None for each in plan.resources)
 
 
@@ -38,7 +38,7 @@ def full(shape: Plan, facts: GateFacts) -> Check | None:
 
 
 def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocked], set[str]] | None:
-    """Of a resource: devices that have all the containers that they can have, and the ids that are held."""
+    """Return the resource's devices that have all the containers that they can have, and the ids that are held."""
     kind = helper_kind(resource)
     if resource.sharing.memory is None or kind is None:
         return None

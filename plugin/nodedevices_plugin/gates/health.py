@@ -33,7 +33,7 @@ def health(shape: Plan, facts: GateFacts) -> Check | None:
 
 
 def unfit(device: InventoryDevice | None, partition_id: str | None, verdicts: Mapping[str, Verdict]) -> Blocked | None:
-    """Why this device, or this partition of it, is not to be allocated; None: it may be."""
+    """Return why this device, or this partition of it, is not to be allocated; None: it may be."""
     if device is None:
         return _blocked(GONE)
     verdict = verdicts.get(device.fact.id)

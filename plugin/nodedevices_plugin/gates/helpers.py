@@ -10,8 +10,9 @@ from nodedevices_plugin.sharing.helpers import described, exclusive_devices, not
 
 
 def helper_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
-    """What the kubelet has been shown stays listed: it goes on showing an id that is dropped as healthy to the pods
-    that have it. What it has not been shown is not registered before the helper is ready."""
+    """A resource that the kubelet has been sent stays listed: for an id that is dropped, the kubelet goes on showing
+    Healthy to the pods that have it. A resource that it has not been sent is not registered before the helper is
+    ready."""
     blocked = {
         each.name: Blocked(
             reason=HELPER_NOT_READY,
@@ -29,8 +30,8 @@ def helper_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
 
 
 def helper_in_use(shape: Plan, facts: GateFacts) -> Check | None:
-    """A helper whose clients run goes on though it is not wanted any more, and lets nobody else use its devices. The
-    ids that its clients hold are kept, and are not for the next pod."""
+    """A helper with running clients stays although it is not wanted any more, and admits no other process to its
+    devices. The ids that its clients hold are kept, but not for the next pod."""
     devices = exclusive_devices(facts.staying)
     if not devices:
         return None

@@ -9,7 +9,7 @@ from nodedevices_plugin.model import Blocked, ListedAs, OfferedResource, Plan, S
 
 
 def libraries(shape: Plan, facts: GateFacts) -> Check | None:
-    """What the kubelet has not been shown, and has no id that could be used, is not registered."""
+    """A resource that the kubelet has not been sent, and that has no usable id, is not registered."""
     if not facts.libraries:
         return None
     unshown = {

@@ -1,4 +1,4 @@
-"""Devices whose place another one has, or had: a pod that holds that one may reach this (pipeline.places)."""
+"""Devices at the place of another one, of now or before: a pod that holds that one may reach this (pipeline.places)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change that waits for pods will take away: ids that nobody holds go to no new pod, so that it does not wait
+"""Ids that a change which waits for pods will take away: unless held, they go to no new pod, so that it does not wait
 for more and more of them."""
 
 from __future__ import annotations

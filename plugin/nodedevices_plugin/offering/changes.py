@@ -1,14 +1,14 @@
-"""When a changed configuration may take effect: which part of it at once, and what it waits for.
+"""Decides when a changed configuration may take effect: at once, or after which pods have ended.
 
 Most changes need not wait. A device that pods hold in its old shape is withheld in the new one until they have ended
-(gates.held_otherwise), and all others change at once. What waits as a whole:
-- any change of ids while it is not known who holds what;
+(gates.held_otherwise), and all others change at once. These changes wait as a whole:
+- any change of ids while the holders are not known;
 - a change to or from a sharing mode with helpers, or of what one helper serves (sharing.base): its devices may take no
-  process of a pod that is not its client, and its end is its clients' end; its limits follow from the ids;
-- any change of the devices of a resource that is given whole (vendors.base.OwnShares): its pods have all of them,
-  whichever id they were granted;
-- giving the node to another plugin (serving.mode Observe), which would not know what our pods hold.
-While it waits, what it takes away goes to no new pod (gates.waiting_change).
+  process of a pod that is not its client, its end ends its clients, and its limits follow from the ids;
+- any change of the devices of a resource that is given whole (vendors.base.OwnShares): its pods have all of them, by
+  any of its ids;
+- giving the node to another plugin (serving.mode Observe), which would not know the ids that our pods hold.
+While a change waits, ids that it takes away go to no new pod (gates.waiting_change).
 
 Devices that come and go by themselves never wait: compare two plans of the same inventory.
 """
@@ -30,7 +30,8 @@ _MESSAGE_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeDecision:
-    """Whether the wanted plan may replace the current one; if not, whom it waits for, as text for ConfigApplied."""
+    """Whether the wanted plan may replace the current one; if not, the holders that it waits for, and the text for
+    ConfigApplied."""
 
     apply: bool
     waiting_for: tuple[Holder, ...] = ()
@@ -76,25 +77,24 @@ def not_listed(
 
 
 def none_held(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic: float) -> bool:
-    """Whether it is known that no pod of this node has a device."""
+    """True when it is known that no pod of this node has a device."""
     young = any(monotonic - each.monotonic < RECENT_SECONDS for each in recent)
     return holdings.known and not holdings.holders and not holdings.possible and not young
 
 
 def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
-    """Names of the current resources that would go, have other ids, or come to a helper or leave it -> the ids that
-    they have now."""
+    """Return by name the current ids of resources that would go, have other ids, or come to a helper or leave it."""
     new, old = held_as(wanted), held_as(current)
     return {name: frozenset(id_ for id_, _ in held) for name, held in old.items() if new.get(name) != held}
 
 
 def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
-    """What pods that hold a resource depend on: the ids, and whose helper runs their processes."""
+    """Return by resource what its holders depend on: the ids, and the helper that runs their processes."""
     return {each.name: frozenset((one.id, bound_to(each)) for one in each.ids) for each in plan.resources}
 
 
 def bound_to(resource: OfferedResource) -> str:
-    """What all its holders depend on, beside the device whose id they have: a helper, or the other devices of a
+    """Return what all holders of a resource depend on beside their id's device: a helper, or the other devices of a
     resource that is given whole. Empty: nothing."""
     if resource.together:
         return " ".join(sorted({each.part_id for each in resource.ids}))
@@ -102,7 +102,7 @@ def bound_to(resource: OfferedResource) -> str:
 
 
 def _named(name: str, current: Plan, wanted: Plan) -> str:
-    """With what would be another way to share, where the ids do not show it."""
+    """Return the resource's name, with the change of sharing where the ids do not show it."""
     [before] = (each for each in current.resources if each.name == name)
     after = next((each for each in wanted.resources if each.name == name), None)
     if after is None or {each.id for each in after.ids} != {each.id for each in before.ids}:
@@ -121,7 +121,7 @@ def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, froze
 
 
 def unnamed_text(held: Offer) -> str:
-    """Of what only the kubelet's checkpoint names, for people."""
+    """Describe an entry that only the kubelet's checkpoint has, for people."""
     ids = held.ids[0] + (f" and {len(held.ids) - 1} more" if len(held.ids) > 1 else "")
     return (
         f"the pod has ended that holds {held.resource} {ids} (the kubelet's checkpoint assigns it to a container that "
@@ -130,7 +130,7 @@ def unnamed_text(held: Offer) -> str:
 
 
 def waiting_for(holders: Sequence[Holder]) -> str:
-    """Their pods, the first few by name."""
+    """Return the holders' pods, the first few by name."""
     return pods_named([f"{each.namespace}/{each.pod}" for each in holders])
 
 
@@ -140,6 +140,6 @@ def pods_named(pods: Sequence[str]) -> str:
 
 
 def wait(holders: tuple[Holder, ...], message: str) -> ChangeDecision:
-    """Not now; the message is cut to what a condition carries."""
+    """Return the decision to wait; the message is cut to what a condition carries."""
     text = message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 1] + "…"
     return ChangeDecision(apply=False, waiting_for=holders, message=text)

@@ -1,12 +1,12 @@
-"""Under which resource name each unit is offered: the rules of `resources.devices`, then the usual names.
+"""Gives each unit its resource name: by the rules of `resources.devices`, else its usual name.
 
-The first rule that matches decides; what no rule matches keeps its vendor's usual name. A rule with a `profile` is
+The first rule that matches decides; without one a unit has its vendor's usual name. A rule with a `profile` is
 about partitions, one without is about whole devices, and about partitions only where they take the place of devices
 (partitions.strategy single): a rule for a model never swallows slices.
 
-No rule gives a name by the way to a device that its maker does not know (vendors.registry; what every maker builds
-is such a device): it is meant by a rule that gives its type or its id, or by its vendor where nobody registered that.
-So a rule for all products of a maker does not offer its NICs as GPUs.
+A device that its maker does not know (vendors.registry; also a kind that every maker builds) gets a name only from an
+explicit rule: one that gives its type or its id, or a vendor that is not registered. So a rule for all products of a
+maker does not offer its NICs as GPUs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def by_name(
     values: VendorValues = NOTHING_SAID,
     near: Near = NOTHING_NEAR,
 ) -> Mapping[str, tuple[Unit, ...]]:
-    """Resource name -> its units, in their order. `near`: which types are near to each device (nearness). Raises
-    PlanError for a name that the kubelet would not take."""
+    """Return by resource name its units, in their order. `near`: which types are near to each device (nearness). Raises
+    PlanError for a name that the kubelet would not accept."""
     for place, rule in enumerate(resources.devices):
         resource_names.check(f"resources.devices[{place}].name", rule.name)
     found: dict[str, list[Unit]] = defaultdict(list)
@@ -62,8 +62,8 @@ def _withheld(unit: Unit, values: VendorValues) -> bool:
 def units_matching(
     match: DeviceMatch, units: Sequence[Unit], near: Near, *, partitions_as_devices: bool, any_case: bool = False
 ) -> list[Unit]:
-    """The units that a rule is about. `near`: as in `by_name`. `partitions_as_devices`: partitions take the place of
-    devices (partitions.strategy single). `any_case`: as if upper and lower case were the same, to find a near miss."""
+    """Return the units that a rule is about. `near`: as in `by_name`. `partitions_as_devices`: partitions take the
+    place of devices (partitions.strategy single). `any_case`: ignore upper and lower case, to find a near miss."""
     return [
         unit
         for unit in units
@@ -72,7 +72,8 @@ def units_matching(
 
 
 def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str | None:
-    """None, too, where it would be a name that no kubelet takes: one odd device costs no other its name."""
+    """Return the usual name; None, too, where no kubelet would accept it: one odd device must not cost the others their
+    names."""
     vendor = registry.vendor_of(unit.device.fact)
     if vendor is None:
         return None
@@ -93,7 +94,8 @@ def _matches(
 
 
 def matches_unit(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool = False) -> bool:
-    """Whether a unit that has a name already is meant; without a profile a partition is as its device is."""
+    """True when the match selects a unit that has a name already; without a profile a partition counts as its
+    device."""
     fact, part = unit.device.fact, unit.partition
 
     def fits(text: str, pattern: str) -> bool:
@@ -117,6 +119,6 @@ def matches_unit(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool =
 
 
 def _is_explicit(match: DeviceMatch, fact: DeviceFact) -> bool:
-    """Whether a rule says itself that it is about a device like this, which its maker does not know."""
+    """True when the rule is explicitly about devices like this one, which its maker does not know."""
     by_vendor = match.vendor is not None and not registry.known(fact.vendor)
     return by_vendor or match.type is not None or match.ids is not None

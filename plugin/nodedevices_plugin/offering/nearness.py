@@ -17,7 +17,7 @@ from nodedevices_plugin.model import Inventory
 
 Near = Mapping[str, frozenset[str]]  # device id -> types of the other devices on its root
 
-PAIRS = (("gpu", "nic"), ("nic", "gpu"))  # whose nearest ones NodeDevices shows
+PAIRS = (("gpu", "nic"), ("nic", "gpu"))  # pairs that NodeDevices shows as nearest
 _PATHS = list(PciePath)
 
 
@@ -27,8 +27,8 @@ def near(inventory: Inventory) -> Near:
 
 
 def nearest(inventory: Inventory) -> dict[str, tuple[str, ...]]:
-    """Of each GPU the NICs on its root, and of each NIC the GPUs, by id, the nearest one first. None that is missing,
-    and no virtual function: it is where its NIC is."""
+    """Return for each GPU the NICs on its root, and for each NIC the GPUs, by id, the nearest one first. Missing
+    devices and virtual functions are left out: a function is where its NIC is."""
     here = [device.fact for device in inventory.devices if device.present and device.fact.pcie_root]
     found: dict[str, list[DeviceFact]] = {}
     for own, other in PAIRS:

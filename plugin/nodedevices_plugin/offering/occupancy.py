@@ -1,10 +1,9 @@
-"""What is held of this node's devices, and what of it in another shape than the plan's.
+"""Finds the held ids that the shape of the plan does not have.
 
-A shape is made of configuration and hardware alone. Pods keep what they were given: a whole device that a policy now
+A shape follows from configuration and hardware alone. Pods keep what they were given: a whole device that a policy now
 offers in shares, a share of a plan that a lost state file had, a device that was cut into partitions under an idle pod,
-an id of another plugin. Whatever the reason, a device that anybody holds under an id that is not in the shape goes to
-no new pod until that holder is gone (gates.held_otherwise): the kubelet knows ids, not devices, and would allocate the
-same device a second time.
+an id of another plugin. A device that a container holds under such an id goes to no new pod until that holder is gone
+(gates.held_otherwise): the kubelet knows ids, not devices, and would allocate the same device a second time.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from nodedevices_plugin.sharing.by_nature import NAME as SHARED
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldId:
     """One id that is held: by a listed pod, by one that is not listed yet, or, as the kubelet's checkpoint says, by
-    some container. As this agent names it, whoever offered it."""
+    some container. The id is in our form, also where another plugin offered it."""
 
     resource: str | None  # None: a DRA claim
     id: str
@@ -49,7 +48,7 @@ class Parts:
 
 
 def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
-    """What is held by an id that the shape does not have."""
+    """Return the held ids that the shape does not have."""
     if not held:
         return ()
     wanted = {each.id for each in held}  # few, beside thousands of shares
@@ -58,7 +57,7 @@ def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
 
 
 def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) -> tuple[HeldId, ...]:
-    """What is held in another shape, in the order given."""
+    """Return the ids that are held in another shape, in the given order."""
     departed = Parts.from_inventory(inventory).departed
     others = set(not_in(shape, held))
     by_nature = {
@@ -67,8 +66,8 @@ def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) ->
         if resource.sharing.name == SHARED
         for each in resource.ids
     }
-    # A partition that the driver no longer lists is one, though its id stays listed: others may be where it was. One
-    # share more than there are now, of what several may use anyway, takes nothing from anybody.
+    # A partition that the driver no longer lists counts, although its id stays listed: others may be where it was. A
+    # share that no longer exists, of a device that is shared by nature, takes nothing from other containers.
     return tuple(
         each
         for each in held
@@ -78,8 +77,8 @@ def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) ->
 
 
 def collide(partition_id: str | None, held: HeldId, parts: Parts) -> bool:
-    """Whether this part of a device (None: all of it) and what is held of the same device are, or may be, one. Two
-    partitions that exist side by side are not; one that is gone may be where another is now, which placements show."""
+    """True when this part of a device (None: all of it) and a held part of it are, or may be, the same. Two partitions
+    that exist side by side are not; one that is gone may be where another is now, which placements show."""
     if held.partition_id is None or partition_id is None or held.partition_id == partition_id:
         return True
     if held.partition_id not in parts.departed:
@@ -94,7 +93,7 @@ def _overlap(one: Partition, other: Partition | None) -> bool:
 
 
 def with_all(holdings: Holdings, plan: Plan | None) -> Holdings:
-    """Holders of a resource that is given whole with all its devices, whichever ids they were granted."""
+    """Add all devices of a resource that is given whole to its holders, which may have been granted any of its ids."""
     whole = {
         each.name: dict.fromkeys(one.part_id for one in (*each.ids, *each.retained))
         for each in (plan.resources if plan is not None else ())

@@ -1,4 +1,4 @@
-"""The shape of the plan: devices and configuration in; which ids exist under which names out.
+"""The shape of the plan: from devices and configuration to the ids that exist, and their names.
 
 Always holds: an id belongs to one resource (kubelets before 1.34 find a pod by the id alone); an id is listed as long
 as its device is in the inventory, fit for use or not; the order is stable, so equal facts give equal plans and no
@@ -42,8 +42,9 @@ _BYTES_BESIDES_ID = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """What decides the shape of the plan. `resource_prefix`: the domain of usual names, empty for each vendor's own;
-    `modes`: the node's flags that sharing modes read; `vendors`: what flags and device files say to vendors."""
+    """The settings that decide the shape of the plan. `resource_prefix`: the domain of usual names, empty for each
+    vendor's own; `modes`: the node's flags that sharing modes read; `vendors`: vendors' settings from flags and device
+    files."""
 
     serving: Serving = field(default_factory=Serving)
     resources: Resources = field(default_factory=Resources)
@@ -64,7 +65,7 @@ class PlanSettings:
         vendors: VendorValues = NOTHING_SAID,
         sharing_modes: SharingModes = MODES,
     ) -> PlanSettings:
-        """From effective sections; an absent one is at its built-in default."""
+        """Return the settings of effective sections; an absent section has its default."""
         return cls(
             serving=sections.serving or Serving(),
             resources=sections.resources or Resources(),
@@ -103,8 +104,8 @@ def named_units(inventory: Inventory, settings: PlanSettings) -> Mapping[str, tu
 
 
 def shape_of(plan: Plan) -> Plan:
-    """The shape that a plan was made of, as far as the kubelet was sent it: what stays in effect while a configuration
-    makes no sense here. Ids of devices that are gone since stay with it, for the gates to block."""
+    """Return the shape that a plan was made of, as far as the kubelet was sent it: it stays in effect while a
+    configuration is not possible here. Ids of devices that are gone since stay in it, for the gates to block."""
     kept = (
         replace(resource, ids=tuple(replace(each, blocked=None) for each in resource.ids), retained=())
         for resource in plan.resources
@@ -114,7 +115,7 @@ def shape_of(plan: Plan) -> Plan:
 
 
 def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> frozenset[str]:
-    """Ids of units whose NUMA node the kubelet is not told."""
+    """Return the ids of units that are sent to the kubelet without their NUMA node."""
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
     found = set()
     for name, some in named.items():
@@ -129,7 +130,7 @@ def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSetting
 
 
 def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
-    """`anywhere`: ids of units whose NUMA node the kubelet is not told."""
+    """`anywhere`: ids of units that are sent to the kubelet without their NUMA node."""
     if shared.cores_of is not None:
         return _cores(shared, shared.cores_of)
     schedulable: list[SchedulableId] = []
@@ -185,7 +186,7 @@ def _cores(shared: Share, counted_devices: int) -> OfferedResource:
 
 
 def _next_unit(shared: Share, unit: int) -> str:
-    """What would be right where an answer to the kubelet would be too long."""
+    """Return a better unit, where an answer to the kubelet would be too long."""
     counts = {unit.id: count or 0 for unit, count in shared.units}
     size = MAX_ANSWER_BYTES + 1
     doubled = 0

@@ -1,7 +1,7 @@
-"""Sharing: which units of a resource are offered how many times, and under which name.
+"""Sharing: decides how many times each unit of a resource is offered, and under which name.
 
-Names and devices are the same matter for all modes and are decided here; how many shares a device has is the mode's
-(package sharing).
+Names and devices are decided here, the same for all modes; the mode decides how many shares a device has (package
+sharing).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Share:
 def own_shares(
     units: Mapping[str, tuple[Unit, ...]], strategy: str, prefix: str, values: VendorValues
 ) -> Mapping[str, VendorShares]:
-    """By resource: how often its units are offered where they are shared by their nature. A resource whose units are of
-    several vendors is offered whole. Raises PlanError."""
+    """Return by resource the shares of units that are shared by their nature. A resource with units of several vendors
+    is offered whole. Raises PlanError."""
     found: dict[str, VendorShares] = {}
     for name, some in units.items():
         vendor = registry.vendor_of(some[0].device.fact)
@@ -61,7 +61,7 @@ def share(
     near: Near = NOTHING_NEAR,
     modes: SharingModes = MODES,
 ) -> tuple[Share, ...]:
-    """Every resource after sharing. `own`: see own_shares; `near`: as in matching.by_name. Raises PlanError."""
+    """Every resource after sharing. `own`: see own_shares; `near`: as in naming.by_name. Raises PlanError."""
     shared = modes.by_strategy(sharing.strategy).name != none.NAME
     rules = {rule.name: rule for rule in sharing.resources} if shared else {}
     offered: dict[str, Share] = {}
@@ -126,7 +126,7 @@ def _shared(
         place=place,
         sharing=split.sharing,
         numa=split.numa,
-        # Of memory a container requests as many shares as it needs.
+        # With memory a container requests as many shares as it needs.
         fail_requests_greater_than_one=sharing.fail_requests_greater_than_one and split.sharing.memory is None,
     )
     return (shared,) if new_name == name else (*whole, shared)
@@ -137,15 +137,16 @@ def _cores(name: str, whole: Sequence[Unit], shared: int) -> Share:
 
 
 def units_of_rule(units: Sequence[Unit], rule: SharedResource, near: Near) -> list[Unit]:
-    """Those of a resource's units that a rule is about: what `devices` and `match` both mean, where it has them."""
+    """Return the resource's units that a rule selects: by both `devices` and `match`, where it has both."""
     chosen = chosen_units(units, rule.devices)
     return chosen if rule.match is None else [unit for unit in chosen if matches_unit(rule.match, unit, near)]
 
 
 def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None) -> list[Unit]:
-    """The units that `devices` means, in their order: ids, indices (`0`, `0:1`), globs over ids, `all`, `first:2`.
+    """Return the units that `devices` selects, in their order: ids, indices (`0`, `0:1`), globs over ids, `all`,
+    `first:2`.
 
-    None means all. What the node has not is no error: one configuration serves many nodes.
+    None selects all. An entry that the node does not have is no error: one configuration serves many nodes.
     """
     if devices is None:
         return list(units)

@@ -1,8 +1,8 @@
-"""What can be offered: whole devices and partitions, before they get a name (offering.naming).
+"""Lists what can be offered: whole devices and partitions, before they get a name (offering.naming).
 
-Which these are is their vendor's matter (vendors.base). Of a device that no vendor knows it is the device, or, with a
-partitions.strategy other than none, its partitions where it has some. What `resources.exclude` names is not there for
-anybody.
+Their vendor decides which these are (vendors.base). A device that no vendor knows is offered whole, or, with a
+partitions.strategy other than none, by its partitions where it has some. Devices that `resources.exclude` names are
+left out.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def units(inventory: Inventory, strategy: str, exclude: Sequence[str] = ()) -> t
 
 
 def excluded_by(device_id: str, exclude: Sequence[str]) -> str | None:
-    """The first entry that this id matches."""
+    """Return the first entry that this id matches."""
     return next((pattern for pattern in exclude if fnmatchcase(device_id, pattern)), None)

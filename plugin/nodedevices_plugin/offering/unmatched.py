@@ -1,9 +1,9 @@
 """What of a configuration matches nothing on this node: a name that is not offered, a pattern that no device has.
 
 It is no fault, since one configuration serves many nodes, and what is in effect is not changed by it; but a name with a
-typo shares nothing, and whoever wrote it has to see it, with what there is and what it missed nearly. Every note
+typo shares nothing, and its author must see it, with the existing names and the nearest one. Every note
 has the section and the path of the entry (by the configuration file's keys where the section is the
-file's): from them the operator knows whose policy a note is about.
+file's): from these the operator knows which policy a note is about.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, a
 
 
 def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str) -> list[Unmatched]:
-    """Of a list of devices those that this node lacks, while it has others. Another node may have them: whoever sums
-    these notes up reads those of all nodes."""
+    """Return the devices of a list that this node lacks, while it has others. Another node may have them: the operator,
+    which sums these notes up, reads those of all nodes."""
     here = _listed(f"{unit.index} ({unit.id})" for unit in units)
     message = f"{rule.name} has no such device on this node; there are: {here}"
     return [
@@ -194,7 +194,7 @@ def unmatched_cordons(inventory: Inventory, unschedulable: Iterable[str]) -> tup
 
 
 def _ids_by_name(inventory: Inventory) -> dict[str, str]:
-    """What devices and partitions are called, by NodeDevices or by their vendor, beside their ids."""
+    """Return the names of devices and partitions, in NodeDevices or by their vendor, beside their ids."""
     known = {
         name: unit.id
         for device in inventory.devices
@@ -210,7 +210,7 @@ def _meant(name: str, known: Mapping[str, str], here: str) -> str:
 
 
 def _counted(match: DeviceMatch, fact: DeviceFact, around: Near, *, any_case: bool = False) -> bool:
-    """As the operator counts: devices, never partitions."""
+    """Count as the operator does: devices, never partitions."""
     return matches(
         match,
         vendor=fact.vendor,
@@ -224,7 +224,7 @@ def _counted(match: DeviceMatch, fact: DeviceFact, around: Near, *, any_case: bo
 
 
 def _what(fact: DeviceFact, match: DeviceMatch, around: Near) -> str:
-    """What a person compares with the match."""
+    """Return what a person compares with the match."""
     parts = [fact.product_name or fact.id]
     parts += [fact.id] if match.ids is not None and fact.product_name else []
     parts += [f"of vendor {fact.vendor}"] if match.vendor is not None else []
@@ -243,7 +243,8 @@ def _existing(found: Sequence[Unit], match: DeviceMatch, around: Near) -> str:
 
 
 def _kind(unit: Unit, match: DeviceMatch, around: Near) -> str:
-    """What a person compares with the match: the model or the profile, and what else the match requires."""
+    """Return what a person compares with the match: the model or the profile, and the other properties that the match
+    requires."""
     profile = unit.partition.profile if unit.partition is not None else ""
     shown = profile if match.profile is not None else unit.device.fact.product_name
     if match.ids is not None:

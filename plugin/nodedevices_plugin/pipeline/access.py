@@ -1,10 +1,10 @@
-"""How containers get the devices that they are granted: what decides about injection and CDI.
+"""Decides how containers get the devices that they are granted: injection and CDI.
 
-A CDI name must be in a file before it is handed out, and the file must bring the driver's libraries along where its
-devices need them, unless somebody said that device nodes will do. So a configuration that uses CDI names is
-refused where no such file can be had, and what is in effect already goes on with the last good one; where there is
-none, its devices are withheld. Which files of ours are needed, and how a program makes them, is each
-vendor's to say (vendors.cdi). Running programs and writing files is done by host.cdi_keeper.
+A CDI name must be in a file before it is handed out, and the file must have the driver's libraries where its devices
+need them, unless the configuration allows device nodes alone. So a configuration with CDI names is refused where there
+is no such file. One that is in effect already goes on with the last good file; without one its devices are withheld.
+Each vendor decides which files of ours are needed, and how a program makes them (vendors.cdi); host.cdi_keeper runs the
+programs and writes the files.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from nodedevices_plugin.vendors.node_files import FolderFiles, KeepsFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What follows for containers from the configuration in effect and the devices of now.
+    """How containers get devices, by the configuration in effect and the current devices.
 
     containers: what each needs for what it is granted. cdi: by vendor, where containers get devices by CDI name. files:
-    what vendors keep on the node for other programs.
+    the files that vendors keep on the node for other programs.
     """
 
     containers: NodeContainers = field(default_factory=NodeContainers)
@@ -42,7 +42,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What there is on the node: devices, optional device nodes (host.paths), and what CDI finds, by vendor."""
+    """The node's devices, its optional device nodes (host.paths), and its CDI environments, by vendor."""
 
     inventory: Inventory
     existing: Set[str]
@@ -54,7 +54,7 @@ class Devices:
 
 
 def access(effective: Effective, devices: Devices, plan: Plan | None = None) -> Access:
-    """Of a configuration that is in effect, or may be. `plan`: what is offered."""
+    """Return the access for a configuration that is in effect, or may be. `plan`: what is offered."""
     containers = node_containers(
         devices.inventory,
         effective.sections.injection or Injection(),
@@ -90,7 +90,7 @@ def check(effective: Effective, devices: Devices) -> None:
 
 
 def uses_cdi(effective: Effective | None) -> bool:
-    """Whether containers get their devices by CDI name, from us."""
+    """True when containers get their devices by CDI name, from us."""
     if effective is None or effective.observing:
         return False
     listed = (effective.sections.injection or Injection()).device_list_strategies
@@ -98,8 +98,9 @@ def uses_cdi(effective: Effective | None) -> bool:
 
 
 def refusal(active: Effective | None, requested: Effective, devices: Devices) -> PlanError | None:
-    """Why containers would get CDI names that no file has, or devices without the driver's libraries. None: they would
-    not, or it is so in effect already, and what fails then is said beside it (`without_libraries`, host.cdi_files).
+    """Return why the requested configuration would give containers CDI names that no file has, or devices without the
+    driver's libraries. None: it would not, or the configuration in effect does so already; that is reported elsewhere
+    (`without_libraries`, host.cdi_files).
 
     active: the configuration in effect; None: there is none yet.
     """
@@ -122,7 +123,7 @@ def _refused(vendor: str, active: Effective | None, requested: Effective, device
 
 
 def _lacking(active: Effective | None, devices: Devices) -> Mapping[str, str]:
-    """Why devices of the configuration in effect would come without the driver's libraries, by vendor."""
+    """Return by vendor why devices of the configuration in effect would come without the driver's libraries."""
     if active is None or not uses_cdi(active):
         return {}
     return {name: why for name in registry.cdi_vendors() if (why := _missing(name, active, devices))}
@@ -134,7 +135,7 @@ def _missing(vendor: str, active: Effective, devices: Devices) -> str:
 
 
 def stale(active: Effective, devices: Devices) -> str:
-    """What is wrong with the source of the libraries while the last good one is used. Empty: nothing."""
+    """Return what is wrong with the source of the libraries while the last good one is used. Empty: nothing."""
     if not uses_cdi(active):
         return ""
     needs = {name: _needs(name, active, devices) for name in registry.cdi_vendors()}
@@ -145,7 +146,7 @@ def stale(active: Effective, devices: Devices) -> str:
 
 
 def without_libraries(active: Effective, devices: Devices) -> tuple[MissingLibraries, ...]:
-    """Of each vendor the devices that would come without the driver's libraries (gates.libraries)."""
+    """Return by vendor the devices that would come without the driver's libraries (gates.libraries)."""
     return tuple(
         MissingLibraries(
             why=why,
@@ -159,8 +160,8 @@ def without_libraries(active: Effective, devices: Devices) -> tuple[MissingLibra
 def program_requests(
     active: Effective | None, requested: Effective | None, devices: Devices
 ) -> Mapping[str, SpecRequest]:
-    """What vendors' programs have to make before it can be decided: for what would be refused or withheld
-    without."""
+    """Return what vendors' programs have to make before a decision: for a configuration that would be refused, or
+    devices that would be withheld, without it."""
     lacking = requested if requested is not None and refusal(active, requested, devices) is not None else None
     if lacking is None and _lacking(active, devices):
         lacking = active

@@ -20,7 +20,7 @@ class ActiveConfig:
 
     @property
     def needs_offers(self) -> bool:
-        """Whether what other plugins offer decides something: foreign.observe, take_over and awaiting.may_begin."""
+        """True when other plugins' offers matter: for foreign.observe, take_over and awaiting.may_begin."""
         return self.effective.observing or not self.applied_once
 
     @property

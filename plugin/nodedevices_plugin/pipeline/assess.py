@@ -1,4 +1,4 @@
-"""The first half of a step: what is the case now, and what is wanted, before anything is decided about it."""
+"""The first half of a step: the state of the node and the wanted configuration, before decisions are made."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ class Assessment:
     confirm: Confirm
     known: Known  # now
     events: tuple[ProbeEvent, ...]
-    removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while somebody may hold them
-    cordons: tuple[Cordon, ...]  # what people took out of service, until whenever
-    given_up: frozenset[str]  # ids of devices of which people say that they are removed, or out of service now
+    removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while a pod may hold them
+    cordons: tuple[Cordon, ...]  # what people took out of service, also entries that are over
+    given_up: frozenset[str]  # ids of devices that people confirmed as removed, or took out of service
     removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
-    places: Mapping[str, str]  # devices whose place is another's -> why they go to no new pod
+    places: Mapping[str, str]  # devices at the place of another one -> why they go to no new pod
     spec: SeenSpec | None
     unlisted: tuple[RecentAllocate, ...]  # Allocates that no List has shown: their ids may be held unseen
 
@@ -79,11 +79,11 @@ class Assessment:
 
     @property
     def uses_cdi(self) -> bool:
-        """Whether containers get devices by CDI name, or are to."""
+        """True when containers get devices by CDI name, or are to."""
         return access.uses_cdi(self.active) or access.uses_cdi(self.known.requested.effective)
 
     def program_requests(self, existing: Set[str], cdi: Mapping[str, CdiEnvironment]) -> Mapping[str, SpecRequest]:
-        """What vendors' programs have to make, so that nothing is refused or withheld because it is missing."""
+        """Return what vendors' programs have to make, so that nothing is refused or withheld because it is missing."""
         if self.known.inventory.line_monotonic is None:
             return {}
         devices = access.Devices(inventory=self.known.inventory, existing=existing, cdi=cdi)
@@ -93,8 +93,8 @@ class Assessment:
 def assess(
     world: World, inputs: Inputs, local: Local, *, now: datetime, monotonic: float, vendors: FaultSources | None = None
 ) -> Assessment:
-    """What is the case now, and what is wanted. `now`: the wall clock, which is shown; `monotonic`: what waiting is
-    measured by; `vendors`: whose faults are known; None: the registered ones'."""
+    """Return the state of the node and the wanted configuration. `now`: the wall clock, which is shown; `monotonic`:
+    the clock by which waiting is measured; `vendors`: the sources of faults; None: the registered ones."""
     vendors = fault_sources() if vendors is None else vendors
     world = clock_adjusted(world, now=now, monotonic=monotonic)
     effective = world.active.effective
@@ -215,8 +215,8 @@ def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) 
 
 
 def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: datetime) -> tuple[Cordon, ...]:
-    """What people took out of service: as in the object, else the last that is known. An object that is gone ends
-    none: the publisher makes it again with these."""
+    """Return what people took out of service: as in the object, else the last known entries. When the object is gone
+    they stay: the publisher makes it again with these."""
     if standalone:
         return ()
     if seen is None or not seen.exists:
@@ -225,11 +225,11 @@ def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: da
     return tuple(replace(each, since=each.since or known.get(each.id) or now) for each in seen.unschedulable)
 
 
-# --- who holds what --------------------------------------------------------------------------------------------------
+# --- holders ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Holding:
-    """What is held before this step's line. `held` None: before the first List nobody knows, and every device and
-    partition counts."""
+    """The held ids before this step's line. `held` None: not known before the first List; then every device and
+    partition counts as held."""
 
     held: tuple[HeldId, ...] | None
     devices: frozenset[str]
@@ -253,15 +253,15 @@ def _holding(world: World, inputs: Inputs) -> _Holding:
 
 
 def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[HeldId, ...] | None:
-    """What is held, or may be: an Allocate that no List has shown yet counts. None: before the first List nobody
-    knows."""
+    """Return what is held, or may be: an Allocate that no List has shown yet counts. None: not known before the first
+    List."""
     if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
         return None
     return held(holdings, unlisted, index)
 
 
 def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:
-    """Devices, and partitions, that are held; where nobody knows, every one that is listed."""
+    """Return the devices, and the partitions, that are held; where that is not known, every one that is listed."""
     if held is None:
         parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
         return frozenset(device.fact.id for device in inventory.devices), parts
@@ -270,9 +270,9 @@ def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[froz
 
 
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
-    """Which of the recent Allocates PodResources has shown. One that was shown and is gone is a pod that has ended.
+    """Return the recent Allocates that PodResources has shown. When one was shown and is gone, its pod has ended.
 
-    Only a List that was called afterwards shows it: an older one may show who had these ids before.
+    Only a List that was called afterwards shows it: an older one may show earlier holders of these ids.
     """
     held = {(holder.resource, each) for holder in inputs.holdings.holders for each in holder.ids}
     return frozenset(
@@ -293,7 +293,8 @@ def _on_offer(plan: Plan | None) -> frozenset[str]:
 # --- what the probes report ------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Probed:
-    """The devices of each probe, with this step's line. `source`: whose that is; `events`: those that it has."""
+    """The devices of each probe, with this step's line. `source`: the probe that wrote the line; `events`: the line's
+    events."""
 
     probes: Mapping[str, Inventory]
     probe_set: ProbeSet

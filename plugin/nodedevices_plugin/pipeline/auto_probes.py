@@ -1,11 +1,11 @@
-"""Which probes `auto` stands for on this node.
+"""Resolves `auto` to the probes of this node.
 
-Those whose hardware was found, those whose devices a file describes, and those that it started before: one is never
-taken away by itself, so that hardware that vanished is Missing, and not forgotten. After a restart that holds for the
-probes whose devices the state file remembers; another one is started again with its hardware.
+These are the probes whose hardware was found, those with devices that a file describes, and those that `auto` started
+before: a probe is never removed automatically, so that hardware that vanished is Missing, and not forgotten. After a
+restart that holds for probes with devices in the state file; another probe is started again with its hardware.
 
-Where there is nothing of all this it stands for the probe that runs without `auto`, which knows hardware that no folder
-of the kernel shows, and which says that there is none. That one stays once it has devices.
+Without any of these `auto` is the probe that runs without `auto`: it knows hardware that no folder of the kernel shows,
+and reports when there is none. It stays once it has devices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from nodedevices_plugin.settings.probes import (
 
 
 def after_restart(state: State, hardware: Set[str] | None) -> frozenset[str]:
-    """What ran before, and still has to: of the state file. `hardware`: what is there; None: not known."""
+    """Return the probes of the state file that ran before and still have to. `hardware`: the hardware that was found;
+    None: not known."""
     if hardware is None:
         return frozenset(state.auto_probes)
     first = name_of(state.probes[0]) if state.probes else ""
@@ -38,15 +39,15 @@ def after_restart(state: State, hardware: Set[str] | None) -> frozenset[str]:
 
 
 def started(texts: Sequence[str], before: Collection[str], parts: Mapping[str, Inventory]) -> frozenset[str]:
-    """What must not be taken away by itself: what it started `before`, and of the probes that run now, by `texts`,
-    those with devices, whoever started them."""
+    """Return the probes that must not be removed automatically: those that `auto` started `before`, and of the running
+    ones (`texts`) all with devices, whether `auto` started them or not."""
     return frozenset(before) | {each for each in AUTOMATIC if each in texts and each in parts and parts[each].devices}
 
 
 def resolve(
     texts: Sequence[str], *, hardware: Set[str] | None, kept: Set[str], options: Mapping[str, Value]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The probes with those in the place of `auto` that it stands for, and which these are to be remembered."""
+    """Return the probes with `auto` resolved, and those of them that are to be remembered as started by it."""
     if AUTO not in texts:
         return tuple(texts), ()
     found = (hardware or frozenset()) | kept | configured(options)

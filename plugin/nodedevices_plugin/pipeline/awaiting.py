@@ -1,4 +1,4 @@
-"""What the sharing modes of a plan await on the node before their shares are offered, and whom that waits for.
+"""The helpers that the sharing modes of a plan await before their shares are offered, and the pods that these wait for.
 
 A mode with helpers (package sharing) has a program for each resource that it shares. This is where a plan meets the
 node: which helpers are wanted, whether they answer, and whether they may be started under the pods that are there.
@@ -28,9 +28,9 @@ from nodedevices_plugin.sharing.resources import helper_kind, runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """What one plan awaits. `why`: which helper is not ready, and what it says; empty: all are.
+    """The helpers that one plan awaits. `why`: which helper is not ready, and its answer; empty: all are.
 
-    `unanswered`: the resources whose helpers are not ready. `starting`: these are only being started.
+    `unanswered`: the resources with helpers that are not ready. `starting`: these are only being started.
     """
 
     mode: str = ""  # the mode whose helper is not ready
@@ -42,7 +42,8 @@ class Awaited:
 
 
 def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: HelperFacts, not_ours: Set[str]) -> Awaited:
-    """Of this plan. `not_ours`: resources that another plugin serves: its pods are no clients of a helper of ours.
+    """Return what this plan awaits. `not_ours`: resources that another plugin serves: its pods are no clients of a
+    helper of ours.
 
     But a helper that runs stays while pods hold its shares: they may be its clients, from before that plugin came.
     """
@@ -65,8 +66,8 @@ def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: HelperF
 
 
 def known_clients(plan: Plan, inventory: Inventory, facts: HelperFacts) -> frozenset[tuple[str, str]]:
-    """Resource and id of the shares whose helper the agent's run before this one wanted, the very same: pods that hold
-    them are its clients."""
+    """Return resource and id of the shares with an unchanged helper since the agent's run before this one: pods that
+    hold them are its clients."""
     same = {each.resource for each in helpers(plan, inventory) if each in facts.before}
     return shares(Plan(resources=tuple(each for each in plan.resources if each.name in same)))
 
@@ -74,8 +75,8 @@ def known_clients(plan: Plan, inventory: Inventory, facts: HelperFacts) -> froze
 def may_start(
     missing: Sequence[OfferedResource], holdings: Holdings, index: DeviceIndex, *, clients: Collection[tuple[str, str]]
 ) -> ChangeDecision:
-    """May the helpers of these resources be started? An exclusive one not while pods that are not its clients hold
-    its devices. `clients`: resource and id of the shares whose pods are known to be its clients."""
+    """Decide whether the helpers of these resources may be started: an exclusive one not while pods that are not its
+    clients hold its devices. `clients`: resource and id of the shares whose pods are known to be its clients."""
     shared = [each for each in missing if exclusive(each)]
     if not shared:
         return ChangeDecision(apply=True)
@@ -103,9 +104,10 @@ def may_start(
 def may_begin(
     missing: Sequence[OfferedResource], wanted: Plan, holdings: Holdings, index: DeviceIndex
 ) -> ChangeDecision:
-    """The same where nothing is registered yet: not while another plugin offers these devices.
+    """Decide the same where nothing is registered yet: not while another plugin offers these devices.
 
-    The guard would find it only when the helpers answer. Where the kubelet does not say, nobody is in the way.
+    The guard would find that plugin only when the helpers answer. Where the kubelet does not answer, no plugin is
+    assumed.
     """
     shared = [each for each in missing if exclusive(each)]
     offers = {

@@ -1,6 +1,6 @@
-"""What is said of a configuration: the condition ConfigApplied, and the same as fields.
+"""The status of a configuration: the condition ConfigApplied, and the same as fields.
 
-Everything that another part acts by is a field; messages are for people only.
+Other parts act by the fields; messages are for people only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ConfigStatus:
     refused: Refused | None = None
     others: tuple[Refused, ...] = ()  # everything that is refused, also beside what is in effect
     unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (offering.unmatched)
-    waiting_for: tuple[WaitingPod, ...] = ()  # whose end a change waits for
+    waiting_for: tuple[WaitingPod, ...] = ()  # pods that a change waits for
     waiting_for_helpers: int = 0  # of so many resources
     cdi_problem: str = ""  # what is wrong with the source of CDI specifications
     pods_problem: str = ""  # why the pods of this node are not known, or not as they are now, where that matters
@@ -56,7 +56,7 @@ class ConfigProblem:
 
 
 def refusal(field: str, message: str) -> Refused:
-    """What is refused, with the section that the field is in, if it is in one."""
+    """Return a refusal, with the section that the field is in, if it is in one."""
     section = re.split(r"[.:\[]", field, maxsplit=1)[0]
     return Refused(section=section if section in SECTION_NAMES else "", field=field, message=message)
 
@@ -94,7 +94,7 @@ def _reason(problem: ConfigProblem) -> str:
 
 
 def _withheld(ours: Sequence[HeldId], inventory: Inventory) -> str:
-    """For people."""
+    """Return a text for people about withheld devices."""
     held = {each.device_id for each in ours}
     called = device_names(inventory)
     devices = listing(called[each.fact.id] for each in inventory.devices if each.fact.id in held)
@@ -105,8 +105,8 @@ def _withheld(ours: Sequence[HeldId], inventory: Inventory) -> str:
 
 
 def _other_units(held: Sequence[HeldId], plan: Plan) -> list[str]:
-    """For people: names of which pods hold shares of another unit. The scheduler knows no units, and subtracts them as
-    if they were of today's: a node can have a free device and room for no pod."""
+    """Return a text for people: names of which pods hold shares of another unit. The scheduler knows no units, and
+    subtracts them as if they were of the current unit: a node can have a free device and room for no pod."""
     found = []
     for resource in (each for each in plan.resources if each.sharing.memory is not None):
         old = sum(each.resource == resource.name for each in held)
@@ -143,7 +143,7 @@ def _holding(holders: Sequence[Holder]) -> tuple[WaitingPod, ...]:
 
 
 def _message(problem: ConfigProblem, *, applied_once: bool) -> str:
-    """For people: what is the matter, and what holds meanwhile."""
+    """Return for people what is wrong, and which configuration holds meanwhile."""
     if problem.source in {"holders", "state"}:
         return problem.message
     if problem.awaits and problem.coming is None:

@@ -1,15 +1,14 @@
-"""Which configuration is in effect, and what ConfigApplied says.
+"""Decides which configuration is in effect, and the condition ConfigApplied.
 
-The last good one stays until another one is known to be good and makes sense on this node. Then what has no ids takes
-effect at once (Effective.shape); what decides which ids are offered does when the state file has it, so that a restart
-comes back with the same ids, and when nothing that it changes has to wait for pods (offering.changes). What follows is
-a shape; which of its ids go to new containers is up to the gates, whatever is in effect.
+The last good configuration stays until another one is known to be good and possible on this node. Then the settings
+that do not change ids take effect at once. Settings that decide ids (Effective.shape) take effect when the state file
+has them, so that a restart comes back with the same ids, and when no change has to wait for pods (offering.changes).
+The result is a shape; the gates decide which of its ids go to new containers.
 
-Where there never was a good one (a first start with a bad file), nothing is offered until there is: other names or
-numbers than those meant would be worse. For the same reason a node that remembers none waits a while for the
-operator's configuration before it registers. What is wanted is compared with what is in effect at every step, so
-nothing has to be remembered about an attempt: a file that is corrected, a pod that ends or a device that appears is
-enough.
+Where there never was a good configuration (a first start with a bad file), nothing is offered until there is one: wrong
+names or numbers would be worse. For the same reason a node that remembers no configuration waits a while for the
+operator's before it registers. Each step compares the wanted configuration with the one in effect, so nothing has to be
+remembered about an attempt: it succeeds when a file is corrected, a pod ends or a device appears.
 """
 
 from __future__ import annotations
@@ -51,27 +50,27 @@ from nodedevices_plugin.vendors.faults import FaultSources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What the decision sees of the node, beside the wanted configuration."""
+    """The node as the input of the decision, beside the wanted configuration."""
 
     known: Known
     inputs: Inputs
     unlisted: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
     held: Sequence[HeldId]  # all ids of our devices that these and `holdings` list (foreign.held)
     last_plan: Plan | None
-    offered: Set[str]  # names that the kubelet has of us
+    offered: Set[str]  # names that we have registered
     awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
     helpers_now: tuple[Helper, ...]  # those that were wanted last, in this run or the one before
-    # Names of the plan that another plugin serves to the kubelet; what pods hold of them is not ours, and no change of
-    # ours takes it away.
+    # Names of the plan that another plugin serves to the kubelet; the ids that pods hold of them are not ours, and no
+    # change of ours takes them away.
     not_ours: Set[str]
-    vendors: FaultSources  # whose health reasons rules may name
+    vendors: FaultSources  # with the health reasons that rules may name
     cordons: Sequence[Cordon]  # what people took out of service, as far as that holds now
     removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
-    places: Mapping[str, str]  # devices whose place is another's -> why they go to no new pod
+    places: Mapping[str, str]  # devices at the place of another one -> why they go to no new pod
     mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
 
     def uses(self, helper: Helper) -> bool:
-        """Whether containers are its clients, or may be: whether they hold shares of its devices by its name."""
+        """True when containers are the helper's clients, or may be: they hold shares of its devices under its name."""
         return not self.inputs.holdings.known or any(
             each.resource == helper.resource and each.replica is not None and each.device_id in helper.device_ids
             for each in self.held
@@ -79,7 +78,7 @@ class Node:
 
     @property
     def devices(self) -> access.Devices:
-        """As it matters for how containers get them."""
+        """The input for how containers get devices."""
         return access.Devices(
             inventory=self.known.inventory,
             existing=self.inputs.existing,
@@ -107,7 +106,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Running:
-    """What is in effect, with the devices of now."""
+    """The configuration in effect, with the current devices."""
 
     shape: Plan | None = None
     helpers: tuple[Helper, ...] | None = None
@@ -233,7 +232,7 @@ def _waiting_change(problem: ConfigProblem | None) -> gates.WaitingChange | None
 
 
 def _with_others(configured: Configured, requested: RequestedConfig) -> Configured:
-    """With everything that is refused, whatever else there is to say: a file that is wrong while the rest is in effect,
+    """Add everything that is refused, in addition to other problems: a file may be wrong while the rest is in effect,
     or waits for pods."""
     status = configured.status
     if not requested.others:
@@ -249,10 +248,10 @@ def _with_others(configured: Configured, requested: RequestedConfig) -> Configur
 
 
 def _ours(others: Sequence[HeldId], shape: Plan, node: Node) -> list[HeldId]:
-    """What is held in another shape of devices that are withheld for it.
+    """Return what is held in another shape of the devices that are withheld for it.
 
-    Not those that are not to be offered at all (excluded), nor those that another plugin serves: its pods are no
-    business of our configuration.
+    Without devices that are not to be offered at all (excluded), and those that another plugin serves: its pods do not
+    concern our configuration.
     """
     theirs = {each.device_id for each in node.held if each.resource in node.not_ours}
     offered = {each.device_id for resource in shape.resources for each in resource.ids}
@@ -279,7 +278,7 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Ch
 
 
 def _running(before: ActiveConfig, node: Node, wanted: _Change | ConfigProblem) -> _Running:
-    """What is in effect where it was applied before; nothing at a first start."""
+    """Return the configuration in effect where one was applied before; nothing at a first start."""
     if not before.applied_once:
         return _Running()
     if isinstance(wanted, _Change) and wanted.effective == before.effective:  # as a rule: made once
@@ -295,7 +294,7 @@ def _running(before: ActiveConfig, node: Node, wanted: _Change | ConfigProblem) 
         return _Running(shape=shape, helpers=helpers, clients=clients)
     index = node.known.index.under(before.effective.index_prefix)
     start = may_start(needs.unanswered, node.inputs.holdings, index, clients=clients)
-    if not start.apply and node.inputs.holdings.known:  # else nobody knows: after a restart helpers are wanted at once
+    if not start.apply and node.inputs.holdings.known:  # else not known: after a restart helpers are wanted at once
         problem = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
         return _Running(shape=shape, clients=clients, problem=problem)
     return _Running(shape=shape, helpers=helpers, clients=clients, problem=_helpers_await(needs))
@@ -340,7 +339,7 @@ def _may(
     running: _Running,
     node: Node,
 ) -> ChangeDecision:
-    """Whether it may be in effect at once, but for the devices that pods hold."""
+    """True when it may take effect at once, except for the devices that pods hold."""
     index = node.known.index.under((before.effective if before.applied_once else requested).index_prefix)
     clients = running.clients
     if not before.applied_once:
@@ -360,8 +359,8 @@ def _awaited(plan: Plan, node: Node) -> Awaited:
 
 
 def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.MissingLibraries]) -> Configured:
-    """With what is wrong with CDI: devices that containers would get without the driver's libraries are not offered,
-    and a source of these that broke is named while the last good one is used."""
+    """Add what is wrong with CDI: devices that containers would get without the driver's libraries are not offered, and
+    a broken source of these is named while the last good one is used."""
     status = configured.status
     active = configured.active.effective if configured.active.applied_once else None
     if configured.plan is None or active is None:
@@ -376,7 +375,7 @@ def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.Miss
 
 
 def _with_pods(configured: Configured, node: Node) -> Configured:
-    """With why shares of computing power are not offered (gates.pods)."""
+    """Add why shares of computing power are not offered (gates.pods)."""
     plan, status, pods = configured.plan, configured.status, node.inputs.pods
     if plan is None or not (by_pods := [each.name for each in plan.resources if each.sharing.cores]):
         return configured
@@ -409,7 +408,7 @@ def plan_settings(effective: Effective) -> PlanSettings:
 
 
 def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[Unmatched, ...]:
-    """Of a configuration that is in effect, and so has a plan."""
+    """Return the notes on entries that match nothing, for a configuration that is in effect and so has a plan."""
     sections = effective.sections
     return (
         *unmatched(node.known.inventory, plan_settings(effective), from_file),

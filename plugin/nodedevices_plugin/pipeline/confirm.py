@@ -58,8 +58,8 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
 
 
 def spent_entries(value: str, verdicts: Mapping[str, Verdict], removals: Set[str]) -> tuple[str, ...]:
-    """The entries that were acted on, and that a person may be giving again in vain: the same value is no news.
-    `removals`: ids of devices whose removal is still to be acted on."""
+    """Return a warning for each entry that was acted on already although its device has a fault again: to confirm once
+    more, a person must change the annotation first. `removals`: ids of devices that still wait for their removal."""
     spent = []
     for entry in _entries(value):
         device, _, outcome = entry.partition("=")

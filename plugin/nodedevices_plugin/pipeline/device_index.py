@@ -1,6 +1,6 @@
 """A node's devices by every name that others give them: ids, a vendor's indices, the names of its DRA driver.
 
-Made once a step, of the inventory; what is looked up in it is known by the resource that an id is of.
+Made once a step from the inventory. Some names mean a device only for ids of a certain resource.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
 
 @dataclass(frozen=True, slots=True)
 class IndexedPart:
-    """What an id is about: a device, or a partition of it."""
+    """The device, or the partition of it, that an id names."""
 
     device_id: str
     partition_id: str | None = None
@@ -61,7 +61,7 @@ class DeviceIndex:
         return other
 
     def unit(self, resource: str, id_: str) -> tuple[IndexedPart, int | None] | None:
-        """What an id of a resource is about, and which share of it; None: none of our devices."""
+        """Return the part that an id of a resource names, and its share; None: not one of our devices."""
         base, replica = split(id_)
         found = self._by_id.get(base)
         if found is None:
@@ -69,7 +69,7 @@ class DeviceIndex:
         return None if found is None else (found, replica)
 
     def claimed(self, name: str) -> IndexedPart | None:
-        """What `<driver>/<pool>/<device>` of a claim is about; None: none of our devices."""
+        """Return the part that a claim's `<driver>/<pool>/<device>` names; None: not one of our devices."""
         driver, _, rest = name.partition("/")
         vendor = self._drivers.get(driver)
         if vendor is None:
@@ -78,7 +78,7 @@ class DeviceIndex:
         return next((self._by_claim[driver, each] for each in names if (driver, each) in self._by_claim), None)
 
     def _indices(self) -> dict[tuple[str, str], IndexedPart]:
-        """By domain and index: nobody offers indices of any other."""
+        """Return the parts by domain and index: only these domains have ids that are indices."""
         if self._prefix not in self._by_index:
             found: dict[tuple[str, str], IndexedPart] = {}
             for device in self._inventory.devices:

@@ -1,13 +1,13 @@
-"""What others than this agent offer and allocate on this node: another device plugin, a DRA driver.
+"""The offers and allocations of other programs on this node: another device plugin, a DRA driver.
 
-With `serving.mode: Observe` a vendor's plugin serves the kubelet and this agent registers nothing. All that can be seen
-of that plugin is what PodResources lists: which ids it calls healthy (GetAllocatableResources leaves others out), and
+With `serving.mode: Observe` a vendor's plugin serves the kubelet and this agent registers nothing. Of that plugin only
+the lists of PodResources can be seen: which ids it calls healthy (GetAllocatableResources leaves others out), and
 which ids pods hold. This module maps such ids to the node's devices: `GPU-...` and `MIG-...`, shares of them
 (`GPU-...::3`), a vendor's indices (`3`, `0:1`) where deviceIDStrategy index is configured, and the names that its DRA
-driver uses (`gpu-3`; vendors.base.ClaimNames). Ids that lead nowhere are somebody else's devices and count for nothing.
+driver uses (`gpu-3`; vendors.base.ClaimNames). Ids that name none of these are ignored.
 
-What was seen once is remembered (state file): an id that its plugin calls unhealthy, and every id while that plugin is
-down, cannot be seen, and is still capacity and still that plugin's name.
+Ids that were seen once are remembered (state file): an id that its plugin calls unhealthy, and every id while that
+plugin is down, cannot be seen, but is still capacity and still under that plugin's name.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIn
 
 
 def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: SharingMode | None = None) -> Plan:
-    """What is offered to the kubelet by others, as far as it can be seen or was seen before; `healthy`: seen now.
+    """Return what others offer to the kubelet, as far as it can be seen or was seen before; `healthy`: seen now.
 
-    A device of which an id is offered now has exactly the ids that are offered or held now; of any other device those
-    stay that were known. While the kubelet does not answer nothing counts as healthy. `mode`: how shares are
-    shared, as far as it is configured here; it cannot be seen.
+    A device with an id that is offered now has exactly the ids that are offered or held now; any other device keeps its
+    known ids. While the kubelet does not answer no id counts as healthy. `mode`: how devices are shared, as configured
+    here; it cannot be seen.
     """
     live = set(_offered(holdings)) if holdings.state is not HoldersState.UNAVAILABLE else set()
     live = {(resource, id_) for resource, id_ in live if index.unit(resource, id_) is not None}
@@ -132,7 +132,7 @@ def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: Shari
 
 
 def remembered(observed: Plan) -> dict[str, tuple[str, ...]]:
-    """For the state file."""
+    """Return the plan as the state file has it."""
     return {each.name: tuple(one.id for one in each.ids) for each in observed.resources}
 
 
@@ -193,11 +193,11 @@ def other_plugins(
     own: Collection[str],
     taking_over: bool = False,
 ) -> tuple[Offer, ...]:
-    """What another plugin serves to the kubelet, so that `resource` of our plan must not be registered beside it.
+    """Return the offers of other plugins because of which `resource` of our plan must not be registered.
 
-    Whatever it offers under a name of the plan, and every id of the plan's devices under another name; of the same
-    domain, which is one vendor's. `own`: names that the kubelet has of us. `taking_over`: the same id under the same
-    name is not in the way (take_over).
+    These are all offers under a name of the plan, and offers of the plan's devices under another name of the same
+    domain, which is one vendor's. `own`: names that we have registered. `taking_over`: the same id under the same name
+    is not in the way (take_over).
     """
     planned = [each for each in plan.resources if _domain(each.name) == _domain(resource)]
     planned_names = {each.name for each in planned}
@@ -219,9 +219,9 @@ def other_plugins(
 
 
 def unread_holders(resource: str, plan: Plan, holdings: Holdings, index: DeviceIndex) -> str:
-    """Who holds ids under a name of our plan that no plugin of ours has given, for people; empty: nobody. They are of a
-    plugin that was here before, and what they are of cannot be told. An id that looks like those of the plan is not
-    meant: it is of a device that has left."""
+    """Return as text which pods hold ids under a name of our plan that no plugin of ours has given; empty: none. These
+    are ids of an earlier plugin, and their devices are not known. An id in the form of the plan's does not count: its
+    device has left."""
     shapes = {_shape(each.id) for ours in plan.resources if ours.name == resource for each in ours.ids}
     ids = {
         id_: each
@@ -241,7 +241,7 @@ def _shape(id_: str) -> str:
 
 
 def offered_text(found: Sequence[Offer]) -> str:
-    """Who is in the way, and what to do; empty: nobody."""
+    """Return as text which plugin is in the way, and what to do; empty: none."""
     if not found:
         return ""
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""

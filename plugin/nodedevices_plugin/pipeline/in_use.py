@@ -1,6 +1,6 @@
-"""Which devices are in a resource: in one that is offered, or that a configuration gives a name.
+"""Tells which devices are in a resource: in one that is offered, or that a configuration names.
 
-What is wrong with a device that nobody offers may be no fault of the node (vendors.faults.Condition.unused). A
+A condition of a device that is in no resource may be no fault of the node (vendors.faults.FaultCondition.unused). A
 requested configuration counts beside the one in effect, so that a NIC without a link is not offered in the step that
 names it.
 """
@@ -19,8 +19,8 @@ from nodedevices_plugin.settings.effective import Effective
 def in_use(
     inventory: Inventory, plan: Plan | None, configurations: Iterable[Effective | None]
 ) -> Callable[[str], bool]:
-    """By a device's id. `plan`: the one in effect. Where a configuration makes no sense with these devices, all are
-    taken to be in use."""
+    """Return a function that tells by a device's id whether it is in a resource. `plan`: the one in effect. Where a
+    configuration is not possible with these devices, all count as in use."""
 
     @cache
     def found() -> frozenset[str] | None:

@@ -95,8 +95,8 @@ def update(
 
 
 def owned(parts: Mapping[str, Inventory]) -> dict[str, Inventory]:
-    """Of each probe what is its own, by name, the first probe first: an id that two of them list belongs to the one
-    that has it here, else to the first; it is the other's problem, and not its device."""
+    """Return each probe's own devices, by name, the first probe first. An id that two of them list belongs to the one
+    that has it here, else to the first; for the other it is a problem, not a device."""
     here = {device.fact.id for part in parts.values() for device in part.devices if device.present}
     taken: dict[str, str] = {}
     result = {}
@@ -144,7 +144,8 @@ def together(parts: Mapping[str, Inventory], *, complete: bool) -> Inventory:
 
 
 def restore(devices: Iterable[InventoryDevice], *, boot_id: str = "") -> Inventory:
-    """What the state file remembers, before the first line of the probe: nothing of it has been seen in this run."""
+    """Return the devices of the state file, before the first line of the probe: none of them has been seen in this
+    run."""
     return Inventory(devices=_ordered(devices)[0], boot_id=boot_id)
 
 
@@ -167,7 +168,7 @@ def release(
 
 
 def _as_known(fact: DeviceFact, before: DeviceFact) -> DeviceFact:
-    """With the attributes that it had before and that nothing says otherwise of."""
+    """Return the device with its earlier attributes where the line has none."""
     room = MAX_OWN - len(fact.extra) - len(fact.capacity)
     missing = [(name, value) for name, value in before.extra.items() if name not in fact.extra]
     return replace(fact, extra={**fact.extra, **dict(missing[:room])}) if missing and room > 0 else fact
@@ -223,7 +224,7 @@ def _without_released_partitions(device: InventoryDevice, held_partitions: froze
 
 
 def is_released(device: InventoryDevice, now: datetime, removed: Set[str], forget_seconds: int | None) -> bool:
-    """Whether a device that is missing is no longer kept."""
+    """True when a missing device is no longer kept."""
     if device.fact.id in removed:
         return True
     return _overdue(device, now, forget_seconds)

@@ -1,5 +1,5 @@
-"""Which probes see none of the devices that the node has: what keeps the agent from being ready, and what makes no
-device faulty (health.machine's `blind`).
+"""Finds probes that see none of the devices that the node has: the agent is not ready then, and no device is faulty
+(health.machine's `blind`).
 
 A roll-out that loses the driver (a library that is not mounted, a forgotten RuntimeClass, another probe than before) is
 to stop at the first node, and a DaemonSet stops only at a pod that is not Ready. What the node has is known from the
@@ -28,12 +28,11 @@ def lost_devices(
     given_up: Set[str],
     left: Mapping[str, int],
 ) -> dict[str, str]:
-    """Why each of these probes counts as having lost its devices, for people; empty: none has.
+    """Return why each of these probes counts as having lost its devices, for people; empty: none has.
 
-    `parts`: what each probe that runs reports and remembers, by its name. `hardware`: the names of the built-in probes
-    whose hardware the kernel shows. `given_up`: ids of devices that people took out of service, or confirmed
-    as removed. `left`: how many devices the state file had, at the start of this agent, of each probe that no longer
-    runs.
+    `parts`: each running probe's devices, reported or remembered, by name. `hardware`: the names of the built-in probes
+    with hardware that the kernel shows. `given_up`: ids of devices that people took out of service, or confirmed as
+    removed. `left`: by probe that no longer runs, how many devices the state file had at the start of this agent.
     """
     found = {name: why for name, part in parts.items() if (why := _why(part, name in hardware, given_up))}
     if not any(_seen(part) for part in parts.values()):
@@ -46,7 +45,7 @@ def lost_devices(
 
 
 def is_blind(part: Inventory, given_up: Set[str]) -> bool:
-    """Whether the probe sees none of the devices that it had: then it knows nothing about each of them."""
+    """True when the probe sees none of the devices that it had: then it knows nothing about any of them."""
     return not _seen(part) and any(each.fact.id not in given_up for each in part.devices)
 
 
@@ -69,7 +68,7 @@ def _why(part: Inventory, hardware: bool, given_up: Set[str]) -> str:
 
 
 def _said(part: Inventory) -> str:
-    """What the probe itself says of it."""
+    """Return the probe's own report of it."""
     if part.line_monotonic is None:
         return "it has not reported yet"
     problems = "; ".join(f"{each.code}: {each.message}" for each in part.problems[:NAMED])

@@ -53,18 +53,19 @@ class Places:
 
     @property
     def withheld(self) -> dict[str, str]:
-        """What goes to no new pod, and why."""
+        """The devices that go to no new pod, and why."""
         left = {new: f"it has the place of {old}, which a pod may hold" for new, old in self.left.items()}
         twice = {one: f"{other} is at the same place, by another probe" for one, other in self.twice.items()}
         return twice | left
 
     @property
     def wait_for_holders(self) -> bool:
-        """Whether what is held, or may be, keeps one of them back: of two probes' devices only where both are held."""
+        """True when held devices, or such that may be, keep one of them back: of two probes' devices only where both
+        are held."""
         return bool(self.left) or any(self.twice.get(other) == one for one, other in self.twice.items())
 
     def problems(self, inventory: Inventory) -> tuple[Problem, ...]:
-        """For people, by device."""
+        """Return the problems for people, by device."""
         if not self.withheld:
             return ()
         names = device_names(inventory)
@@ -90,9 +91,9 @@ def taken(
     used: Callable[[str], bool],
     indices: bool = False,
 ) -> Places:
-    """`parts`: of each probe what is its own, the first probe first. `held`: ids of devices that are held, or may be;
-    None: nobody knows. `offered`: of those that new pods can get by now. `used`: whether a device is in a resource.
-    `indices`: whether ids may be indices."""
+    """Return the places that are taken. `parts`: each probe's own devices, the first probe first. `held`: ids of
+    devices that are held, or may be; None: not known. `offered`: ids of devices that new pods can get now. `used`:
+    whether a device is in a resource. `indices`: whether ids may be indices."""
     claims: dict[Place, list[_Claim]] = {}
     for number, part in enumerate(parts.values()):
         for device in part.devices:
@@ -116,7 +117,7 @@ def taken(
 
 
 def _places(device: InventoryDevice, *, indices: bool) -> Iterator[tuple[Place, bool]]:
-    """Where it is, and whether it is to be there alone."""
+    """Return the places of a device, each with whether the device must be there alone."""
     fact: DeviceFact = device.fact
     own = registry.own_nodes(fact)
     for node in dict.fromkeys(fact.device_nodes):
@@ -128,7 +129,8 @@ def _places(device: InventoryDevice, *, indices: bool) -> Iterator[tuple[Place, 
 
 
 def _replaced(place: Place, here: list[_Claim], every: list[_Claim]) -> Iterator[tuple[_Claim, _Claim]]:
-    """What is here now, and what was there before it. A place that one probe has several devices at is nobody's."""
+    """Return each device that is here now with one that was there before it. A place where one probe has several
+    devices counts for none."""
     if place[0] == "pci" or len({each.probe for each in here}) < len(here):
         return
     for old in every:

@@ -1,4 +1,4 @@
-"""Which probes run, and what becomes of the devices of one that no longer does.
+"""The probes that run, and the devices of those that no longer do.
 
 A probe is known by what is configured of it, `nics=/opt/nic-probe --fast`: with another command it is another probe.
 One that is taken away ends at once, and its devices are *retired*, because they cannot vanish with it: pods hold them,
@@ -8,8 +8,8 @@ under another id. Of a retired device always holds:
 - A probe of now that reports its id has it from then on, with its faults and holders.
 - Until all probes of now have reported, or were waited for, it is offered as that of a silent probe is; from then on,
   or from the next change of probes, it goes to no new pod.
-- It stays listed while a container holds it, or may. Only after PROVEN_SECONDS does nobody, as far as is known, mean
-  nobody: whatever the kubelet was handing out when the probe was taken away has shown by then.
+- It stays listed while a container holds it, or may. That no container holds it is certain only after PROVEN_SECONDS:
+  an id that the kubelet was handing out when the probe was taken away has appeared in a List by then.
 - It stays listed while a fault of it is remembered, so that a probe that is taken away and put back hands out no broken
   device. A person confirms that it is removed, as for one that is missing. Not so what is no hardware of this node
   (vendors.base.Elsewhere): its probe judges a pool anew.
@@ -53,8 +53,8 @@ class Retired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSet:
-    """`texts`: the probes that run, as configured, the first one first. `auto`: the names of those of them that stand
-    for `auto` (auto_probes). `since`: when each was started, by name."""
+    """`texts`: the probes that run, as configured, the first one first. `auto`: the names of those of them that `auto`
+    added (auto_probes). `since`: when each was started, by name."""
 
     texts: tuple[str, ...]
     auto: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class ProbeSet:
         return tuple(sorted(each.fact.id for one in self.retired for each in one.inventory.devices))
 
     def waits(self, parts: Mapping[str, Inventory], monotonic: float) -> bool:
-        """Whether the first line of one of them is waited for."""
+        """True while the first line of one of them may still come."""
         return any(
             part.line_monotonic is None and monotonic < self.since[name] + SILENCE_SECONDS
             for name, part in parts.items()
@@ -77,8 +77,8 @@ class ProbeSet:
 def restored(
     state: State, texts: Sequence[str], *, now: datetime, monotonic: float, auto: tuple[str, ...] = ()
 ) -> tuple[dict[str, Inventory], ProbeSet]:
-    """The probes after a start, with what the state file remembers of their devices. Where it does not say which ran,
-    those of now are taken for the ones of their names."""
+    """Return the probes after a start, with their devices from the state file. Where the file does not say which ran,
+    the current probes count as the same."""
     devices, before, boot_id = restored_devices(state, now), state.probes, state.boot_id
     first, *_ = names = [name_of(each) for each in texts]
     same = {name_of(each) for each in texts if each in before} if before else set(names)
@@ -99,8 +99,8 @@ def restored(
 
 
 def left_by_others(state: State, probe_set: ProbeSet) -> dict[str, int]:
-    """How many devices the state file has of each probe that ran before this start and does not run now: what was
-    retired before then is no longer counted, and what was missing was not offered."""
+    """Return by probe that ran before this start and does not run now how many devices the state file has of it: not
+    those that were retired before, or missing, which were not offered."""
     running = {name_of(each) for each in probe_set.texts}
     before = [each for each in state.devices if each.present and each.fact.id not in state.retired_devices]
     return dict(Counter(each.probe for each in before if each.probe and each.probe not in running))
@@ -113,7 +113,7 @@ def changed(
     monotonic: float,
     auto: tuple[str, ...] = (),
 ) -> tuple[Mapping[str, Inventory], ProbeSet]:
-    """The probes with these in the place of those that run."""
+    """Return the probes with these in the place of those that run."""
     if texts == probe_set.texts:
         return parts, probe_set if auto == probe_set.auto else replace(probe_set, auto=auto)
     same = {name_of(each) for each in texts if each in probe_set.texts}
@@ -143,8 +143,8 @@ def kept(
     removed: Set[str] = frozenset(),
     forget_missing_seconds: int | None = None,
 ) -> ProbeSet:
-    """Without the retired devices that nothing keeps any more. `parts`: what the probes of now report. `held`: ids of
-    devices that are held, or may be; None: nobody knows."""
+    """Return the probes without the retired devices that nothing keeps any more. `parts`: the reports of the current
+    probes. `held`: ids of devices that are held, or may be; None: not known."""
     if not probe_set.retired:
         return probe_set
     listed = {each for part in parts.values() for device in part.devices for each in _ids(device)}
@@ -169,7 +169,8 @@ def kept(
 
 
 def withheld(probe_set: ProbeSet, parts: Mapping[str, Inventory]) -> dict[str, str]:
-    """Ids of devices that go to no new pod, and why: retired ones, and what may be one of these under another id."""
+    """Return the ids of devices that go to no new pod, and why: retired ones, and devices that may be one of these
+    under another id."""
     retired = [each.fact for one in probe_set.retired for each in one.inventory.devices]
     if not retired:
         return {}
@@ -182,7 +183,7 @@ def withheld(probe_set: ProbeSet, parts: Mapping[str, Inventory]) -> dict[str, s
 
 
 def problems(probe_set: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[Problem, ...]:
-    """For people: which devices go to no new pod (`withheld`), and why."""
+    """Return for people which devices go to no new pod (`withheld`), and why."""
     names = device_names(inventory)
     retired = {each.fact.id for one in probe_set.retired for each in one.inventory.devices}
     said = (
@@ -197,7 +198,7 @@ def problems(probe_set: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[
 
 
 def next_change(probe_set: ProbeSet, monotonic: float) -> float | None:
-    """When a retired device may be dropped without any news."""
+    """Return when a retired device may be dropped without any news."""
     return min(
         (each.since + PROVEN_SECONDS for each in probe_set.retired if each.since + PROVEN_SECONDS > monotonic),
         default=None,
@@ -205,19 +206,19 @@ def next_change(probe_set: ProbeSet, monotonic: float) -> float | None:
 
 
 def clock_set(probe_set: ProbeSet, by: timedelta) -> ProbeSet:
-    """After the wall clock was set."""
+    """Return the probes after the wall clock was set."""
     moved = (replace(each, inventory=stage_inventory.clock_set(each.inventory, by)) for each in probe_set.retired)
     return replace(probe_set, retired=tuple(moved))
 
 
 def _left_by(name: str, part: Inventory) -> Inventory:
-    """What a probe reported last, but for what only one that runs has to say."""
+    """Return a probe's last report, without the parts that only a running probe can report."""
     devices = tuple(replace(each, probe=name) for each in part.devices)
     return replace(part, devices=devices, problems=(), accelerators_on_bus=0)
 
 
 def _without(device: InventoryDevice, partitions: Set[str]) -> InventoryDevice:
-    """Without those partitions: another device has them now."""
+    """Return the device without those partitions: another device has them now."""
     left = tuple(part for part in device.fact.partitions if part.id not in partitions)
     return device if left == device.fact.partitions else replace(device, fact=replace(device.fact, partitions=left))
 
@@ -227,7 +228,7 @@ def _ids(device: InventoryDevice) -> set[str]:
 
 
 def _may_be_one(one: DeviceFact, other: DeviceFact) -> bool:
-    """Whether they are at the same PCI address; where one says none, whether they have a device node in common."""
+    """True when they are at the same PCI address, or, where one has none, have a device node in common."""
     if one.pci_bus_id and other.pci_bus_id:
         return one.pci_bus_id == other.pci_bus_id
     return not set(one.device_nodes).isdisjoint(other.device_nodes)

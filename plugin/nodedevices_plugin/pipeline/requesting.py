@@ -25,11 +25,12 @@ NOT_READ = DeviceFileOutcome(error="not read yet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenObject:
-    """What matters of the node's own NodeDevices. `exists` False: the API server says there is none."""
+    """The parts of the node's own NodeDevices that the agent uses. `exists` False: the API server has no such
+    object."""
 
     exists: bool = False
     generation: int | None = None
-    config: Mapping[str, Any] | None = None  # spec.config; None: nobody has resolved this node
+    config: Mapping[str, Any] | None = None  # spec.config; None: the operator has not resolved this node
     config_hash: str | None = None
     config_name: str | None = None
     unschedulable: tuple[Cordon, ...] = ()
@@ -38,7 +39,7 @@ class SeenObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedConfig:
-    """What file and `spec.config` request together: a configuration, or why there is none; both where devices of a
+    """The configuration that file and `spec.config` request together, or why there is none; both where devices of a
     vendor are withheld for a device file that is wrong. `others`: everything that is refused, each by itself, also
     where the configuration is in effect with a file's last good content."""
 
@@ -54,7 +55,7 @@ class RequestedConfig:
 
     @property
     def auto(self) -> bool:
-        """Whether the node's hardware says which probes run."""
+        """True when the node's hardware decides which probes run."""
         return self.probes is not None and probes.AUTO in self.probes
 
 
@@ -65,7 +66,7 @@ def request_config(
     device_files: DeviceFiles | None = None,
     kept_files: Mapping[str, object] | None = None,
 ) -> RequestedConfig:
-    """The configuration requested now. `spec`: the latest that the operator resolved, None for none ever.
+    """Return the configuration requested now. `spec`: the latest that the operator resolved; None: there was none ever.
     `device_files`: those that flags name, as they were read last; `kept_files`: their last good contents."""
     given = spec.config if spec is not None else {}
     by = {
@@ -147,7 +148,7 @@ def request_config(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """What the device files say. `error`: why a vendor's devices, or with `whole` all of the configuration, wait for a
+    """The device files as read. `error`: why a vendor's devices, or with `whole` all of the configuration, wait for a
     good one; `refused`: all that are wrong."""
 
     contents: Mapping[str, object]
@@ -159,7 +160,7 @@ class _Read:
 
 
 def _refused_sections(spec: SeenSpec | None, modes: SharingModes) -> tuple[Refused, ...]:
-    """What is wrong with `spec.config` by itself, where it is not looked at for something else."""
+    """Return the errors of `spec.config` by itself, where something else is refused already."""
     try:
         sections_of(spec.config if spec is not None else {}, modes)
     except ConfigError as error:
@@ -210,8 +211,8 @@ def _texts(values: Mapping[str, Value]) -> tuple[str, ...] | None:
 
 
 def driver_root(local: Local, requested: RequestedConfig, file: FileOutcome, active: Effective) -> str:
-    """Where the driver's root is mounted in this container. That waits for no pods, and a bad file does not change
-    it."""
+    """Return where the driver's root is mounted in this container. That waits for no pods, and a bad file does not
+    change it."""
     given = local.given.get("driver-root-ctr-path")
     if given is None:
         newest = requested.effective or request_config(local, file, None).effective

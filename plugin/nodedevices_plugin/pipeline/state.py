@@ -1,4 +1,4 @@
-"""The state file: what a restart of the agent must not forget.
+"""The state file: everything that must survive a restart of the agent.
 
 An XID is an edge: without this file a restarted agent would offer a bad GPU as good. The file holds every verdict with
 faults behind it, the devices that were known (so that one that is gone stays Missing), the configuration in effect, the
@@ -63,12 +63,12 @@ class State:
     observed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what others offer: resource -> ids
     retired: Mapping[str, datetime] = field(default_factory=dict)  # resource names no longer offered, since when
     confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
-    removals: tuple[str, ...] = ()  # ids of devices that are confirmed as removed, and dropped once nobody holds them
+    removals: tuple[str, ...] = ()  # ids of devices that are confirmed as removed, and dropped once no pod holds them
     unschedulable: tuple[Cordon, ...] = ()  # as the object had it last: an API server that is away ends none of them
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
     auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
-    retired_devices: tuple[str, ...] = ()  # ids of those whose probe no longer runs (pipeline.probe_set)
+    retired_devices: tuple[str, ...] = ()  # ids of devices without a running probe (pipeline.probe_set)
     clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
 
 
@@ -95,8 +95,8 @@ def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict])
 
 
 def same_but_times(one: State, other: State) -> bool:
-    """Whether they differ in nothing but when a fault was last seen, and what is only noticed: worth a write now and
-    then, not at each line, and nothing that the kubelet has to wait for."""
+    """True when they differ only in when a fault was last seen, and in notices: worth a write now and then, not at each
+    line, and the kubelet need not wait for it."""
     return _without_times(one) == _without_times(other)
 
 
@@ -185,8 +185,8 @@ class StateFile:
 
 
 def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
-    """What can be used of it, each part by itself, of verdicts and devices each one, and what cannot: one that another
-    version writes in another way must not take the others along. Parts that are not known are left out: a newer
+    """Return the usable parts, each by itself, of verdicts and devices each one, and the unusable ones: a part that
+    another version writes in another way must not affect the others. Unknown parts are left out: they are a newer
     version's."""
     state, problems = State(), list[str]()
     for name in (each.name for each in fields(State) if each.name != "version" and each.name in document):

@@ -1,4 +1,4 @@
-"""One step of the agent: the latest of everything in, everything that follows from it out.
+"""One step of the agent: from the latest inputs to everything that follows from them.
 
     probe's line -> inventory -> verdicts -> configuration and plan -> report
 
@@ -71,7 +71,8 @@ class Step:
 
 
 def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
-    """What follows: configuration, plan, what containers get, what is saved and reported."""
+    """Return what follows from the assessment: configuration, plan, access for containers, state to save, facts to
+    report."""
     world, known, now, monotonic = assessed.world, assessed.known, assessed.now, assessed.monotonic
     inventory, requested, spec = known.inventory, known.requested, assessed.spec
     active, plan, config, refused = world.active, world.plan, world.config, ""
@@ -180,7 +181,7 @@ def _state(
     plan: Plan | None,
     observed: Plan | None,
 ) -> State:
-    """What the state file should say. `applied`: the configuration that it should have."""
+    """Return the state to save. `applied`: the configuration that it is to have."""
     world, known, now = assessed.world, assessed.known, assessed.now
     offered, retired = _offered(world.state, plan, observed, now)
     return replace(
@@ -212,7 +213,7 @@ def _state(
 
 
 def _silent_from(known: Known) -> dict[str, float]:
-    """By probe, when it counts as silent unless a line comes; time.monotonic()."""
+    """Return by probe when it counts as silent unless a line comes; time.monotonic()."""
     since = known.probe_set.since
     return {
         name: (since[name] if part.line_monotonic is None else part.line_monotonic) + SILENCE_SECONDS
@@ -221,7 +222,7 @@ def _silent_from(known: Known) -> dict[str, float]:
 
 
 def _judging_deadlines(assessed: Assessment) -> Iterator[float | None]:
-    """When verdicts may change without any news."""
+    """Yield when verdicts may change without any news."""
     known = assessed.known
     for part in (*known.probes.values(), *(each.inventory for each in known.probe_set.retired)):
         yield next_deadline(
@@ -230,7 +231,7 @@ def _judging_deadlines(assessed: Assessment) -> Iterator[float | None]:
 
 
 def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:
-    """Whose each device and each partition is, by id."""
+    """Return the source of faults of each device and each partition, by id."""
     return {
         each: source_of(vendors, device.fact)
         for device in inventory.devices
@@ -246,7 +247,7 @@ def _departed(before: Mapping[str, datetime], inventory: Inventory, now: datetim
 def _offered(
     state: State, plan: Plan | None, observed: Plan | None, now: datetime
 ) -> tuple[tuple[str, ...], dict[str, datetime]]:
-    """Names that the kubelet serves for us or others, and those that it no longer does, with since when."""
+    """Return the names that the kubelet serves for us or others, and those that it no longer does, with since when."""
     if plan is None:
         return state.offered, dict(state.retired)
     offered = {each.name for each in plan.resources if each.ids or each.name in state.offered}
@@ -258,7 +259,7 @@ def _offered(
 
 
 def _recent_over(unlisted: Sequence[RecentAllocate], monotonic: float) -> float | None:
-    """When the newest Allocate may no longer count: then, or with the next List after it."""
+    """Return when the newest Allocate may no longer count: then, or with the next List after it."""
     if not unlisted:
         return None
     over = unlisted[-1].monotonic + RECENT_SECONDS
@@ -271,10 +272,10 @@ def _index(active: ActiveConfig, requested: RequestedConfig, index: DeviceIndex)
 
 
 def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, monotonic: float) -> str:
-    """Why a node that remembers no configuration must not register yet; empty: it may.
+    """Return why a node that remembers no configuration must not register yet; empty: it may.
 
-    Its first pods would pin whatever is offered to them: local settings before the policy has come, or ids beside
-    those that pods of a forgotten configuration hold.
+    Its first pods would hold the ids that they are offered first: ids of local settings before the policy has come, or
+    ids beside those that pods of a forgotten configuration hold.
     """
     seconds = local.operator_wait_seconds
     if world.active.applied_once or monotonic >= world.started + seconds:

@@ -1,4 +1,4 @@
-"""What comes into a step, what it knows, and the world that is remembered between two."""
+"""The inputs of a step, the facts that it knows, and the world that is remembered between two steps."""
 
 from __future__ import annotations
 
@@ -66,24 +66,24 @@ class Inputs:
     helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
     cdi: Mapping[str, CdiEnvironment] = field(default_factory=dict)  # what CDI finds, by vendor
     pods: NodePods = field(default_factory=NodePods)  # of this node, while computing power is shared
-    hardware: frozenset[str] | None = None  # built-in probes whose hardware was found; None: not known yet
+    hardware: frozenset[str] | None = None  # built-in probes with hardware that was found; None: not known yet
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
     unsaved_because: str = ""  # why the state file cannot be written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What a step knows before anything is decided, and the next one begins with."""
+    """The facts that a step knows before decisions are made; the next step starts with them."""
 
     inventory: Inventory  # of all probes together
     index: DeviceIndex = field(compare=False)  # of the inventory
     probes: Mapping[str, Inventory]  # of each probe that runs by its name, the first probe first
-    owned: Mapping[str, Inventory]  # of each probe what is its own (inventory.owned)
-    probe_set: ProbeSet  # which run, and what those left that no longer do
+    owned: Mapping[str, Inventory]  # each probe's own devices (inventory.owned)
+    probe_set: ProbeSet  # the running ones, and the devices of those that no longer run
     verdicts: Mapping[str, Verdict]
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
     above: signals.HighReadings = field(default_factory=dict)  # readings that are too high, since when
-    kept_back: bool = False  # whether what is held keeps devices out of their places, or listed
+    kept_back: bool = False  # True when held devices keep others out of their places, or listed
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     requested: RequestedConfig = field(default_factory=RequestedConfig)
     requested_from: RequestedFrom | None = None  # what `requested` was made of
@@ -91,7 +91,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What the agent knows. `plan` None: no good line yet, and nothing is registered."""
+    """The agent's knowledge between two steps. `plan` None: no good line yet, and nothing is registered."""
 
     known: Known  # by the last step
     active: ActiveConfig
@@ -99,14 +99,16 @@ class World:
     observed: Plan | None = None  # what others offer the kubelet; None: this agent serves it
     holdings: Holdings  # by our own ids
     config: ConfigStatus = field(default_factory=ConfigStatus)
-    helpers: tuple[Helper, ...] | None = None  # what sharing modes want to run; None: nobody knows yet
+    helpers: tuple[Helper, ...] | None = None  # wanted by sharing modes; None: not known yet
     access: Access = field(default_factory=Access)  # how containers get what they are granted
     state: State  # what the state file should say
-    confirm_problems: tuple[str, ...] = ()  # what of the annotation nodedevices.io/confirm was not understood
-    confirm_spent: tuple[str, ...] = ()  # what of it was acted on, and its device is at fault again or still
+    confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
+    confirm_spent: tuple[str, ...] = ()  # entries of it that were acted on, for devices with a fault again or still
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of their devices, and why (lost)
-    left: Mapping[str, int] = field(default_factory=dict)  # devices that were known at the start, by a probe of before
+    left: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by probe of before: how many devices were known at the start
     started: float  # time.monotonic()
     wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
 
@@ -117,7 +119,7 @@ class World:
 
     @property
     def waits_for_holders(self) -> bool:
-        """Whether something is kept back because of what containers hold, or may hold."""
+        """True when something is withheld because of ids that containers hold, or may hold."""
         waits = self.config.reason in {WAITING_FOR_HOLDERS, WAITING_FOR_DAEMON}
         return waits or self.known.kept_back or self.holdings.state is HoldersState.INCOMPLETE
 

@@ -1,8 +1,8 @@
 """AMD as a vendor. Names, device nodes and the weights of links are those of AMD's device plugin (k8s-device-plugin).
 
 A GPU that is cut into compute partitions (CPX, DPX, ...) is handed out by partition, whatever the strategy: the driver
-shows programs nothing else. As with `-resource_naming_strategy`, `single` (and none, where nobody chose) calls them all
-`amd.com/gpu`, and `mixed` by their kind, `amd.com/cpx_nps4`.
+shows programs nothing else. As with `-resource_naming_strategy`, `single` (and none, where no strategy is configured)
+calls them all `amd.com/gpu`, and `mixed` by their kind, `amd.com/cpx_nps4`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
 
 DEFAULT_PREFIX = "amd.com"
-ALWAYS = "mixed"  # a GPU that is cut has nothing but its partitions, whatever they are called
+ALWAYS = "mixed"  # a GPU that is cut has only partitions, under any name
 # allocator/device.go of AMD's plugin: the smaller the sum, the better. Greater than any sum is the score's zero.
 ZERO = 100
 SAME_GPU, OTHER_GPU = 10, 20
@@ -56,7 +56,8 @@ class Amd(NoCodes):
         return f"{naming.prefix or DEFAULT_PREFIX}/{kind or 'gpu'}"
 
     def containers(self, node: NodeView) -> DeviceNodes:
-        """What the probe lists of what was granted, `/dev/kfd` among it; no variable, as with AMD's plugin."""
+        """Give containers the probe's device nodes of what they were granted, `/dev/kfd` among them; no variable, as
+        AMD's plugin."""
         return DeviceNodes.for_devices(node.inventory.devices)
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:

@@ -1,1 +1,1 @@
-"""Generic devices: whatever a configuration file says, as a vendor."""
+"""Generic devices, as a configuration file describes them, as a vendor."""

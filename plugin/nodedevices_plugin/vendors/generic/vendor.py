@@ -94,8 +94,8 @@ class GenericContainers:
     config: GenericConfig = field(default_factory=GenericConfig)
 
     def edits(self, grant: Grant) -> ContainerEdits:
-        """Of several devices the variables of one name have their values with commas between. Raises AllocationError
-        for what has left the node, and for two files at one path of the container."""
+        """Return what one container needs. The values that several devices have for one variable are joined by commas.
+        Raises AllocationError for devices that have left the node, and for two files at one path of the container."""
         envs: dict[str, dict[str, None]] = {}
         devices: list[DeviceNode] = []
         mounts: list[Mount] = []
@@ -159,12 +159,12 @@ def _own_nodes(fact: DeviceFact) -> frozenset[str]:
 
 
 def _lasting_nodes(fact: DeviceFact) -> frozenset[str]:
-    """Those that it has alone; not a USB device's, whose numbers the kernel gives out again."""
+    """Return the nodes that it has alone; not a USB device's: the kernel gives its numbers out again."""
     return frozenset() if attributes.PORT in fact.extra else _own_nodes(fact)
 
 
 def _nodes(fact: DeviceFact, group: DeviceGroup, values: Mapping[str, str]) -> list[DeviceNode]:
-    """As the parts say of which the nodes are; a node of no part that is known is given as it is."""
+    """Return the device nodes as the parts that they come from define them; a node of no known part unchanged."""
     parts: Sequence[str] = _said(fact, attributes.PARTS).split(",")
     result = []
     for at, node in enumerate(fact.device_nodes):
@@ -181,8 +181,8 @@ def _nodes(fact: DeviceFact, group: DeviceGroup, values: Mapping[str, str]) -> l
 
 
 def _in_container(part: PathPart, path: str, values: Mapping[str, str]) -> str:
-    """Where one of a part's paths of the host is there. Of a folder, which stands for its nodes, that is where the
-    folder is."""
+    """Return the path in the container of one of a part's paths on the host. A node that a folder stands for is in the
+    folder's place."""
     below = path.removeprefix(part.path) if path.startswith(f"{part.path}/") and not is_pattern(part.path) else ""
     top = path.removesuffix(below)
     there = rendered_path(part.container_path, values) or top

@@ -36,6 +36,6 @@ class Intel(NoCodes):
 
 
 def _driver(fact: DeviceFact) -> str:
-    """i915, where a probe of somebody else's does not say."""
+    """Return the driver, i915 where another program's probe does not report it."""
     attribute = fact.extra.get(DRIVER)
     return attribute.string if attribute is not None and attribute.string in DRIVERS else DRIVERS[0]

@@ -32,7 +32,7 @@ class Configs:
 
     @classmethod
     def from_files(cls, files: Mapping[str, object], *, sriov_prefix: str = DEFAULT_PREFIX) -> Configs:
-        """From what device files contain, by option."""
+        """Return the configurations in the device files' contents, which are given by option."""
         sriov, rdma, of_onload = (files.get(each) for each in (SRIOV_OPTION, RDMA_OPTION, onload.OPTION))
         return cls(
             sriov=sriov if isinstance(sriov, SriovConfig) else NO_SRIOV,

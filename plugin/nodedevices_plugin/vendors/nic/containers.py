@@ -5,7 +5,7 @@ By who named the resource:
   containers get single HCAs and have to know which.
 - the file of the SR-IOV plugin: what its selector asks for, with the variables and the JSON of that plugin.
 - Onload's file: what it says (onload.edits).
-- a rule of `resources.devices`, or nobody: all nodes of the NIC, and the same variables.
+- a rule of `resources.devices`, or no rule: all nodes of the NIC, and the same variables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ RDMA_NAMES = ("uverbs", "umad", "issm", "rdma_cm")  # keys of the JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What one of the plugin's information providers says of one device: its name and keys in the JSON, and nodes."""
+    """What one of the plugin's information providers contributes for a device: its name and keys in the JSON, and
+    nodes."""
 
     name: str
     keys: Mapping[str, str]
@@ -44,8 +45,8 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicContainers:
-    """Of one node. existing: those of the vendor's host_paths that are there; configs: what the files say; facts: by
-    id, of a partition those of its NIC with its own device nodes."""
+    """What containers of one node need for NICs. existing: those of the vendor's host_paths that exist. configs: the
+    files' contents. facts: by id; for a partition those of its NIC with its own device nodes."""
 
     facts: Mapping[str, DeviceFact] = field(default_factory=dict)
     existing: Set[str] = frozenset()
@@ -98,7 +99,7 @@ class NicContainers:
         return ContainerEdits(devices=tuple(by_path.values()), envs=variables(resource, parts))
 
     def _parts(self, entry: SriovResource | None, fact: DeviceFact) -> list[_Part]:
-        """In the plugin's order. Without an entry everything that the NIC has."""
+        """Return the parts in the plugin's order; without an entry of a file all that the NIC has."""
         selector = (entry.selector(fact) or SriovSelector()) if entry is not None else None
         rdma = selector.is_rdma if selector is not None else is_hca(fact)
         vdpa = selector.vdpa_type if selector is not None else text(fact, attributes.VDPA_TYPE)

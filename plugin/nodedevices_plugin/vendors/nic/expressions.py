@@ -1,6 +1,6 @@
-"""Regular expressions that somebody else wrote, searched for in linear time.
+"""Regular expressions from configuration files, searched for in linear time.
 
-Go's are (RE2), whatever is written; Python's take a time that is exponential in a name's length for `(.|.|.)+X`, and
+Go's always are (RE2); Python's take a time that is exponential in a name's length for `(.|.|.)+X`, and
 what a file selects is decided on the event loop that answers the kubelet. So an expression is compiled to a small
 machine here, and a search follows all its states at once: states times characters, no more. A library (google-re2)
 would be a compiled dependency of every node for the names of interfaces.
@@ -27,7 +27,7 @@ _SETS = {"d": _DIGIT, "w": _WORD, "s": " \t\n\r\f\v"}
 
 
 class ExpressionError(InputError):
-    """What is wrong with an expression."""
+    """An error in an expression; the text says which."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Expression:
     states: tuple[_State, ...]
 
     def search(self, text: str) -> bool:
-        """Whether some part of it matches."""
+        """True when some part of the text matches."""
         current: set[int] = set()
         for place in range(len(text) + 1):
             current = self._reached({*current, 0}, start=place == 0, end=place == len(text))
@@ -62,7 +62,7 @@ class Expression:
         return False
 
     def _reached(self, states: set[int], *, start: bool, end: bool) -> set[int]:
-        """With all that can be reached from them without a character."""
+        """Return these states with all that can be reached from them without a character."""
         found, todo = set(states), list(states)
         while todo:
             state = self.states[todo.pop()]
@@ -162,7 +162,7 @@ class _Parser:
         return entry, leave
 
     def _times(self) -> tuple[int, int | None] | None:
-        """How often at least and at most, of what was read last; None: once."""
+        """Read how often at least and at most the last part may occur; None: once."""
         simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self._peek())
         if simple is not None:
             self._at += 1
@@ -175,7 +175,7 @@ class _Parser:
         return simple
 
     def _braces(self, at: int) -> tuple[tuple[int, int | None], int] | None:
-        """Of `{2,5}` both, and where it ends; what is written otherwise is no repetition."""
+        """Read both numbers of `{2,5}` and where it ends; a brace in another form is no repetition."""
         end = self._text.find("}", at)
         if self._text[at : at + 1] != "{" or end < 0:
             return None

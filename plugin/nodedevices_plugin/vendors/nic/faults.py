@@ -1,6 +1,6 @@
 """What the readings of a NIC mean.
 
-A port that nobody uses is no fault of the node: most cards have one that was never cabled. So what is wrong with a link
+An unused port is no fault of the node: most cards have one that was never cabled. So what is wrong with a link
 or a driver is Unhealthy only while a resource offers the NIC, and shown as Degraded else.
 """
 

@@ -47,7 +47,7 @@ def settings(values: Values) -> NicSettings:
 
 
 def configs(local: object, files: Mapping[str, object]) -> Configs:
-    """What the files say, with the names that the flags give. Each argument as NodeView has it."""
+    """Return the files' configurations, with the names that the flags give. Each argument as in NodeView."""
     prefix = local.sriov_prefix if isinstance(local, NicSettings) else sriov_config.DEFAULT_PREFIX
     return Configs.from_files(files, sriov_prefix=prefix)
 

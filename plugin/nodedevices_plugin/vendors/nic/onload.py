@@ -1,7 +1,7 @@
 """Onload on Solarflare cards, as kubernetes-onload's device plugin and the older sfc-device-plugin have it.
 
 Onload is no part of a card: programs that preload its library open character devices that are the machine's, and use
-whatever Solarflare card the traffic goes by. So `amd.com/onload` stands for all cards of the node at once, and counts
+and the traffic may go by any Solarflare card. So `amd.com/onload` stands for all cards of the node at once, and counts
 pods (maxPodsPerNode); `solarflare/smartNIC` stands for one card.
 
 The file is `spec.devicePlugin` of an Onload object, as JSON: `{"maxPodsPerNode": 100, "setPreload": true}`. `{}` is the
@@ -93,14 +93,14 @@ def shares(config: OnloadConfig, units: Sequence[Unit]) -> VendorShares | None:
 
 
 def host_paths(config: OnloadConfig) -> Collection[str]:
-    """What of the host containers get if it is there."""
+    """Return the host's paths that containers get if they exist."""
     libraries = (f"{_joined(config.host_path, HOST_LIB)}/{each}*" for each in LIBRARIES)
     return (*libraries, _joined(config.host_path, HOST_BIN, SCRIPT), *MORE_NODES)
 
 
 def edits(config: OnloadConfig, existing: Set[str]) -> ContainerEdits:
-    """For a container with one or several of its ids. Raises AllocationError where what it is to preload is missing: it
-    would run without Onload, and nobody would know."""
+    """Return what a container with one or several of its ids needs. Raises AllocationError where the library to preload
+    is missing: the container would run without Onload, and without a sign of it."""
     source = _joined(config.host_path, HOST_LIB)
     libraries = sorted(each for each in existing if each.startswith(tuple(f"{source}/{one}" for one in LIBRARIES)))
     script = _joined(config.host_path, HOST_BIN, SCRIPT)
@@ -137,5 +137,5 @@ def condition(readings: Readings) -> FaultCondition:
 
 
 def _joined(*parts: str) -> str:
-    """As Go's path.Join: what begins with a slash is below what is before it."""
+    """Join as Go's path.Join does: a part with a leading slash is below the part before it, too."""
     return "/" + "/".join(part.strip("/") for part in parts if part.strip("/"))

@@ -219,7 +219,7 @@ class SriovResource(ListedResource):
         return next((each for each in asked if each.fit(fact)), None)
 
     def additional_info(self, address: str) -> Mapping[str, str]:
-        """What a container is told about the device: what is said of all, and what is said of it."""
+        """Return what a container is told about the device: the entries for all devices, and its own."""
         return {**self.information.get(ALL_DEVICES, {}), **self.information.get(address, {})}
 
 

@@ -24,7 +24,7 @@ def number(fact: DeviceFact, name: str) -> int | None:
 
 
 def listed(allowed: Iterable[str], value: str) -> bool:
-    """Whether a selector takes the value: one that is empty takes all."""
+    """True when a selector takes the value; an empty selector takes every value."""
     wanted = tuple(allowed)
     return not wanted or value in wanted
 
@@ -45,28 +45,28 @@ def physical_address(fact: DeviceFact) -> str:
 
 
 def pci_driver(fact: DeviceFact) -> str:
-    """The driver of the PCI function; of a subfunction that of its card, whose own is another (`mlx5_core.sf`)."""
+    """Return the PCI function's driver; for a subfunction its card's: its own is another one (`mlx5_core.sf`)."""
     return (text(fact, attributes.PF_DRIVER) if auxiliary(fact) else "") or text(fact, attributes.DRIVER)
 
 
 def auxiliary(fact: DeviceFact) -> bool:
-    """Whether it is a device on the auxiliary bus (a subfunction), not a PCI function."""
+    """True for a device on the auxiliary bus (a subfunction), which is no PCI function."""
     return bool(text(fact, attributes.AUX_TYPE))
 
 
 def has_default_route(fact: DeviceFact) -> bool:
-    """Whether the node's own traffic goes through it."""
+    """True when the node's own traffic goes through it."""
     attribute = fact.extra.get(attributes.DEFAULT_ROUTE)
     return attribute is not None and bool(attribute.boolean)
 
 
 def has_functions(fact: DeviceFact) -> bool:
-    """Whether it is a physical function that has virtual ones now."""
+    """True for a physical function that has virtual functions now."""
     return (number(fact, attributes.VIRTUAL_FUNCTIONS) or 0) > 0
 
 
 def is_hca(fact: DeviceFact) -> bool:
-    """Whether it does RDMA."""
+    """True for a device that does RDMA."""
     return bool(text(fact, attributes.RDMA_DEVICE))
 
 
@@ -83,5 +83,5 @@ def vfio_node(fact: DeviceFact) -> tuple[str, str] | None:
 
 
 def node_called(fact: DeviceFact, prefix: str) -> str:
-    """The first device node whose path begins so; empty: none."""
+    """Return the first device node with this beginning; empty: none."""
     return next((each for each in fact.device_nodes if each.startswith(prefix)), "")

@@ -1,6 +1,6 @@
-"""NICs as a vendor, whoever makes them: physical and virtual functions, RDMA devices.
+"""NICs of all makers as one vendor: physical and virtual functions, RDMA devices.
 
-Nothing is offered by itself: a NIC carries the node's own traffic until somebody says otherwise. What is offered, and
+No NIC is offered by default: it may carry the node's own traffic. What is offered, and
 under which names, say the configuration files of the plugins whose place the agent takes (configs), and rules of
 `resources.devices`.
 """
@@ -38,7 +38,7 @@ class Nic(NoCodes):
     settings_type = NicSettings
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
-        """The whole NIC, or the partitions that somebody else's probe reports, where `strategy` says so."""
+        """Return the whole NIC, or, with such a `strategy`, the partitions that another program's probe reports."""
         return [unit for device in devices for unit in whole_or_partitions(device, strategy)]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:

@@ -1,4 +1,4 @@
-"""Container Device Interface: names of devices, and the minimal specs that we write where nobody else did.
+"""Container Device Interface: names of devices, and the minimal specs that we write where there are no others.
 
 One spec per class, under NVIDIA's plugin's kinds and file names. A spec has device nodes and what goes with them, no
 libraries: where those come from is vendors.cdi_libraries' matter. The container toolkit's own spec (kind
@@ -45,7 +45,7 @@ _NO_LEGACY = "NVIDIA_VISIBLE_DEVICES=void"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What an answer and a spec need to know of the node, besides its devices.
+    """The facts of the node that an answer or a spec needs, besides its devices.
 
     driver_root, dev_root: paths on the host (--driver-root, --dev-root); an empty dev_root is the driver root.
     existing: those of nodes.OPTIONAL_PATHS that exist there. imex_channels: those that exist (imex.present).
@@ -58,7 +58,7 @@ class Host:
     imex_channels: tuple[int, ...] = ()
 
     def path(self, path: str) -> str:
-        """Where a device node is on the host."""
+        """Return the path of a device node on the host."""
         return nodes.host_path(self.dev_root or self.driver_root, path)
 
     def features_present(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dic
 
 
 def present_units(inventory: Inventory) -> tuple[Unit, ...]:
-    """What can have a name: GPUs that are here, and in the place of one in MIG mode its MIG devices."""
+    """Return the units that can have a name: GPUs that are here, and instead of one in MIG mode its MIG devices."""
     units: list[Unit] = []
     for device in computing_gpus(inventory.devices):
         if device.present:

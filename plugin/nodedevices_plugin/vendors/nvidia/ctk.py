@@ -17,7 +17,7 @@ from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CtkRequest:
-    """What nvidia-ctk makes a spec of.
+    """A request to nvidia-ctk for a spec.
 
     names: the devices that it must have. program: nvidia-ctk itself; empty: it is searched for. driver_root: where the
     driver root is mounted in this container, if it is.
@@ -58,7 +58,7 @@ class CtkRequest:
 
 
 def request(gpus: CdiSpec, own: NvidiaSettings, host: Host, *, id_strategy: str) -> CtkRequest:
-    """For the devices of our own specification."""
+    """Return the request for the devices of our own specification."""
     return CtkRequest(
         names=frozenset(str(each["name"]) for each in gpus.document["devices"]),
         id_strategy=id_strategy,
@@ -72,7 +72,7 @@ def request(gpus: CdiSpec, own: NvidiaSettings, host: Host, *, id_strategy: str)
 
 
 def rerooted(document: Mapping[str, Any], host: Host, *, mounted: str = "") -> dict[str, Any]:
-    """A valid spec whose paths are this container's, with the host's in their place.
+    """Return a valid spec with the host's paths in place of this container's.
 
     mounted: where the driver root is mounted here; device nodes come from there or from this container's own /dev.
     """

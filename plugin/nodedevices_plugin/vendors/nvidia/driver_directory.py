@@ -25,7 +25,7 @@ MPS = "mps"  # the sharing mode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverDirectory:
-    """Where the driver and its Vulkan ICD are on the node, and where containers get them. `vulkan_icd` empty: none."""
+    """The paths of the driver and its Vulkan ICD on the node and in containers. `vulkan_icd` empty: none."""
 
     path: str = "/home/kubernetes/bin/nvidia"
     container_path: str = "/usr/local/nvidia"

@@ -114,7 +114,7 @@ def event(kind: str, code: int | None) -> Meaning | None:
 
 
 def decide(code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-    """What an XID comes to when nothing worse came beside it."""
+    """Return the state that an XID causes when no worse one came beside it."""
     row = look_up(code)
     if code == CLEANUP:  # alone or after an application's error: a process was cleaned up
         return None
@@ -140,7 +140,7 @@ def read(readings: Readings) -> tuple[FaultCondition, ...]:
 
 
 def meaning(row: Xid) -> Meaning:
-    """Of a row of the catalogue."""
+    """Return the meaning of a row of the catalogue."""
     return Meaning(
         reason=f"Xid{row.number}",
         effect=row.effect,

@@ -32,7 +32,7 @@ CDI_PREFIX = "cdi.k8s.io/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvidiaSettings:
-    """What every container of the node gets, and where things are on it; for this a policy has no field."""
+    """What every container of the node gets, and paths on it: settings for which a policy has no field."""
 
     driver_root: str = "/"
     dev_root: str = ""
@@ -93,7 +93,7 @@ def _folder(option: str, values: Values, *, may_be_empty: bool = False) -> str:
 
 
 def settings_of(local: object) -> NvidiaSettings:
-    """What a NodeView has of them; where it has none, the defaults."""
+    """Return the settings of a NodeView; the defaults where it has none."""
     return local if isinstance(local, NvidiaSettings) else NvidiaSettings()
 
 
@@ -213,7 +213,7 @@ OPTIONS: tuple[Option, ...] = (
         group="kubelet",
         metavar="FILE",
     ),
-    # Named after Google's device plugin, whose names are the aliases; for --device-list-strategy driver-directory.
+    # Google's device plugin has them under the names that are aliases here; for --device-list-strategy driver-directory.
     option(
         "driver-directory",
         "with `--device-list-strategy driver-directory`, for [nodes prepared Google's way](devices/google.md): where "

@@ -4,7 +4,7 @@
      "GPUSharingConfig": {"GPUSharingStrategy": "time-sharing", "MaxSharedClientsPerGPU": 4}}
 
 Google's plugin goes on with whole GPUs where it cannot read the file; here a file that is wrong is refused with every
-key that is, and what was in effect stays. MIG devices are made by whoever prepares the node (Google's partition_gpu
+key that is, and what was in effect stays. MIG devices are made when the node is prepared (Google's partition_gpu
 reads the same file), never by this agent.
 """
 
@@ -39,7 +39,7 @@ STRATEGIES: Mapping[str, str] = {TIME_SHARING: "timeSlicing", MPS: "mps"}  # the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuConfig:
-    """What the file says. `strategy` empty: GPUs are not shared; `partition_size` empty: they are whole."""
+    """The content of the file. `strategy` empty: GPUs are not shared; `partition_size` empty: they are whole."""
 
     strategy: str = ""
     clients: int = 0
@@ -98,7 +98,7 @@ class _File(PluginFile):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        """What does not go together."""
+        """Return the errors of values that do not go together."""
         strategy, clients, before = self.shared.strategy, self.shared.clients, self.before
         wrong: dict[tuple[str | int, ...], str] = {}
         if strategy and not clients:

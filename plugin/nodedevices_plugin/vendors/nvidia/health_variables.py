@@ -19,8 +19,8 @@ MAX_UNREAD = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentXids:
-    """What NVIDIA's two variables set: a node's own `health.rules`, which a policy's section replaces. `unread`:
-    parts that mean nothing."""
+    """The rules of NVIDIA's two variables: a node's own `health.rules`, which a policy's section replaces. `unread`:
+    parts without a meaning."""
 
     ignore: frozenset[int] = frozenset()
     fatal: frozenset[int] = frozenset()

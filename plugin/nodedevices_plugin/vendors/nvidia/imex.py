@@ -19,7 +19,7 @@ def node(channel: int) -> str:
 
 
 def channel_ids(values: Sequence[str | int]) -> tuple[int, ...]:
-    """What `imex.channelIDs` selects. Raises PlanError for anything but [] and [0]."""
+    """Return the channels that `imex.channelIDs` selects. Raises PlanError for anything but [] and [0]."""
     requested = tuple(dict.fromkeys(str(each).strip() for each in values))
     if requested not in {(), ("0",)}:
         shown = ", ".join(each[:32] for each in requested[:4])

@@ -46,12 +46,11 @@ _SUFFIXES = UUID("7e7c9e0a-6a0e-5d0c-9d5e-9a1b5c0b7f43")  # our own namespace fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionContext:
-    """How a container gets its devices.
+    """The way in which containers get their devices.
 
-    cdi_names: devices and MIG devices that the container toolkit's own spec has, with their names there; all others
-    are in ours.
-    handles: of the devices of now (nodes.handles); needed for indices and for device nodes.
-    driver_directory: for the strategy of that name.
+    cdi_names: devices and MIG devices that the container toolkit's own spec has, with their names there; all others are
+    in ours. handles: of the current devices (nodes.handles); needed for indices and for device nodes. driver_directory:
+    for the strategy of that name.
     """
 
     device_list_strategies: tuple[str, ...] = ("envvar",)
@@ -74,7 +73,8 @@ class InjectionContext:
         cdi_names: Mapping[str, str] | None = None,
         driver_directory: DriverDirectory | None = None,
     ) -> InjectionContext:
-        """From the effective `injection` section (None: the built-in default), the devices, and local settings."""
+        """Return the context from the effective `injection` section (None: the default), the devices, and local
+        settings."""
         injection = section or Injection()
         return cls(
             device_list_strategies=injection.device_list_strategies,
@@ -100,7 +100,7 @@ class InjectionContext:
         )
 
     def edits(self, grant: Grant) -> ContainerEdits:
-        """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
+        """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""
         resource, granted = grant.resource, grant.ids
         strategies = frozenset(self.device_list_strategies)
         only_cdi = bool(strategies) and strategies <= STRATEGIES
@@ -133,7 +133,7 @@ class InjectionContext:
 
 
 def _name(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
-    """What the runtime knows the device by."""
+    """Return the runtime's name of the device."""
     if context.device_id_strategy == "index":
         return _handle(each, resource, context).index
     return each.part_id

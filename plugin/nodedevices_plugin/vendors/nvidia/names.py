@@ -57,7 +57,7 @@ def claim(unit: Unit, gpu: str) -> str:
 
 
 def claimed(name: str) -> Sequence[str]:
-    """Of `gpu-3` or `gpu-3-mig-1g.10gb-19-0`; a MIG device that is not listed counts for its GPU."""
+    """Return our names for `gpu-3` or `gpu-3-mig-1g.10gb-19-0`; a MIG device that is not listed counts as its GPU."""
     parent, mig, tail = name.partition(_MIG)
     if not mig:
         return (name,)

@@ -1,7 +1,7 @@
 """Device nodes: which ones a device needs, by which index it is called, and where they are on the host.
 
 What a GPU needs is what the probe reports. Which other nodes exist (control nodes, IMEX channels, GDRCopy, GDS, MOFED)
-is an input, read by whoever may see the host's /dev: a node that does not exist keeps a container from starting.
+is an input, read where the host's /dev is visible: a node that does not exist keeps a container from starting.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ OPTIONAL_PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """How a runtime finds a device or MIG device: NVML's index (`3`, `3:1`) and its device nodes. And its memory."""
+    """How a runtime identifies a device or MIG device: NVML's index (`3`, `3:1`) and its device nodes. And its
+    memory."""
 
     index: str
     nodes: tuple[str, ...]
@@ -80,7 +81,7 @@ def feature_files(feature: str, existing: Set[str]) -> tuple[str, ...]:
 
 
 def host_path(root: str, path: str) -> str:
-    """Where `/dev/...` is on the host, seen from the root that has the devices: `/run/nvidia/driver/dev/nvidia0`.
+    """Return the path of `/dev/...` on the host, below the root that has the devices: `/run/nvidia/driver/dev/nvidia0`.
 
     A root may be given with its `/dev` or without.
     """

@@ -44,7 +44,7 @@ def units(devices: Sequence[InventoryDevice], strategy: str, excluded: Set[str] 
 
 
 def _check_single(gpus: Sequence[InventoryDevice], excluded: Set[str]) -> None:
-    """Of the GPUs that answer. One that is lost since the start does not even say whether it is in MIG mode."""
+    """Check the GPUs that answer. One that is lost since the start does not even report whether it is in MIG mode."""
     answering = [
         device for device in gpus if device.present and not (mig_enabled(device.fact) is None and _unresponsive(device))
     ]

@@ -95,7 +95,8 @@ class Nvidia:
         return path_score(one, other) + LINK_SCORE * links
 
     def other_names(self, unit: Unit) -> Collection[str]:
-        """How drivers before R470 named MIG devices, and how Google's plugin names GPUs and MIG devices."""
+        """Return the names of MIG devices in drivers before R470, and Google's plugin's names of GPUs and MIG
+        devices."""
         part = unit.partition
         before = () if part is None else (f"MIG-{unit.device.fact.id}/{part.gi}/{part.ci}",)
         return (*before, *names.google(unit))

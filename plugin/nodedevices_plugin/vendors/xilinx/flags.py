@@ -38,7 +38,7 @@ class XilinxSettings:
 
 
 def settings_of(local: object) -> XilinxSettings:
-    """What a NodeView or a Naming has of them; where it has none, the defaults."""
+    """Return the settings of a NodeView or a Naming; the defaults where it has none."""
     return local if isinstance(local, XilinxSettings) else XilinxSettings()
 
 
@@ -61,7 +61,7 @@ def sections(values: Values) -> dict[str, Any]:
 
 
 def _one_of(values: Values, name: str, *known: str) -> str:
-    """In any case, as there. What that plugin takes for its default without a word is refused."""
+    """Read a value in any case, as that plugin does. A value that it silently replaces by its default is refused."""
     said = values.text(name)
     found = next((each for each in known if each.lower() == said.lower()), None)
     if found is None:
@@ -109,7 +109,7 @@ FLAGS = VendorFlags(
         ),
         option(
             "u30-name-convention",
-            f"{COMMON}: U30s are amd.com/ama_u30, whatever their shell; {EXACT}: by their shell, as other cards",
+            f"{COMMON}: U30s are amd.com/ama_u30, with any shell; {EXACT}: by their shell, as other cards",
             group=GROUP,
             default=COMMON,
             variables=("U30NameConvention",),

@@ -76,7 +76,7 @@ class Aliases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """By the names of that plugin. `uuid`: its end, in small letters."""
+    """A card by that plugin's names. `uuid`: its end, in small letters."""
 
     device_type: str
     shell: str

@@ -90,7 +90,8 @@ class Xilinx(NoCodes):
 
 
 def _management_nodes(fact: DeviceFact) -> dict[str, tuple[str, ...]]:
-    """Of a card and of its partitions, by id: those that look like one, since the attribute is a text."""
+    """Return the management nodes of a card and of its partitions, by id; only texts that look like a path to one,
+    since the attribute is a text."""
     attribute = fact.extra.get(MANAGEMENT_NODES)
     said = (attribute.string or "").split(",") if attribute is not None else []
     by_partition = {part.id: said[part.index : part.index + 1] for part in fact.partitions}
