@@ -1,7 +1,7 @@
 """The bookings of computing power on this node, resource by resource: the only place that remembers them.
 
-Nothing here waits or does I/O. The kubelet's questions change what is booked, PodResources and the node's pods say
-whose it is. Where computing power is not shared, nothing is booked and nothing costs anything.
+Nothing here waits or does I/O. The kubelet's calls change what is booked; PodResources and the node's pods show which
+container each booking is for. Where computing power is not shared, nothing is booked.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SHOWN_AFTER_SECONDS = 0.5  # from an Allocate's answer until PodResources has it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """What one container has, as far as it is known: `owner` None: whose it is, `cores` None: how much of its computing
-    power."""
+    """What one container has, as far as it is known. `owner` None: the container is not known; `cores` None: its part
+    of the computing power is not known."""
 
     resource: str
     device: str
@@ -46,7 +46,7 @@ class Allocated:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Whether a container may start. `wait`: more may be known in a moment; `refusal`: why it may not, "" where it may.
-    `allocated`: what to write down for it, None: what is written stays."""
+    `allocated`: the record to write for it; None: the written one stays."""
 
     refusal: str = ""
     wait: bool = False
@@ -68,7 +68,7 @@ class CoreBook:
 
     # --- what is the case ---------------------------------------------------------------------------------------------
     def use(self, resources: Iterable[OfferedResource]) -> None:
-        """From now on these are offered."""
+        """Take these resources as the offered ones."""
         of = {each.name: each for each in resources if each.sharing.cores}
         for name, resource in of.items():
             before = self._made_of.get(name)
@@ -83,7 +83,7 @@ class CoreBook:
         self._resolve()
 
     def remember(self, recorded: Mapping[frozenset[str], Recorded]) -> None:
-        """What an earlier run of this agent wrote down."""
+        """Take the records of an earlier run of this agent."""
         self._recorded = recorded
         self._resolve()
 
@@ -141,13 +141,14 @@ class CoreBook:
 
     # --- the kubelet's questions --------------------------------------------------------------------------------------
     def knows(self, resource: str, size: int, ids: Iterable[str] = ()) -> bool:
-        """Whether a pod that may request this is known. True where computing power is not shared."""
+        """True when a pod that may make this request is known, or where computing power is not shared."""
         if resource not in self._ledgers:
             return True
         return cores.wanted(self._ledgers[resource], self._claims[resource], size, ids=frozenset(ids)).known
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Room | None:
-        """What each device has left for a request; None: computing power is not shared. Raises AllocationError."""
+        """Return what each device has left for a request; None: computing power is not shared. Raises
+        AllocationError."""
         if resource not in self._ledgers:
             return None
         shares, must = self._shares[resource], frozenset(must_include)
@@ -179,13 +180,13 @@ class CoreBook:
         return wanted
 
     def start(self, resource: str, ids: Sequence[str]) -> Start:
-        """Of a container with these ids. What is booked for it is enough for it, or it does not start for the first
-        time. Later it has what it has, whatever is not known of others."""
+        """Decide the start of a container with these ids. At its first start its booking must be enough for it. Later
+        it keeps what it has, also where other containers are not known."""
         own, shares = frozenset(ids), self._shares.get(resource)
         overlapping = [each for each in self._bookings(resource) if each.ids & own]
         booking = next((each for each in overlapping if each.ids == own), None)
         if shares is None or (booking is None and not overlapping and self._started_before(own)):
-            # Computing power is no longer shared, or it starts again; a record alone may be of who had the ids before.
+            # Computing power is no longer shared, or it starts again; a record alone may be of an earlier holder.
             return Start(wait=shares is not None and self._pods.pods is None)
         if booking is not None and not own <= shares.device_of.keys():
             return Start()  # of an earlier unit of memory: what is written down for it stays
@@ -195,7 +196,7 @@ class CoreBook:
             if booking is not None and booking.demand == ALL:
                 if booking.at == 0.0 and self._started_before(own):
                     return Start(wait=True)  # what is written says more
-                if booking.at or not self._refusal(resource, shares, booking):  # nobody checked it in this run
+                if booking.at or not self._refusal(resource, shares, booking):  # it was not checked in this run
                     return Start(wait=True, allocated=self._allocated(resource, booking.device, own))
             why = self._holdings.message or self._pods.problem or "the kubelet does not list them yet"
             text = f"it is not known which pod these shares are for ({why}); the kubelet tries again"
@@ -208,7 +209,7 @@ class CoreBook:
         return Start(allocated=self._allocated(resource, booking.device, own, booking))
 
     def _refusal(self, resource: str, shares: CoreShares, booking: Booking) -> str:
-        """Why a container cannot have what is booked for it; "": it can."""
+        """Return why a container cannot have what is booked for it; "" where it can."""
         room = cores.room(self._ledgers[resource], shares, Wanted(demand=booking.demand), ids=booking.ids)
         if room.has(booking.device):
             return ""
@@ -216,7 +217,7 @@ class CoreBook:
         return f"{resource}: {text}. Delete the pod, so that it is scheduled again."
 
     def _started_before(self, ids: frozenset[str]) -> bool:
-        """Whether the container that has these ids was started before this agent, as far as that is known."""
+        """True when the container with these ids was started before this agent, as far as that is known."""
         recorded = self._recorded.get(ids)
         if recorded is None:
             return False
@@ -228,7 +229,7 @@ class CoreBook:
 
     # --- what is shown ------------------------------------------------------------------------------------------------
     def allocated(self) -> tuple[Allocated, ...]:
-        """Of every container that is known."""
+        """Return what each known container has."""
         return tuple(
             self._allocated(name, each.device, each.ids, each)
             for name in self._ledgers
@@ -237,7 +238,8 @@ class CoreBook:
         )
 
     def held(self) -> CoresHeld:
-        """For the report: by pods that have not finished, and by Allocates that PodResources has not shown yet."""
+        """Return for the report what is held: by pods that have not finished, and by Allocates that PodResources has
+        not shown yet."""
         listed = {(each.resource, frozenset(each.ids)): each for each in self._holdings.holders}
         devices: dict[str, tuple[int, int]] = {}  # as Demand.scaled, and the device's shares
         holders: dict[tuple[str, str, str, str], int] = {}

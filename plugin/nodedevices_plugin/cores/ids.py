@@ -1,11 +1,11 @@
 """Computing power as a resource of its own, as gpu-manager's tencent.com/vcuda-core: 100 for each GPU.
 
-A container that shares a GPU requests 1 to 99 beside an amount of memory. The amount's ids say which GPU it has, and
-the kubelet allocates the two resources in any order, so that these 100 for each shared GPU are ids of no device: they
-are counted, and a container gets nothing for them. They can neither agree nor disagree with the memory's.
+A container that shares a GPU requests 1 to 99 beside an amount of memory. The memory's ids decide which GPU it has, and
+the kubelet allocates the two resources in any order. So the 100 ids for each shared GPU belong to no device: they are
+counted, and a container gets nothing for them. They cannot contradict the memory's ids.
 
-A multiple of 100 is whole GPUs: those of the resource that are not shared. Their ids are given all 100 or none, to one
-container (`GPU-...::core.3`). What the kubelet is answered it allocates, but where exactly as many ids are free as are
+A multiple of 100 requests whole GPUs: those of the resource that are not shared. All 100 ids of one go to the same
+container (`GPU-...::core.3`). The kubelet allocates the ids of our answer, but where exactly as many are free as are
 requested it does not ask: so Allocate checks again.
 """
 
@@ -36,7 +36,7 @@ def prefer(
     closest: Closest,
 ) -> tuple[str, ...]:
     """`size` of the known ids, `must_include` (what an init container of the pod had) among them: ids of no device, or
-    all ids of devices that nobody has, those that are connected best (`closest`: which to add to some, and how many).
+    all ids of free devices, those that are connected best (`closest`: which to add to some, and how many).
     Raises AllocationError."""
     _check_size(resource, size)
     must = [each for each in known if each.id in must_include]
@@ -75,7 +75,7 @@ def check(resource: OfferedResource, granted: Sequence[SchedulableId]) -> None:
 
 
 def is_counted(granted: Sequence[SchedulableId]) -> bool:
-    """Whether these are ids of no device alone, for which a container gets nothing."""
+    """True for ids of no device alone, for which a container gets nothing."""
     return bool(granted) and not any(each.device_id for each in granted)
 
 

@@ -1,14 +1,14 @@
 """CoreShares of computing power: no device is promised to more than 100 percent.
 
-An Allocate names ids and no pod, so nobody knows whose it is. The candidates are the containers of this node's pods
-that request exactly so many of the resource and have none yet. What is booked for it is the largest demand among them
-(for several such Allocates, of which no two are for the same container, as many of the largest): whichever it is, it
-fits, and containers that start in another order than their pods were bound take nothing from each other. Later the
-kubelet shows which container has the ids (PodResources), and its own demand is booked.
+An Allocate names ids and no pod, so the container that it is for is not known. The candidates are the containers of
+this node's pods that request exactly so many of the resource and have none yet. The largest demand among them is booked
+(for several such Allocates, each for another container, as many of the largest). So any of the candidates fits, and
+containers that start in another order than their pods were bound take nothing from each other. Later the kubelet shows
+which container has the ids (PodResources), and its own demand is booked.
 
-What is held is the kubelet's word alone: a booking ends when the kubelet calls its ids free (GetPreferredAllocation) or
-allocates one of them again, and with nothing else. Ids that are held and not booked are unknown, and their device is
-full. Whoever cannot be a candidate, because its pod has not been seen yet, counts as 100 percent.
+Only the kubelet decides what is held: a booking ends when the kubelet calls its ids free (GetPreferredAllocation) or
+allocates one of them again, and in no other case. Ids that are held and not booked are unknown, and their device counts
+as full. A container that cannot be a candidate, because its pod has not been seen yet, counts as 100 percent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one container of a pod wants of a resource. `problem`: why it cannot be had, for its owner."""
+    """The request of one container for a resource. `problem`: why it cannot be met, for its owner."""
 
     owner: Owner
     size: int
@@ -47,7 +47,8 @@ class Claim:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booking:
     """What is booked for one Allocate. `at`: its time.monotonic(), 0.0 for one before this agent. `owner` None: not
-    known yet, one of `candidates`, each with its demand, or, where these are none, somebody who has not been seen."""
+    known yet; then it is one of `candidates`, each with its demand, or, where there are none, a container that has not
+    been seen."""
 
     ids: frozenset[str]
     device: str
@@ -59,7 +60,7 @@ class Booking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreShares:
-    """The shares of one resource: whose each is, how many each device has, and which are offered."""
+    """The shares of one resource: each one's device, the number of each device, and those that are offered."""
 
     name: str
     device_of: Mapping[str, str]
@@ -81,10 +82,10 @@ class CoreShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """What is booked of one resource's devices. `unknown`: ids that somebody holds, and nobody knows who. `complete`:
-    every id that is held is in a booking or unknown; False after a start, until the kubelet has said what is held;
-    `known`: devices of which it has said so before. `asked`: time.monotonic() when the kubelet last said which ids are
-    free: older Lists tell nothing new."""
+    """The bookings of one resource's devices. `unknown`: ids that are held by a container that is not known.
+    `complete`: every id that is held is in a booking or in `unknown`; False after a start, until the kubelet has said
+    what is held; `known`: devices for which it has. `asked`: time.monotonic() when the kubelet last said which ids are
+    free: an older List has no news."""
 
     bookings: tuple[Booking, ...] = ()
     unknown: frozenset[str] = frozenset()
@@ -101,7 +102,8 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a request needs, whosever it is. `known`: it is one of `claims`; otherwise its pod has not been seen."""
+    """The need of a request from any of its candidates. `known`: it is one of `claims`; otherwise its pod has not been
+    seen."""
 
     demand: Demand
     claims: tuple[Claim, ...] = ()
@@ -110,7 +112,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Which devices have the computing power that a request needs, and what percentage each has left without it."""
+    """The devices with the computing power that a request needs, and the percentage that each has left without it."""
 
     wanted: Wanted
     left: Mapping[str, int]
@@ -132,7 +134,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What was written down when a container's ids were first known to be its own."""
+    """The record from when a container's ids were first known to be its own."""
 
     uid: str
     namespace: str
@@ -141,9 +143,9 @@ class Recorded:
     demand: Demand
 
 
-# --- what pods want ---------------------------------------------------------------------------------------------------
+# --- demand of pods ---------------------------------------------------------------------------------------------------
 def claims(pods: Iterable[NodePod], resource: str) -> tuple[Claim, ...]:
-    """Of pods that have not finished."""
+    """Return the claims of pods that have not finished."""
     return tuple(claim for pod in pods if not pod.finished for claim in _of_pod(pod, resource))
 
 
@@ -160,12 +162,13 @@ def _of_pod(pod: NodePod, resource: str) -> Iterator[Claim]:
         )
 
 
-# --- what is booked ---------------------------------------------------------------------------------------------------
+# --- bookings -------------------------------------------------------------------------------------------------------
 def wanted(ledger: Ledger, all_claims: Sequence[Claim], size: int, *, ids: Set[str] = frozenset()) -> Wanted:
-    """What a request of `size` needs, whosever it is. `ids`: those that it is known to be about: who had them before
-    has them no longer, or is an init container of the same pod.
+    """Return what a request of `size` needs, from any of its candidates. `ids`: the ids that it is known to be for:
+    their earlier holder has ended, or is an init container of the same pod.
 
-    Each Allocate whose container is not known yet is one of the candidates, so that there must be one more.
+    Each Allocate with an unknown container is for one of the candidates, so there must be one candidate more than
+    these.
     """
     owners = {each.owner for each in ledger.bookings if each.owner is not None}
     candidates = tuple(
@@ -179,15 +182,15 @@ def wanted(ledger: Ledger, all_claims: Sequence[Claim], size: int, *, ids: Set[s
 
 
 def check_claims(resource: str, need: Wanted) -> None:
-    """Raises AllocationError where the request can only be one that cannot be had."""
+    """Raise AllocationError where every candidate's request cannot be met."""
     if need.claims and all(each.problem for each in need.claims):
         raise AllocationError(f"{resource}: {need.claims[0].problem}")
 
 
 def freed(ledger: Ledger, shares: CoreShares, free: Collection[str], listed: Set[str], *, at: float) -> Ledger:
-    """After the kubelet has said which ids are free. Of a device of which it names some, the others are held. Of one
-    that it leaves out nothing is learned: it names only ids of the NUMA nodes that the container is bound to.
-    `listed`: ids that PodResources shows held."""
+    """Return the ledger after the kubelet has said which ids are free. Of a device with some free ids all others are
+    held. Of a device without free ids nothing is learned: the kubelet names only ids of the NUMA nodes that the
+    container is bound to. `listed`: ids that PodResources shows held."""
     not_held = frozenset(free)
     named = frozenset(shares.device_of[each] for each in not_held if each in shares.device_of)
     bookings = tuple(each for each in ledger.bookings if not each.ids <= not_held)
@@ -199,7 +202,8 @@ def freed(ledger: Ledger, shares: CoreShares, free: Collection[str], listed: Set
 
 
 def room(ledger: Ledger, shares: CoreShares, need: Wanted, *, ids: Set[str] = frozenset()) -> Room:
-    """What each device has left, without what is booked for who had these ids before, and which have what is wanted."""
+    """Return what each device has left, without bookings of earlier holders of these ids, and which devices have what
+    is needed."""
     unknown = {shares.device_of[each] for each in _unknown(ledger, shares) - ids if each in shares.device_of}
     owners = {each.owner for each in ledger.bookings}
     by_device: dict[str, list[Booking]] = {device: [] for device in shares.totals}
@@ -219,8 +223,8 @@ def room(ledger: Ledger, shares: CoreShares, need: Wanted, *, ids: Set[str] = fr
 
 
 def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | None]) -> int:
-    """Of one device, as Demand.scaled: what its owners need, and the most that those can need whose owners are not
-    known yet. `owners`: who is known to be another booking's."""
+    """Return what is booked of one device, as Demand.scaled: the needs of known owners, and the most that the unknown
+    ones can need. `owners`: the known owners of all bookings."""
     sure, undecided = 0, list[int]()
     candidates: dict[Owner, Demand] = {}
     for each in bookings:
@@ -233,7 +237,7 @@ def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | 
         return sure
     needs = [need.scaled(total) for one, need in candidates.items() if one not in owners]
     largest = sorted(needs, reverse=True)[: len(undecided)]
-    # Where fewer are left than there are Allocates, one was for somebody else.
+    # Where fewer are left than there are Allocates, one was for a container that is no candidate.
     return sure + (min(sum(undecided), sum(largest)) if len(largest) == len(undecided) else sum(undecided))
 
 
@@ -243,7 +247,7 @@ def _booking(need: Wanted, ids: Set[str], device: str, *, at: float = 0.0) -> Bo
 
 
 def _unknown(ledger: Ledger, shares: CoreShares) -> frozenset[str]:
-    """Ids that somebody holds, or may hold, beside those that are booked."""
+    """Return the ids that are held, or may be, and are not booked."""
     if ledger.complete:
         return ledger.unknown
     booked = frozenset(id_ for each in ledger.bookings for id_ in each.ids)
@@ -251,12 +255,12 @@ def _unknown(ledger: Ledger, shares: CoreShares) -> frozenset[str]:
 
 
 def granted(ledger: Ledger, shares: CoreShares, need: Wanted, ids: Set[str], *, at: float) -> Ledger:
-    """With a booking for an Allocate of these ids, which are of one device."""
+    """Return the ledger with a booking for an Allocate of these ids, which are of one device."""
     booking = _booking(need, ids, shares.device_of[next(iter(ids))], at=at)
     return replace(ledger, bookings=(*ledger.without(ids), booking), unknown=ledger.unknown - ids)
 
 
-# --- whose it was -----------------------------------------------------------------------------------------------------
+# --- owners -----------------------------------------------------------------------------------------------------------
 def resolved(
     ledger: Ledger,
     shares: CoreShares,
@@ -267,8 +271,8 @@ def resolved(
     pods: Mapping[tuple[str, str], NodePod],
     recorded: Mapping[frozenset[str], Recorded],
 ) -> Ledger:
-    """With the owners that PodResources names. `holders`: of this resource, by a List that was called at `taken`;
-    `pods`: by namespace and name. `recorded`: of an earlier run of this agent, by ids."""
+    """Return the ledger with the owners that PodResources shows. `holders`: of this resource, by a List that was called
+    at `taken`; `pods`: by namespace and name. `recorded`: by an earlier run of this agent, by ids."""
     by_owner = {each.owner: each for each in all_claims}
     for holder in holders:
         ids = frozenset(holder.ids)
@@ -298,16 +302,16 @@ def resolved(
 
 
 def _is(claim: Claim, booking: Booking, ledger: Ledger) -> bool:
-    """Whether an Allocate was for this container. One of that name that was seen before and was no candidate is another
-    one, which had the name before."""
+    """True when an Allocate was for this container. A container of that name that was seen before and was no candidate
+    is an earlier one with the same name."""
     if any(each.owner == claim.owner for each in ledger.bookings):
         return False
     return claim.owner in booking.candidates or claim.seen > booking.at
 
 
 def _of_before(claim: Claim | None, pod: NodePod | None, recorded: Recorded | None) -> tuple[Owner | None, Demand]:
-    """Of a container that had its ids before this agent was started: as written down, else as the pod says if it is the
-    one that the kubelet admitted. Else all of the device."""
+    """Return owner and demand of a container that had its ids before this agent was started: as recorded, else as in
+    the pod that the kubelet admitted, else all of the device."""
     if claim is None or pod is None:
         return None, ALL
     if recorded is not None and (recorded.uid, recorded.container) == (claim.owner.uid, claim.owner.container):

@@ -1,1 +1,1 @@
-"""What the kubelet is answered: who gets which ids, which devices go together, and what a container needs for them."""
+"""The answers to the kubelet: the ids of a container, devices that go together, and what a container needs for them."""

@@ -1,4 +1,4 @@
-"""What the kubelet is answered, from the plan in effect and what is booked: no I/O, no lock, nothing awaited."""
+"""The answers to the kubelet, from the plan in effect and the bookings: no I/O, no lock, nothing awaited."""
 
 from __future__ import annotations
 

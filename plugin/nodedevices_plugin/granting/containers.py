@@ -1,8 +1,8 @@
 """What a container needs for what it was granted: a pure function of the grant and the node. No look-up, no I/O.
 
-The shares of a device need what their sharing mode says, the devices themselves what their vendor says
-(vendors.base.Containers). For devices that no vendor knows it is the device nodes that the probe lists for them, and
-nothing else; for a partition those that are its own.
+The sharing mode decides what shares of a device need, the vendor what the devices themselves need
+(vendors.base.Containers). Devices that no vendor knows need only the device nodes that the probe lists for them; a
+partition those of its own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContainers:
-    """What containers of this node need. `vendors`: of each device that a vendor knows, the vendor's name;
-    `by_vendor`: what these answer; `others`: the same for devices that no vendor knows; `modes`: the node's flags that
+    """What containers of this node need. `vendors`: by device that a vendor knows, the vendor's name; `by_vendor`: the
+    needs for their devices; `others`: the needs for devices that no vendor knows; `modes`: the node's flags that
     sharing modes read."""
 
     vendors: Mapping[str, str] = field(default_factory=dict)
@@ -43,8 +43,8 @@ def node_containers(
     cdi: Mapping[str, CdiEnvironment] | None = None,
     modes: Settings | None = None,
 ) -> NodeContainers:
-    """From the devices and the effective `injection` section. `values`: what flags and device files say to vendors.
-    `cdi`: by vendor, what CDI finds for it."""
+    """Return it from the devices and the effective `injection` section. `values`: vendors' settings from flags and
+    device files. `cdi`: the CDI environment, by vendor."""
     by_vendor = {
         vendor.name: vendor.containers(
             NodeView(
@@ -65,7 +65,7 @@ def node_containers(
 
 
 def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
-    """What one container needs. Raises AllocationError, whose text the pod's owner reads in its status."""
+    """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""
     if is_counted(grant.ids):  # the device comes with the shares of memory that the container has, too
         return ContainerEdits()
     parts = []
@@ -85,7 +85,8 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
 
 
 def _all_of_it(grant: Grant) -> Grant:
-    """Where a share is of all devices of the resource: with one id of each that is fit for use, or was granted."""
+    """Return the grant for a share of all devices of the resource: one id of each device that is fit for use, or was
+    granted."""
     if not grant.resource.together or not grant.ids:
         return grant
     granted = {(each.device_id, each.partition_id): each for each in grant.ids}

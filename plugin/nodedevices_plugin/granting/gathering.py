@@ -1,8 +1,8 @@
 """Several partitions for one container, from as few devices as they can come from (vendors.base.GatheredPartitions).
 
-As AMD's device plugin (allocator/besteffort_policy.go): of a device everything that is free is taken, and of the last
-one what is still needed. Of these sets the one whose members work together best is chosen, by the sum of pair scores;
-of equal ones that which begins with the devices that have the least free, so that whole devices are left for others.
+As AMD's device plugin (allocator/besteffort_policy.go): of each device everything that is free is taken, and of the
+last one as much as is still needed. Among these sets the one with the greatest sum of pair scores is chosen; of equal
+ones the one that begins with the devices that have the least free, so that whole devices are left for others.
 
 Partitions of one device are alike, so only devices are compared: all sets of up to 8, and beyond that the best
 beginnings of each length.

@@ -1,4 +1,4 @@
-"""Which ids a container gets: a pure function of the request and the plan. No look-up, no I/O, no lock."""
+"""Decides the ids of a container: a pure function of the request and the plan. No look-up, no I/O, no lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nodedevices_plugin.model import AllocationError, Grant, OfferedResource
 
 
 def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
-    """These ids for one container. Raises AllocationError, whose text the pod's owner reads in its status: also for an
+    """Grant these ids to one container. Raises AllocationError; its text is shown in the pod's status. Also for an
     id that was blocked since the kubelet chose it, so that the pod fails with a reason and another can be scheduled."""
     wanted = frozenset(ids)
     found = {each.id: each for each in resource.ids if each.id in wanted}

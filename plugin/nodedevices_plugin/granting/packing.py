@@ -1,11 +1,12 @@
 """Shares that are amounts of memory: all that one container gets are of one device.
 
-The kubelet knows ids and no devices. It asks which of the free ids are best (GetPreferredAllocation), and what is
-answered here it allocates. Where it aligns shares by NUMA nodes and needs all of some, it takes these unasked, so that
-Allocate checks again. Either refusal ends the pod's admission, with a text that says how much each device has.
+The kubelet knows ids and no devices. It asks which of the free ids are best (GetPreferredAllocation), and allocates
+those of the answer. Where it aligns shares by NUMA nodes and needs all ids of some nodes, it takes these without
+asking, so Allocate checks again. Either refusal ends the pod's admission, with a text that shows how much each device
+has.
 
-What is free is what the kubelet says in its request, and nothing that was remembered here: two answers that cross
-cannot give a share twice.
+Only the ids in the kubelet's request count as free; nothing is remembered here. So two answers that cross cannot give a
+share twice.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def check(resource: OfferedResource, granted: Iterable[SchedulableId]) -> None:
 
 
 def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room: Room | None = None) -> str:
-    """For the pod's owner."""
+    """Return the message for the pod's owner."""
     memory = resource.sharing.memory
     unit = f" of {memory.unit}" if memory is not None else ""
     most = max((_total(resource, each) for each in (memory.devices if memory is not None else free)), default=0)

@@ -75,7 +75,7 @@ def prefer(
 
 
 def _gathered(resource: OfferedResource, topology: Topology) -> bool:
-    """Whether these are partitions that a container gets together, and no shares of them."""
+    """True for partitions that a container gets together, not for shares of them."""
     return all(each.replica is None and each.device_id in topology.gathered for each in resource.ids)
 
 
@@ -124,7 +124,8 @@ class _Search:
     degree: Sequence[int]
 
     def exact(self, needed: int) -> Sequence[int]:
-        """By whichever is fewer, the members to take or those to leave; of equals the first to take."""
+        """Try all sets, of the members to take or of those to leave, whichever are fewer; of equals the first set
+        wins."""
         left = len(self.candidates) - needed
         if needed <= left:
             return max(combinations(self.candidates, needed), key=self._worth)  # the first: they come in order
@@ -149,7 +150,7 @@ class _Search:
         return sum(self.scores[one][other] for one, other in combinations(left, 2)) - degree, degree
 
     def _grown_from(self, start: int, needed: int) -> list[int]:
-        """From one member, always add the one that is closest to what is there."""
+        """Start with one member, and always add the one that is closest to the set."""
         chosen = [start]
         gain = {each: self.to_fixed[each] + self.scores[start][each] for each in self.candidates if each != start}
         while len(chosen) < needed:

@@ -1,5 +1,5 @@
-"""How well two devices work together, as one number: what their vendor says (vendors.base.PairScore), else how close
-they are on PCIe. Devices of two vendors are compared by PCIe alone.
+"""Scores how well two devices work together: by their vendor (vendors.base.PairScore), else by how close they are on
+PCIe. Devices of two vendors are compared by PCIe alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Topology:
     gathered: Set[str] = frozenset()  # ids of devices
 
     def score(self, one: str, other: str) -> int:
-        """Of two device ids; 0 where nothing is known."""
+        """Return the score of two devices by id; 0 where nothing is known."""
         first, second = self.position.get(one), self.position.get(other)
         return 0 if first is None or second is None else self.scores[first][second]
 
@@ -53,6 +53,6 @@ def _scorer(fact: DeviceFact) -> Callable[[DeviceFact, DeviceFact], int]:
 
 
 def _partition_score(fact: DeviceFact) -> int | None:
-    """Of two of its partitions; None: they do not come together."""
+    """Return the score of two of its partitions; None: a container does not get them together."""
     vendor = registry.vendor_of(fact)
     return vendor.partition_score(fact) if isinstance(vendor, GatheredPartitions) else None

@@ -1,4 +1,4 @@
-"""What there is to say about a configuration, as fields of NodeDevices."""
+"""Notes on a configuration, as NodeDevices has them in fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from nodedevices_common.text import place_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Why a configuration is not applied. `section`: of a policy; empty: none. `field`: its place, where known."""
+    """A configuration that is not applied, and why. `section`: of a policy; empty: none. `field`: its place, where
+    known."""
 
     section: str = ""
     field: str = ""
@@ -26,7 +27,7 @@ class Unmatched:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The note for people."""
         return f"{place_of(self.section, self.entry)}: {self.message}"
 
 

@@ -1,8 +1,7 @@
-"""What devices and partitions are called: `gpu-3`, `nic-0`, `gpu-3-mig-1g10gb-19-0`, as in a ResourceSlice.
+"""Names of devices and partitions: `gpu-3`, `nic-0`, `gpu-3-mig-1g10gb-19-0`, as in a ResourceSlice.
 
-Every name is a DNS label and unique on the node, whatever probes say: of two that would be called the same the later
-one, in the inventory's order, has a hash of its id behind its name. Ids are what programs go by; names are for people,
-claims (DRA) and ResourceSlices.
+Every name is a DNS label and unique on the node: of two devices with the same name the later one, in the inventory's
+order, has a hash of its id behind its name. Programs use ids; names are for people, claims (DRA) and ResourceSlices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is wrong with a device, and what is known about it."""
+"""The faults of a device, its notices, and the verdict on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds which ids, as the kubelet shows it."""
+"""The holders of ids, as the kubelet shows them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Holdings:
 
     @property
     def known(self) -> bool:
-        """Whether `holders` and `possible` have every id that is held, and `holders` none that is not."""
+        """True when `holders` and `possible` have every id that is held, and `holders` none that is not."""
         return self.state is HoldersState.SYNCED and not self.unread_because
 
     @property
@@ -75,7 +75,7 @@ class Holdings:
 
     @property
     def unknown_because(self) -> str:
-        """Why `known` is not so, for people."""
+        """Why `known` is False, for people."""
         if self.state is HoldersState.SYNCED:
             return self.unread_because
         return f"{self.state.value}: {self.message}" if self.message else self.state.value

@@ -34,7 +34,8 @@ def split(schedulable_id: str) -> tuple[str, int | None]:
 
 
 def is_core(schedulable_id: str) -> bool:
-    """Whether it is one of a device's hundred, which one container has all of: the device is whole."""
+    """True for one of a device's hundred ids of computing power, which one container has all of: the device is
+    whole."""
     return schedulable_id.partition(SEPARATOR)[2].startswith(f"{CORE}.")
 
 
@@ -64,5 +65,5 @@ def share_of(base: str, schedulable_id: str) -> str:
 
 
 def physical_id(schedulable_id: str) -> str:
-    """`GPU-...::3` -> `GPU-...`: the device or partition of an id that somebody holds, whosever plugin wrote it."""
+    """Return the device or partition of a held id, by any plugin: `GPU-...` for `GPU-...::3`."""
     return schedulable_id.partition(SEPARATOR)[0]

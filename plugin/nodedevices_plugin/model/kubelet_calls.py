@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Method(StrEnum):
-    """By their names in the device plugin API. Register is the agent's call, the others are the kubelet's."""
+    """The method's name in the device plugin API. Register is the agent's call, the others are the kubelet's."""
 
     REGISTER = "Register"
     ALLOCATE = "Allocate"
@@ -36,4 +36,4 @@ CallObserver = Callable[[KubeletCall], None]
 
 
 def unobserved(call: KubeletCall) -> None:
-    """The CallObserver of whoever does not care."""
+    """A CallObserver that does nothing."""

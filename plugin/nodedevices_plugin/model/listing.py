@@ -1,4 +1,4 @@
-"""How lists are shown to people."""
+"""Formats lists for people."""
 
 from __future__ import annotations
 

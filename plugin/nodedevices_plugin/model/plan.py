@@ -1,4 +1,4 @@
-"""What the node offers the kubelet, and what a container is given."""
+"""The node's offer to the kubelet, and a container's grant."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEdits:
-    """What a container needs to use what it was given, whichever API of the kubelet wants it. `cdi_devices` are
-    qualified names; `annotations` are the container runtime's, not the pod's."""
+    """What a container needs for its grant, through any of the kubelet's APIs. `cdi_devices` are qualified names;
+    `annotations` are the container runtime's, not the pod's."""
 
     envs: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
@@ -53,7 +53,7 @@ class ContainerEdits:
 
 
 class ListedAs(IntEnum):
-    """What becomes of a blocked id in the list that the kubelet is sent. Of several the last one counts."""
+    """How a blocked id is shown in the kubelet's list. Of several the last one counts."""
 
     UNHEALTHY = 0  # it is listed as Unhealthy
     NOT_LISTED = 1  # it is left out: the kubelet has not been shown it
@@ -63,7 +63,7 @@ class ListedAs(IntEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
     """Why a new container may not get an id (package gates). `reason`: one of nodedevices_api.withheld; `message`: for
-    people, the same as long as nothing changes; `waits_for`: pods whose end would end it, <namespace>/<pod>."""
+    people, the same as long as nothing changes; `waits_for`: the pods that keep it blocked, <namespace>/<pod>."""
 
     reason: str
     message: str
@@ -76,7 +76,7 @@ class SchedulableId:
     """One id of one resource, as ListAndWatch shows it."""
 
     id: str  # GPU-..., MIG-..., GPU-...::3
-    device_id: str  # the physical device whose health it carries; "": of none, it is counted (cores.ids)
+    device_id: str  # the physical device; its health is the id's. "": none, it is counted (cores.ids)
     partition_id: str | None = None
     replica: int | None = None
     numa_node: int | None = None
@@ -84,7 +84,7 @@ class SchedulableId:
 
     @property
     def healthy(self) -> bool:
-        """Whether the kubelet is sent Healthy."""
+        """True when the kubelet is sent Healthy."""
         return self.blocked is None
 
     @property
@@ -102,14 +102,14 @@ class OfferedResource:
     sharing: SharingFacts = NOT_SHARED
     per_device: int | None = None  # how many ids a device has that one container gets all of (cores.ids)
     fail_requests_greater_than_one: bool = False
-    together: bool = False  # whoever gets an id gets all devices of the resource (vendors.base.OwnShares)
+    together: bool = False  # a container with one id gets all devices of the resource (vendors.base.OwnShares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (offering.occupancy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Who gets what: ids of one resource that go to one container, in the order of the request. `cores`: the percentage
-    of the device's computing power that it has, where that is shared and certain."""
+    """The ids of one resource that go to one container, in the order of the request. `cores`: the percentage of the
+    device's computing power that it has, where that is shared and certain."""
 
     resource: OfferedResource
     ids: tuple[SchedulableId, ...]
@@ -118,7 +118,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the kubelet is sent. Equal plans need no message."""
+    """The offer that the kubelet is sent. Equal plans need no message."""
 
     resources: tuple[OfferedResource, ...] = ()  # sorted by name
 

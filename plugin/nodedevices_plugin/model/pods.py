@@ -1,7 +1,7 @@
 """The pods of this node, as far as it matters which containers request a share and how much computing power they need.
 
-`requests` and `cores` of a container are as they were when its pod was first seen: what was reserved for it then stays
-enough, whatever is edited later.
+`requests` and `cores` of a container are as they were when its pod was first seen: so what was reserved for it stays
+enough, also after its annotations are edited.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the agent has had from one probe since it started; for metrics."""
+"""Counts of one probe's lines since the agent's start; for metrics."""
 
 from __future__ import annotations
 

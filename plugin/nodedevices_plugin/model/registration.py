@@ -1,4 +1,4 @@
-"""How the plan's resources stand with the kubelet."""
+"""The registrations of the plan's resources with the kubelet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RegistrationState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """How one resource stands with the kubelet."""
+    """The state of one resource's registration."""
 
     resource: str
     state: RegistrationState

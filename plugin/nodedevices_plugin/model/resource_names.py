@@ -1,6 +1,6 @@
-"""Names of extended resources: what a name may be.
+"""The rule for names of extended resources.
 
-One rule, wherever a name stands: what Kubernetes takes for an extended resource (IsExtendedResourceName in k8s.io/
+It is the same everywhere: that of Kubernetes for an extended resource (IsExtendedResourceName in k8s.io/
 kubernetes pkg/apis/core/v1/helper; the kubelet's Register asks it). That is 63 characters after the slash (a node's
 status is refused as a whole for a longer one), capital letters and _ among them; nothing with `kubernetes.io/` in it or
 `requests.` before it.
@@ -48,7 +48,7 @@ def check(field: str, name: str) -> str:
 
 
 def is_one(name: str) -> bool:
-    """Whether the kubelet takes it as the name of an extended resource."""
+    """True when the kubelet accepts it as the name of an extended resource."""
     try:
         check("", name)
     except PlanError:

@@ -30,15 +30,15 @@ class MemoryShares:
 class SharingFacts:
     """How one resource is shared: made by its mode (sharing.base.SharingMode.split), and given back to it unchanged.
 
-    The fields here may be asked of every mode. What only one mode needs is a field of its own record, which derives
-    from this one; nobody else reads it.
+    The fields here exist for every mode. A fact that only one mode needs is a field of its own record, which derives
+    from this one, and only that mode reads it.
     """
 
     mode: Mode | None = None  # None: its devices are handed out whole
     replicas: int | None = None  # how many shares each device has, where that is one number for all of them
     memory: MemoryShares | None = None
     packing: str | None = None  # a container's are of one device: the fullest (binpack) or emptiest (spread)
-    enforced_by: Mode | None = None  # whose helper keeps containers to their shares, where this mode has none
+    enforced_by: Mode | None = None  # has the helper that keeps containers to their shares, where this mode has none
     cores: bool = False  # computing power is shared as well (cores.ledger)
 
     @property

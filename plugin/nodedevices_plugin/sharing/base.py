@@ -5,7 +5,7 @@ what does a container with a share get (`edits`), what does it need beside the k
 a change to it or from it must wait. The agent does the rest, the same for all modes: names, ids, health, occupancy,
 the kubelet, reports.
 
-A mode without a helper needs nothing but the kubelet, and a change of it waits for nobody: devices that pods hold in
+A mode without a helper needs nothing but the kubelet, and a change of it does not wait: devices that pods hold in
 another shape are withheld until these end (offering.occupancy). A mode with one has a program on the node for each
 resource that it shares. Its shares are offered while that answers and withheld while it does not, and the end of the
 program is the end of its clients' work: a change to or from the mode, or of what a helper serves, waits for the pods
@@ -40,8 +40,8 @@ Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTraits:
-    """What decides whether a mode is possible on a node, before any device is considered. `rules`: the
-    configuration's."""
+    """The facts that decide whether a mode is possible on a node, before any device is considered. `rules`: those of
+    the configuration."""
 
     partition_strategy: str = "none"
     settings: Settings = field(default_factory=dict)
@@ -50,11 +50,11 @@ class NodeTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRequest:
-    """What a configuration wants of one resource.
+    """The request of a configuration for one resource.
 
-    place: the path of the rule, `sharing.resources[nvidia.com/gpu]`. units: those that it is about; none where no
-    device of this node is meant, which is no error. rest: the resource's others, which stay whole. name: what
-    the shares will be called; renamed: whether that is a name of their own.
+    place: the path of the rule, `sharing.resources[nvidia.com/gpu]`. units: those that the rule selects; none where the
+    node has no such device, which is no error. rest: the resource's others, which stay whole. name: the name of the
+    shares; renamed: whether that is a name of their own.
     """
 
     place: str
@@ -67,8 +67,8 @@ class SplitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How many shares each of the units has, in their order. `sharing`: what stays with the resource, a record of the
-    mode's own where it needs to know more later. `numa`: whether the kubelet is told the NUMA nodes of shares."""
+    """The number of shares of each unit, in the units' order. `sharing`: what stays with the resource, a record of the
+    mode's own where it needs to know more later. `numa`: whether the kubelet is sent the NUMA nodes of shares."""
 
     counts: tuple[int, ...]
     sharing: SharingFacts
@@ -77,7 +77,7 @@ class Split:
 
 @runtime_checkable
 class SharesName(Protocol):
-    """A mode whose shares always have a name of their own: what they are called where the rule does not say."""
+    """A mode with a name of its own for its shares, where the rule has none."""
 
     @property
     def shares_name(self) -> str: ...
@@ -85,15 +85,15 @@ class SharesName(Protocol):
 
 @runtime_checkable
 class AsksNode(Protocol):
-    """A mode whose shares may need what only the node's own flags allow."""
+    """A mode with shares that may need something that only the node's own flags allow."""
 
     def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:
-        """Why this node does not give containers what they are to get for shares of the resource."""
+        """Return why this node cannot give containers what they need for shares of the resource; None: it can."""
         ...
 
 
 class SharingMode(Protocol):
-    """One value of `sharing.strategy`. Frozen, without state: what is remembered is the agent's matter."""
+    """One value of `sharing.strategy`. Frozen, without state: the agent keeps all state."""
 
     @property
     def name(self) -> str:
@@ -107,19 +107,20 @@ class SharingMode(Protocol):
         ...
 
     def check(self, node: NodeTraits) -> None:
-        """Raises PlanError where the mode is not possible on this node, or with these settings."""
+        """Raise PlanError where the mode is not possible on this node, or with these settings."""
         ...
 
     def split(self, request: SplitRequest) -> Split:
-        """How often each unit is offered. Raises PlanError for a rule that the mode cannot carry out on these units."""
+        """Return how often each unit is offered. Raises PlanError for a rule that is not possible with these units."""
         ...
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
-        """What a container gets for shares of the resource, beside the devices themselves. `grant`: shares alone."""
+        """Return what a container gets for shares of the resource, beside the devices themselves. `grant`: shares
+        alone."""
         ...
 
 
-# --- what a mode needs beside the kubelet ----------------------------------------------------------------------------
+# --- helpers ---------------------------------------------------------------------------------------------------------
 class Helper(Protocol):
     """The program that one resource needs: a frozen value of the mode's own. Equal helpers need no change."""
 
@@ -136,8 +137,7 @@ class Helper(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """What distinguishes it from one with other limits that still runs; the same as HelperKind.key of its
-        resource."""
+        """Tells it from one with other limits that still runs; the same as HelperKind.key of its resource."""
         ...
 
     @property
@@ -148,7 +148,7 @@ class Helper(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperTexts:
-    """What messages say about a kind of helper."""
+    """The texts of a kind of helper in messages."""
 
     title: str  # of the mode, in a sentence: MPS
     program: str  # control daemon
@@ -161,23 +161,23 @@ class HelperTexts:
 
 
 class HelperKind(Protocol):
-    """What the agent has to know of a mode's helpers."""
+    """The agent's knowledge of a mode's helpers."""
 
     @property
     def texts(self) -> HelperTexts: ...
 
     @property
     def exclusive(self) -> bool:
-        """Whether its devices take no process of a container that is not its client. Then it is not started while such
-        a pod holds one of them, nor where another plugin offers them."""
+        """True when its devices admit no process of a container that is not its client. Then it is not started while
+        such a pod holds one of them, nor where another plugin offers them."""
         ...
 
     def key(self, resource: OfferedResource) -> Hashable:
-        """What a query of it is about: the resource, and the limits that it is to have."""
+        """Return what a query of it is about: the resource, and the limits that it is to have."""
         ...
 
     def most_clients(self, device: DeviceFact) -> int | None:
-        """How many containers can use this device at one time, if each is one client; None: any number."""
+        """Return how many containers can use this device at one time, if each is one client; None: any number."""
         ...
 
     def wanted(self, resource: OfferedResource, inventory: Inventory) -> Helper:
@@ -206,19 +206,19 @@ READY = HelperAnswer(state=HelperState.READY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperProcess:
-    """Which process a helper is. `answers` None: it has not been queried, is being started, or cannot be queried."""
+    """The process of a helper. `answers` None: it has not been queried, is being started, or cannot be queried."""
 
     answers: bool | None = None
-    instance: str = ""  # "": nobody says which process it is
+    instance: str = ""  # "": not known
     started: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperFacts:
-    """What is known about the helpers, of all modes together.
+    """The known facts about the helpers, of all modes together.
 
-    answers: by Helper.key; one that is not in it has not been queried yet. processes: by resource. before: those that
-    the agent's run before this one wanted: what runs.
+    answers: by Helper.key; a helper that is not in it has not been queried yet. processes: by resource. before: those
+    that the agent's run before this one wanted, and that run.
     """
 
     answers: Mapping[Hashable, HelperAnswer] = field(default_factory=dict)
@@ -227,19 +227,19 @@ class HelperFacts:
 
 
 class HelperManager(Protocol):
-    """The I/O of a mode: has its helpers run, by whatever means, and queries them.
+    """The I/O of a mode: gets its helpers to run, and queries them.
 
-    Nothing here blocks the event loop. `facts` is replaced, never changed; whoever made the manager gave it a function
-    to call on the loop when it is another. The manager restarts nothing that serves running pods unless what is wanted
-    changed.
+    Nothing here blocks the event loop. `facts` is replaced, never changed; the function that the manager was made with
+    is called on the loop when it is another. The manager restarts no helper that serves running pods, unless the wanted
+    ones changed.
     """
 
     @property
     def facts(self) -> HelperFacts: ...
 
     def want(self, helpers: tuple[Helper, ...] | None) -> None:
-        """From now on these, and no others. None: nobody knows yet, and what runs stays. May be called again and again
-        with the same."""
+        """Run these from now on, and no others. None: not known yet, and running ones stay. May be called again and
+        again with the same."""
         ...
 
     async def run(self) -> None:
@@ -256,13 +256,13 @@ def by_replicas(mode: SharingMode, request: SplitRequest) -> Split:
 
 
 def memory_shares(unit: int, units: Iterable[Unit]) -> MemoryShares:
-    """Of modes whose shares are amounts of `unit` bytes."""
+    """Return the shares of a mode that shares amounts of `unit` bytes."""
     devices = {each.id: each.memory_bytes for each in units}
     return MemoryShares(unit=from_bytes(unit), unit_bytes=unit, devices=devices)
 
 
 def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:
-    """All of them, in their order; what two of them contain is there once."""
+    """Return all of them together, in their order; what two of them contain is there once."""
     each = tuple(parts)
     return ContainerEdits(
         envs={name: value for part in each for name, value in part.envs.items()},

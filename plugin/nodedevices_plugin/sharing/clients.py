@@ -1,11 +1,11 @@
-"""Which containers lost something when the helper of their resource ended.
+"""Finds the containers that lost their state when the helper of their resource ended.
 
 A client's state is kept in its helper (for MPS: its CUDA contexts in the daemon's server): when that ends it is lost,
-also where a new helper answers a moment later. So each client is remembered with the helper that it came to
+also where a new helper answers a moment later. So each client is remembered with the helper that it started with
 (`HelperProcess.instance`), and compared at every step, in the state file across restarts. A helper that does not answer
 takes its devices out of service and marks all its clients; once it is back they are as before where it is the same one,
-and have to restart where it is another one. New clients of the new helper are well from the start. Nothing is said
-while nobody knows: before the first answer of a run, or where the kubelet does not say who holds what.
+and have to restart where it is another one. New clients of the new helper are healthy. No verdict is
+given before the first answer of a run, or while the holders are not known.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def follow(
     not_ours: Set[str],
     now: datetime,
 ) -> Clients:
-    """What is known now. `not_ours`: resources that another plugin serves: their pods know no helper of ours."""
+    """Return the clients as they are known now. `not_ours`: resources that another plugin serves: their pods know no
+    helper of ours."""
     if plan is None:
         return before
     kinds = {each.name: helper_kind(each) for each in plan.resources if each.name not in not_ours}
@@ -125,7 +126,7 @@ def _client(
 
 # --- what is reported ------------------------------------------------------------------------------------------------
 def client_verdict(client: Client | None, resource: str, now: datetime, modes: SharingModes) -> Verdict | None:
-    """What happened to one client. None: nothing."""
+    """Return the verdict on one client; None: it lost nothing."""
     if client is None or (texts := modes.texts(client.reason)) is None:
         return None
     since = client.since or now
@@ -137,13 +138,13 @@ def client_verdict(client: Client | None, resource: str, now: datetime, modes: S
 
 
 def lost_texts(client: Client, modes: SharingModes) -> HelperTexts | None:
-    """Of a client that lost its work with the helper that it came to; None for any other."""
+    """Return the texts for a client that lost its state with its helper; None for any other."""
     texts = modes.texts(client.reason)
     return texts if texts is not None and client.reason == texts.restarted else None
 
 
 def log_message(client: Client, modes: SharingModes) -> str:
-    """For a client that has a reason."""
+    """Return the log message for a client that has a reason."""
     texts = modes.texts(client.reason)
     return texts.log if texts is not None else "client without its helper"
 
@@ -151,7 +152,7 @@ def log_message(client: Client, modes: SharingModes) -> str:
 def with_helpers(
     verdicts: Mapping[str, Verdict], known: Clients, wanted: Sequence[Helper] | None
 ) -> Mapping[str, Verdict]:
-    """The verdicts, with the devices whose helper does not answer taken out: that is what is shown of them."""
+    """Return the verdicts, with devices out of service while their helper does not answer: as they are shown."""
     down: dict[str, Verdict] = {}
     for each in wanted or ():
         if (since := known.helpers.get(each.resource, SeenHelper()).down) is not None:

@@ -1,6 +1,6 @@
-"""What the sharing modes of a plan await beside the kubelet: which helpers are wanted, and whether they answer.
+"""The helpers that the sharing modes of a plan need: which are wanted, and whether they answer.
 
-The same for all modes: each says what its helpers are (sharing.base), and nothing here knows one of them.
+The same for all modes: each mode defines its helpers (sharing.base), and this module knows no mode.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Answers = Mapping[Hashable, HelperAnswer]
 
 
 def run_by(resource: OfferedResource) -> str:
-    """The mode whose helper runs the processes of the containers that hold this resource; empty: none does.
+    """Return the mode that has a helper to run the processes of containers with this resource; empty: none.
 
     Two plans may have the same ids; a pod that holds one goes on only where this is the same, too.
     """
@@ -34,7 +34,7 @@ def helpers(plan: Plan, inventory: Inventory) -> tuple[Helper, ...]:
 
 
 def silent(plan: Plan, answers: Answers) -> str:
-    """Why a resource of this plan cannot be offered: its helper is not ready. Empty: all of them are."""
+    """Return why a resource of this plan cannot be offered: its helper is not ready. Empty: all of them are."""
     for resource in plan.resources:
         answer, kind = _answer(resource, answers), helper_kind(resource)
         if answer.state is not HelperState.READY and kind is not None:
@@ -49,23 +49,23 @@ def unanswered(plan: Plan, answers: Answers) -> tuple[OfferedResource, ...]:
 
 
 def starting(plan: Plan, answers: Answers) -> bool:
-    """Whether the helpers that are not ready are only being started: nothing has to be corrected yet."""
+    """True when the helpers that are not ready are only being started: nothing has to be corrected yet."""
     return all(_answer(each, answers).state is not HelperState.SILENT for each in plan.resources)
 
 
 def exclusive(resource: OfferedResource) -> bool:
-    """Whether its helper lets nobody but its clients use the devices."""
+    """True when its helper admits only its clients to the devices."""
     kind = helper_kind(resource)
     return kind is not None and kind.exclusive
 
 
 def shares(plan: Plan) -> frozenset[tuple[str, str]]:
-    """Resource and id of each share whose pod is a helper's client."""
+    """Return resource and id of each share with pods that are a helper's clients."""
     return frozenset((each.name, one.id) for each in plan.resources if run_by(each) for one in each.ids)
 
 
 def not_ready(resource: OfferedResource, answers: Answers) -> str:
-    """Why the helper that its shares need cannot be used; empty: it can, or there is none."""
+    """Return why the helper that its shares need cannot be used; empty: it can, or there is none."""
     answer, kind = _answer(resource, answers), helper_kind(resource)
     return "" if answer.state is HelperState.READY or kind is None else f"{_title(kind)} {answer.message}"
 
@@ -73,19 +73,19 @@ def not_ready(resource: OfferedResource, answers: Answers) -> str:
 def still_used(
     running: Sequence[Helper], wanted: Sequence[Helper], used: Callable[[Helper], bool]
 ) -> tuple[Helper, ...]:
-    """Of the helpers that run those that are not wanted any more, or with other limits, and whose end would be the end
-    of containers: they stay as they are. `used`: whether containers hold, or may hold, shares of it."""
+    """Return the running helpers that are no longer wanted, or with other limits, and that must stay because their end
+    would end containers. `used`: whether containers hold, or may hold, shares of it."""
     keys = {each.key for each in wanted}
     return tuple(each for each in running if each.key not in keys and used(each))
 
 
 def exclusive_devices(helpers: Sequence[Helper]) -> frozenset[str]:
-    """The devices that these let nobody use but their clients."""
+    """Return the devices that these helpers reserve to their clients."""
     return frozenset(id_ for each in helpers if each.kind.exclusive for id_ in each.device_ids)
 
 
 def kept_text(helpers: Sequence[Helper]) -> str:
-    """Why they still run, for people."""
+    """Return why they still run, for people."""
     return (
         f"{described(helpers)} runs on until the pods that hold its shares have ended; its devices go to no other pods "
         "until then"
@@ -93,7 +93,7 @@ def kept_text(helpers: Sequence[Helper]) -> str:
 
 
 def described(helpers: Sequence[Helper]) -> str:
-    """What they are, for people."""
+    """Return what they are, for people."""
     return ", ".join(f"the {_title(each.kind)} of {each.resource}" for each in helpers)
 
 

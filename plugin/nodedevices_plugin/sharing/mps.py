@@ -1,10 +1,10 @@
-"""NVIDIA's Multi-Process Service: its limits, what a client container needs, and which commands its daemon is sent.
+"""NVIDIA's Multi-Process Service: its limits, the needs of a client container, and the commands for its daemon.
 
 One control daemon serves all GPUs of one resource, as NVIDIA runs it: its pipe is a directory named like the resource
 under the MPS root, which every client mounts, with one /dev/shm for all. Memory and threads are split evenly, but among
 clients with shares by memory, which have limits of their own (memory_limits). The daemon has its GPUs in compute mode
 EXCLUSIVE_PROCESS, where no process beside its server gets a context, and its end is the end of its clients' contexts.
-The program nodedevices-mps starts it (mps/), querying it host/mps_daemons.py's; what to say to it is here.
+The program nodedevices-mps starts it (mps/), host/mps_daemons.py queries it; the commands for it are here.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Daemon:
 
 
 def memory_commands(gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """By NVML index, for the control command does not take UUIDs; NVIDIA's plugin does the same."""
+    """Return the commands by NVML index: the control command does not take UUIDs; NVIDIA's plugin does the same."""
     return tuple(f"set_default_device_pinned_mem_limit {gpu.index} {gpu.limit_mib}M" for gpu in gpus if gpu.limit_mib)
 
 
@@ -112,7 +112,8 @@ def log_folder(root: str, resource: str) -> str:
 
 
 def max_clients(capability: str) -> int:
-    """How many clients a GPU takes. One that does not say is not held back: it is lost, and another check's matter."""
+    """Return how many clients a GPU takes. A GPU that does not report it counts as unlimited: it is lost, and another
+    check withholds it."""
     numbers = capability.split(".")
     if not all(each.isascii() and each.isdecimal() for each in numbers):
         return CLIENTS
@@ -206,7 +207,7 @@ def check_unit(place: str, unit: Unit, *, instead: str = "") -> None:
 
 
 def check_name(request: SplitRequest) -> None:
-    """Raises PlanError for a name whose folder under the MPS root would be inside the clients' /dev/shm."""
+    """Raise PlanError for a name that would have its folder under the MPS root inside the clients' /dev/shm."""
     domain, _, own = request.name.partition("/")
     if request.units and domain == SHARED_MEMORY:
         place = f"{request.place}.{'rename' if request.rule.rename else 'name'}"
@@ -225,8 +226,8 @@ def _check_replicas(place: str, unit: Unit, replicas: int) -> None:
 
 
 def _limit(resource: OfferedResource, fact: DeviceFact, shares: int) -> int:
-    """What a client gets that sets no limit of its own, in bytes: an equal part; of memory in units, where each
-    container sets its own, all that is divided. A client's own can only be lower."""
+    """Return in bytes the limit of a client that sets none of its own: an equal part; where each container sets its own
+    (memory in units), all memory that is divided. A client's own limit can only be lower."""
     sharing = resource.sharing
     if sharing.memory is not None:
         return shares * sharing.memory.unit_bytes

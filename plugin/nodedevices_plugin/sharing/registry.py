@@ -1,6 +1,6 @@
-"""The sharing modes that an agent knows: a value, which whoever turns a name into a mode is given.
+"""The sharing modes that an agent knows, as a value that is passed to everything that turns a name into a mode.
 
-`MODES` are those that it comes with, one line each. One more is known to what is given `MODES.with_(mode)`.
+`MODES` has the built-in ones, one line each; `MODES.with_(mode)` has one more.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 
 @dataclass(frozen=True, slots=True)
 class SharingModes:
-    """In the order in which messages name them."""
+    """Sharing modes, in the order in which messages name them."""
 
     modes: tuple[SharingMode, ...]
 
     def with_(self, mode: SharingMode) -> SharingModes:
-        """These, and one more."""
+        """Return these and one more."""
         return SharingModes((*self.modes, mode))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What `sharing.strategy` may be."""
+        """The possible values of `sharing.strategy`."""
         return tuple(each.name for each in self.modes)
 
     def by_strategy(self, strategy: str) -> SharingMode:
-        """The mode that `sharing.strategy` names. Raises PlanError for one that this agent does not know."""
+        """Return the mode that `sharing.strategy` names. Raises PlanError for one that this agent does not know."""
         for mode in self.modes:
             if mode.name == strategy:
                 return mode
@@ -39,7 +39,7 @@ class SharingModes:
         raise PlanError("sharing.strategy", strategy, f"this agent knows {', '.join(others)} and {last}")
 
     def texts(self, reason: str) -> HelperTexts | None:
-        """Of the helpers that have this reason."""
+        """Return the texts of the helpers that have this reason."""
         kinds = (mode.helper for mode in self.modes)
         every = (kind.texts for kind in kinds if kind is not None)
         return next((texts for texts in every if reason in {texts.down, texts.restarted}), None)

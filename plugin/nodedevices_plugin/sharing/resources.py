@@ -1,4 +1,4 @@
-"""What is asked of the mode by which a resource is shared: the resource has it with it (model.sharing.SharingFacts)."""
+"""Questions to the mode of a shared resource, which is part of the resource (model.sharing.SharingFacts)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def mode_of(resource: OfferedResource) -> SharingMode | None:
 
 
 def refusal(resource: OfferedResource, settings: Settings) -> PlanError | None:
-    """Why this node does not give containers what they are to get for shares of the resource."""
+    """Return why this node cannot give containers what they need for shares of the resource; None: it can."""
     mode = mode_of(resource)
     return mode.refusal(resource, settings) if isinstance(mode, AsksNode) else None
 
 
 def helper_kind(resource: OfferedResource) -> HelperKind | None:
-    """What the shares of this resource need beside the kubelet; None: nothing."""
+    """Return the kind of helper that the shares of this resource need; None: none."""
     mode = _runs(resource)
     return mode.helper if mode is not None else None
 

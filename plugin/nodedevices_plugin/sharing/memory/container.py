@@ -1,10 +1,10 @@
-"""What a policy gives containers with shares of memory besides: variables with `$(WORD)` in them, and directories of
-the node. For a limiter library, or a framework that reads its limit from a variable of its own.
+"""Variables with `$(WORD)` in them, and directories of the node, that a policy adds to containers with shares of
+memory. For a limiter library, or a framework that reads its limit from a variable of its own.
 
 A directory is mounted read-only, and only at or below one that the node's own flag allows, at the time of each
-Allocate: who may write policies is not thereby allowed to read the node. Paths are compared as they are written, and
-have no `.` and `..`; links are followed by the container runtime, so that what an allowed directory has is for the
-node's administrator alone to write.
+Allocate: the right to write policies does not include the right to read the node. Paths are compared as they are
+written, and have no `.` and `..`; links are followed by the container runtime, so that what an allowed directory has is
+for the node's administrator alone to write.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WORDS: Mapping[str, Callable[[MemoryGrant], str]] = {
 
 
 def template(given: ContainerTemplate | None) -> ContainerEdits:
-    """As the policy has it."""
+    """Return the text as the policy has it."""
     if given is None:
         return ContainerEdits()
     mounts = tuple(Mount(container_path=each.container_path, host_path=each.host_path) for each in given.mounts)
@@ -43,7 +43,7 @@ def template(given: ContainerTemplate | None) -> ContainerEdits:
 
 
 def edits(of: ContainerEdits, grant: MemoryGrant, settings: Settings) -> ContainerEdits:
-    """For one container. Raises AllocationError where the node does not allow a directory (any more)."""
+    """Return what one container gets. Raises AllocationError where the node does not allow a directory (any more)."""
     if not_allowed := _not_allowed(of, allowed(settings)):
         raise AllocationError(
             f"{grant.resource}: its policy mounts {not_allowed}, which this node does not allow (--{MOUNT_DIR}); the "
@@ -54,7 +54,7 @@ def edits(of: ContainerEdits, grant: MemoryGrant, settings: Settings) -> Contain
 
 
 def refusal(of: ContainerEdits, settings: Settings) -> PlanError | None:
-    """Why this node does not give what the policy mounts."""
+    """Return why this node does not give what the policy mounts; None: it does."""
     some = allowed(settings)
     not_allowed = _not_allowed(of, some)
     if not not_allowed:

@@ -1,5 +1,5 @@
-"""How a container learns what it has where computing power is shared: a variable where that is certain when it is
-allocated, and always a file, which is written before it starts (host.allocation_files)."""
+"""Tells a container its part of shared computing power: by a variable where that is certain at its allocation, and
+always by a file, which is written before it starts (host.allocation_files)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this mode keeps of a resource that it shares."""
+"""The facts that this mode keeps with a resource that it shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one container has of a device's memory: the value from which all that it is told of its limit is made.
+"""The memory that one container has of a device: the value from which the forms of its limit are made.
 
 Each form in which programs read a limit is its own module of pure functions from this value: our variables
 (memory_variables), those that the resource's name brings (memory_presets). memory.py puts them together.
@@ -31,7 +31,7 @@ class MemoryGrant:
 
 
 def memory_grant(grant: Grant) -> MemoryGrant | None:
-    """Of shares of one device. None: nothing is known of its memory."""
+    """Return the memory of shares of one device; None: its memory is not known."""
     resource, facts = grant.resource, grant.resource.sharing
     device, memory = grant.ids[0].part_id, facts.memory
     if not isinstance(facts, MemoryFacts) or memory is None or device not in memory.devices:

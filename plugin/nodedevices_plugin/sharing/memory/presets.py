@@ -1,7 +1,7 @@
-"""What a resource's name brings: the variables of the system whose name it is, so that its pods run as they are.
+"""The variables that go with another system's resource name, so that its pods run unchanged.
 
-What a share of it is: nodedevices_api.presets. Tencent's brings none: beside NVIDIA_VISIBLE_DEVICES, which every
-container with a GPU has, gpu-manager sets LD_LIBRARY_PATH alone, for libraries of its own that are not there.
+The unit of such a name is in nodedevices_api.presets. Tencent's has no variables: beside NVIDIA_VISIBLE_DEVICES, which
+every container with a GPU has, gpu-manager sets LD_LIBRARY_PATH alone, for libraries of its own that are not there.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from nodedevices_plugin.sharing.memory.grant import MemoryGrant
 
 
 def variables(grant: MemoryGrant) -> dict[str, str]:
-    """None for a name that is nobody's."""
+    """Return the variables; none for a name of no such system."""
     of_name = _VARIABLES.get(grant.resource)
     return of_name(grant) if of_name is not None else {}
 
 
 def _aliyun(grant: MemoryGrant) -> dict[str, str]:
-    """Those of Aliyun's GPU share. `_POD` is the container's, as nobody knows whose Allocate it is."""
+    """Return those of Aliyun's GPU share. `_POD` has the container's amount: the pod of an Allocate is not known."""
     prefix = "ALIYUN_COM_GPU_MEM"
     return {
         f"{prefix}_IDX": grant.index,

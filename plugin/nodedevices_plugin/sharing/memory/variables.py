@@ -18,6 +18,6 @@ def variables(grant: MemoryGrant) -> dict[str, str]:
 
 
 def fraction(limit: int, total: int) -> str:
-    """With four decimals, rounded down: a program that keeps to it stays within its limit."""
+    """Return it with four decimals, rounded down: a program that keeps to it stays within its limit."""
     parts = limit * 10_000 // total
     return f"{parts // 10_000}.{parts % 10_000:04d}"

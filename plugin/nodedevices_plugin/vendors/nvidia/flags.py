@@ -213,7 +213,7 @@ OPTIONS: tuple[Option, ...] = (
         group="kubelet",
         metavar="FILE",
     ),
-    # Google's device plugin has them under the names that are aliases here; for --device-list-strategy driver-directory.
+    # Google's device plugin has them under the aliases' names; for --device-list-strategy driver-directory.
     option(
         "driver-directory",
         "with `--device-list-strategy driver-directory`, for [nodes prepared Google's way](devices/google.md): where "
