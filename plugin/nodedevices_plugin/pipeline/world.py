@@ -103,12 +103,10 @@ class World:
     access: Access = field(default_factory=Access)  # how containers get what they are granted
     state: State  # what the state file should say
     confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
-    confirm_spent: tuple[str, ...] = ()  # entries of it that were acted on, for devices with a fault again or still
+    confirm_spent: tuple[str, ...] = ()  # entries that were acted on, of devices with a fault still or again
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of their devices, and why (lost)
-    left: Mapping[str, int] = field(
-        default_factory=dict
-    )  # by probe of before: how many devices were known at the start
+    left: Mapping[str, int] = field(default_factory=dict)  # by probe of before: its devices known at the start
     started: float  # time.monotonic()
     wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
 
