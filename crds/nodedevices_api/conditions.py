@@ -200,5 +200,5 @@ def condition(
 
 
 def find(conditions: tuple[Condition, ...], type: str) -> Condition | None:  # noqa: A002
-    """The condition of that type, if there is one."""
+    """Return the condition of that type, if there is one."""
     return next((item for item in conditions if item.type == type), None)

@@ -55,7 +55,7 @@ class UnsupportedSchema(Exception):  # noqa: N818
 
 
 def structural(model: type[Root]) -> Json:
-    """The openAPIV3Schema of a kind."""
+    """Return the openAPIV3Schema of a kind."""
     document = model.model_json_schema(by_alias=True, mode="validation")
     # The API server knows these three itself and checks metadata by its own rules.
     document["properties"] = {key: document["properties"][key] for key in ("spec", "status")}
@@ -250,7 +250,7 @@ KINDS = (
 
 
 def custom_resource_definition(kind: CrdKind) -> Json:
-    """The whole CRD object."""
+    """Return the whole CRD object."""
     version: Json = {
         "name": VERSION,
         "served": True,

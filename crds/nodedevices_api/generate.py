@@ -35,7 +35,7 @@ def crd_files() -> dict[str, str]:
 
 
 def reference_files() -> dict[str, str]:
-    """File name -> content of the reference pages."""
+    """Return the reference pages by file name."""
     return {_page_name(kind): page(kind) for kind in KINDS}
 
 

@@ -73,7 +73,7 @@ Signal = Literal[
 
 
 def _listed(items: Iterable[object]) -> str:
-    """As CEL's format() writes a list."""
+    """Return a list as CEL's format() writes it."""
     return json.dumps(list(items))
 
 

@@ -38,7 +38,7 @@ class InputProblem(str):
 
     @classmethod
     def at(cls, place: str, text: str) -> Self:
-        """`place: text`"""
+        """Return the problem as `place: text`."""
         return cls(f"{place}: {text}", place)
 
 

@@ -94,7 +94,7 @@ class Exposition:
                 vars(self)[name] = row.registered(self.registry)
 
     def render(self) -> bytes:
-        """The text exposition format."""
+        """Return the text exposition format."""
         return generate_latest(self.registry)
 
 

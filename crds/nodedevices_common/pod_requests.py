@@ -46,7 +46,7 @@ class Demand(NamedTuple):
         return -(-self.scaled(total) // total) if total else 0
 
     def __or__(self, other: Demand) -> Demand:
-        """The larger one."""
+        """Return the larger one."""
         return Demand(max(self.percent, other.percent), max(self.units, other.units))
 
 

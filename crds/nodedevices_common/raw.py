@@ -9,15 +9,15 @@ Raw = Mapping[str, Any]
 
 
 def mapping(value: object) -> Raw:
-    """An object, or an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def mappings(value: object) -> list[Raw]:
-    """The objects of a list."""
+    """Return the objects of a list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def text(value: object) -> str:
-    """A text, or an empty one."""
+    """Return the value if it is a text, else an empty one."""
     return value if isinstance(value, str) else ""

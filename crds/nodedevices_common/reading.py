@@ -125,7 +125,7 @@ def _items(hint: Any, default: Any) -> Convert:
 
 
 def _texts_by_name(value: Any) -> dict[str, str]:
-    """Both interned."""
+    """Return a map of texts, keys and values interned."""
     if not isinstance(value, dict):
         return {}
     return {intern(key): intern(each) for key, each in value.items() if type(each) is str}

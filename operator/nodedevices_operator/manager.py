@@ -123,7 +123,7 @@ class Manager:
         self._unseen: set[str] = set()  # nodes not reconciled since the cache was synced
 
     def arrived(self, kind: Kind, deleted: bool, record: Record) -> None:
-        """A watch event."""
+        """Take in a watch event."""
         self.cache.last_event[kind] = self._clock()
         self.dirty(self.cache.remove(kind, record.name, record.uid) if deleted else self.cache.observe(kind, record))
 

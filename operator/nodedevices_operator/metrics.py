@@ -145,7 +145,7 @@ class OperatorMetrics(Exposition):
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def requested(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """A request to the API server has ended."""
+        """Count a request to the API server that has ended."""
         series = self._series.get((verb, resource, code))
         if series is None:  # looking them up costs more than counting
             series = self.requests.labels(verb, resource, str(code)), self.request_seconds.labels(verb)

@@ -35,7 +35,7 @@ OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 def _kubeconfig(path: str) -> str | None:
-    """None: there is none."""
+    """Return the path of the kubeconfig; None: there is none."""
     if path and not Path(path).is_file():
         raise ValueError(f"{path!r} is not a file; give the path of one kubeconfig")
     return path or None

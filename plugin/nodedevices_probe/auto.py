@@ -48,7 +48,7 @@ def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind]) -> Non
 
 
 def _nothing(kinds: Mapping[str, ProbeKind]) -> str:
-    """For people."""
+    """Return, for people, that nothing was found."""
     by_hardware = [each.name for each in kinds.values() if each.present is not never]
     by_file = [
         f"{each.name} (--{each.auto_by[0]})" for each in kinds.values() if each.auto_by and each.present is never
@@ -75,7 +75,7 @@ def run(options: Namespace, write: Write, kinds: Mapping[str, ProbeKind]) -> int
 
 
 def wanted(options: Namespace, kinds: Mapping[str, ProbeKind]) -> dict[str, str]:
-    """The kinds to start, and why, in their order."""
+    """Return the kinds to start, and why, in their order."""
     hardware = Hardware(Roots(options.root))
     found = {name: kind.wanted(hardware, _given(options)) for name, kind in kinds.items()}
     return {name: why for name, why in found.items() if why}
@@ -131,7 +131,7 @@ class _Running:
             threading.Thread(target=self._copy, args=[child, child.process.stdout], name=name, daemon=True).start()
 
     def _copy(self, child: _Child, lines: IO[bytes]) -> None:
-        """Its lines, whole."""
+        """Copy its lines, whole."""
         with lines:
             for line in lines:
                 child.failures = 0

@@ -19,11 +19,11 @@ AgentOptions = Mapping[str, str | bool | tuple[str, ...]]  # options of the agen
 
 
 def _none(_: ArgumentParser) -> None:
-    """No flags of its own."""
+    """Add no flags."""
 
 
 def _any(_: AgentOptions) -> None:
-    """Whatever the agent passes on is right."""
+    """Take all that the agent passes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class ProbeKind:
         return made
 
     def arguments(self, given: AgentOptions) -> list[str]:
-        """The command with what the agent passes on."""
+        """Return the command with what the agent passes on."""
         values = {flag: given[option] for flag, option in self.passed_on.items()}
         flags = [f"--{flag}" if value is True else f"--{flag}={value}" for flag, value in values.items() if value]
         return [self.name, *flags]

@@ -109,7 +109,7 @@ class LineLoop:
         self.source.events.wake.set()
 
     def run(self) -> None:
-        """For ever."""
+        """Poll and write lines for ever."""
         events = self.source.events
         facts = SourceFacts(driver=NO_DRIVER, silent=True)  # nothing is said before the first poll
         polled_at = poll_at = time.monotonic()
@@ -173,7 +173,7 @@ class LineLoop:
 
 
 def write_all(descriptor: int) -> Callable[[bytes], None]:
-    """A writer of whole lines to a file descriptor."""
+    """Return a writer of whole lines to a file descriptor."""
 
     def write(line: bytes) -> None:
         rest = memoryview(line)

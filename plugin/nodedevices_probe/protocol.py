@@ -109,7 +109,7 @@ _TYPES = {"integer": "int", "boolean": "bool"}  # the keys of an attribute's val
 
 @functools.cache
 def camel(name: str) -> str:
-    """`pcie_root` -> `pcieRoot`: the key on the wire."""
+    """Return the key on the wire: `pcie_root` -> `pcieRoot`."""
     if name in _TYPES:
         return _TYPES[name]
     first, *rest = name.split("_")

@@ -21,12 +21,12 @@ FILE_NAME = "probe-line.schema.json"
 
 
 def rendered() -> str:
-    """The file's text."""
+    """Return the file's text."""
     return json.dumps(line_schema(), indent=2, ensure_ascii=True) + "\n"
 
 
 def line_schema() -> dict[str, Any]:
-    """The JSON Schema of a line."""
+    """Return the JSON Schema of a line."""
     schema = _without_titles(TypeAdapter(Snapshot).json_schema(by_alias=True))
     schema["properties"][camel("protocol")] = {"const": PROTOCOL}
     schema["required"] = ["protocol", *schema["required"]]
@@ -39,7 +39,7 @@ def line_schema() -> dict[str, Any]:
 
 
 def _without_titles(schema: Any) -> Any:
-    """pydantic's titles repeat the keys."""
+    """Return the schema without pydantic's titles, which repeat the keys."""
     if isinstance(schema, dict):
         return {
             key: _without_titles(value)

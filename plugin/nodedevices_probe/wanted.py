@@ -20,7 +20,7 @@ LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
 
 
 def encode(interval_seconds: float | None) -> bytes:
-    """The line, newline included."""
+    """Return the line, newline included."""
     return json.dumps({"protocol": PROTOCOL, "intervalSeconds": interval_seconds}).encode() + b"\n"
 
 

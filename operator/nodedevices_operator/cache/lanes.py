@@ -35,7 +35,7 @@ class Lanes:
             self._others.setdefault(key, now)
 
     def take(self) -> str | None:
-        """The next key; None: none is ready."""
+        """Return the next key; None: none is ready."""
         others_turn = self._others and self._in_a_row >= URGENT_IN_A_ROW
         lane = self._urgent if self._urgent and not others_turn else self._others
         if not lane:

@@ -60,7 +60,7 @@ class RejectedPods:
             self._remove(pod.node, pod.uid)
 
     async def run(self) -> None:
-        """Watch for ever."""
+        """Watch until cancelled."""
         failures = 0
         while True:
             try:
@@ -107,7 +107,7 @@ class RejectedPods:
 
 
 def _event(line: bytes) -> tuple[str, JsonObject]:
-    """Its type, and the pod."""
+    """Return the type of a watch event, and the pod."""
     try:
         event = orjson.loads(line)
         kind, raw = event["type"], event["object"]

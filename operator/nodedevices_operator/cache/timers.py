@@ -14,7 +14,7 @@ class Timers:
         self._heap: list[tuple[float, str]] = []  # may hold outdated pairs; _due decides
 
     def set(self, key: str, at: float) -> bool:
-        """False where the key is due as early already."""
+        """Set the time at which the key is due. False where it is due as early already."""
         if key in self._due and at >= self._due[key]:
             return False
         self._due[key] = at
@@ -25,7 +25,7 @@ class Timers:
         self._due.pop(key, None)
 
     def take(self, now: float) -> Iterator[str]:
-        """The keys whose time has come, each once."""
+        """Yield the keys whose time has come, each once."""
         while self._heap and self._heap[0][0] <= now:
             at, key = heapq.heappop(self._heap)
             if self._due.get(key) == at:
@@ -33,7 +33,7 @@ class Timers:
                 yield key
 
     def left(self, now: float) -> float | None:
-        """Until the next key is due; None: none waits."""
+        """Return the time until the next key is due; None: none waits."""
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return max(0.0, self._heap[0][0] - now) if self._heap else None

@@ -92,8 +92,8 @@ class ConfigurationConcern:
             log.info("configuration set", node=record.name, hash=desired.config_hash, watched=change is not None)
             view.wrote(Kind.NODE_DEVICES, raw)
             view.stored = True
-        elif now.hurt and record.change is not None and self._stops(view, record.change):
-            problems = await self._tell(view, record.change, now.hurt)
+        elif now.worse_off and record.change is not None and self._stops(view, record.change):
+            problems = await self._tell(view, record.change, now.worse_off)
         return Outcome(verdict, requeue_after=now.again, problems=tuple(problems))
 
     def _settle_seconds(self, record: NodeDevicesRecord) -> float:
@@ -110,7 +110,7 @@ class ConfigurationConcern:
         return not all(resumed(view.cache.policies.get(each)) for each in change.policies)
 
     async def _tell(self, view: View, change: ChangeRecord, why: str) -> list[Exception]:
-        """An Event about the node, once for each change."""
+        """Write an Event about the node, once for each change. Returns what went wrong."""
         name = view.record.name
         if self._told.get(name) == change.time:
             return []

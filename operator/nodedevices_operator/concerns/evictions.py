@@ -218,7 +218,7 @@ class EvictionsConcern:
         )
 
     async def _evict(self, view: View, due: Due, subject: Subject, tally: EvictionTally) -> None:
-        """One try, where it is time for one."""
+        """Try the eviction once, where it is time for a try."""
         holder, shown = due.holding.holder, _shown(due)
         wait = subject.again - self._clock() if subject.tries else 0.0
         if wait <= 0:

@@ -122,11 +122,11 @@ class RolloutGate(Protocol):
         ...
 
     def why(self, node: str) -> str:
-        """Why the node waits; for people."""
+        """Return why the node waits; for people."""
         ...
 
     def forget(self, node: str) -> None:
-        """The node is gone."""
+        """Forget a node that is gone."""
         ...
 
 
@@ -214,7 +214,7 @@ class View:
             self.node = self.cache.nodes.get(name, self.node)
 
     def verdicts(self) -> Mapping[str, ConditionVerdict | Shown]:
-        """By condition, as far as they have been decided."""
+        """The verdicts by condition, as far as they have been decided."""
         return {
             info.condition: self.outcomes[info.name].verdict
             for info in self.infos

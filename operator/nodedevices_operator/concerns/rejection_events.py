@@ -37,7 +37,7 @@ class RejectionMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class RejectionEvent:
     pod: RejectedPod
     text: str
     wait: float  # seconds until it is written
@@ -71,11 +71,13 @@ class RejectionEventsConcern:
         ages = ((pod, age(pod, self._wall())) for pod in there if pod.uid not in memory.done)
         return [(pod, each) for pod, each in ages if each is not None and each < NEWS_SECONDS] or Outcome()
 
-    def desired(self, view: View, observed: Sequence[tuple[RejectedPod, float]]) -> list[News]:
+    def desired(self, view: View, observed: Sequence[tuple[RejectedPod, float]]) -> list[RejectionEvent]:
         texts = ((pod, rejection_text(pod, view.record), each) for pod, each in observed)
-        return [News(pod, text, max(0.0, SETTLE_SECONDS - each)) for pod, text, each in texts if text is not None]
+        return [
+            RejectionEvent(pod, text, max(0.0, SETTLE_SECONDS - each)) for pod, text, each in texts if text is not None
+        ]
 
-    async def apply(self, view: View, desired: list[News]) -> Outcome:
+    async def apply(self, view: View, desired: list[RejectionEvent]) -> Outcome:
         """Raises KubeError for what may succeed later."""
         memory = self._nodes[view.record.name]
         for news in desired:
@@ -88,7 +90,7 @@ class RejectionEventsConcern:
             memory.done[news.pod.uid] = self._clock()
         return Outcome(requeue_after=min((news.wait for news in desired if news.wait > 0), default=None))
 
-    async def _write(self, view: View, news: News) -> None:
+    async def _write(self, view: View, news: RejectionEvent) -> None:
         """Write it; a refusal stops nothing else, as of a namespace that is being deleted."""
         pod = news.pod
         about = events.About("Pod", pod.name, pod.uid, pod.namespace)

@@ -22,7 +22,7 @@ class NodeStatus:
         self._writer = writer
 
     async def write(self, view: View, affected: Sequence[Affected]) -> None:
-        """May raise KubeError."""
+        """Write the status. May raise KubeError."""
         record, verdicts = view.record, view.verdicts()
         state = (frozenset(affected), tuple(verdicts.items()))
         if view.status == state:

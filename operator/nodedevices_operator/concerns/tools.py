@@ -46,7 +46,7 @@ class Tools:
         rejected: RejectedPods | None = None,
         delete_rejected: bool = False,
     ) -> Tools:
-        """The usual set."""
+        """Return the usual tools over this writer."""
         events = NodeEvents(writer, metrics, clock)
         return cls(
             writer,

@@ -218,7 +218,7 @@ def grace_begins(due: Due, pod: Mapping[str, Any], noticed: datetime | None, now
 
 
 def kept(pod: Mapping[str, Any]) -> str:
-    """Why the pod is not evicted; empty: it may be."""
+    """Return why the pod is not evicted; empty: it may be."""
     metadata = pod.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
     if str(annotations.get(KEEP, "")).lower() == "false":

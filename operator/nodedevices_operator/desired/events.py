@@ -71,7 +71,7 @@ def noticed(about: About, what: EventIdentity, message: str, now: str) -> dict[s
 
 
 def recovered(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
-    """The fault is over."""
+    """Return the Event that the fault is over."""
     return _event(about, what, (EVENT_RECOVERED, "Normal"), message, now)
 
 
@@ -86,7 +86,7 @@ def evicting(about: About, what: EventIdentity, message: str, now: str) -> dict[
 
 
 def blocked(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
-    """A PodDisruptionBudget does not allow it now."""
+    """Return the Event that a PodDisruptionBudget does not allow it now."""
     return _event(about, what, (EVENT_BLOCKED, "Warning"), message, now)
 
 
@@ -106,7 +106,7 @@ def stopped(about: About, message: str, since: str, now: str) -> dict[str, Any]:
 
 
 def resumed(about: About, message: str, since: str, now: str) -> dict[str, Any]:
-    """It was open since then, and is closed."""
+    """Return the Event that the breaker, open since then, is closed."""
     return _event(about, EventIdentity("", "", "", since), (EVENT_RESUMED, "Normal"), message, now)
 
 

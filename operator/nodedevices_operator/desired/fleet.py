@@ -102,7 +102,7 @@ class Survey:
     silent: frozenset[str] = frozenset()  # nodes that say nothing of their devices
     out: frozenset[str] = frozenset()  # nodes out of service, whatever their policy
 
-    def ill(self, node: str, ids: Iterable[str]) -> bool:
+    def at_fault(self, node: str, ids: Iterable[str]) -> bool:
         """True when any of these is at fault, as far as is known."""
         now = self.faults.get(node, {}).keys() | self.unclear.get(node, frozenset())
         return node in self.silent or any(each in now for each in ids)
@@ -247,7 +247,7 @@ def _still_unavailable(fleet: Fleet, survey: Survey) -> Fleet:
     if not fleet.unavailable:
         return fleet
     known = {node for pool in survey.pools for node in pool.nodes}
-    lasting = {node: ids for node, ids in fleet.unavailable.items() if node not in known or survey.ill(node, ids)}
+    lasting = {node: ids for node, ids in fleet.unavailable.items() if node not in known or survey.at_fault(node, ids)}
     return fleet if len(lasting) == len(fleet.unavailable) else replace(fleet, unavailable=lasting)
 
 
@@ -302,7 +302,9 @@ def _why_full(pool: Pool, out: frozenset[str]) -> str:
 def out_of_service(pool: Pool, fleet: Fleet, survey: Survey) -> frozenset[str]:
     """Return the pool's nodes that are out of service, or will be: an action was granted, and what it was for is still
     at fault, whatever the fault is called by now."""
-    return pool.out | {node for node, ids in fleet.unavailable.items() if node in pool.nodes and survey.ill(node, ids)}
+    return pool.out | {
+        node for node, ids in fleet.unavailable.items() if node in pool.nodes and survey.at_fault(node, ids)
+    }
 
 
 # --- the breaker -----------------------------------------------------------------------------------------------------
@@ -424,7 +426,7 @@ def _closed(fleet: Fleet, faults: FaultsByNode, now: datetime) -> Fleet:
 
 
 def to_data(fleet: Fleet) -> dict[str, str]:
-    """The ConfigMap's data."""
+    """Return the ConfigMap's data."""
     actions = [asdict(action) | {"at": at} for action, at in fleet.actions]
     lists = {"actions": actions, "answered": fleet.answered, "unavailable": fleet.unavailable}
     return {key: getattr(fleet, key) for key in _TEXTS} | {key: orjson.dumps(it).decode() for key, it in lists.items()}

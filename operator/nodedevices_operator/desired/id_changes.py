@@ -44,7 +44,7 @@ class IdChanges:
     pods_known: bool = True  # whether these are all
 
     def text(self) -> str:
-        """Empty: nothing to say."""
+        """Return the changes as a text for people; empty: there are none."""
         parts = list(self.counted[:MAX_NAMES])
         if (more := len(self.counted) - MAX_NAMES) > 0:
             parts.append(f"and {more} more names")

@@ -69,12 +69,12 @@ class Holding:
 
     @property
     def unknown(self) -> bool:
-        """The state of the device is not known."""
+        """True when the state of the device is not known."""
         return self.severity == _SEVERITY["Unknown"]
 
     @property
     def application(self) -> bool:
-        """A workload's own error: an Event only."""
+        """True for a workload's own error: it leads to an Event only."""
         return self.health.domain == "Application"
 
     @property

@@ -385,10 +385,10 @@ def _rolled_out(policy: PolicyRecord, rollout: RolloutState) -> ConditionVerdict
 
 
 def rollout_message(policy: PolicyRecord, rollout: RolloutState) -> str:
-    """Why it is stopped, and how a person goes on."""
-    hurt = "; ".join(f"{node}: {clip(why, REASON_LIMIT)}" for node, why in rollout.hurt)
+    """Return why it is stopped, and how a person goes on."""
+    worse_off = "; ".join(f"{node}: {clip(why, REASON_LIMIT)}" for node, why in rollout.worse_off)
     return (
-        f"{hurt}; {rollout.waiting} nodes wait. Change the policy, or go on all the same: "
+        f"{worse_off}; {rollout.waiting} nodes wait. Change the policy, or go on all the same: "
         f"kubectl annotate devicepolicy {policy.name} nodedevices.io/resume-rollout={policy.generation} --overwrite"
     )
 

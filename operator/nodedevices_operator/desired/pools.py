@@ -193,7 +193,7 @@ def _acts(section: object) -> bool:
 
 
 def _read(section: object) -> Faults | None:
-    """None: it cannot be read."""
+    """Return the section; None: it cannot be read."""
     return _parsed(orjson.dumps(section))
 
 

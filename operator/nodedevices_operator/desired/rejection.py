@@ -51,7 +51,7 @@ def _counts(count: int, resource: ResourceRecord) -> str:
 
 
 def _why(record: NodeDevicesRecord, resources: list[ResourceRecord]) -> Iterator[str]:
-    """Why some are not offered."""
+    """Yield why some are not offered."""
     for condition, bad in ((record.condition(names.STALE), "True"), (record.condition(names.READY), "False")):
         if condition is not None and condition.status == bad:
             yield f"{condition.type} is {bad} ({_because(condition.reason, condition.message)})"

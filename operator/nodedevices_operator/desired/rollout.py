@@ -47,7 +47,7 @@ class Standing:
     members: frozenset[str] = frozenset()  # policies that supply a staged section here, or shall
     pending: Mapping[str, frozenset[str]] = field(default_factory=dict)  # sections to change, with whose change it is
     under_way: frozenset[str] = frozenset()  # policies whose change is watched here
-    hurt: str = ""  # why it is worse off than before that change
+    worse_off: str = ""  # why it is worse off than before that change
     free: bool = False  # it gets its configuration at once
     again: float | None = None  # seconds after which to look again
 
@@ -74,13 +74,13 @@ class RolloutState:
     waiting: int = 0  # nodes
     under_way: tuple[str, ...] = ()  # the first of them
     under_way_count: int = 0
-    hurt: tuple[tuple[str, str], ...] = ()  # nodes, each with why
+    worse_off: tuple[tuple[str, str], ...] = ()  # nodes, each with why
     resumed: bool = False  # a person said that it goes on
     refused: str = ""  # what is wrong with how they said it
 
     @property
     def stopped(self) -> bool:
-        return bool(self.hurt) and not self.resumed
+        return bool(self.worse_off) and not self.resumed
 
     @property
     def done(self) -> bool:
@@ -107,21 +107,21 @@ def standing(
     if record.change is None:
         return Standing(members=members, pending=pending, free=_free(record, node))
     watched = frozenset(record.change.policies)
-    hurt, again = _judge(
+    worse_off, again = _judge(
         record, node, record.change, pause_seconds=pause_seconds, settle_seconds=settle_seconds, now=now
     )
-    done = again is None and not hurt
+    done = again is None and not worse_off
     return Standing(
         members=members | watched,
         pending=pending,
         under_way=frozenset() if done else watched,
-        hurt=hurt,
+        worse_off=worse_off,
         again=again or None,
     )
 
 
 def suppliers(refs: tuple[PolicyRef, ...], config: Mapping[str, object] | None) -> dict[str, str]:
-    """Staged section -> the policy that supplies it."""
+    """Return the policy that supplies each staged section."""
     return {
         section: ref.name for ref in refs for section in ref.sections if section in STAGED and section in (config or {})
     }

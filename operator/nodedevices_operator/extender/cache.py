@@ -82,7 +82,7 @@ class SharesCache:
             self._ended.pop(name, None)
 
     def keep_nodes(self, names: Collection[str]) -> None:
-        """A complete list has only these."""
+        """Forget all nodes but these, which a complete list has."""
         for name in self._nodes.keys() - names:
             self.remove_node(name)
 
@@ -93,7 +93,7 @@ class SharesCache:
 
     # --- pods --------------------------------------------------------------------------------------------------------
     def read_pod(self, raw: Raw, resources: Set[str], *, arrival: int) -> BoundPod | None:
-        """None: nothing of it matters here."""
+        """Return the pod as it matters here; None: nothing of it does."""
         metadata, spec, status = (mapping(raw.get(name)) for name in ("metadata", "spec", "status"))
         node = spec.get("nodeName")
         if not node or status.get("phase") in FINISHED or not resources:
@@ -165,7 +165,7 @@ class SharesCache:
                 del ended[next(iter(ended))]
 
     def replace_pods(self, pods: Iterable[BoundPod], resources: frozenset[str]) -> None:
-        """All pods that request one of these resources."""
+        """Replace all pods by these, which are all that request one of these resources."""
         before, self._pods, self._requests = self._pods, {}, {}
         for pod in pods:
             known = before.get(pod.node, {}).get(pod.uid)
@@ -180,7 +180,7 @@ class SharesCache:
             self.pods_wanted()
 
     def _forget(self, node: str, resources: Iterable[str]) -> None:
-        """These tables are to be made anew."""
+        """Forget these tables, which are to be made anew."""
         self.version += 1
         known = self._nodes.get(node)
         if known is not None:
@@ -228,7 +228,7 @@ class SharesCache:
         return known.shares if known is not None else None
 
     def sizes(self) -> tuple[int, int]:
-        """NodeDevices and pods that are remembered."""
+        """Return the numbers of NodeDevices and pods that are remembered."""
         return len(self._nodes), sum(map(len, self._pods.values()))
 
     @property

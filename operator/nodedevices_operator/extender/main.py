@@ -139,7 +139,7 @@ class Extender:
             await asyncio.sleep(WARM_SECONDS)
 
     def problem(self) -> str:
-        """Why nothing can be refused now; empty: it can."""
+        """Return why nothing can be refused now; empty: it can."""
         watched = {"nodedevices": self._nodes} | ({"pods": self._pods} if self._wanted.is_set() else {})
         for kind, reflector in watched.items():
             if not reflector.synced:

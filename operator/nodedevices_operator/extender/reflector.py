@@ -36,19 +36,19 @@ class Store(Protocol):
     """Receiver of objects. Nothing raises for what an object contains."""
 
     def begin(self) -> None:
-        """A LIST begins."""
+        """Called when a LIST begins."""
         ...
 
     def page(self, items: Sequence[Raw]) -> None:
-        """Some of its objects."""
+        """Called with some of its objects."""
         ...
 
     def complete(self) -> None:
-        """These were all."""
+        """Called when these were all."""
         ...
 
     def event(self, deleted: bool, item: Raw) -> None:
-        """An object is there, or is not any more."""
+        """Called with an object that is there, or is not any more."""
         ...
 
 
@@ -86,7 +86,7 @@ class Reflector:
         return self._clock() - self._heard if self._heard is not None else float("inf")
 
     def list_again(self) -> None:
-        """As soon as possible."""
+        """LIST again as soon as possible."""
         self._again.set()
 
     async def run(self) -> None:

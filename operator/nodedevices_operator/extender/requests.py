@@ -33,7 +33,7 @@ class PodRequest:
 
 
 def requests_of(pod: Raw, resources: Set[str]) -> dict[str, PodRequest]:
-    """By resource."""
+    """Return the pod's requests by resource."""
     if all(resources.isdisjoint(amounts(each)) for _, each in raw_containers(mapping(pod.get("spec")))):
         return {}  # nearly all pods of a cluster: no more of them is read
     containers, strays = pod_containers(pod)

@@ -154,7 +154,7 @@ class Server:
         log.info("serving the scheduler", port=self.port, tls=self._context is not None)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Serve until cancelled."""
         try:
             await Periodic(self._reload, seconds=self._limits.check_seconds).run()
         finally:

@@ -48,7 +48,7 @@ class Filtered:
     unknown: int = 0  # of those that passed
 
     def answer(self, arguments: Arguments) -> bytes:
-        """ExtenderFilterResult."""
+        """Return the ExtenderFilterResult."""
         nodes = None
         if arguments.nodes is not None:
             passed = set(self.passed)

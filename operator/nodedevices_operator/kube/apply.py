@@ -31,7 +31,7 @@ from nodedevices_operator.records.rejected import RejectedPod
 
 
 def utc_now() -> str:
-    """The time as conditions and Events write it."""
+    """Return the time as conditions and Events write it."""
     return rfc3339(datetime.now(UTC))
 
 
@@ -46,7 +46,7 @@ class Writer:
     async def config(
         self, record: NodeDevicesRecord, configuration: Configuration, change: ChangeRecord | None = None
     ) -> JsonObject:
-        """NodeDevices.spec, as far as it is ours."""
+        """Write NodeDevices.spec, as far as it is ours."""
         spec: dict[str, Any] = {
             "config": dict(configuration.config),
             "configHash": configuration.config_hash,
@@ -116,7 +116,7 @@ class Writer:
         return await self.apply(names.OBJECT_LABELS, named(names.NODE_DEVICES, record.name), body, force=False)
 
     async def node_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> JsonObject:
-        """Our condition on the Node, or none."""
+        """Write our condition on the Node, or take it back."""
         body = identified("Node", node.name, node.uid)
         if condition is not None:
             body["status"] = {"conditions": [dict(condition)]}
@@ -130,7 +130,7 @@ class Writer:
         return await self.apply(names.XID_CONDITION, f"{named(names.NODES, node.name)}/status", body, force=False)
 
     async def pod_condition(self, pod: Affected, condition: Mapping[str, Any] | None) -> JsonObject:
-        """Our condition on the pod of that uid, or none."""
+        """Write our condition on the pod of that uid, or take it back."""
         body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace)
         if condition is not None:
             body["status"] = {"conditions": [dict(condition)]}
@@ -169,7 +169,7 @@ class Writer:
         await self._counted("rejected-pod", delete)
 
     async def policy_status(self, policy: PolicyRecord, status: Mapping[str, Any]) -> JsonObject:
-        """DevicePolicy.status, which is all ours."""
+        """Write DevicePolicy.status, which is all ours."""
         body = identified("DevicePolicy", policy.name, policy.uid) | {"status": dict(status)}
         return await self.apply(names.POLICY_STATUS, f"{named(names.POLICIES, policy.name)}/status", body)
 

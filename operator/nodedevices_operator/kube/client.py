@@ -286,7 +286,7 @@ class KubeClient:
             raise KubeError(f"{request.what}: no answer: {type(error).__name__}: {str(error)[:300]}") from error
 
     async def _begin(self, request: _Request, limit: float | ClientTimeout) -> Any:
-        """The response, before its body is read."""
+        """Return the response, before its body is read."""
         headers = {"Accept": "application/json", "Content-Type": request.content_type}
         arguments = await self._api.param_serialize(
             request.method,

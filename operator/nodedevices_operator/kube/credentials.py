@@ -59,7 +59,7 @@ async def load(kubeconfig: str | None) -> Credentials:
 
 
 def header(configuration: Any) -> str:
-    """The Authorization header; empty: none."""
+    """Return the Authorization header; empty: none."""
     return configuration.api_key.get("BearerToken") or configuration.api_key.get("authorization") or ""
 
 

@@ -42,7 +42,7 @@ class Kube(Protocol):
     """Calls of the operator at the API server. Every method may raise KubeError."""
 
     async def get(self, path: str) -> JsonObject:
-        """One object."""
+        """Return one object."""
         ...
 
     def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
@@ -73,7 +73,7 @@ class WatchingKube(Protocol):
     """Calls of a reflector at the API server. Both methods may raise KubeError."""
 
     async def page(self, path: str, query: Mapping[str, str]) -> JsonObject:
-        """One page of a LIST, with its metadata."""
+        """Return one page of a LIST, with its metadata."""
         ...
 
     def watch(self, path: str, query: Mapping[str, str]) -> AsyncIterator[bytes]:

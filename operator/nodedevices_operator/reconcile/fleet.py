@@ -272,7 +272,7 @@ class RecordWatch:
         self._changed = changed
 
     async def run(self) -> None:
-        """For ever."""
+        """Watch until cancelled."""
         failures = 0
         while True:
             await self._wanted.wait()

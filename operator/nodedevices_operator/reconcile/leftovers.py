@@ -42,7 +42,7 @@ class Leftovers:
         self._gone: dict[str, float] = {}  # node -> since when it has none
 
     def there(self, name: str) -> None:
-        """The node has its NodeDevices."""
+        """Note that the node has its NodeDevices."""
         self._seen.add(name)
         self._gone.pop(name, None)
 

@@ -93,7 +93,7 @@ class PolicyReconciler:
         shown = next((it.reason for it in policy.conditions if it.type == names.ROLLED_OUT), "")
         if rollout.stopped and shown != names.STOPPED:
             about = events.About("DevicePolicy", policy.name, policy.uid)
-            what = events.EventIdentity("", rollout.hurt[0][0], "", str(policy.generation))
+            what = events.EventIdentity("", rollout.worse_off[0][0], "", str(policy.generation))
             await self._writer.event(events.worse_off(about, what, rollout_message(policy, rollout), now))
 
 

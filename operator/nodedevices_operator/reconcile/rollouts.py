@@ -24,7 +24,7 @@ class _Entry:
 
     members: frozenset[str] = frozenset()
     under_way: frozenset[str] = frozenset()
-    hurt: str = ""
+    worse_off: str = ""
     groups: frozenset[PolicyGroup] = frozenset()  # one of them may have its turn while another is stopped
     first: bool = False  # it takes no place: it is watched already, or gets its configuration at once
 
@@ -48,7 +48,7 @@ class _Nodes:
 
     members: set[str] = field(default_factory=set)
     under_way: dict[str, None] = field(default_factory=dict)
-    hurt: dict[str, str] = field(default_factory=dict)
+    worse_off: dict[str, str] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)  # queued for a free place, and have not asked since
     waiting: int = 0
 
@@ -80,7 +80,7 @@ class Rollouts:
         self._begun = False
 
     def begin(self) -> None:
-        """Every node has been seen."""
+        """Begin: every node has been seen."""
         if not self._begun:
             self._begun = True
             self._call(self._nodes)
@@ -89,7 +89,7 @@ class Rollouts:
         """The pending sections that stay as they are for now."""
         before = self._entries.get(node, _Entry())
         reserved = before.under_way if standing.pending else frozenset[str]()  # granted, and not written yet
-        self._put(node, before, _Entry(standing.members | reserved, standing.under_way | reserved, standing.hurt))
+        self._put(node, before, _Entry(standing.members | reserved, standing.under_way | reserved, standing.worse_off))
         held = {
             section
             for section, policies in standing.pending.items()
@@ -101,9 +101,9 @@ class Rollouts:
             stopping = stopping.union(*(standing.pending[each] for each in more))
         going = frozenset[str]().union(*(by for each, by in standing.pending.items() if each not in held))
         under_way = standing.under_way | (going if not standing.free else frozenset())
-        hurt = "" if going & standing.under_way else standing.hurt
+        worse_off = "" if going & standing.under_way else standing.worse_off
         groups = _together(standing.pending[section] for section in held)
-        after = _Entry(standing.members, under_way, hurt, groups=groups, first=bool(under_way) or standing.free)
+        after = _Entry(standing.members, under_way, worse_off, groups=groups, first=bool(under_way) or standing.free)
         self._put(node, self._entries[node], after)
         if after != before:
             concerned = before.under_way | after.under_way | before.waits | after.waits
@@ -112,7 +112,7 @@ class Rollouts:
         return frozenset(held)
 
     def forget(self, node: str) -> None:
-        """The node is gone."""
+        """Forget a node that is gone."""
         before = self._entries.get(node)
         if before is not None:
             self._put(node, before, None)
@@ -129,7 +129,7 @@ class Rollouts:
             waiting=nodes.waiting,
             under_way=tuple(name for name, _ in zip(nodes.under_way, range(NAMED), strict=False)),
             under_way_count=len(nodes.under_way),
-            hurt=tuple(sorted(nodes.hurt.items())[:NAMED]),
+            worse_off=tuple(sorted(nodes.worse_off.items())[:NAMED]),
             resumed=resumed(policy),
             refused=wrong_word(policy) if policy is not None else "",
         )
@@ -139,12 +139,12 @@ class Rollouts:
         return sorted(policy for policy in self._nodes if self._stopped(policy))
 
     def why(self, node: str) -> str:
-        """Why the node waits; for people."""
+        """Return why the node waits; for people."""
         entry = self._entries.get(node, _Entry())
         for policy in sorted(entry.waits):
             if self._stopped(policy):
-                hurt, reason = min(self._nodes[policy].hurt.items())
-                return f"the roll-out of {policy} is stopped: {hurt}: {reason}"
+                worse_off, reason = min(self._nodes[policy].worse_off.items())
+                return f"the roll-out of {policy} is stopped: {worse_off}: {reason}"
         return f"waits for its turn in the roll-out of {', '.join(sorted(entry.waits))}"
 
     # --- the turns --------------------------------------------------------------------------------------------------
@@ -158,11 +158,11 @@ class Rollouts:
 
     def _stopped(self, policy: str) -> bool:
         nodes = self._nodes.get(policy)
-        return nodes is not None and bool(nodes.hurt) and not resumed(self._policies().get(policy))
+        return nodes is not None and bool(nodes.worse_off) and not resumed(self._policies().get(policy))
 
     def _room(self, policy: str) -> int:
         nodes, record = self._nodes.get(policy, _Nodes()), self._policies().get(policy)
-        passed_over = len(nodes.hurt) if resumed(record) else 0
+        passed_over = len(nodes.worse_off) if resumed(record) else 0
         return most_nodes(record, len(nodes.members)) - len(nodes.under_way) + passed_over
 
     def _call(self, policies: Iterable[str]) -> None:
@@ -196,7 +196,7 @@ class Rollouts:
             nodes.members.discard(node)
             nodes.called.discard(node)
             nodes.under_way.pop(node, None)
-            nodes.hurt.pop(node, None)
+            nodes.worse_off.pop(node, None)
             nodes.waiting -= policy in before.waits
         for group in before.groups & self._waiting.keys():
             self._waiting[group].nodes.discard(node)
@@ -211,8 +211,8 @@ class Rollouts:
                 nodes.members.add(node)
                 if policy in after.under_way:
                     nodes.under_way[node] = None
-                    if after.hurt:
-                        nodes.hurt[node] = after.hurt
+                    if after.worse_off:
+                        nodes.worse_off[node] = after.worse_off
                 nodes.waiting += policy in after.waits
             for group in after.groups:
                 waiting = self._waiting.setdefault(group, _Waiting())
@@ -226,7 +226,7 @@ class Rollouts:
 
 
 def _together(changes: Iterable[PolicyGroup]) -> frozenset[PolicyGroup]:
-    """Changes that have a policy in common are one."""
+    """Return the changes, those that have a policy in common as one."""
     found: list[PolicyGroup] = []
     for each in changes:
         joined = each.union(*(group for group in found if group & each))

@@ -34,5 +34,5 @@ _READERS: Mapping[Kind, Callable[[Mapping[str, Any]], Record]] = {
 
 
 def read(kind: Kind, raw: Mapping[str, Any]) -> Record:
-    """The record of a raw object."""
+    """Return the record of a raw object."""
     return _READERS[kind](raw)

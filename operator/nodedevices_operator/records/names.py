@@ -35,7 +35,7 @@ POLICIES = f"/apis/{GROUP}/{VERSION}/devicepolicies"
 
 
 def named(collection: str, name: str) -> str:
-    """The path of one cluster-scoped object."""
+    """Return the path of one cluster-scoped object."""
     return f"{collection}/{quote(name, safe='')}"
 
 

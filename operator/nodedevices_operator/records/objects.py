@@ -341,7 +341,7 @@ class PolicyRecord:
 
 # --- from raw objects ------------------------------------------------------------------------------------------------
 def node_devices_record(raw: Raw) -> NodeDevicesRecord:
-    """The record of a NodeDevices."""
+    """Return the record of a NodeDevices."""
     metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
     managed = mappings(metadata.get("managedFields"))
     owner = next((it for it in mappings(metadata.get("ownerReferences")) if it.get("kind") == "Node"), {})
@@ -389,7 +389,7 @@ def _device_record(raw: Raw) -> DeviceRecord:
 
 
 def node_record(raw: Raw) -> NodeRecord:
-    """The record of a Node."""
+    """Return the record of a Node."""
     metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
     managed = mappings(metadata.get("managedFields"))
     conditions = {it.type: it for it in map(read_condition, reversed(mappings(status.get("conditions"))))}
@@ -414,7 +414,7 @@ def _extended(amounts: Raw) -> dict[str, int]:
 
 
 def policy_record(raw: Raw) -> PolicyRecord:
-    """The record of a DevicePolicy, read and judged."""
+    """Return the record of a DevicePolicy, read and judged."""
     spec_raw, reserved = without_reserved_labels(mapping(raw.get("spec")))
     spec: DevicePolicySpec | None = None
     selector: LabelSelector | None = None

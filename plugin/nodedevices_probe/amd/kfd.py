@@ -97,7 +97,7 @@ def partition_numbers(bus_id: str, nodes: Sequence[KfdNode]) -> tuple[int, ...]:
 
 
 def gfx_name(version: int) -> str:
-    """90402 -> gfx942, 90010 -> gfx90a; "" for none."""
+    """Return the name of a version: 90402 -> gfx942, 90010 -> gfx90a; "" for none."""
     major, minor, step = version // 10000, version // 100 % 100, version % 100
     return f"gfx{major}{minor:x}{step:x}" if version > 0 else ""
 

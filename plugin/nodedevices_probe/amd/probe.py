@@ -183,7 +183,7 @@ def _with_kfd(own: Drm) -> tuple[str, ...]:
 
 
 def _capacity(memory_bytes: int, nodes: Sequence[KfdNode]) -> dict[str, str]:
-    """In the words of AMD's DRA driver."""
+    """Return the capacity in the words of AMD's DRA driver."""
     amounts = {
         "memory": memory_bytes >> 20,
         "computeUnits": sum(node.compute_units for node in nodes),

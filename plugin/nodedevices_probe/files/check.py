@@ -124,7 +124,7 @@ def wrong(place: str, value: Any, right: str) -> CheckError:
 
 
 def shown(value: Any) -> str:
-    """The value as an error may carry it."""
+    """Return the value as an error may carry it."""
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     return ascii(value)[:60]

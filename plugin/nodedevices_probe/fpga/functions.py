@@ -73,7 +73,7 @@ def on_bus(roots: Roots, last_users: Mapping[str, str]) -> OnBus:
 
 
 def slot(bus_id: str) -> str:
-    """0000:3b:00"""
+    """Return the slot of an address: 0000:3b:00."""
     return bus_id.rpartition(".")[0]
 
 

@@ -31,13 +31,13 @@ class Media:
 
 
 def transcoders(roots: Roots) -> dict[int, str]:
-    """The driver's names of its devices, by number."""
+    """Return the driver's names of its devices, by number."""
     found = ((match[1], match[0]) for match in map(_TRANSCODER.fullmatch, roots.names(MISC)) if match)
     return {int(number): name for number, name in found if int(number) <= MAX_INDEX}
 
 
 def read(roots: Roots, number: int, name: str) -> Media | None:
-    """None: what it is cannot be read."""
+    """Read the card; None: what it is cannot be read."""
     bus_id = normal_bus_id(roots.word(f"{MISC}/{name}/bus_id"))
     if not bus_id:
         return None

@@ -207,7 +207,7 @@ def _extra(fpgas: Sequence[Fpga], serial: str) -> dict[str, Attribute]:
 
 
 def _device_type(shell: str) -> str:
-    """u250 of xilinx_u250_gen3x16_xdma_shell_4_1"""
+    """Return the type in a shell's name: u250 of xilinx_u250_gen3x16_xdma_shell_4_1."""
     return next(iter(shell.split("_")[1:]), "")
 
 

@@ -138,7 +138,7 @@ class _Search:
         return (base if base is not None and base.is_dir() else self.system.root) / path.lstrip("/")
 
     def _expanded(self, pattern: str) -> list[str]:
-        """The paths that match, in natural order."""
+        """Return the paths that match, in natural order."""
         found = [""]
         for part in pattern[1:].split("/"):
             if is_pattern(part):

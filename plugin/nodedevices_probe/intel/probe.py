@@ -117,7 +117,7 @@ class IntelSource(SysfsSource):
 
 
 def source(options: argparse.Namespace) -> IntelSource:
-    """From its arguments (kind). Raises CheckError."""
+    """Return the source for its arguments (kind). Raises CheckError."""
     return IntelSource(
         system=System(options.root, Path(options.driver_root_ctr_path)),
         allowed=_device_ids("--allow-ids", options.allow_ids),

@@ -67,7 +67,7 @@ class Function:
 
     @property
     def is_special(self) -> bool:
-        """More than a plain card."""
+        """True for more than a plain card."""
         return bool(
             self.physical
             or self.has_rdma
@@ -128,7 +128,7 @@ def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: Vdpa 
 
 
 def _sub_function(roots: Roots, name: str, card: Function, vdpa: Vdpa | None) -> Function:
-    """With what its card says of itself."""
+    """Return a sub-function, with what its card says of itself."""
     at = f"{AUXILIARY}/{name}"
     return Function(
         id=name,
@@ -181,7 +181,7 @@ def _vdpa(roots: Roots) -> dict[SysfsOwner, Vdpa]:
 
 
 def _id(roots: Roots, path: str) -> str:
-    """0x15b3 -> 15b3."""
+    """Return the digits of an id: 0x15b3 -> 15b3."""
     match = _HEX.fullmatch(text(roots.word(path)).lower())
     return match[1] if match else ""
 

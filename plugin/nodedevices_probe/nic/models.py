@@ -103,5 +103,5 @@ def maker(vendor: str) -> Maker:
 
 
 def model(vendor: str, device: str) -> str:
-    """ "" for one that is not known."""
+    """Return the model's name; "" for one that is not known."""
     return _MODELS.get((vendor, device), "")

@@ -71,7 +71,7 @@ class _Machine:
     routed: Set[SysfsOwner]  # whose interface has a default route, or had one since the probe started
 
     def parent(self, function: Function) -> Function:
-        """Its physical function; itself where it is one."""
+        """Return its physical function; itself where it is one."""
         return self.functions.get(SysfsOwner(function.physical), function)
 
 
@@ -261,7 +261,7 @@ def _of_rdma(rdma: RdmaDevice | None) -> dict[str, str | int | None]:
 
 
 def _attributes(values: Mapping[str, str | int | None]) -> dict[str, Attribute]:
-    """Without those that the kernel does not say."""
+    """Return the attributes, without those that the kernel does not say."""
     return {name: _attribute(value) for name, value in values.items() if value is not None and value != ""}
 
 
@@ -272,7 +272,7 @@ def _attribute(value: str | int) -> Attribute:
 
 
 def _several(own: Interface | None) -> str:
-    """As many as an attribute holds."""
+    """Join as many as an attribute holds."""
     found = ""
     for name in own.names if own is not None and len(own.names) > 1 else ():
         longer = f"{found},{name}" if found else name
@@ -309,7 +309,7 @@ def _odd_names(found: Sequence[str]) -> Problem | None:
 
 
 def _no_routes(machine: _Machine) -> Problem | None:
-    """Without interfaces _no_interfaces says why."""
+    """Return the problem that routes are not seen; without interfaces _no_interfaces says why."""
     return Problem(code="RoutesNotKnown", message=NO_ROUTES) if machine.interfaces else None
 
 
@@ -334,7 +334,7 @@ def _too_many(devices: Sequence[DeviceFact]) -> Problem | None:
 
 
 def source(options: argparse.Namespace) -> NicSource:
-    """From its arguments (kind). Raises CheckError."""
+    """Return the source for its arguments (kind). Raises CheckError."""
     return NicSource(
         system=System(options.root, Path(options.driver_root_ctr_path), options.host_sys_ctr_path),
         required=required_nodes(options.rdma_required),

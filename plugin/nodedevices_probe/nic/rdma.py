@@ -117,7 +117,7 @@ class FirmwareReads:
     _last: dict[str, FirmwareAnswer] = field(default_factory=dict)  # by name
 
     def read(self, roots: Roots, names: Collection[str]) -> dict[str, FirmwareAnswer | None]:
-        """None: it does not answer."""
+        """Return the firmware's answer for each device; None: it does not answer."""
         found = self.reads.read({name: partial(_ask, roots, name) for name in names})
         self._last = {name: found[name] or self._last.get(name, FirmwareAnswer()) for name in names}
         return found
@@ -203,13 +203,13 @@ def _port(roots: Roots, at: str) -> Port:
 
 
 def _p_keys(roots: Roots, port: str) -> tuple[str, ...]:
-    """The first ones; empty entries are 0x0000."""
+    """Return the first partition keys; empty entries are 0x0000."""
     keys = (roots.word(f"{port}/pkeys/{index}") for index in range(MAX_P_KEYS))
     return tuple(dict.fromkeys(key for key in keys if _P_KEY.fullmatch(key) and key != "0x0000"))
 
 
 def _netdev(roots: Roots, at: str) -> str:
-    """rxe says it itself."""
+    """Return the interface whose packets it sends; rxe says it itself."""
     said = roots.word(f"{at}/parent") or roots.word(f"{at}/ports/1/gid_attrs/ndevs/0")
     return said if "/" not in said and said not in {".", ".."} and roots.exists(f"{NET}/{said}") else ""
 

@@ -36,7 +36,7 @@ def drm(roots: Roots, device: str) -> Drm:
 
 
 def missing(roots: Roots, nodes: Iterable[str]) -> tuple[str, ...]:
-    """For readings.conditions."""
+    """Return what is missing, for readings.conditions."""
     return () if all(roots.has_node(each) for each in nodes) else (NODE_MISSING,)
 
 

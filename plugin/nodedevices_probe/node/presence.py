@@ -53,7 +53,7 @@ PresenceCheck = Callable[[Hardware], str]  # why the hardware is there; "" where
 
 
 def never(_: Hardware) -> str:
-    """No hardware makes `auto` start it."""
+    """Return no reason: no hardware makes `auto` start it."""
     return ""
 
 
@@ -90,5 +90,5 @@ def has_entries(path: str) -> PresenceCheck:
 
 
 def any_of(*checks: PresenceCheck) -> PresenceCheck:
-    """The first reason that one of them gives."""
+    """Return a check that gives the first reason that one of these gives."""
     return lambda hardware: next(filter(None, (check(hardware) for check in checks)), "")

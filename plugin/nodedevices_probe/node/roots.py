@@ -124,7 +124,7 @@ class Roots:
 
 
 def number(value: str, base: int = 10) -> int | None:
-    """As a whole number; None where it is none."""
+    """Return the text as a whole number; None where it is none."""
     if len(value) > 24 or "_" in value:
         return None
     try:

@@ -112,7 +112,7 @@ class System:
         return min(count, 65535)
 
     def machine_type(self) -> str:
-        """DMI product name, such as DGXH100."""
+        """Return DMI's product name, such as DGXH100."""
         return text(self._read("sys/class/dmi/id/product_name"))
 
     def mig_minors(self) -> dict[tuple[int, int, int | None], int]:

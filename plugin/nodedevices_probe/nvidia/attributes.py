@@ -36,7 +36,7 @@ def attributes(
 
 
 def compute_capability(fact: DeviceFact) -> str:
-    """9.0; "" where the GPU does not say."""
+    """Return the compute capability, 9.0; "" where the GPU does not say."""
     value = fact.extra.get(CUDA_COMPUTE_CAPABILITY)
     return ".".join((value.version or "").split(".")[:2]) if value is not None else ""
 

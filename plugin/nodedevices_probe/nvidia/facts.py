@@ -194,7 +194,7 @@ def links_of(known: GpuIdentity, ids_by_bus: dict[str, str]) -> tuple[Link, ...]
 
 
 def pcie_path(nvml: NvmlCalls, handle: Any, other: Any) -> PciePath | None:
-    """The nearest common ancestor of two GPUs."""
+    """Return the nearest common ancestor of two GPUs."""
     return PCIE_PATHS.get(nvml.call("nvmlDeviceGetTopologyCommonAncestor", handle, other, telemetry=True))
 
 

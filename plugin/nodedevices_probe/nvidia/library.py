@@ -34,7 +34,7 @@ class Library:
     _loaded: bool = False
 
     def load(self) -> None:
-        """Before every attempt to initialise NVML."""
+        """Load the library; called before every attempt to initialise NVML."""
         if self._loaded or self.root in {"", "/"}:
             return
         path = find(Path(self.root))
@@ -55,6 +55,6 @@ class Library:
 
 
 def find(root: Path) -> Path | None:
-    """The library below that root."""
+    """Return the library below that root."""
     found = (inside(root, f"{each}/{NAME}") for each in FOLDERS)
     return next((path for path in found if path is not None and path.is_file()), None)

@@ -61,7 +61,7 @@ class MigDevices:
     _known: dict[str, Partition] = field(default_factory=dict)
 
     def read(self, nvml: NvmlCalls, gpu: Any, *, minor: int | None, memory_bytes: int) -> tuple[Partition, ...]:
-        """Every MIG device of this GPU, by NVML's index."""
+        """Return every MIG device of this GPU, by NVML's index."""
         found = []
         for index in range(min(nvml.call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0, MAX_PARTITIONS)):
             handle = nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)

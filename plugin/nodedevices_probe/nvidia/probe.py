@@ -231,7 +231,7 @@ class NvmlSource:
         return sorted(gpus, key=lambda gpu: gpu.fact.index)
 
     def _gpu(self, nvml: NvmlCalls, index: int) -> _Gpu | None:
-        """One GPU, if it answers with at least its id."""
+        """Return one GPU, if it answers with at least its id."""
         handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
         identity = nvml.call("nvmlDeviceGetUUID", handle) if handle is not None else None
         if not identity or not is_device_id(identity):
@@ -357,7 +357,7 @@ def _is_well(device: DeviceFact) -> bool:
 
 
 def source(options: Namespace) -> NvmlSource:
-    """From its arguments (kind)."""
+    """Return the source for its arguments (kind)."""
     return NvmlSource(
         poll_seconds=options.interval_seconds,
         telemetry=options.telemetry,

@@ -86,7 +86,7 @@ class Checker:
             return self.reachable, self.problem
 
     def step(self) -> None:
-        """One check."""
+        """Check once."""
         with self._lock:
             self._began = self.clock()
         problem = self.try_once(self.check)

@@ -251,7 +251,7 @@ def _pcie_root(entry: _Entry, seat: Seat) -> str:
 
 
 def _usual_numa_node(entry: _Entry, count: int) -> int:
-    """Half of the devices at each of two CPUs."""
+    """Return the usual NUMA node: half of the devices at each of two CPUs."""
     first = entry.planned.first_half if entry.planned is not None else entry.index < (count + 1) // 2
     return 0 if first else 1
 

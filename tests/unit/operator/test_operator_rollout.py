@@ -426,7 +426,7 @@ def test_a_node_that_is_not_ready_any_more_is_worse_off() -> None:
     found = standing(
         record, node, resolve({}, [], Previous({}, ())), pause_seconds=0, settle_seconds=0.0, now="2026-11-21T12:00:01Z"
     )
-    assert (found.hurt, found.under_way) == ("its Node is not Ready", frozenset({"p"}))
+    assert (found.worse_off, found.under_way) == ("its Node is not Ready", frozenset({"p"}))
 
 
 # --- a large fleet ---------------------------------------------------------------------------------------------------

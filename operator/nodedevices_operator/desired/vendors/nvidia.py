@@ -180,7 +180,7 @@ def _single(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[
 
 
 def _mixed(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[str, str]:
-    """One group of labels for each profile."""
+    """Return one group of labels for each profile."""
     labels: dict[str, str] = {}
     for profile, (product, count) in _profiles(devices).items():
         key = f"mig-{profile.name.replace('+', '.')}"

@@ -83,7 +83,7 @@ class Board:
 
 
 def attribute(value: str | int | bool) -> Attribute:
-    """A value of YAML's as a probe's line has it."""
+    """Return a value of YAML's as a probe's line has it."""
     if isinstance(value, bool):
         return Attribute(boolean=value)
     return Attribute(integer=value) if isinstance(value, int) else Attribute(string=value)
