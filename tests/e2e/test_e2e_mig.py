@@ -159,7 +159,14 @@ def test_single_offers_mig_devices_as_gpus_and_a_fault_of_a_gpu_is_one_of_all_it
 
 
 def test_single_is_refused_where_gpus_are_not_alike_and_those_that_most_are_like_stay(cluster: Cluster) -> None:
-    offer(cluster, "single", LAST_TWO)
+    offer(cluster, "single", {})
+
+    def applied() -> bool:
+        policy = cluster.kubectl.json("get", "devicepolicy", "mig")
+        return bool(policy.get("status", {}).get("nodes", {}).get("applied") == 1)
+
+    cluster.until("it is in effect, while all are alike", applied)
+    cluster.hardware(cluster.a, simulated.cut_h100s(cut=LAST_TWO))
     reported = cluster.until(
         "the node says why",
         lambda: (
