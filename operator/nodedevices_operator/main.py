@@ -1,4 +1,8 @@
-"""`nodedevices-operator run | cleanup`: signals, and the parts put together. One per cluster, without leader election.
+"""`nodedevices-operator run | cleanup`: signals, and the parts put together.
+
+Several replicas may run: each lists and watches, and the one that holds the Lease writes (kube/election.py). One that
+loses it ends, and begins anew as a standby. `--leader-elect=false`: there is one only, and no Lease.
+
 `nodedevices-operator extender` is another program in the same image: extender/main.py.
 
 What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
@@ -16,10 +20,11 @@ What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
     core            pods                     delete                 only with --delete-rejected-pods
     core            events                   create                 on pods and NodeDevices
     core            configmaps               create get patch watch nodedevices-actions, in its own namespace
+    coordination    leases                   create get patch       nodedevices-operator, in its own namespace
 
-HTTP on :9736: /metrics, /healthz (this process works), /readyz (it sees: everything was listed and is watched); the
-latter two on :9738 as well, for the kubelet's probes alone. Missing CRDs, missing permissions and an absent API server
-are said once and waited for. SIGTERM ends it cleanly; kill -9 loses nothing.
+HTTP on :9736: /metrics, /healthz (this process works), /readyz (it sees: everything was listed and is watched, and it
+is known which replica leads); the latter two on :9738 as well, for the kubelet's probes alone. Missing CRDs, missing
+permissions and an absent API server are said once and waited for. SIGTERM ends it cleanly; kill -9 loses nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +33,11 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
+import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 from nodedevices_common import logs
@@ -43,6 +51,7 @@ from nodedevices_operator.extender import settings as extender_settings
 from nodedevices_operator.extender.settings import ExtenderSettings
 from nodedevices_operator.http import servers
 from nodedevices_operator.kube.client import KubeClient
+from nodedevices_operator.kube.election import Election, LostLeadershipError
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.kube.source import Watch
 from nodedevices_operator.manager import Manager
@@ -74,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return asyncio.run(_clean_up(settings))
         else:
             asyncio.run(run(settings))
-    except (KubeError, OSError) as error:
+    except (KubeError, OSError, LostLeadershipError) as error:
         log.error("operator ended", error=str(error))  # noqa: TRY400  the text says it all
         return FAILED
     return 0
@@ -89,7 +98,8 @@ async def _clean_up(settings: OperatorSettings) -> int:
 
 
 async def run(settings: OperatorSettings) -> None:
-    """Until SIGTERM or SIGINT. Raises when the credentials or the HTTP address cannot be used."""
+    """Until SIGTERM or SIGINT. Raises when the credentials or the HTTP address cannot be used, and where this replica
+    was the leader and is no longer."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,6 +107,13 @@ async def run(settings: OperatorSettings) -> None:
     kube = await KubeClient.connect(settings.kubeconfig)
     metrics = OperatorMetrics()
     kube.requested = metrics.requested
+    election, clients = None, [kube]
+    if settings.leader_elect:
+        clients.append(await KubeClient.connect(settings.kubeconfig))  # the Lease never waits behind other calls
+        clients[-1].requested = metrics.requested
+        identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+        election = Election(clients[-1], namespace=settings.namespace, identity=identity)
+        kube.may_write = election.may_write
     manager = Manager(
         kube,
         metrics,
@@ -106,6 +123,7 @@ async def run(settings: OperatorSettings) -> None:
         rejected=RejectedPods(kube),
         delete_rejected=settings.delete_rejected_pods,
         events=kube,
+        standby=election is not None,
     )
 
     def ended(why: str) -> None:
@@ -140,22 +158,43 @@ async def run(settings: OperatorSettings) -> None:
     def ready() -> str:
         if manager.relister.problem or not manager.cache.synced:
             return manager.relister.problem or "listing"
-        return "" if watch.running else "the watches are not running"
+        if not watch.running:
+            return "the watches are not running"
+        return "" if election is None else election.problem
+
+    async def lead() -> None:
+        """Take part in the election; raises when it was won and is lost. Without one, this is the leader."""
+        if election is not None:
+            await election.acquire()
+        working = manager.lead()
+        if election is not None:
+            working.append(asyncio.create_task(election.keep(), name="election"))
+        tasks.extend(working)
+        await _until_one_ends(working)
 
     try:
         listening = servers(settings.http_address, settings.health_address, scrape=scrape, healthy=healthy, ready=ready)
         tasks += [asyncio.create_task(each.run(), name="http") for each in listening]
-        tasks += manager.tasks()
-        tasks.append(asyncio.create_task(kube.watch_credentials(), name="credentials"))
+        tasks += manager.watching()
+        tasks += [asyncio.create_task(each.watch_credentials(), name="credentials") for each in clients]
+        tasks.append(asyncio.create_task(lead(), name="leader"))
         log.info("operator started", http=str(settings.http_address), relist_seconds=settings.relist_seconds)
-        await asyncio.wait([asyncio.create_task(stop.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()  # none ends by itself: raise what ended it
+        await _until_one_ends([asyncio.create_task(stop.wait()), *tasks])
         log.info("operator stopping")
     finally:
-        await watch.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await kube.close()
+        if election is not None:
+            await election.release()  # nothing is written any more: another replica need not wait
+        await watch.stop()
+        for each in clients:
+            await each.close()
+
+
+async def _until_one_ends(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Raises what ended it; none of them ends by itself but when a person says so."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if task.done():
+            task.result()

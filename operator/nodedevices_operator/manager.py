@@ -47,7 +47,8 @@ log = structlog.get_logger()
 
 
 class Manager:
-    """Everything that decides and writes. Make it inside a running loop."""
+    """Everything that decides and writes. Make it inside a running loop. A `standby` watches only, until `lead` is
+    called; any other leads from the beginning."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Manager:
         delete_rejected: bool = False,
         events: ObjectEvents | None = None,
         concerns: Sequence[Factory] = CONCERNS,
+        standby: bool = False,
     ) -> None:
         self.cache = Cache(clock=clock)
         self.metrics = metrics
@@ -121,6 +123,7 @@ class Manager:
         if rejected is not None:
             rejected.changed = lambda node: self.dirty(Dirty(frozenset({node})))
         self._unseen: set[str] = set()  # nodes not reconciled since the cache was synced
+        self._leading = not standby
 
     def arrived(self, kind: Kind, deleted: bool, record: Record) -> None:
         """Take in a watch event."""
@@ -128,8 +131,8 @@ class Manager:
         self.dirty(self.cache.remove(kind, record.name, record.uid) if deleted else self.cache.observe(kind, record))
 
     def dirty(self, dirty: Dirty) -> None:
-        """Have these keys reconciled. Before the cache is synced nothing is: everything will be."""
-        if not self.cache.synced:
+        """Have these keys reconciled. Until this replica leads and its cache is synced none is: all will be."""
+        if not (self._leading and self.cache.synced):
             return
         for name in sorted(dirty.nodes):  # a roll-out begins with the first
             self.nodes.add(name, urgent=name in dirty.urgent)
@@ -137,6 +140,8 @@ class Manager:
             self.policies.add(name, delay=SUM_UP_SECONDS)
 
     def _synced(self) -> None:
+        if not self._leading:
+            return
         self._unseen = set(self.cache.node_devices)
         self._rollouts.hold()
         self.fleet.add(FLEET_KEY)
@@ -155,10 +160,21 @@ class Manager:
             self._node.forget_writes(name)
         self._synced()
 
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """Start the work. None of the tasks ever ends by itself."""
+    def watching(self) -> list[asyncio.Task[None]]:
+        """Start what only reads: every replica does. None of the tasks ever ends by itself."""
         return [
             asyncio.create_task(self.relister.run(), name="relist"),
+            *([] if self._rejected is None else [asyncio.create_task(self._rejected.run(), name="rejected-pods")]),
+        ]
+
+    def lead(self) -> list[asyncio.Task[None]]:
+        """Start what writes: the leader alone does, for as long as it lives. A standby begins with everything that is
+        known, as after a start, and a relist corrects that. None of the tasks ever ends by itself."""
+        before, self._leading = self._leading, True
+        if self.cache.synced and not before:
+            self._synced()
+            self.relister.soon()
+        return [
             *(
                 asyncio.create_task(self.nodes.run(self.reconcile_node, failure=self._failed), name=f"node-{index}")
                 for index in range(NODE_WORKERS)
@@ -171,8 +187,11 @@ class Manager:
             ),
             asyncio.create_task(self.fleet.run(self.reconcile_fleet, failure=self._failed), name="fleet"),
             *([] if self._watch is None else [asyncio.create_task(self._watch.run(), name="record")]),
-            *([] if self._rejected is None else [asyncio.create_task(self._rejected.run(), name="rejected-pods")]),
         ]
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """Start all of it."""
+        return self.watching() + self.lead()
 
     async def reconcile_node(self, name: str) -> float | None:
         record = self.cache.node_devices.get(name)
@@ -234,8 +253,15 @@ class Manager:
             )
 
     def gauge(self) -> None:
-        """Bring the gauges up to date, for a scrape."""
+        """Bring the gauges up to date, for a scrape. Those about the fleet are the leader's."""
         cache, metrics, now = self.cache, self.metrics, self._clock()
+        metrics.leader.set(self._leading)
+        if cache.last_event:
+            metrics.last_event.set(now - max(cache.last_event.values()))
+        if self.relister.last_complete is not None:
+            metrics.last_relist.set(now - self.relister.last_complete)
+        if not self._leading:
+            return
         for kind, queue in (("node", self.nodes), ("policy", self.policies), ("fleet", self.fleet)):
             metrics.queue_depth.labels(kind).set(len(queue))
             metrics.queue_age.labels(kind).set(queue.age())
@@ -276,7 +302,3 @@ class Manager:
             for state in POLICY_COUNTS:
                 if isinstance(count := (policy.counts or {}).get(state), int):
                     metrics.policy_nodes.labels(policy.name, state).set(count)
-        if cache.last_event:
-            metrics.last_event.set(now - max(cache.last_event.values()))
-        if self.relister.last_complete is not None:
-            metrics.last_relist.set(now - self.relister.last_complete)

@@ -133,8 +133,12 @@ class OperatorMetrics(Exposition):
     watch_restarts = counter("nodedevices_operator_watch_restarts_total", "Total restarts of the watches.")
     ready = gauge(
         "nodedevices_operator_ready",
-        "1 while `/readyz` answers ok: every kind is listed and watched. Alert on 0 for some minutes: nothing is "
-        "marked meanwhile.",
+        "1 while `/readyz` answers ok: every kind is listed and watched, and it is known which replica leads. Alert "
+        "when no leader is ready for some minutes: nothing is marked meanwhile.",
+    )
+    leader = gauge(
+        "nodedevices_operator_leader",
+        "1 while this replica leads, which is while it writes; the others stand by, and show no metrics of the fleet.",
     )
     last_event = gauge("nodedevices_operator_last_event_age_seconds", "Time since the last watch event.")
     last_relist = gauge("nodedevices_operator_last_relist_age_seconds", "Time since the last complete relist.")

@@ -101,7 +101,8 @@ class Common:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings(Common):
     namespace: str = setting(
-        f"of ConfigMap nodedevices-actions, the record of actions on faults; else the pod's own, else {NAMESPACE}",
+        "of ConfigMap nodedevices-actions, the record of actions on faults, and of the Lease; else the pod's own, else "
+        f"{NAMESPACE}",
         metavar="NAME",
         read=_namespace,
     )
@@ -118,6 +119,10 @@ class OperatorSettings(Common):
         "delete Failed pods (UnexpectedAdmissionError) with a controller whose node had no device with enough free "
         "shares by memory; needs the [component delete-rejected-pods](operations.md#pods-that-a-node-rejected)",
         default=False,
+    )
+    leader_elect: bool = setting(
+        "several replicas agree by Lease nodedevices-operator which of them writes; false: this is the only one",
+        default=True,
     )
     command: str  # run | cleanup
     dry_run: bool

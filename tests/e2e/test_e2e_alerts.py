@@ -29,7 +29,7 @@ def prometheus(rig: RigCluster, tmp_path: Path) -> Iterator[Server]:
     rig.kubectl.run("apply", "-f", str(SERVICES / "services.yaml"))
     try:
         with prometheus_server.running(rig.kubectl, tmp_path, hold="1s") as server:
-            pods = [rig.agent(rig.a), rig.agent(rig.b), rig.operator()]
+            pods = [rig.agent(rig.a), rig.agent(rig.b), *rig.operator_pods()]
             expected = {(job, pod["metadata"]["name"]): "up" for job in JOBS for pod in pods}
 
             def scraped() -> bool:  # the endpoint slices of new Services take a moment
@@ -82,8 +82,11 @@ def test_an_operator_that_is_gone_is_noticed_until_another_is_ready(rig: RigClus
     try:
         rig.until("its alert fires", lambda: prometheus.firing() == {"NodeDevicesOperatorDown"})
     finally:
-        rig.operators(1)
+        rig.operators(2)
     prometheus.discover()
     rig.until("the alert is over", lambda: not prometheus.alerts())
     ready = prometheus.series("nodedevices_operator_ready == 1")
-    assert {one["pod"] for one in ready if one["namespace"] == SYSTEM} == {rig.operator()["metadata"]["name"]}
+    pods = {one["metadata"]["name"] for one in rig.operator_pods()}
+    assert {one["pod"] for one in ready if one["namespace"] == SYSTEM} == pods
+    leading = {one["pod"] for one in prometheus.series("nodedevices_operator_leader == 1")}
+    assert leading == {rig.operator()["metadata"]["name"]}

@@ -107,7 +107,7 @@ def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigCluster) -> No
     rig.hardware(rig.a, simulated.h100s())
     rig.until("the device is well", lambda: rig.summary(rig.a)["healthy"] == 8)
     assert rig.condition("pod", "held", HEALTHY, NAMESPACE)["status"] == "False"
-    rig.operators(1)
+    rig.operators(2)
     rig.marked("held", "True")
     rig.alive(pod)
 

@@ -140,5 +140,5 @@ def test_cleanup_leaves_no_key_of_ours_on_nodes_and_pods(cluster: Cluster) -> No
             assert MEMORY not in node["status"]["capacity"], said
         assert cluster.condition("pod", "marked", HEALTHY, NAMESPACE) == {}, said
     finally:
-        cluster.operators(1)
+        cluster.operators(2)
     cluster.marked("marked", "False")

@@ -435,6 +435,14 @@ def test_nobodys_ownership_is_taken_away_from_him(operator: Account, kubectl: Ku
     assert labels_at_home(after) == labels_at_home(shown) != set()
 
 
+def test_of_leases_it_makes_the_one_of_its_election_and_no_other(operator: Account, kubectl: Kubectl) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    with pytest.raises(Refused, match="of Leases it may create only nodedevices-operator"):
+        operator.request("POST", f"{path}?dryRun=All", {**head, "metadata": {"name": "nodedevices-scheduler-leader"}})
+    operator.request("POST", f"{path}?dryRun=All", {**head, "metadata": {"name": "nodedevices-operator"}})
+
+
 def test_of_configmaps_it_makes_its_record_and_no_other(operator: Account, kubectl: Kubectl) -> None:
     """In the agents' namespace others are files that agents obey: nodedevices-generic names mounts."""
     for metadata in (

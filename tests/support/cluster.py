@@ -295,8 +295,19 @@ class Cluster:
         return sum(float(line.rpartition(" ")[2]) for line in series if all(each in line for each in wanted))
 
     def operator(self) -> dict[str, Any]:
+        """The pod of the operator that leads, as the Lease says."""
+
+        def look() -> dict[str, Any] | None:
+            lease = self.kubectl.get("lease", "nodedevices-operator", SYSTEM) or {}
+            pod, _, _ = lease.get("spec", {}).get("holderIdentity", "").rpartition("_")
+            return next((one for one in self.operator_pods() if one["metadata"]["name"] == pod), None)
+
+        found: dict[str, Any] = self.until("an operator leads", look)
+        return found
+
+    def operator_pods(self) -> list[dict[str, Any]]:
         items = self.kubectl.items("pods", SYSTEM, labels="app.kubernetes.io/component=operator")
-        return next(one for one in items if "deletionTimestamp" not in one["metadata"])
+        return [one for one in items if "deletionTimestamp" not in one["metadata"]]
 
     def operators(self, count: int) -> None:
         """Scales the operator and waits until so many of it are there."""

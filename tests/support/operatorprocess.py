@@ -26,10 +26,17 @@ class OperatorProcess:
     """`nodedevices-operator` against one API server; logs are kept in the folder and shown when something fails.
 
     `fresh`: by a new interpreter, as in a pod (preloaded says when that matters). `command`: another than `run`.
+    Without `leader_elect` it is the only one: the next need not wait for the Lease of one that was killed.
     """
 
     def __init__(
-        self, folder: Path, kubeconfig: Path, *arguments: str, fresh: bool = False, command: str = "run"
+        self,
+        folder: Path,
+        kubeconfig: Path,
+        *arguments: str,
+        fresh: bool = False,
+        command: str = "run",
+        leader_elect: bool = False,
     ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -42,6 +49,7 @@ class OperatorProcess:
             "--health-address=127.0.0.1:0",
             "--log-format=json",
             "--log-level=debug",
+            *([f"--leader-elect={str(leader_elect).lower()}"] if command == "run" else []),
             *arguments,
         ]
         self._fresh = fresh
@@ -88,6 +96,21 @@ class OperatorProcess:
             return self._process.wait(STOP_SECONDS)
         finally:
             self.kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def ended(self) -> int | None:
+        """The exit code, once it has ended."""
+        assert self._process is not None
+        return self._process.poll()
 
     @property
     def pid(self) -> int:

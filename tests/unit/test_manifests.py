@@ -22,6 +22,7 @@ from nodedevices_operator import settings as operator_settings
 from nodedevices_operator.desired.object_labels import LEFT_OUT
 from nodedevices_operator.extender import settings as extender_settings
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
+from nodedevices_operator.records.names import LEASE_NAME
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import read as read_probes
@@ -124,12 +125,21 @@ def test_who_may_view_reads_both_kinds_and_no_usual_role_writes_them(default: li
     }
 
 
-def test_the_operator_writes_one_config_map_and_that_in_its_own_namespace(default: list[dict[str, Any]]) -> None:
+def test_the_operator_writes_one_config_map_and_one_lease_and_those_in_its_own_namespace(
+    default: list[dict[str, Any]],
+) -> None:
     [(name, role)] = of_kind(default, "Role").items()
     assert (name, role["metadata"]["namespace"]) == ("nodedevices-operator", "nodedevices-system")
     assert role["rules"] == [
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [RECORD], "verbs": ["get", "patch", "watch"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": [LEASE_NAME],
+            "verbs": ["get", "patch"],
+        },
     ]
     binding = of_kind(default, "RoleBinding")[name]
     assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
@@ -256,10 +266,14 @@ def test_a_label_takes_the_agent_away_from_one_node(default: list[dict[str, Any]
     assert leaves_at(agent) == [{"key": "nodedevices.io/agent", "operator": "NotIn", "values": ["away"]}]
 
 
-def test_there_is_never_more_than_one_operator(default: list[dict[str, Any]]) -> None:
+def test_there_are_two_operators_on_two_nodes(
+    default: list[dict[str, Any]],
+) -> None:
     operator = of_kind(default, "Deployment")["nodedevices-operator"]
-    assert operator["spec"]["replicas"] == 1
-    assert operator["spec"]["strategy"] == {"type": "Recreate"}
+    assert operator["spec"]["replicas"] == 2
+    assert operator["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    [spread] = operator["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
 
 
 def test_the_admission_policy_is_about_agents_wherever_they_are_installed(default: list[dict[str, Any]]) -> None:

@@ -73,6 +73,7 @@ class KubeClient:
     def __init__(self, kubeconfig: str | None, known: Credentials, clock: Callable[[], float] = time.monotonic) -> None:
         self.requested: Requested = _unobserved
         self.trust_changed: Callable[[], None] = _nothing  # called when the CA or the client certificate is another one
+        self.may_write: Callable[[], bool] = _always  # checked just before anything but a read is sent
         self._kubeconfig = kubeconfig
         self._clock = clock
         self._slots = asyncio.Semaphore(MAX_CALLS)
@@ -248,6 +249,8 @@ class KubeClient:
     async def _send(self, request: _Request) -> dict[str, Any]:
         what = request.what
         async with self._slots:
+            if request.method != "GET" and not self.may_write():  # a call may have waited long for its slot
+                raise KubeError(f"{what}: not sent, this replica is not the leader")
             began, status = time.perf_counter(), 0
             try:
                 response, data = await self._exchange(request)
@@ -307,6 +310,10 @@ def _about_credentials(error: KubeError) -> bool:
 
 def _nothing() -> None:
     return None
+
+
+def _always() -> bool:
+    return True
 
 
 def _unobserved(verb: str, resource: str, status: int, seconds: float) -> None:

@@ -22,6 +22,9 @@ OBJECT_LABELS = f"{MANAGER}-object-labels"  # NodeDevices.metadata.labels
 POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
 POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
 FLEET = f"{MANAGER}-fleet"  # the ConfigMap of the fleet gate
+ELECTION = f"{MANAGER}-election"  # Lease.spec
+
+LEASE_NAME = MANAGER  # of the Lease that the leader holds
 
 TAINT = "nodedevices.io/device-fault"  # key of our taint on Nodes
 
@@ -66,6 +69,14 @@ def config_maps(namespace: str) -> str:
 
 def config_map_path(namespace: str, name: str) -> str:
     return named(config_maps(namespace), name)
+
+
+def leases(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}/leases"
+
+
+def lease_path(namespace: str) -> str:
+    return named(leases(namespace), LEASE_NAME)
 
 
 def resource_of(path: str) -> str:

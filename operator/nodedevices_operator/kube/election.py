@@ -1,0 +1,249 @@
+"""Leader election by a Lease (coordination.k8s.io/v1), with the rules of client-go's leaderelection.
+
+A candidate that sees the Lease unchanged for as long as it says takes it over; who holds it renews it. Every write
+carries the Lease's resourceVersion, so of two that try at once one gets it. Times of other machines are never compared:
+a renewal counts from the moment that this process saw it, on a clock that nobody sets and that goes on while the
+machine is suspended.
+
+The holder may write (`may_write`) until RENEW_SECONDS after it last *began* a renewal that succeeded, which is before
+any other can take the Lease. A process that was stopped and goes on therefore sends nothing: at most what it had sent
+before may still land, and the next leader's first pass over everything corrects it.
+
+kubernetes.aio.leaderelection is not used: it measures by the wall clock, waits for an answer without a limit, ends when
+a connection does, and never releases the Lease (kubernetes 36.0).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol, Self
+
+import structlog
+from nodedevices_common.errors import OperationError
+from nodedevices_common.times import rfc3339
+
+from nodedevices_operator.kube.port import JsonObject, KubeError
+from nodedevices_operator.records.names import ELECTION, LEASE_NAME, lease_path, leases
+
+LEASE_SECONDS = 12  # without a renewal, and another takes it
+RENEW_SECONDS = 9.0  # without a renewal, and its holder writes nothing more and ends
+ANSWER_SECONDS = 4.0  # for one try: reading it and writing it
+RETRY_SECONDS = 1.0  # between two tries of a candidate
+KEEP_SECONDS = 2.0  # between two renewals
+JITTER = 0.2
+MAX_LEASE_SECONDS = 3600  # whatever another one wrote
+RELEASED_SECONDS = 1  # as client-go: whoever does not know that it was released waits so long
+
+log = structlog.get_logger()
+
+
+def elapsed() -> float:
+    """Seconds on a clock that also counts while the machine is suspended; where there is none, a monotonic one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class LostLeadershipError(OperationError):
+    """Another replica has the Lease, or may have it by now."""
+
+
+class LeaseKube(Protocol):
+    """What an election calls at the API server. Every method may raise KubeError."""
+
+    async def get(self, path: str) -> JsonObject: ...
+
+    async def create(self, path: str, body: JsonObject) -> JsonObject: ...
+
+    async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A Lease as it was read or written. `holder` empty: it was released."""
+
+    uid: str
+    resource_version: str
+    holder: str
+    seconds: int
+    renewed: str
+    acquired: str
+    transitions: int
+
+    @classmethod
+    def read(cls, raw: JsonObject) -> Self:
+        """Odd values count as absent: a Lease that nobody understands is taken over when its time has passed."""
+        metadata, spec = raw["metadata"], raw.get("spec") or {}
+        seconds, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+        return cls(
+            uid=metadata["uid"],
+            resource_version=metadata["resourceVersion"],
+            holder=str(spec.get("holderIdentity") or ""),
+            seconds=min(seconds, MAX_LEASE_SECONDS) if isinstance(seconds, int) and seconds > 0 else LEASE_SECONDS,
+            renewed=str(spec.get("renewTime") or ""),
+            acquired=str(spec.get("acquireTime") or ""),
+            transitions=transitions if isinstance(transitions, int) and transitions >= 0 else 0,
+        )
+
+
+class Election:
+    """One candidate. `acquire`, then `keep` for as long as it leads, then `release`.
+
+    `identity`: its name in the Lease; two candidates must not have the same, nor one before and after a restart.
+    """
+
+    def __init__(
+        self,
+        kube: LeaseKube,
+        *,
+        namespace: str,
+        identity: str,
+        clock: Callable[[], float] = elapsed,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.identity = identity
+        self.leader = ""  # as the Lease was last seen; empty: nobody, or not known
+        self.problem = "waiting for the Lease to be read"  # why it is not known who leads; empty: it is
+        self._kube = kube
+        self._namespace = namespace
+        self._clock = clock
+        self._wall = wall
+        self._seen: Lease | None = None
+        self._seen_at = 0.0  # clock, when it was first seen so
+        self._absent_at: float | None = None  # clock, since when it is not there any more
+        self._renewed_at: float | None = None  # clock, when the last renewal that succeeded began; None: not the leader
+
+    @property
+    def leading(self) -> bool:
+        return self._renewed_at is not None
+
+    def may_write(self) -> bool:
+        """Whether no other replica can be the leader now."""
+        return self._renewed_at is not None and self._clock() < self._renewed_at + RENEW_SECONDS
+
+    async def acquire(self) -> None:
+        """Wait until this candidate leads. Requests that fail are tried again, and `problem` says why."""
+        while not await self.attempt():  # noqa: ASYNC110  each try is a request
+            await asyncio.sleep(RETRY_SECONDS * random.uniform(1.0, 1.0 + JITTER))
+        log.info("became the leader", identity=self.identity)
+
+    async def keep(self) -> None:
+        """Renew for ever. Raises LostLeadershipError when another one leads, or could by now."""
+        while True:
+            await asyncio.sleep(KEEP_SECONDS if not self.problem else RETRY_SECONDS)
+            await self.attempt()
+            if why := self.lost():
+                raise LostLeadershipError(why)
+
+    async def release(self) -> None:
+        """Give the Lease up, if it is ours, so that another need not wait. Call it when nothing is written any more."""
+        if not self.may_write() or self._seen is None:
+            return
+        self._renewed_at = None
+        try:
+            async with asyncio.timeout(RETRY_SECONDS):
+                await self._write(self._seen, "")
+        except (KubeError, TimeoutError) as error:
+            log.warning("failed to release the Lease", error=str(error) or type(error).__name__)
+        else:
+            log.info("released the Lease", identity=self.identity)
+
+    def lost(self) -> str:
+        """Why a candidate that has led leads no more, or perhaps; empty: it does."""
+        if not self.problem and self.leader not in ("", self.identity):
+            return f"{self.leader} is the leader"
+        if self.may_write():
+            return ""
+        why = self.problem or "the process was stopped meanwhile"
+        return f"the Lease was not renewed for {RENEW_SECONDS:.0f} s: {why}"
+
+    async def attempt(self) -> bool:
+        """One try to get or renew it. Returns whether it was; where that is not known, `problem` says why."""
+        began = self._clock()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                held = await self._try()
+        except (KubeError, TimeoutError) as error:
+            self._failed(error)
+            return False
+        if self.problem and self._seen is not None and self.leader:
+            log.info("the Lease is known", leader=self.leader)
+        self.problem = ""
+        if held:
+            self._renewed_at = began
+        return held
+
+    async def _try(self) -> bool:
+        """Returns whether the Lease is ours by now. KubeError: not known."""
+        try:
+            lease = Lease.read(await self._kube.get(lease_path(self._namespace)))
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            return self._may_create() and await self._create()
+        self._observe(lease)
+        if lease.holder not in ("", self.identity) and self._clock() < self._seen_at + lease.seconds:
+            return False
+        try:
+            self._observe(Lease.read(await self._write(lease, self.identity)))
+        except KubeError as error:
+            if error.status != 409:
+                raise
+            return False  # another was faster; the next try shows who
+        return True
+
+    def _may_create(self) -> bool:
+        """False while another one may lead by a Lease that was deleted under it."""
+        if self._seen is None or self.may_write():
+            return True
+        if self._absent_at is None:
+            self._absent_at = self._clock()
+        return self._clock() >= self._absent_at + LEASE_SECONDS
+
+    async def _create(self) -> bool:
+        body = self._body(None, self.identity)
+        try:
+            self._observe(Lease.read(await self._kube.create(leases(self._namespace), body)))
+        except KubeError as error:
+            if error.status != 409:
+                raise
+            return False
+        return True
+
+    async def _write(self, lease: Lease, holder: str) -> JsonObject:
+        return await self._kube.apply(lease_path(self._namespace), self._body(lease, holder), ELECTION)
+
+    def _body(self, lease: Lease | None, holder: str) -> JsonObject:
+        now = rfc3339(self._wall(), microseconds=True)
+        same = lease is not None and lease.holder == holder
+        spec: dict[str, Any] = {
+            "leaseDurationSeconds": LEASE_SECONDS if holder else RELEASED_SECONDS,
+            "acquireTime": lease.acquired if lease is not None and same and lease.acquired else now,
+            "renewTime": now,
+            "leaseTransitions": 0 if lease is None else lease.transitions + (not same and bool(holder)),
+        } | ({"holderIdentity": holder} if holder else {})
+        metadata = {"name": LEASE_NAME, "namespace": self._namespace}
+        if lease is not None:
+            metadata |= {"uid": lease.uid, "resourceVersion": lease.resource_version}
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+    def _observe(self, lease: Lease) -> None:
+        self._absent_at = None
+        if lease != self._seen:
+            self._seen, self._seen_at = lease, self._clock()
+        if lease.holder != self.leader:
+            self.leader = lease.holder
+            if self.leader and self.leader != self.identity:
+                log.info("standing by, another replica is the leader", leader=self.leader)
+
+    def _failed(self, error: Exception) -> None:
+        """Once for each new kind of problem, not once for each try."""
+        forbidden = isinstance(error, KubeError) and error.forbidden
+        why = "install the operator's RBAC (Role nodedevices-operator)" if forbidden else "retrying"
+        said = f"cannot use Lease {self._namespace}/{LEASE_NAME}: {str(error) or 'no answer in time'}; {why}"
+        if said != self.problem:
+            log.warning("failed to use the Lease", error=str(error) or "no answer in time", action=why)
+        self.problem = said
