@@ -92,7 +92,7 @@ include tests/cluster/cluster.mk
 .PHONY: test
 test: lint gen-check cluster-tools ## Everything that CI runs: lint, gen-check and all tests
 	$(call say,tests)
-	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=25
 
 .PHONY: unit
 unit: $(VENV)/.stamp ## Only the tests that need neither root nor a cluster

@@ -112,7 +112,9 @@ async def test_while_the_daemon_is_merely_starting_nothing_is_called_wrong(
 ) -> None:
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
     await agent.until(lambda: agent.lines("configuration")[-1]["condition"] == "Applied")
-    assert {each["condition"] for each in agent.lines("configuration")} == {"WaitingForDaemon", "Applied"}
+    said = {each["condition"] for each in agent.lines("configuration")}
+    assert "WaitingForDaemon" in said
+    assert said <= {"WaitingForHolders", "WaitingForDaemon", "Applied"}, "the kubelet's list may come late"
     assert "nodedevices_config_errors_total{" not in agent.get("/metrics")[1]
 
 
