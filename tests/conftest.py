@@ -20,21 +20,13 @@ from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 E2E = "e2e"  # the folder whose tests share real clusters
-# Which files of it have the second cluster, and which the third; all others have the first. Each takes about as long.
+# Which files of it have the second cluster, and which the third; all others have the first. Each takes about as long:
+# the longest of them is as long as the whole run.
 CLUSTERS = {
-    "second": (
-        "gpushare_migration",
-        "held_devices",
-        "memory",
-        "memory_page",
-        "memory_peers",
-        "mig",
-        "migration",
-        "restarts",
-    ),
+    "second": ("held_devices", "memory", "memory_page", "memory_peers", "migration", "restarts"),
     # test_e2e_retired.py has this one from first to last, while six minutes pass: here no test restarts a kubelet, the
     # API server or the operator, and none offers the names that it left behind.
-    "third": ("devices", "fault_actions", "faults", "injection", "pods", "policies", "retired"),
+    "third": ("devices", "fault_actions", "faults", "gpushare_migration", "injection", "pods", "policies", "retired"),
 }
 # By default structlog draws a logged exception with rich, and every frame's variables: a second of CPU each.
 _plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
@@ -44,6 +36,9 @@ structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _pla
 sys.dont_write_bytecode = False
 sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix) / "bytecode")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Kubernetes' programs on two cores: memory is plenty, and an API server collects garbage for a seventh of its time, a
+# kubectl for a third.
+os.environ.setdefault("GOGC", "400")
 # Tests do not assert times: a busy machine is not a counterexample.
 settings.register_profile("nodedevices", deadline=None)
 settings.load_profile("nodedevices")
