@@ -180,6 +180,15 @@ def test_lists_within_lists_are_refused_before_anything_goes_through_them() -> N
     assert problems(b'{"configList": ' + b"[" * 400 + b"]" * 400 + b"}") == ("nested more than 16 deep",)
 
 
+def test_a_prefix_that_is_empty_is_the_usual_one_and_one_that_no_resource_can_have_is_refused() -> None:
+    [resource] = read(entry(resourcePrefix="")).resources
+    assert resource.full_name() == "rdma/hca_a"
+    for prefix in ("a\nb", "a" * 300, 5):
+        [problem] = problems({"configList": [entry(resourcePrefix=prefix)]})
+        assert problem.startswith("configList[0].resource")
+        assert len(problem) < 400
+
+
 def test_how_often_that_plugin_looks_is_checked_and_decides_nothing() -> None:
     assert read(entry(), periodicUpdateInterval=300) == read(entry())
 

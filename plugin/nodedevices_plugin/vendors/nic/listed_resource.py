@@ -40,7 +40,7 @@ class ListedResource(PluginFile):
     name: Annotated[Text, matching("[a-zA-Z0-9_-]+", "only letters, digits, _ and - are allowed")] = Field(
         alias="resourceName"
     )
-    prefix: Annotated[str, Text] = Field(default="", alias="resourcePrefix")
+    prefix: str = Field(default="", alias="resourcePrefix")
 
     def full_name(self, prefix: str = "") -> str:
         """`prefix`: of resources that do not say theirs."""
