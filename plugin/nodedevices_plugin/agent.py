@@ -71,7 +71,6 @@ from nodedevices_plugin.status.readiness import Readiness
 from nodedevices_plugin.status.reporter import Reporter
 from nodedevices_plugin.status.step_log import StepLog, withdraws
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
-from nodedevices_plugin.vendors.registry import by_path
 
 log = structlog.get_logger(__name__)
 
@@ -119,11 +118,17 @@ class Agent:
         if local.config_dir is not None:
             self._named = NamedFiles(folder=local.config_dir, error="not read yet")
             self._config_file = ConfigFolder(
-                Path(local.config_dir), worker=workers["config-file"], on_change=self._on_files
+                Path(local.config_dir),
+                worker=workers["config-file"],
+                on_change=self._on_files,
+                vendors=local.vendors,
             )
         elif local.config_file is not None:
             self._config_file = ConfigFile(
-                Path(local.config_file), worker=workers["config-file"], on_change=self._on_file
+                Path(local.config_file),
+                worker=workers["config-file"],
+                on_change=self._on_file,
+                vendors=local.vendors,
             )
         self._device_files: DeviceFiles = {}
         self._device_file_readers = [
@@ -134,10 +139,14 @@ class Agent:
                 worker=workers["config-file"],
                 on_change=self._on_device_file,
             )
-            for each, path in by_path(local.device_files)
+            for each, path in local.vendors.by_path(local.device_files)
         ]
         self._paths = HostPathReader(
-            self._driver_root, self._file_contents, worker=workers["host-paths"], on_change=self._wake.set
+            self._driver_root,
+            self._file_contents,
+            worker=workers["host-paths"],
+            on_change=self._wake.set,
+            vendors=local.vendors,
         )
         self._hardware = FoundHardware(worker=workers["hardware"], on_change=self._wake.set, check=hardware)
         self._cdi = CdiKeeper(
@@ -146,6 +155,7 @@ class Agent:
             files=self._files,
             looks=workers["cdi"],
             on_change=self._wake.set,
+            vendors=local.vendors,
         )
         self._node_files = NodeFiles(worker=workers["node-files"])
         self._step_log = StepLog()
@@ -158,9 +168,7 @@ class Agent:
             parts=self._parts,
             telemetry=local.telemetry,
         )
-        self._state = StateKeeper(
-            Path(local.state_file), metrics=self._metrics, on_written=self._wake.set, modes=local.modes
-        )
+        self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set, local=local)
         self._cores = CoreBook()
         self._pods = PodWatch(pods, local.node_name, on_change=self._on_pods)
         self._answers = Answers(self._cores, allocations=local.allocations_dir)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.registry import VENDORS
 from support.acme import Acme
 from support.kubelet import StandInKubelet
 from support.running_agent import RunningAgent, simulated
@@ -23,10 +23,9 @@ CONFIG = {"resources": {"devices": [{"match": {"type": "dpu"}, "name": "example.
 
 @pytest.fixture
 async def node(tmp_path: Path, kubelet: StandInKubelet) -> AsyncIterator[RunningAgent]:
-    take_back = registry.add(Acme())
-    async with RunningAgent(tmp_path, kubelet, *simulated(tmp_path, DEVICES), config=CONFIG).running() as node:
+    vendors, flags = VENDORS.with_(Acme()), simulated(tmp_path, DEVICES)
+    async with RunningAgent(tmp_path, kubelet, *flags, config=CONFIG, vendors=vendors).running() as node:
         yield node
-    take_back()
 
 
 def names_and_holders(node: RunningAgent) -> dict[str, list[str]]:

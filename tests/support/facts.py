@@ -15,7 +15,7 @@ from nodedevices_plugin.model import HealthState, Inventory, Verdict
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.state import State, to_save
 from nodedevices_plugin.vendors.faults import FaultSources
-from nodedevices_plugin.vendors.registry import fault_sources
+from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import (
     DeviceFact,
@@ -27,7 +27,7 @@ from nodedevices_probe.protocol import (
     Snapshot,
 )
 
-REGISTERED = fault_sources()
+REGISTERED = VENDORS.fault_sources()
 START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 GIB = 1 << 30
 

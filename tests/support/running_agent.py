@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from nodedevices_plugin.agent import Agent
 from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet
 
@@ -27,7 +28,9 @@ class RunningAgent:
         *arguments: str,
         config: Mapping[str, Any] | None = None,
         hardware: Mapping[str, str] | None = None,
+        vendors: Vendors = VENDORS,
     ) -> None:
+        self.vendors = vendors
         self.folder = folder
         self.kubelet = kubelet
         spec = {"config": dict(config or {})}
@@ -49,7 +52,7 @@ class RunningAgent:
 
     @contextlib.asynccontextmanager
     async def running(self, *more: str) -> AsyncIterator[Self]:
-        task = asyncio.create_task(self.agent(parse([*self.arguments, *more], {})).run())
+        task = asyncio.create_task(self.agent(parse([*self.arguments, *more], {}, self.vendors)).run())
         try:
             yield self
         finally:

@@ -95,7 +95,9 @@ class Steps:
             self.given(unsaved_because="write state.json: No space left on device")
             return False
         applied, before = self.world.state.applied, self.inputs.saved
-        self.given(saved=None if applied is None else from_saved(applied, self.local.modes), unsaved_because="")
+        local = self.local
+        saved = None if applied is None else from_saved(applied, local.modes, local.vendors)
+        self.given(saved=saved, unsaved_because="")
         return self.inputs.saved != before
 
     # --- what came of it ----------------------------------------------------------------------------------------------

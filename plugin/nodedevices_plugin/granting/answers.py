@@ -48,7 +48,7 @@ class Answers:
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         if self._topology is None:  # needed far less often than lines come
-            self._topology = build(self._inventory)
+            self._topology = build(self._inventory, self._containers.known)
         offered = self._offered(resource)
         room = self._cores.prefer(resource, available, must_include, size) if offered.sharing.cores else None
         return prefer(offered, available, must_include, size, self._topology, packed=self._packed, room=room)

@@ -16,10 +16,10 @@ from nodedevices_plugin.cores.ids import is_counted
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory
 from nodedevices_plugin.sharing.base import Settings, merged
 from nodedevices_plugin.sharing.resources import mode_of
-from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import NOTHING_SAID, Containers, NodeView, VendorValues
+from nodedevices_plugin.vendors.base import Containers, NodeView
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
+from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ class NodeContainers:
     by_vendor: Mapping[str, Containers] = field(default_factory=dict)
     others: Containers = field(default_factory=DeviceNodes)
     modes: Settings = field(default_factory=dict)
+    known: Vendors = VENDORS
 
 
 def node_containers(
@@ -56,12 +57,12 @@ def node_containers(
                 cdi=(cdi or {}).get(vendor.name) or CdiEnvironment(),
             )
         )
-        for vendor in registry.vendors()
+        for vendor in values.known.every
     }
-    known = {device.fact.id: registry.vendor_of(device.fact) for device in inventory.devices}
+    known = {device.fact.id: values.known.vendor_of(device.fact) for device in inventory.devices}
     others = DeviceNodes.for_devices(device for device in inventory.devices if known[device.fact.id] is None)
     vendors = {id_: vendor.name for id_, vendor in known.items() if vendor is not None}
-    return NodeContainers(vendors=vendors, by_vendor=by_vendor, others=others, modes=modes or {})
+    return NodeContainers(vendors=vendors, by_vendor=by_vendor, others=others, modes=modes or {}, known=values.known)
 
 
 def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:

@@ -11,8 +11,8 @@ from itertools import combinations
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory
-from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import GatheredPartitions, PairScore, path_score
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +30,29 @@ class Topology:
         return 0 if first is None or second is None else self.scores[first][second]
 
 
-def build(inventory: Inventory) -> Topology:
+def build(inventory: Inventory, vendors: Vendors = VENDORS) -> Topology:
     """The topology of every device in the inventory, missing and lost ones included (their last facts)."""
     facts = [device.fact for device in inventory.devices]
-    scorers = [_scorer(fact) for fact in facts]
+    scorers = [_scorer(fact, vendors) for fact in facts]
     table = [[0] * len(facts) for _ in facts]
     for first, second in combinations(range(len(facts)), 2):
         score = scorers[first] if scorers[first] == scorers[second] else path_score
         table[first][second] = table[second][first] = score(facts[first], facts[second])
     gathered = set[str]()
     for place, fact in enumerate(facts):
-        if (own := _partition_score(fact)) is not None:
+        if (own := _partition_score(fact, vendors)) is not None:
             gathered.add(fact.id)
             table[place][place] = own
     positions = {fact.id: place for place, fact in enumerate(facts)}
     return Topology(positions, tuple(tuple(row) for row in table), frozenset(gathered))
 
 
-def _scorer(fact: DeviceFact) -> Callable[[DeviceFact, DeviceFact], int]:
-    vendor = registry.vendor_of(fact)
+def _scorer(fact: DeviceFact, vendors: Vendors) -> Callable[[DeviceFact, DeviceFact], int]:
+    vendor = vendors.vendor_of(fact)
     return vendor.pair_score if isinstance(vendor, PairScore) else path_score
 
 
-def _partition_score(fact: DeviceFact) -> int | None:
+def _partition_score(fact: DeviceFact, vendors: Vendors) -> int | None:
     """Return the score of two of its partitions; None: a container does not get them together."""
-    vendor = registry.vendor_of(fact)
+    vendor = vendors.vendor_of(fact)
     return vendor.partition_score(fact) if isinstance(vendor, GatheredPartitions) else None

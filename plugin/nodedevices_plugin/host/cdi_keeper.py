@@ -14,8 +14,9 @@ from nodedevices_plugin.host.cdi_program import FIRST_PATIENCE_SECONDS, LATER_PA
 from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.vendors import cdi_libraries, registry
+from nodedevices_plugin.vendors import cdi_libraries
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, Document, SpecRequest
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 
 class CdiKeeper:
@@ -29,6 +30,7 @@ class CdiKeeper:
         files: Worker,
         looks: Worker,
         on_change: Callable[[], None],
+        vendors: Vendors = VENDORS,
     ) -> None:
         self._folder = CdiFolder(folder, worker=looks, on_change=on_change)
         self._vendors = {
@@ -37,7 +39,7 @@ class CdiKeeper:
                 CdiFiles(folder, vendor.cdi_source, worker=files),
                 on_change=on_change,
             )
-            for name, vendor in registry.cdi_vendors().items()
+            for name, vendor in vendors.cdi_vendors().items()
         }
         self._one_at_a_time = asyncio.Lock()
 

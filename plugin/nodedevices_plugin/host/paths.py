@@ -17,7 +17,7 @@ from nodedevices_probe.node.rooted import inside
 
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.base import HostPaths
-from nodedevices_plugin.vendors.registry import vendors
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 CHECK_SECONDS = 5.0
 FIRST_CHECK_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
@@ -38,27 +38,30 @@ class HostPathReader(Periodic):
         *,
         worker: Worker,
         on_change: Callable[[], None],
+        vendors: Vendors = VENDORS,
     ) -> None:
         super().__init__(self._check, seconds=CHECK_SECONDS, patience_seconds=FIRST_CHECK_SECONDS)
         self._driver_root = driver_root
         self._files = files
+        self._vendors = vendors
         self._worker = worker
         self._on_change = on_change
         self.existing: frozenset[str] = frozenset()
 
     async def _check(self) -> None:
-        existing = await self._worker.run(partial(existing_paths, self._driver_root(), self._files()))
+        existing = await self._worker.run(partial(existing_paths, self._driver_root(), self._files(), self._vendors))
         if existing != self.existing:
             self.existing = existing
             self._on_change()
 
 
-def existing_paths(driver_root: Path, files: Mapping[str, object] | None = None) -> frozenset[str]:
+def existing_paths(
+    driver_root: Path, files: Mapping[str, object] | None = None, vendors: Vendors = VENDORS
+) -> frozenset[str]:
     """Those of the optional paths that are there, as paths from the root (`/dev/nvidiactl`)."""
     contents = files or {}
-    wanted = dict.fromkeys(
-        path for each in vendors() if isinstance(each, HostPaths) for path in each.host_paths(contents)
-    )
+    optional = (each for each in vendors.every if isinstance(each, HostPaths))
+    wanted = dict.fromkeys(path for each in optional for path in each.host_paths(contents))
     return frozenset(path for pattern in wanted for path in islice(_found(driver_root, pattern), MAX_OF_A_KIND))
 
 

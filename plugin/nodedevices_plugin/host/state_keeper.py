@@ -9,16 +9,17 @@ only when a write has returned.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from nodedevices_plugin.pipeline.state import State, StateError, StateFile, same_but_times
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.effective import Effective, from_saved
-from nodedevices_plugin.sharing.registry import MODES, SharingModes
+from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.metrics import AgentMetrics
 
 log = structlog.get_logger(__name__)
@@ -32,10 +33,8 @@ HANGS_SECONDS = 5.0  # until a write that does not return is reported
 class StateKeeper:
     """One state file. `on_written` is called after each write, also after a failed one."""
 
-    def __init__(
-        self, path: Path, *, metrics: AgentMetrics, on_written: Callable[[], None], modes: SharingModes = MODES
-    ) -> None:
-        self._modes = modes
+    def __init__(self, path: Path, *, metrics: AgentMetrics, on_written: Callable[[], None], local: Local) -> None:
+        self._local = local
         self.worker = Worker("state-file")  # its own: what hangs elsewhere must not keep a verdict from being saved
         self.saved: Effective | None = None  # the configuration that the file has
         self.problem: str | None = None  # why it cannot be written
@@ -97,7 +96,7 @@ class StateKeeper:
             return
         error = writing.exception()
         if error is None:
-            self.saved = from_saved(state.applied, self._modes) if state.applied is not None else None
+            self.saved = self._effective(state.applied)
             if self.problem is not None:
                 log.info("state file writes succeed again")
             self.problem = None
@@ -106,6 +105,9 @@ class StateKeeper:
         self._metrics.state_failed()
         self._not_written(str(error))
         self._written = State()
+
+    def _effective(self, saved: Mapping[str, Any] | None) -> Effective | None:
+        return None if saved is None else from_saved(saved, self._local.modes, self._local.vendors)
 
     def _not_written(self, why: str) -> None:
         if why != self.problem:

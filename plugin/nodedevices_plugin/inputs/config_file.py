@@ -26,6 +26,7 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFile, DeviceFileOutcome
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 log = structlog.get_logger(__name__)
 
@@ -106,11 +107,18 @@ class _FollowedFile(_Followed, Generic[T]):
 class ConfigFile(_FollowedFile[FileOutcome]):
     """Follows the configuration file."""
 
-    def __init__(self, path: Path, *, worker: Worker, on_change: Callable[[FileOutcome], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        worker: Worker,
+        on_change: Callable[[FileOutcome], None],
+        vendors: Vendors = VENDORS,
+    ) -> None:
         super().__init__(
             path,
             worker=worker,
-            parse=_parsed,
+            parse=partial(_parsed, vendors),
             failed=lambda problem: FileOutcome(error=problem),
             on_change=on_change,
         )
@@ -146,8 +154,16 @@ class ConfigFolder(_Followed):
     Left out are folders and what begins with two dots, which a ConfigMap's mount has for its own use.
     """
 
-    def __init__(self, path: Path, *, worker: Worker, on_change: Callable[[NamedFiles], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        worker: Worker,
+        on_change: Callable[[NamedFiles], None],
+        vendors: Vendors = VENDORS,
+    ) -> None:
         super().__init__(path, worker=worker)
+        self._vendors = vendors
         self._on_change = on_change
         self._known: _Known | None = None
 
@@ -159,7 +175,7 @@ class ConfigFolder(_Followed):
             self._failed(error.strerror or str(error))
             return
         before = self._known or {}
-        now = await self._worker.run(lambda: _all_parsed(found, before))
+        now = await self._worker.run(lambda: _all_parsed(self._vendors, found, before))
         same = self._known is not None and {name: it[0] for name, it in before.items()} == {
             name: it[0] for name, it in now.items()
         }
@@ -171,20 +187,20 @@ class ConfigFolder(_Followed):
         self._on_change(NamedFiles(folder=str(self._path), error=problem))
 
 
-def _all_parsed(found: Mapping[str, bytes | str], before: _Known) -> _Known:
+def _all_parsed(vendors: Vendors, found: Mapping[str, bytes | str], before: _Known) -> _Known:
     now: _Known = {}
     for name, content in found.items():
         mark = content if isinstance(content, str) else hashlib.sha256(content).digest()
         if name in before and before[name][0] == mark:
             now[name] = before[name]
         else:
-            now[name] = mark, FileOutcome(error=content) if isinstance(content, str) else _parsed(content)
+            now[name] = mark, FileOutcome(error=content) if isinstance(content, str) else _parsed(vendors, content)
     return now
 
 
-def _parsed(raw: bytes) -> FileOutcome:
+def _parsed(vendors: Vendors, raw: bytes) -> FileOutcome:
     try:
-        return FileOutcome(config=file.parse(raw))
+        return FileOutcome(config=file.parse(raw, vendors))
     except ConfigError as error:
         return FileOutcome(error=str(error), field=error.field)
     except Exception as error:

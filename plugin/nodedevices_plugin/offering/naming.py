@@ -21,8 +21,8 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Unit, resource_names
 from nodedevices_plugin.offering.nearness import Near
-from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import NOTHING_SAID, EveryMaker, VendorValues
+from nodedevices_plugin.vendors.base import EveryMaker
+from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
 
 NOTHING_NEAR: Near = {}
 
@@ -46,7 +46,9 @@ def by_name(
             continue
         single = strategy == "single"
         named = (
-            rule.name for rule in resources.devices if _matches(rule.match, unit, near, partitions_as_devices=single)
+            rule.name
+            for rule in resources.devices
+            if _matches(rule.match, unit, near, values.known, partitions_as_devices=single)
         )
         name = next(named, None) or _usual(unit, strategy, prefix, values)
         if name is not None:
@@ -55,26 +57,32 @@ def by_name(
 
 
 def _withheld(unit: Unit, values: VendorValues) -> bool:
-    vendor = registry.vendor_of(unit.device.fact) if values.withheld else None
+    vendor = values.known.vendor_of(unit.device.fact) if values.withheld else None
     return vendor is not None and vendor.name in values.withheld
 
 
 def units_matching(
-    match: DeviceMatch, units: Sequence[Unit], near: Near, *, partitions_as_devices: bool, any_case: bool = False
+    match: DeviceMatch,
+    units: Sequence[Unit],
+    near: Near,
+    *,
+    partitions_as_devices: bool,
+    any_case: bool = False,
+    vendors: Vendors = VENDORS,
 ) -> list[Unit]:
     """Return the units that a rule is about. `near`: as in `by_name`. `partitions_as_devices`: partitions take the
     place of devices (partitions.strategy single). `any_case`: ignore upper and lower case, to find a near miss."""
     return [
         unit
         for unit in units
-        if _matches(match, unit, near, partitions_as_devices=partitions_as_devices, any_case=any_case)
+        if _matches(match, unit, near, vendors, partitions_as_devices=partitions_as_devices, any_case=any_case)
     ]
 
 
 def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str | None:
     """Return the usual name; None, too, where no kubelet would accept it: one odd device must not cost the others their
     names."""
-    vendor = registry.vendor_of(unit.device.fact)
+    vendor = values.known.vendor_of(unit.device.fact)
     if vendor is None:
         return None
     name = vendor.usual_name(unit, values.naming(vendor.name, strategy=strategy, prefix=prefix))
@@ -82,11 +90,11 @@ def _usual(unit: Unit, strategy: str, prefix: str, values: VendorValues) -> str 
 
 
 def _matches(
-    match: DeviceMatch, unit: Unit, near: Near, *, partitions_as_devices: bool, any_case: bool = False
+    match: DeviceMatch, unit: Unit, near: Near, vendors: Vendors, *, partitions_as_devices: bool, any_case: bool = False
 ) -> bool:
     fact, part = unit.device.fact, unit.partition
-    vendor = registry.vendor_of(fact)
-    if (vendor is None or isinstance(vendor, EveryMaker)) and not _is_explicit(match, fact):
+    vendor = vendors.vendor_of(fact)
+    if (vendor is None or isinstance(vendor, EveryMaker)) and not _is_explicit(match, fact, vendors):
         return False
     if match.profile is None and part is not None and not partitions_as_devices:
         return False
@@ -118,7 +126,7 @@ def matches_unit(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool =
     )
 
 
-def _is_explicit(match: DeviceMatch, fact: DeviceFact) -> bool:
+def _is_explicit(match: DeviceMatch, fact: DeviceFact, vendors: Vendors) -> bool:
     """True when the rule is explicitly about devices like this one, which its maker does not know."""
-    by_vendor = match.vendor is not None and not registry.known(fact.vendor)
+    by_vendor = match.vendor is not None and not vendors.known(fact.vendor)
     return by_vendor or match.type is not None or match.ids is not None

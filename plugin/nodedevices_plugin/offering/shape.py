@@ -29,8 +29,8 @@ from nodedevices_plugin.offering.shares import Share, own_shares, share
 from nodedevices_plugin.offering.units import units
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
-from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import NOTHING_SAID, OwnTopology, VendorValues
+from nodedevices_plugin.vendors.base import OwnTopology
+from nodedevices_plugin.vendors.registry import NOTHING_SAID, VendorValues
 
 __all__ = ["PlanError", "PlanSettings", "make_shape", "shape_of"]
 
@@ -90,7 +90,14 @@ def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
         settings.sharing_modes.by_strategy(name).check(traits)
     named = named_units(inventory, settings)
     own = own_shares(named, strategy, settings.resource_prefix, settings.vendors)
-    shares = share(named, settings.sharing, own, near=near(inventory), modes=settings.sharing_modes)
+    shares = share(
+        named,
+        settings.sharing,
+        own,
+        near=near(inventory),
+        modes=settings.sharing_modes,
+        vendors=settings.vendors.known,
+    )
     anywhere = _without_topology(named, settings)
     return Plan(resources=tuple(_offered(each, anywhere) for each in shares))
 
@@ -98,7 +105,7 @@ def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
 def named_units(inventory: Inventory, settings: PlanSettings) -> Mapping[str, tuple[Unit, ...]]:
     """Resource name -> its units, before sharing. Raises PlanError."""
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
-    found = units(inventory, strategy, settings.resources.exclude)
+    found = units(inventory, strategy, settings.resources.exclude, settings.vendors.known)
     values, around = settings.vendors, near(inventory)
     return by_name(found, settings.resources, strategy, prefix, values=values, near=around)
 
@@ -120,7 +127,7 @@ def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSetting
     found = set()
     for name, some in named.items():
         for unit in some:
-            vendor = registry.vendor_of(unit.device.fact)
+            vendor = settings.vendors.known.vendor_of(unit.device.fact)
             if vendor is None or not isinstance(vendor, OwnTopology):
                 continue
             naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)

@@ -18,8 +18,8 @@ from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.sharing import by_nature, none
 from nodedevices_plugin.sharing.base import SharesName, SharingMode, SplitRequest
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
-from nodedevices_plugin.vendors import registry
-from nodedevices_plugin.vendors.base import OwnShares, VendorShares, VendorValues
+from nodedevices_plugin.vendors.base import OwnShares, VendorShares
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ def own_shares(
     is offered whole. Raises PlanError."""
     found: dict[str, VendorShares] = {}
     for name, some in units.items():
-        vendor = registry.vendor_of(some[0].device.fact)
-        if vendor is None or any(registry.vendor_of(unit.device.fact) is not vendor for unit in some):
+        vendor = values.known.vendor_of(some[0].device.fact)
+        if vendor is None or any(values.known.vendor_of(unit.device.fact) is not vendor for unit in some):
             continue
         if isinstance(vendor, OwnShares):
             shares = vendor.shares(name, some, values.naming(vendor.name, strategy=strategy, prefix=prefix))
@@ -60,6 +60,7 @@ def share(
     *,
     near: Near = NOTHING_NEAR,
     modes: SharingModes = MODES,
+    vendors: Vendors = VENDORS,
 ) -> tuple[Share, ...]:
     """Every resource after sharing. `own`: see own_shares; `near`: as in naming.by_name. Raises PlanError."""
     shared = modes.by_strategy(sharing.strategy).name != none.NAME
@@ -69,7 +70,7 @@ def share(
         rule = rules.get(name)
         if rule is not None:
             mode = modes.by_strategy(sharing.strategy_of(rule))
-            parts = _shared(rule, all_units, units_of_rule(all_units, rule, near), sharing, mode)
+            parts = _shared(rule, all_units, units_of_rule(all_units, rule, near, vendors), sharing, mode)
         else:
             parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
         for part in parts:
@@ -136,13 +137,13 @@ def _cores(name: str, whole: Sequence[Unit], shared: int) -> Share:
     return Share(name=name, units=tuple((unit, None) for unit in whole), cores_of=shared)
 
 
-def units_of_rule(units: Sequence[Unit], rule: SharedResource, near: Near) -> list[Unit]:
+def units_of_rule(units: Sequence[Unit], rule: SharedResource, near: Near, vendors: Vendors = VENDORS) -> list[Unit]:
     """Return the resource's units that a rule selects: by both `devices` and `match`, where it has both."""
-    chosen = chosen_units(units, rule.devices)
+    chosen = chosen_units(units, rule.devices, vendors)
     return chosen if rule.match is None else [unit for unit in chosen if matches_unit(rule.match, unit, near)]
 
 
-def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None) -> list[Unit]:
+def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None, vendors: Vendors = VENDORS) -> list[Unit]:
     """Return the units that `devices` selects, in their order: ids, indices (`0`, `0:1`), globs over ids, `all`,
     `first:2`.
 
@@ -153,12 +154,14 @@ def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None) -> list[U
     counts = (each.removeprefix(FIRST) for each in devices if each.startswith(FIRST))
     first = max((int(each) for each in counts if each.isascii() and each.isdecimal()), default=0)
     return [
-        unit for place, unit in enumerate(units) if place < first or any(_names(pattern, unit) for pattern in devices)
+        unit
+        for place, unit in enumerate(units)
+        if place < first or any(_names(pattern, unit, vendors) for pattern in devices)
     ]
 
 
-def _names(pattern: str, unit: Unit) -> bool:
+def _names(pattern: str, unit: Unit, vendors: Vendors) -> bool:
     if pattern in {ALL_DEVICES, unit.index}:
         return True
-    pattern = registry.without_share(pattern)
-    return any(pattern == name or fnmatchcase(name, pattern) for name in (unit.id, *registry.other_names(unit)))
+    pattern = vendors.without_share(pattern)
+    return any(pattern == name or fnmatchcase(name, pattern) for name in (unit.id, *vendors.other_names(unit)))

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from nodedevices_plugin.model import Inventory, InventoryDevice, Unit
-from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import Vendor, whole_or_partitions
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 
-def units(inventory: Inventory, strategy: str, exclude: Sequence[str] = ()) -> tuple[Unit, ...]:
+def units(
+    inventory: Inventory, strategy: str, exclude: Sequence[str] = (), vendors: Vendors = VENDORS
+) -> tuple[Unit, ...]:
     """All units, by device then partition. `exclude`: ids or globs over ids; a device's takes its partitions along.
     Raises PlanError where the strategy makes no sense with these devices."""
     ids = [
@@ -27,7 +29,7 @@ def units(inventory: Inventory, strategy: str, exclude: Sequence[str] = ()) -> t
     for device in inventory.devices:
         if device.fact.id in excluded:
             continue
-        vendor = registry.vendor_of(device.fact)
+        vendor = vendors.vendor_of(device.fact)
         if vendor is None:
             found[device.fact.id] = whole_or_partitions(device, strategy)
         else:

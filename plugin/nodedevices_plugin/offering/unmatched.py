@@ -24,9 +24,9 @@ from nodedevices_plugin.offering.nearness import Near, near
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.offering.shares import chosen_units, units_of_rule
 from nodedevices_plugin.offering.units import units
-from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.files import FileNames
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 NAMED = 8  # names in one note
 VALUE_LIMIT = 96
@@ -46,15 +46,15 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
         or not (rules or shares or exclude or settings.vendors.files)
     ):
         return ()
-    found = units(inventory, settings.partitions.strategy, settings.resources.exclude)
-    around = near(inventory)
+    found = units(inventory, settings.partitions.strategy, settings.resources.exclude, settings.vendors.known)
+    around, known = near(inventory), settings.vendors.known
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
     named = by_name(found, settings.resources, strategy, prefix, values=settings.vendors, near=around)
-    places = registry.file_format().rule_places(settings.resources) if "resources" in from_file else None
-    notes = _rules(found, settings, places, around) + _excludes(inventory, exclude)
+    places = known.file_format().rule_places(settings.resources) if "resources" in from_file else None
+    notes = _rules(found, settings, places, around) + _excludes(inventory, exclude, known)
     if settings.sharing.strategy != "none":
         kind = f"{settings.sharing.strategy}." if "sharing" in from_file else ""
-        notes += _shares(named, settings.sharing, f"{kind}resources", around)
+        notes += _shares(named, settings.sharing, f"{kind}resources", around, known)
     return (*notes, *_files(inventory, named, settings))
 
 
@@ -62,8 +62,10 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
     """Entries of device files that no device has, where the node has devices of such a kind."""
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
     notes = []
-    for vendor in registry.vendors():
-        own = [device.fact.id for device in inventory.devices if registry.vendor_of(device.fact) is vendor]
+    for vendor in settings.vendors.known.every:
+        own = [
+            device.fact.id for device in inventory.devices if settings.vendors.known.vendor_of(device.fact) is vendor
+        ]
         if own and isinstance(vendor, FileNames) and vendor.name not in settings.vendors.withheld:
             naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
             names = vendor.file_names(naming)
@@ -76,7 +78,9 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
     return notes
 
 
-def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, around: Near) -> list[Unmatched]:
+def _shares(
+    named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, around: Near, vendors: Vendors
+) -> list[Unmatched]:
     notes = []
     for number, rule in enumerate(sharing.resources):
         entry, units = f"{place}[{number}]", named.get(rule.name, ())
@@ -85,15 +89,15 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, a
             near = _near(name for name in named if name.lower() == rule.name.lower())
             message = f"no such resource on this node; offered: {offered}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{entry}.name {rule.name}", message=message))
-        elif not chosen_units(units, rule.devices):
+        elif not chosen_units(units, rule.devices, vendors):
             wanted = _cut(", ".join(rule.devices or ()))
             here = _listed(f"{unit.index} ({unit.id})" for unit in units)
             lower = [each.lower() for each in rule.devices or ()]
             near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), each) for each in lower))
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{entry}.devices {wanted}", message=message))
-        elif rule.match is not None and not units_of_rule(units, rule, around):
-            left, match = chosen_units(units, rule.devices), rule.match
+        elif rule.match is not None and not units_of_rule(units, rule, around, vendors):
+            left, match = chosen_units(units, rule.devices, vendors), rule.match
             here = _listed(sorted({_kind(unit, match, around) for unit in left}))
             near = _near(
                 _kind(unit, match, around) for unit in left if matches_unit(match, unit, around, any_case=True)
@@ -102,11 +106,11 @@ def _shares(named: Mapping[str, Sequence[Unit]], sharing: Sharing, place: str, a
             wanted = _cut(_shown(match, pattern_only=False))
             notes.append(Unmatched(section="sharing", entry=f"{entry}.match {wanted}".rstrip(), message=message))
         else:
-            notes += _some_lacking(units, rule, entry)
+            notes += _some_lacking(units, rule, entry, vendors)
     return notes
 
 
-def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str) -> list[Unmatched]:
+def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str, vendors: Vendors) -> list[Unmatched]:
     """Return the devices of a list that this node lacks, while it has others. Another node may have them: the operator,
     which sums these notes up, reads those of all nodes."""
     here = _listed(f"{unit.index} ({unit.id})" for unit in units)
@@ -114,25 +118,27 @@ def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str) -> li
     return [
         Unmatched(section="sharing", entry=f"{entry}.devices[{at}] {_cut(each)}", message=message)
         for at, each in enumerate(rule.devices or ())
-        if not chosen_units(units, [each])
+        if not chosen_units(units, [each], vendors)
     ]
 
 
 def _rules(
     found: Sequence[Unit], settings: PlanSettings, places: Sequence[str] | None, around: Near
 ) -> list[Unmatched]:
-    single = settings.partitions.strategy == "single"
+    single, vendors = settings.partitions.strategy == "single", settings.vendors.known
     left, notes = list(found), []
     for number, rule in enumerate(settings.resources.devices):
-        mine = units_matching(rule.match, left, around, partitions_as_devices=single)
+        mine = units_matching(rule.match, left, around, partitions_as_devices=single, vendors=vendors)
         if not mine:
             place = places[number] if places is not None else f"devices[{number}].match"
             entry = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
-            if units_matching(rule.match, found, around, partitions_as_devices=single):
+            if units_matching(rule.match, found, around, partitions_as_devices=single, vendors=vendors):
                 others = f"; of the others {_existing(left, rule.match, around)}" if left else ""
                 message = f"an earlier entry names every device that it matches{others}"
             else:
-                nearly = units_matching(rule.match, found, around, partitions_as_devices=single, any_case=True)
+                nearly = units_matching(
+                    rule.match, found, around, partitions_as_devices=single, any_case=True, vendors=vendors
+                )
                 alike = _near(_kind(unit, rule.match, around) for unit in nearly)
                 message = f"no such device on this node; {_existing(found, rule.match, around)}{alike}"
             notes.append(Unmatched(section="resources", entry=entry, message=message))
@@ -140,18 +146,18 @@ def _rules(
     return notes
 
 
-def _excludes(inventory: Inventory, exclude: Sequence[str]) -> list[Unmatched]:
+def _excludes(inventory: Inventory, exclude: Sequence[str], vendors: Vendors) -> list[Unmatched]:
     """An id that another node has is rightly in a policy for both: whoever sums these notes up reads those of all
     nodes."""
     facts = [device.fact for device in inventory.devices]
     ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
-    known = {str(fact.index): fact.id for fact in reversed(facts)} | _ids_by_name(inventory)
+    known = {str(fact.index): fact.id for fact in reversed(facts)} | _ids_by_name(inventory, vendors)
     here = _listed(sorted(fact.id for fact in facts)) or "none"
     return [
         Unmatched(
             section="resources",
             entry=f"exclude[{number}] {_cut(pattern)}",
-            message="no device on this node has such an id; " + _meant(pattern, known, here),
+            message="no device on this node has such an id; " + _meant(pattern, known, here, vendors),
         )
         for number, pattern in enumerate(exclude)
         if not any(fnmatchcase(each, pattern) for each in ids)
@@ -176,36 +182,38 @@ def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) 
     return tuple(notes)
 
 
-def unmatched_cordons(inventory: Inventory, unschedulable: Iterable[str]) -> tuple[Unmatched, ...]:
+def unmatched_cordons(
+    inventory: Inventory, unschedulable: Iterable[str], vendors: Vendors = VENDORS
+) -> tuple[Unmatched, ...]:
     """A note for each entry of the node's own `spec.unschedulable` whose id no device or partition has."""
     facts = [device.fact for device in inventory.devices]
     ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
-    known = _ids_by_name(inventory)
+    known = _ids_by_name(inventory, vendors)
     here = _listed(sorted(fact.id for fact in facts)) or "none"
     return tuple(
         Unmatched(
             section="unschedulable",
             entry=f"[{_cut(each)}]",
-            message="no device on this node has such an id; " + _meant(each, known, here),
+            message="no device on this node has such an id; " + _meant(each, known, here, vendors),
         )
         for each in sorted(unschedulable)
         if each not in ids
     )
 
 
-def _ids_by_name(inventory: Inventory) -> dict[str, str]:
+def _ids_by_name(inventory: Inventory, vendors: Vendors) -> dict[str, str]:
     """Return the names of devices and partitions, in NodeDevices or by their vendor, beside their ids."""
     known = {
         name: unit.id
         for device in inventory.devices
         for unit in (Unit(device), *partitions(device))
-        for name in registry.other_names(unit)
+        for name in vendors.other_names(unit)
     }
     return known | {name: id_ for id_, name in device_names(inventory).items()}
 
 
-def _meant(name: str, known: Mapping[str, str], here: str) -> str:
-    meant = known.get(name) or known.get(registry.without_share(name))
+def _meant(name: str, known: Mapping[str, str], here: str, vendors: Vendors) -> str:
+    meant = known.get(name) or known.get(vendors.without_share(name))
     return f"did you mean {meant}?" if meant is not None else f"there are: {here}"
 
 

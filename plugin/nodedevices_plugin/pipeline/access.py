@@ -21,10 +21,11 @@ from nodedevices_plugin.model import Inventory, Plan, PlanError
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.memory import container as memory_container
-from nodedevices_plugin.vendors import cdi_libraries, registry
+from nodedevices_plugin.vendors import cdi_libraries
 from nodedevices_plugin.vendors.base import NodeView, Requirements
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest
 from nodedevices_plugin.vendors.node_files import FolderFiles, KeepsFiles
+from nodedevices_plugin.vendors.registry import Vendors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +60,14 @@ def access(effective: Effective, devices: Devices, plan: Plan | None = None) -> 
         devices.inventory,
         effective.sections.injection or Injection(),
         existing=devices.existing,
-        values=effective.node.values,
+        values=effective.values,
         cdi=devices.cdi,
         modes=mode_settings(effective, devices),
     )
     files = _files(effective, devices, plan) if plan is not None else ()
     if not uses_cdi(effective):
         return Access(containers=containers, files=files)
-    vendors = registry.cdi_vendors()
-    cdi = {name: _needs(name, effective, devices) for name in vendors}
+    cdi = {name: _needs(name, effective, devices) for name in effective.vendors.cdi_vendors()}
     return Access(containers=containers, cdi=cdi, files=files)
 
 
@@ -77,14 +77,14 @@ def mode_settings(effective: Effective, devices: Devices) -> Settings:
 
 
 def _files(effective: Effective, devices: Devices, plan: Plan) -> tuple[FolderFiles, ...]:
-    vendors = (vendor for vendor in registry.vendors() if isinstance(vendor, KeepsFiles))
+    vendors = (vendor for vendor in effective.vendors.every if isinstance(vendor, KeepsFiles))
     kept = (vendor.node_files(plan.resources, _view(vendor.name, effective, devices)) for vendor in vendors)
     return tuple(each for each in kept if each is not None)
 
 
 def check(effective: Effective, devices: Devices) -> None:
     """Raises PlanError where something that a vendor's flags require is not on the node."""
-    for vendor in registry.vendors():
+    for vendor in effective.vendors.every:
         if isinstance(vendor, Requirements):
             vendor.check(_view(vendor.name, effective, devices))
 
@@ -106,7 +106,8 @@ def refusal(active: Effective | None, requested: Effective, devices: Devices) ->
     """
     if not uses_cdi(requested):
         return None
-    why = next((why for name in registry.cdi_vendors() if (why := _refused(name, active, requested, devices))), "")
+    vendors = requested.vendors.cdi_vendors()
+    why = next((why for name in vendors if (why := _refused(name, active, requested, devices))), "")
     listed = (requested.sections.injection or Injection()).device_list_strategies
     strategies = ", ".join(each for each in listed if each in STRATEGIES)
     return PlanError("injection.deviceListStrategies", strategies, why) if why else None
@@ -126,7 +127,7 @@ def _lacking(active: Effective | None, devices: Devices) -> Mapping[str, str]:
     """Return by vendor why devices of the configuration in effect would come without the driver's libraries."""
     if active is None or not uses_cdi(active):
         return {}
-    return {name: why for name in registry.cdi_vendors() if (why := _missing(name, active, devices))}
+    return {name: why for name in active.vendors.cdi_vendors() if (why := _missing(name, active, devices))}
 
 
 def _missing(vendor: str, active: Effective, devices: Devices) -> str:
@@ -138,7 +139,7 @@ def stale(active: Effective, devices: Devices) -> str:
     """Return what is wrong with the source of the libraries while the last good one is used. Empty: nothing."""
     if not uses_cdi(active):
         return ""
-    needs = {name: _needs(name, active, devices) for name in registry.cdi_vendors()}
+    needs = {name: _needs(name, active, devices) for name in active.vendors.cdi_vendors()}
     found = (
         cdi_libraries.stale(each.specs, devices.found(name)) for name, each in needs.items() if not each.nodes_will_do
     )
@@ -150,7 +151,9 @@ def without_libraries(active: Effective, devices: Devices) -> tuple[MissingLibra
     return tuple(
         MissingLibraries(
             why=why,
-            devices=frozenset(each.fact.id for each in devices.inventory.devices if _is_of(vendor, each.fact)),
+            devices=frozenset(
+                each.fact.id for each in devices.inventory.devices if _is_of(vendor, each.fact, active.vendors)
+            ),
             elsewhere=frozenset(_needs(vendor, active, devices).elsewhere),
         )
         for vendor, why in _lacking(active, devices).items()
@@ -183,8 +186,8 @@ def _view(vendor: str, effective: Effective, devices: Devices) -> NodeView:
 
 
 def _needs(vendor: str, effective: Effective, devices: Devices) -> CdiNeeds:
-    return registry.cdi_vendors()[vendor].cdi(_view(vendor, effective, devices))
+    return effective.vendors.cdi_vendors()[vendor].cdi(_view(vendor, effective, devices))
 
 
-def _is_of(vendor: str, fact: DeviceFact) -> bool:
-    return (owner := registry.vendor_of(fact)) is not None and owner.name == vendor
+def _is_of(vendor: str, fact: DeviceFact, vendors: Vendors) -> bool:
+    return (owner := vendors.vendor_of(fact)) is not None and owner.name == vendor

@@ -49,7 +49,7 @@ from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, SpecRequest
 from nodedevices_plugin.vendors.faults import FaultSources
-from nodedevices_plugin.vendors.registry import described, fault_sources
+from nodedevices_plugin.vendors.registry import Vendors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def assess(
 ) -> Assessment:
     """Return the state of the node and the wanted configuration. `now`: the wall clock, which is shown; `monotonic`:
     the clock by which waiting is measured; `vendors`: the sources of faults; None: the registered ones."""
-    vendors = fault_sources() if vendors is None else vendors
+    vendors = local.vendors.fault_sources() if vendors is None else vendors
     world = clock_adjusted(world, now=now, monotonic=monotonic)
     effective = world.active.effective
     rules = HealthRules.from_section(effective.sections.health)
@@ -112,6 +112,7 @@ def assess(
         confirmed=confirmed,
         now=now,
         monotonic=monotonic,
+        vendors=local.vendors,
     )
     probes, probe_set = probed.probes, probed.probe_set
     owned = stage_inventory.owned(probes)
@@ -146,13 +147,14 @@ def assess(
         offered=_on_offer(world.plan),
         used=used,
         indices=effective.index_prefix is not None,
+        vendors=local.vendors,
     )
     problems = (*probe_sets.problems(probe_set, removed_probes.keys(), inventory), *places.problems(inventory))
     if problems:
         inventory = replace(inventory, problems=(*inventory.problems, *problems))
     known = Known(
         inventory=inventory,
-        index=DeviceIndex(inventory),
+        index=DeviceIndex(inventory, vendors=local.vendors),
         probes=probes,
         owned=owned,
         probe_set=probe_set,
@@ -313,6 +315,7 @@ def _probed(
     confirmed: frozenset[str],
     now: datetime,
     monotonic: float,
+    vendors: Vendors,
 ) -> _Probed:
     """`texts`, `auto`: the probes that are to run. `confirmed`: ids of devices that a person says were removed."""
     effective = world.active.effective
@@ -347,6 +350,7 @@ def _probed(
         monotonic=monotonic,
         removed=confirmed,
         forget_missing_seconds=forget,
+        vendors=vendors,
     )
     return _Probed(probes=probes, probe_set=probe_set, cursors=cursors, source=source, events=events)
 
@@ -354,7 +358,7 @@ def _probed(
 def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> frozenset[str]:
     """Ids of devices that a device file described and that it does no longer, but for those that a pod holds."""
     every = (device.fact for device in inventory.devices if device.fact.id not in held)
-    return frozenset(fact.id for fact in every if not described(fact, active.node.files))
+    return frozenset(fact.id for fact in every if not active.vendors.described(fact, active.node.files))
 
 
 def _gone(probes: Mapping[str, Inventory], probe_set: ProbeSet) -> frozenset[str]:

@@ -402,7 +402,7 @@ def plan_settings(effective: Effective) -> PlanSettings:
         effective.sections,
         resource_prefix=effective.resource_prefix,
         modes=effective.node.sharing_modes,
-        vendors=effective.node.values,
+        vendors=effective.values,
         sharing_modes=effective.modes,
     )
 
@@ -414,7 +414,7 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
         *unmatched(node.known.inventory, plan_settings(effective), from_file),
         *reasons.unmatched(sections.health.rules, node.vendors),
         *unmatched_capacity(node.known.inventory, sections.capacity),
-        *unmatched_cordons(node.known.inventory, frozenset(each.id for each in node.cordons)),
+        *unmatched_cordons(node.known.inventory, frozenset(each.id for each in node.cordons), effective.vendors),
     )
 
 

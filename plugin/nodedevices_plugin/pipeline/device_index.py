@@ -12,8 +12,8 @@ from typing import Self
 from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import split
-from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,23 @@ class DeviceIndex:
     """The devices of one inventory. `index_prefix`: the domain of resources whose ids may be indices, empty for each
     vendor's own, None for none; a bare number under any other name is none of our devices."""
 
-    __slots__ = ("_by_claim", "_by_id", "_by_index", "_drivers", "_inventory", "_prefix")
+    __slots__ = ("_by_claim", "_by_id", "_by_index", "_drivers", "_inventory", "_prefix", "_vendors")
 
-    def __init__(self, inventory: Inventory, *, index_prefix: str | None = None) -> None:
+    def __init__(self, inventory: Inventory, *, index_prefix: str | None = None, vendors: Vendors = VENDORS) -> None:
         self._inventory = inventory
+        self._vendors = vendors
         self._prefix = index_prefix
         self._by_id: dict[str, IndexedPart] = {}
         self._by_index: dict[str | None, dict[tuple[str, str], IndexedPart]] = {None: {}}  # by prefix; domain and index
         self._by_claim: dict[tuple[str, str], IndexedPart] = {}  # by DRA driver and name
-        self._drivers = {each.dra_driver: each for each in registry.vendors() if isinstance(each, ClaimNames)}
+        self._drivers = {each.dra_driver: each for each in vendors.every if isinstance(each, ClaimNames)}
         called = device_names(inventory)
         for device in inventory.devices:
             fact = device.fact
             units = (Unit(device), *partitions(device))
             for unit in units:
                 self._by_id[unit.id] = IndexedPart(fact.id, unit.partition.id if unit.partition else None)
-            if (claims := registry.claim_names(fact)) is not None:
+            if (claims := vendors.claim_names(fact)) is not None:
                 for unit in units:
                     name = claims.claim_name(unit, called[fact.id])
                     self._by_claim[claims.dra_driver, name] = self._by_id[unit.id]
@@ -82,7 +83,7 @@ class DeviceIndex:
         if self._prefix not in self._by_index:
             found: dict[tuple[str, str], IndexedPart] = {}
             for device in self._inventory.devices:
-                vendor, indices = registry.vendor_of(device.fact), registry.index_ids(device.fact)
+                vendor, indices = self._vendors.vendor_of(device.fact), self._vendors.index_ids(device.fact)
                 if vendor is None or indices is None:
                     continue
                 usual = vendor.usual_name(Unit(device), Naming(prefix=self._prefix or "")) or ""

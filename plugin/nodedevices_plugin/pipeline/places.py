@@ -9,7 +9,7 @@ or an index. The kubelet knows ids, and neither. So:
 - Of two devices that two probes report at one place, the one has it that a pod holds, else the one that is on offer,
   else the first probe's; the other goes to no pod, nor does the first while a pod holds the other.
 
-A place is a device node that one of them has alone (registry.own_nodes); between two probes also a PCI address, and
+A place is a device node that one of them has alone (Vendors.own_nodes); between two probes also a PCI address, and
 where ids may be indices (injection.deviceIDStrategy index) between what left and what came also an index. Only devices
 count that are in a resource, or held. What a probe that was taken away has left is probe_set's matter.
 """
@@ -23,7 +23,7 @@ from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, text
 
 from nodedevices_plugin.model import Inventory, InventoryDevice
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 CODE = "SamePlace"  # of a problem
 MAX_PROBLEMS = 8
@@ -90,6 +90,7 @@ def taken(
     offered: Set[str],
     used: Callable[[str], bool],
     indices: bool = False,
+    vendors: Vendors = VENDORS,
 ) -> Places:
     """Return the places that are taken. `parts`: each probe's own devices, the first probe first. `held`: ids of
     devices that are held, or may be; None: not known. `offered`: ids of devices that new pods can get now. `used`:
@@ -97,7 +98,7 @@ def taken(
     claims: dict[Place, list[_Claim]] = {}
     for number, part in enumerate(parts.values()):
         for device in part.devices:
-            for place, alone in _places(device, indices=indices):
+            for place, alone in _places(device, vendors, indices=indices):
                 claims.setdefault(place, []).append(_Claim(device, number, alone))
     known = held or frozenset()
     order = {each.id: (each.id not in known, each.id not in offered) for some in claims.values() for each in some}
@@ -116,15 +117,15 @@ def taken(
     return Places(left=left, twice=twice)
 
 
-def _places(device: InventoryDevice, *, indices: bool) -> Iterator[tuple[Place, bool]]:
+def _places(device: InventoryDevice, vendors: Vendors, *, indices: bool) -> Iterator[tuple[Place, bool]]:
     """Return the places of a device, each with whether the device must be there alone."""
     fact: DeviceFact = device.fact
-    own = registry.own_nodes(fact)
+    own = vendors.own_nodes(fact)
     for node in dict.fromkeys(fact.device_nodes):
         yield ("node", node), node in own
     if fact.pci_bus_id and device.present:
         yield ("pci", fact.pci_bus_id), True
-    if indices and registry.index_ids(fact) is not None:
+    if indices and vendors.index_ids(fact) is not None:
         yield ("index", fact.vendor, fact.type, str(fact.index)), True
 
 

@@ -32,7 +32,7 @@ from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline.state import State, restored_devices
 from nodedevices_plugin.settings.probes import name_of
-from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 SILENCE_SECONDS = 15.0  # after that a probe counts as silent, and its first line is no longer waited for
 CODE = "ProbeRemoved"  # of a problem
@@ -142,6 +142,7 @@ def kept(
     monotonic: float,
     removed: Set[str] = frozenset(),
     forget_missing_seconds: int | None = None,
+    vendors: Vendors = VENDORS,
 ) -> ProbeSet:
     """Return the probes without the retired devices that nothing keeps any more. `parts`: the reports of the current
     probes. `held`: ids of devices that are held, or may be; None: not known."""
@@ -155,7 +156,7 @@ def kept(
             return False
         if held is None or device.fact.id in held or waits or monotonic < since + PROVEN_SECONDS:
             return True
-        faulty = not registry.is_elsewhere(device.fact) and any(
+        faulty = not vendors.is_elsewhere(device.fact) and any(
             verdicts[each].faults for each in _ids(device) if each in verdicts
         )
         return faulty and not stage_inventory.is_released(device, now, removed, forget_missing_seconds)

@@ -18,7 +18,6 @@ from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.registry import SharingModes
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
-from nodedevices_plugin.vendors.registry import files_by_option
 
 NOT_READ = DeviceFileOutcome(error="not read yet")
 
@@ -93,7 +92,7 @@ def request_config(
         error = f"{where}: {'; '.join(lacking)}"
         others = (*others, *_refused_sections(spec, local.modes))
         return RequestedConfig(error=error, field=probes.KEY, source="file", others=others, sources=sources)
-    by_flags = options.values(local.given)
+    by_flags = options.values(local.given, local.vendors)
     if clash := memory_flags.conflict(by_flags, file.config.sharing if file.config is not None else None):
         place, text = clash
         run = None if by_policy else wanted
@@ -178,7 +177,7 @@ def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) 
         if not outcome.error:
             contents[name] = outcome.content
             continue
-        vendor, device_file = files_by_option()[name]
+        vendor, device_file = local.vendors.files_by_option()[name]
         text = f"--{name} {path}: {outcome.error}"
         if name in kept:
             contents[name] = kept[name]

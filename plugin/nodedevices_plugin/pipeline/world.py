@@ -159,7 +159,9 @@ def begin(
     if state.applied is not None:
         with contextlib.suppress(ConfigError):  # written by another version: the wanted configuration counts
             active = ActiveConfig(
-                effective=from_saved(state.applied, local.modes), applied_hash=state.applied_hash, applied_once=True
+                effective=from_saved(state.applied, local.modes, local.vendors),
+                applied_hash=state.applied_hash,
+                applied_once=True,
             )
     spec = None if local.standalone else state.spec
     requested = request_config(
@@ -177,7 +179,7 @@ def begin(
     return World(
         known=Known(
             inventory=inventory,
-            index=DeviceIndex(inventory),
+            index=DeviceIndex(inventory, vendors=local.vendors),
             probes=probes,
             owned=stage_inventory.owned(probes),
             probe_set=probe_set,

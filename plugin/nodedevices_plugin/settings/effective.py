@@ -25,8 +25,7 @@ from nodedevices_plugin.settings.node import NodeSettings, from_plain, node_sett
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
-from nodedevices_plugin.vendors.registry import device_files as known_files
-from nodedevices_plugin.vendors.registry import own_flags
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 
 SPEC_CONFIG = "spec.config"
 
@@ -39,6 +38,13 @@ class Effective:
     resource_prefix: str  # the domain of usual names; empty: each vendor's own
     node: NodeSettings = field(default_factory=NodeSettings)
     modes: SharingModes = MODES  # which sharing.strategy can name
+    vendors: Vendors = VENDORS  # which are known
+
+    @property
+    def values(self) -> VendorValues:
+        """The settings that vendors get."""
+        node = self.node
+        return VendorValues(known=self.vendors, local=node.vendors, files=node.files, withheld=frozenset(node.withheld))
 
     @property
     def sharing_mode(self) -> SharingMode | None:
@@ -84,9 +90,9 @@ def resolve(
 ) -> Effective:
     """Return the effective configuration. `device_files`: contents by the option's name. `withheld`: vendors without a
     good one. Raises ConfigError, which names what is wrong in `spec.config`."""
-    values = options.values({**(file.flags if file else {}), **local.given})
+    values = options.values({**(file.flags if file else {}), **local.given}, local.vendors)
     own: dict[str, Any] = {"serving": to_dict(Serving.model_validate({"mode": local.serving_mode}))}
-    for vendor in own_flags().values():
+    for vendor in local.vendors.own_flags().values():
         own = {**vendor.sections(values), **own}  # of two vendors that set a section the first wins
     if file is not None:
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
@@ -94,14 +100,18 @@ def resolve(
                 own[name] = to_dict(section)
     if (by_flags := memory_flags.sharing(values, local.resource_prefix)) is not None:
         own["sharing"] = by_flags
-    for each in known_files():
+    for each in local.vendors.device_files():
         if (content := (device_files or {}).get(each.option.name)) is not None:
             own = {**each.sections(content), **own}
     theirs = to_dict(sections_of(spec_config, local.modes)) if spec_config is not None else {}
     merged = parse(Sections, own | theirs, strategies=local.modes.names)
-    node = node_settings(values, device_files, withheld)
+    node = node_settings(values, device_files, withheld, local.vendors)
     return Effective(
-        sections=with_defaults(merged), resource_prefix=local.resource_prefix, node=node, modes=local.modes
+        sections=with_defaults(merged),
+        resource_prefix=local.resource_prefix,
+        node=node,
+        modes=local.modes,
+        vendors=local.vendors,
     )
 
 
@@ -123,15 +133,16 @@ def to_saved(effective: Effective) -> dict[str, Any]:
     }
 
 
-def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES) -> Effective:
+def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES, vendors: Vendors = VENDORS) -> Effective:
     """Read what `to_saved` wrote. Raises ConfigError for anything else."""
     try:
         sections = parse(Sections, saved.get("sections"), "sections", strategies=modes.names)
         return Effective(
             sections=with_defaults(sections),
             resource_prefix=str(saved["resourcePrefix"]),
-            node=from_plain(saved.get("node", {})),
+            node=from_plain(saved.get("node", {}), vendors),
             modes=modes,
+            vendors=vendors,
         )
     except (InputError, KeyError) as error:
         raise ConfigError([f"saved configuration: {error}"]) from error

@@ -24,7 +24,7 @@ from nodedevices_common.text import nearest, show
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.options import by_key, refused_by_vendors
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.vendors.registry import file_format
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 MAX_BYTES = 256 << 10  # NVIDIA's longest example has 2 KiB
 MAX_VALUES = 16_000  # keys and values
@@ -69,7 +69,7 @@ class FileOutcome:
     place: str = ""
 
 
-def parse(raw: bytes) -> FileConfig:
+def parse(raw: bytes, vendors: Vendors = VENDORS) -> FileConfig:
     """The file's content. Raises ConfigError naming every key that is not right."""
     if len(raw) > MAX_BYTES:
         raise ConfigError([f"{len(raw)} bytes; {MAX_BYTES} are the most"])
@@ -79,10 +79,10 @@ def parse(raw: bytes) -> FileConfig:
         raise ConfigError([str(error)]) from error
     if document is None:
         return FileConfig(empty=True)
-    return from_document(document)
+    return from_document(document, vendors)
 
 
-def from_document(document: object) -> FileConfig:
+def from_document(document: object, vendors: Vendors = VENDORS) -> FileConfig:
     if not isinstance(document, dict):
         raise ConfigError([f"{show(document)} is not a mapping with version, flags and sharing"])
     problems: list[str] = []
@@ -95,25 +95,35 @@ def from_document(document: object) -> FileConfig:
             if value not in ("v1", "", None):
                 problems.append(InputProblem.at("version", f"{show(value)} is not known; give v1"))
         elif key in ("flags", "imex"):
-            _flags(str(key), value, flags, problems, unused)
+            _flags(str(key), value, flags, problems, unused, vendors=vendors)
             if isinstance(texts := flags.get("probe"), tuple):
                 problems += [InputProblem(each, probes.KEY) for each in probes.read(texts, probes.KEY)[1]]
         elif key == "sharing":
-            sharing = file_format().file_sharing(value, problems)
+            sharing = vendors.file_format().file_sharing(value, problems)
         elif key == "resources":
-            resources = file_format().file_resources(value, problems)
+            resources = vendors.file_format().file_resources(value, problems)
         else:
             known = ("version", "flags", "sharing", "imex", "resources")
             problems.append(
-                InputProblem.at(show(key)[1:-1], f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}")
+                InputProblem.at(
+                    show(key)[1:-1], f"unknown key{_misplaced(str(key), vendors) or nearest(str(key), known)}"
+                )
             )
-    problems += [InputProblem(each, "flags") for each in refused_by_vendors(flags)] if not problems else []
+    problems += [InputProblem(each, "flags") for each in refused_by_vendors(flags, vendors)] if not problems else []
     if problems:
         raise ConfigError(problems)
     return FileConfig(flags=flags, resources=resources, sharing=sharing, unused=tuple(unused))
 
 
-def _flags(place: str, value: object, flags: dict[str, Value], problems: list[str], unused: list[str]) -> None:
+def _flags(
+    place: str,
+    value: object,
+    flags: dict[str, Value],
+    problems: list[str],
+    unused: list[str],
+    *,
+    vendors: Vendors,
+) -> None:
     if value is None:
         return
     if not isinstance(value, dict):
@@ -121,7 +131,7 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
         return
     for key, item in value.items():
         path = f"{place}.{key}"
-        option = by_key().get(path)
+        option = by_key(vendors).get(path)
         if option is not None:
             if item is None:
                 continue  # NVIDIA: null is "not set"
@@ -129,16 +139,20 @@ def _flags(place: str, value: object, flags: dict[str, Value], problems: list[st
                 flags[option.name] = read_plain(option, item, path)
             except ValueError as error:
                 problems.append(InputProblem(str(error), path))
-        elif any(each.startswith(f"{path}.") for each in by_key()):
-            _flags(path, item, flags, problems, unused)
+        elif any(each.startswith(f"{path}.") for each in by_key(vendors)):
+            _flags(path, item, flags, problems, unused, vendors=vendors)
         elif path in FEATURE_DISCOVERY:
             _feature_discovery(path, item, problems, unused)
         else:
             below = [
-                each.removeprefix(f"{place}.") for each in (*by_key(), *FEATURE_DISCOVERY) if each.startswith(place)
+                each.removeprefix(f"{place}.")
+                for each in (*by_key(vendors), *FEATURE_DISCOVERY)
+                if each.startswith(place)
             ]
             known = {each.partition(".")[0] for each in below}
-            problems.append(InputProblem.at(path, f"unknown key{_misplaced(str(key)) or nearest(str(key), known)}"))
+            problems.append(
+                InputProblem.at(path, f"unknown key{_misplaced(str(key), vendors) or nearest(str(key), known)}")
+            )
 
 
 def _feature_discovery(path: str, value: object, problems: list[str], unused: list[str]) -> None:
@@ -156,11 +170,11 @@ def _feature_discovery(path: str, value: object, problems: list[str], unused: li
         unused += [f"{path}.{key}" for key, item in value.items() if item is not None]
 
 
-def _misplaced(key: str) -> str:
+def _misplaced(key: str, vendors: Vendors) -> str:
     """Return the right place of a known key that does not belong here."""
     if key in OF_OTHER_FILES:
         return f"; {OF_OTHER_FILES[key]}"
-    for path in by_key():
+    for path in by_key(vendors):
         if path.rsplit(".", 1)[1] == key:
             return f"; it belongs at {path}"
     if key in SHARING_KEYS:

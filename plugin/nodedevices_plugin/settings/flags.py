@@ -29,6 +29,7 @@ from nodedevices_plugin.settings.options import (
 )
 from nodedevices_plugin.settings.options import values as by_option
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 __all__ = ["Local", "parse"]
 CONFIGURING = frozenset({"serving-mode", "resource-prefix", *memory_flags.NAMES})  # beside the options that a file has
@@ -36,23 +37,24 @@ _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$")
 
 
-def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
+def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Vendors = VENDORS) -> Local:
     """Return the local settings. Raises ConfigError; `--help` and `--version` print and raise SystemExit(0)."""
     try:
-        by_variables = from_environment(options(), environment, prefix=PREFIX)
-        _, by_flags = _parser().read(arguments, rest="every argument is a flag (see --help)")
+        by_variables = from_environment(options(vendors), environment, prefix=PREFIX)
+        _, by_flags = _parser(vendors).read(arguments, rest="every argument is a flag (see --help)")
     except InputError as error:
         raise ConfigError(error.problems) from error
-    alone = {name: environment[name] for name in variables() if environment.get(name, "").strip(" ,")}
+    alone = {name: environment[name] for name in variables(vendors) if environment.get(name, "").strip(" ,")}
     in_environment, flags = values_of(by_variables), values_of(by_flags)
     given = in_environment | flags
-    values = {option.name: given.get(option.name, option.default) for option in options()}
+    values = {option.name: given.get(option.name, option.default) for option in options(vendors)}
     by_variable = "probe" in in_environment and "probe" not in flags
     place = "environment variable NODEDEVICES_PROBE" if by_variable else probes.FLAG
     added = _list(in_environment.get("add-probe", ())) + _list(flags.get("add-probe", ()))
-    problems = _between(values, given, probe_place=place, added=added) + refused_by_vendors(given | alone)
+    problems = _between(values, given, vendors, probe_place=place, added=added)
+    problems += refused_by_vendors(given | alone, vendors)
     try:
-        memory_flags.sharing(by_option(given))
+        memory_flags.sharing(by_option(given, vendors))
     except ConfigError as error:
         problems += error.problems
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
@@ -76,14 +78,20 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Local:
     return Local(
         **fixed,
         probe_options=probes.passed_on(values),
-        device_files={each.name: str(values[each.name]) for each in file_options() if values[each.name]},
-        given={name: value for name, value in given.items() if name in _passed_on()} | alone,
-        sources=_sources(flags, in_environment, by_variables_alone=bool(alone)),
+        device_files={each.name: str(values[each.name]) for each in file_options(vendors) if values[each.name]},
+        vendors=vendors,
+        given={name: value for name, value in given.items() if name in _passed_on(vendors)} | alone,
+        sources=_sources(flags, in_environment, vendors, by_variables_alone=bool(alone)),
     )
 
 
 def _between(
-    values: Mapping[str, Value], given: Mapping[str, Value], *, probe_place: str, added: tuple[str, ...]
+    values: Mapping[str, Value],
+    given: Mapping[str, Value],
+    vendors: Vendors,
+    *,
+    probe_place: str,
+    added: tuple[str, ...],
 ) -> list[str]:
     """Return the errors beyond those of each value alone. `probe_place`: where the probes are given; `added`: the
     probes that are added to those."""
@@ -125,7 +133,7 @@ def _between(
         )
     problems += [
         f"--{option.name}: {show(each)} is a relative path; give an absolute one, such as /etc/nodedevices/{each}"
-        for option in paths()
+        for option in paths(vendors)
         for each in (_list(values[option.name]) or (str(values[option.name] or ""),))
         if each and not each.startswith("/")
     ]
@@ -137,17 +145,19 @@ def _between(
     return problems
 
 
-def _passed_on() -> Set[str]:
+def _passed_on(vendors: Vendors) -> Set[str]:
     """Names of the options that are part of the configuration, and not of this module's Local alone."""
-    with_key = {option.name for option in options() if option.key is not None}
-    with_key |= {option.name for option in file_options()} | set(memory_flags.NAMES)
-    return with_key | {option.name for each in vendors_flags() for option in each.options}
+    with_key = {option.name for option in options(vendors) if option.key is not None}
+    with_key |= {option.name for option in file_options(vendors)} | set(memory_flags.NAMES)
+    return with_key | {option.name for each in vendors_flags(vendors) for option in each.options}
 
 
-def _sources(flags: Iterable[str], variables: Iterable[str], *, by_variables_alone: bool) -> tuple[str, ...]:
+def _sources(
+    flags: Iterable[str], variables: Iterable[str], vendors: Vendors, *, by_variables_alone: bool
+) -> tuple[str, ...]:
     def configure(names: Iterable[str]) -> bool:
-        files = {each.name for each in file_options()}
-        return any(by_name()[name].key is not None or name in CONFIGURING or name in files for name in names)
+        files = {each.name for each in file_options(vendors)}
+        return any(by_name(vendors)[name].key is not None or name in CONFIGURING or name in files for name in names)
 
     found = {"flags": configure(flags), "environment": configure(variables) or by_variables_alone}
     return tuple(name for name, says in found.items() if says)
@@ -157,7 +167,7 @@ def _list(value: Value) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else ()
 
 
-def _parser() -> Parser:
+def _parser(vendors: Vendors) -> Parser:
     parser = Parser(
         prog="nodedevices-agent",
         usage="nodedevices-agent [--flag value ...]",
@@ -171,9 +181,9 @@ def _parser() -> Parser:
         "kubelet": "the kubelet",
         "service": "logs and metrics",
         memory_flags.GROUP: memory_flags.TITLE,
-        **{each.group: "devices by configuration" for each in file_options()},
-        **{each.group: each.title for each in vendors_flags()},
+        **{each.group: "devices by configuration" for each in file_options(vendors)},
+        **{each.group: each.title for each in vendors_flags(vendors)},
     }
     for group, title in titles.items():
-        parser.add_options([each for each in options() if each.group == group], title=title)
+        parser.add_options([each for each in options(vendors) if each.group == group], title=title)
     return parser

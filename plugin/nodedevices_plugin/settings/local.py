@@ -15,6 +15,7 @@ from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 KUBELET = "/var/lib/kubelet"
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
@@ -221,7 +222,8 @@ class Local:
     probe_options: Mapping[str, Value]  # what built-in probes get of the agent's options, by name
     device_files: Mapping[str, str] = field(default_factory=dict)  # paths by the option's name, where given
     given: Mapping[str, Value]  # name -> value, for options that a file could also set, and all that vendors bring
-    modes: SharingModes = MODES  # which sharing.strategy can name; by no flag
+    vendors: Vendors = VENDORS  # which are known; by no flag, and neither are the modes
+    modes: SharingModes = MODES  # which sharing.strategy can name
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
 
     @property

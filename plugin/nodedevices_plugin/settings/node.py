@@ -14,8 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import Settings
-from nodedevices_plugin.vendors.base import VendorValues
-from nodedevices_plugin.vendors.registry import device_files, own_flags
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +35,6 @@ class NodeSettings:
         return {"mps-root": self.mps_root}
 
     @property
-    def values(self) -> VendorValues:
-        """The settings that vendors get."""
-        return VendorValues(local=self.vendors, files=self.files, withheld=frozenset(self.withheld))
-
-    @property
     def shape(self) -> tuple[object, ...]:
         """The settings that decide which ids are offered."""
         by_flags = {name: each for name, each in self.vendors.items() if _shapes(each)}
@@ -59,7 +53,10 @@ def _shapes(value: object) -> bool:
 
 
 def node_settings(
-    values: Values, files: Mapping[str, object] | None = None, withheld: Iterable[str] = ()
+    values: Values,
+    files: Mapping[str, object] | None = None,
+    withheld: Iterable[str] = (),
+    vendors: Vendors = VENDORS,
 ) -> NodeSettings:
     """Return the settings from the options by name (flags, variables, file). `files`: the device files' contents.
     `withheld`: vendors without a good one."""
@@ -67,7 +64,7 @@ def node_settings(
         driver_root_here=values.text("driver-root-ctr-path"),
         mps_root=values.text("mps-root"),
         packed=values.text("shared-devices-allocation-policy") == "packed",
-        vendors={name: vendor.settings(values) for name, vendor in own_flags().items()},
+        vendors={name: vendor.settings(values) for name, vendor in vendors.own_flags().items()},
         files=files or {},
         withheld=tuple(sorted(withheld)),
     )
@@ -93,16 +90,16 @@ def to_plain(settings: NodeSettings) -> dict[str, Any]:
     return {**own, "withheld": list(settings.withheld), "vendors": vendors, "files": files}
 
 
-def from_plain(value: object) -> NodeSettings:
+def from_plain(value: object, vendors: Vendors = VENDORS) -> NodeSettings:
     """Read what `to_plain` wrote; values that it lacks have their defaults. Raises ConfigError for anything else."""
     saved = value.get("vendors") if isinstance(value, Mapping) else None
     parts = saved if isinstance(saved, Mapping) else {}
     contents = value.get("files") if isinstance(value, Mapping) else None
-    types = {each.option.name: each.type for each in device_files()}
+    types = {each.option.name: each.type for each in vendors.device_files()}
     try:
-        vendors = {
+        of_vendors = {
             name: _adapter(vendor.settings_type).validate_python(parts.get(name, {}))
-            for name, vendor in own_flags().items()
+            for name, vendor in vendors.own_flags().items()
         }
         own = {name: value[name] for name in _OWN if name in value} if isinstance(value, Mapping) else value
         settings: NodeSettings = _adapter(NodeSettings).validate_python(own)
@@ -111,6 +108,6 @@ def from_plain(value: object) -> NodeSettings:
             for name, content in (contents if isinstance(contents, Mapping) else {}).items()
             if name in types
         }
-        return replace(settings, vendors=vendors, files=files)
+        return replace(settings, vendors=of_vendors, files=files)
     except ValidationError as error:
         raise ConfigError([f"saved node settings: {error.errors()[0]['msg']}"]) from error

@@ -19,7 +19,7 @@ from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.settings import memory_flags, probes
 from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.vendors.flags import VendorFlags
-from nodedevices_plugin.vendors.registry import device_files, own_flags
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 KNOWN = ", ".join(f"`{name}`" for name in KINDS)
 _PATHS = frozenset({"FILE", "DIR", "DIRS", "SOCKET"})  # metavars
@@ -80,51 +80,51 @@ OWN: tuple[Option, ...] = (
 )
 
 
-def vendors_flags() -> tuple[VendorFlags, ...]:
-    return tuple(vendor.flags for vendor in own_flags().values())
+def vendors_flags(vendors: Vendors = VENDORS) -> tuple[VendorFlags, ...]:
+    return tuple(vendor.flags for vendor in vendors.own_flags().values())
 
 
-def paths() -> tuple[Option, ...]:
+def paths(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return the options for files, folders and sockets in this container or on the host, where relative paths make no
     sense. Not the kubeconfig, which people give as kubectl takes it."""
     own = (each for each in OWN if each.metavar in _PATHS or each.name in {"mps-root", "driver-root-ctr-path"})
-    return (*(each for each in own if each.name not in {"kubeconfig", "container-mount-dir"}), *file_options())
+    return (*(each for each in own if each.name not in {"kubeconfig", "container-mount-dir"}), *file_options(vendors))
 
 
-def file_options() -> tuple[Option, ...]:
+def file_options(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return the options for device files (vendors.files)."""
-    return tuple(each.option for each in device_files())
+    return tuple(each.option for each in vendors.device_files())
 
 
-def options() -> tuple[Option, ...]:
-    """Return all options, with those of the registered vendors."""
-    return _all(vendors_flags(), file_options())
+def options(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
+    """Return all options, with those of the vendors."""
+    return _all(vendors_flags(vendors), file_options(vendors))
 
 
-def by_name() -> Mapping[str, Option]:
-    return _by_name(options())
+def by_name(vendors: Vendors = VENDORS) -> Mapping[str, Option]:
+    return _by_name(options(vendors))
 
 
-def by_key() -> Mapping[str, Option]:
-    return _by_key(options())
+def by_key(vendors: Vendors = VENDORS) -> Mapping[str, Option]:
+    return _by_key(options(vendors))
 
 
-def variables() -> tuple[str, ...]:
+def variables(vendors: Vendors = VENDORS) -> tuple[str, ...]:
     """Return the environment variables that vendors read and that have no flag."""
-    return tuple(name for each in vendors_flags() for name in each.variables)
+    return tuple(name for each in vendors_flags(vendors) for name in each.variables)
 
 
-def values(given: Mapping[str, Value]) -> Values:
-    return Values(given, by_name())
+def values(given: Mapping[str, Value], vendors: Vendors = VENDORS) -> Values:
+    return Values(given, by_name(vendors))
 
 
-def refused_by_vendors(given: Mapping[str, Value]) -> list[str]:
+def refused_by_vendors(given: Mapping[str, Value], vendors: Vendors = VENDORS) -> list[str]:
     """Return the vendors' errors about their options and variables, beyond those of each value alone."""
     problems = []
-    for vendor in own_flags().values():
+    for vendor in vendors.own_flags().values():
         try:
-            vendor.settings(values(given))
-            vendor.sections(values(given))
+            vendor.settings(values(given, vendors))
+            vendor.sections(values(given, vendors))
         except PlanError as error:
             problems.append(str(error))
     return problems

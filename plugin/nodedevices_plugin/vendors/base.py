@@ -55,23 +55,6 @@ class Naming:
     files: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VendorValues:
-    """The vendors' settings from flags and device files. `local`: by vendor, the value of its own flags. `files`: the
-    content of each device file, by the option's name. `withheld`: vendors whose devices get no name, because one of
-    their files was never good: a good one may give other names."""
-
-    local: Mapping[str, object] = field(default_factory=dict)
-    files: Mapping[str, object] = field(default_factory=dict)
-    withheld: Set[str] = frozenset()
-
-    def naming(self, vendor: str, *, strategy: str, prefix: str) -> Naming:
-        return Naming(strategy=strategy, prefix=prefix, local=self.local.get(vendor), files=self.files)
-
-
-NOTHING_SAID = VendorValues()
-
-
 class Containers(Protocol):
     """Computes what containers of this node need for devices of one vendor; a new value after each change."""
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Holder
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.vendors import registry
+from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.protocol import DeviceFact, Partition, Readings
 from support.acme import CONTROL_NODE, Acme
 from support.facts import START, gpu, gpu_id, old
-from support.stepped_node import Node, nodes
+from support.stepped_node import LOCAL, Node, nodes
 
 MIXED = {"partitions": {"strategy": "mixed"}}
 
 
-@pytest.fixture
-def acme() -> Iterator[None]:
-    take_back = registry.add(Acme())
-    yield
-    take_back()
+def with_acme(*devices: DeviceFact, **node: Any) -> Node:
+    return Node(*devices, local=replace(LOCAL, vendors=VENDORS.with_(Acme())), **node)
 
 
 def fpga(index: int, *regions: str, root: str = "", **facts: Any) -> DeviceFact:
@@ -58,9 +55,8 @@ def named(name: str, **match: Any) -> dict[str, Any]:
 
 
 # --- a vendor with its file -----------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("acme")
 def test_its_devices_are_offered_under_its_usual_name_beside_gpus_and_containers_get_what_it_says() -> None:
-    node = Node(gpu(0, readings=old()), fpga(0), fpga(1), existing=frozenset({CONTROL_NODE})).now()
+    node = with_acme(gpu(0, readings=old()), fpga(0), fpga(1), existing=frozenset({CONTROL_NODE})).now()
     assert node.offers == {"acme.com/fpga": ["ACME-0", "ACME-1"], "nvidia.com/gpu": [gpu_id(0)]}
     assert node.container("acme.com/fpga", "ACME-1") == ContainerEdits(
         envs={"ACME_FPGAS": "ACME-1"}, devices=nodes(CONTROL_NODE, "/dev/acme1")
@@ -68,9 +64,8 @@ def test_its_devices_are_offered_under_its_usual_name_beside_gpus_and_containers
     assert node.container("nvidia.com/gpu", gpu_id(0)).envs == {"NVIDIA_VISIBLE_DEVICES": gpu_id(0)}
 
 
-@pytest.mark.usefixtures("acme")
 def test_its_partitions_need_no_gpu_instance_and_never_go_out_beside_their_device() -> None:
-    node = Node(fpga(0, "half", "half"), fpga(1)).now(MIXED)
+    node = with_acme(fpga(0, "half", "half"), fpga(1)).now(MIXED)
     assert node.offers == {"acme.com/fpga": ["ACME-1"], "acme.com/half": ["ACME-0-0", "ACME-0-1"]}
     assert node.container("acme.com/half", "ACME-0-1") == ContainerEdits(
         envs={"ACME_FPGAS": "ACME-0-1"}, devices=nodes("/dev/acme0r1")
@@ -80,11 +75,10 @@ def test_its_partitions_need_no_gpu_instance_and_never_go_out_beside_their_devic
     assert node.now({}).offers["acme.com/fpga"] == ["ACME-0", "ACME-1"]
 
 
-@pytest.mark.usefixtures("acme")
 def test_a_rule_overrides_its_usual_name_and_sharing_exclusion_and_health_are_as_for_any_device() -> None:
     sharing = {"strategy": "timeSlicing", "resources": [{"name": "acme.com/fast", "replicas": 2}]}
     resources = {"devices": [{"match": {"vendor": "acme"}, "name": "acme.com/fast"}], "exclude": ["ACME-2"]}
-    node = Node(fpga(0), fpga(1, readings=Readings(lost=True)), fpga(2))
+    node = with_acme(fpga(0), fpga(1, readings=Readings(lost=True)), fpga(2))
     node.now({"sharing": sharing, "resources": resources})
     assert node.offers == {"acme.com/fast": ["ACME-0::0", "ACME-0::1"]}
     assert node.container("acme.com/fast", "ACME-0::1", "ACME-0::0").envs == {"ACME_FPGAS": "ACME-0"}
@@ -92,20 +86,18 @@ def test_a_rule_overrides_its_usual_name_and_sharing_exclusion_and_health_are_as
         node.container("acme.com/fast", "ACME-1::0")
 
 
-@pytest.mark.usefixtures("acme")
 def test_its_pair_score_decides_which_devices_are_preferred() -> None:
-    node = Node(*(fpga(index, root=root) for index, root in enumerate(("a", "b", "a", "b")))).now()
+    node = with_acme(*(fpga(index, root=root) for index, root in enumerate(("a", "b", "a", "b")))).now()
     everything = [f"ACME-{index}" for index in range(4)]
     assert node.answers.prefer("acme.com/fpga", everything, [], 2) == ("ACME-0", "ACME-2")
     assert node.answers.prefer("acme.com/fpga", everything, ["ACME-3"], 2) == ("ACME-1", "ACME-3")
 
 
-@pytest.mark.usefixtures("acme")
 def test_what_its_dra_driver_gave_a_pod_is_nobody_elses() -> None:
     def claim(device: str) -> Holder:
         return Holder(namespace="ml", pod="a", container="c", resource=None, claim="ml/x", ids=(device,), since=START)
 
-    node = Node(gpu(0, readings=old()), fpga(0), fpga(1, "half", "half")).now(MIXED)
+    node = with_acme(gpu(0, readings=old()), fpga(0), fpga(1, "half", "half")).now(MIXED)
     node.now(MIXED, claim("fpga.acme.com/n1/fpga-0"))
     assert node.offers == {
         "acme.com/fpga": [],
@@ -118,9 +110,8 @@ def test_what_its_dra_driver_gave_a_pod_is_nobody_elses() -> None:
     assert node.offers["acme.com/fpga"] == ["ACME-0"], "no driver but its own speaks of it"
 
 
-@pytest.mark.usefixtures("acme")
 def test_one_resource_may_have_devices_of_two_vendors_and_a_container_gets_what_each_of_them_says() -> None:
-    node = Node(gpu(0, readings=old()), fpga(0)).now(named("example.com/accelerator", minMemory="0"))
+    node = with_acme(gpu(0, readings=old()), fpga(0)).now(named("example.com/accelerator", minMemory="0"))
     assert node.offers == {"example.com/accelerator": ["ACME-0", gpu_id(0)]}
     assert node.container("example.com/accelerator", gpu_id(0), "ACME-0") == ContainerEdits(
         envs={"NVIDIA_VISIBLE_DEVICES": gpu_id(0), "ACME_FPGAS": "ACME-0"}, devices=nodes("/dev/acme0")

@@ -44,8 +44,8 @@ from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.sharing.base import Helper, HelperAnswer, HelperFacts, HelperState
 from nodedevices_plugin.sharing.registry import MODES
-from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
+from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.protocol import DeviceFact
 from support.exclusive_window import NAME as WINDOWS
 from support.exclusive_window import ExclusiveWindow
@@ -229,7 +229,7 @@ class TheNode(RuleBasedStateMachine):
                     seen=self.seen if self.known_object else None,
                     holdings=self.holdings,
                     recent=self.recent,
-                    saved=from_saved(self.saved_state.applied, self.local().modes)
+                    saved=from_saved(self.saved_state.applied, self.local().modes, self.local().vendors)
                     if self.saved_state is not None and self.saved_state.applied is not None
                     else None,
                     unsaved_because="disk full" if self.disk_full else "",
@@ -657,15 +657,8 @@ class TheNodeThatGivesAllOfAResource(TheNode):
     """The same with devices of which a container gets all with any share. The state file is whole: what a container got
     beside the id that the kubelet lists is known from it alone."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.take_back = registry.add(Hubs())
-
-    def teardown(self) -> None:
-        self.take_back()
-
     def local(self) -> Local:
-        return replace(LOCAL, device_files={HUB_FLAG: "/etc/hubs.json"})
+        return replace(LOCAL, device_files={HUB_FLAG: "/etc/hubs.json"}, vendors=VENDORS.with_(Hubs()))
 
     @initialize(file=st.sampled_from(HUB_FILES))
     def start(self, file: HubFile) -> None:

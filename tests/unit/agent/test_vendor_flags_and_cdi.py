@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from nodedevices_plugin.settings.effective import Effective, from_saved, resolve
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
+from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.protocol import DeviceFact
 from support.acme_cdi import FILE, KIND, AcmeByCdi, AcmeSettings
 from support.facts import gpu, gpu_id, old
@@ -26,13 +25,7 @@ from support.stepped_node import Node
 NODE = "--node-name=n1"
 BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
 NO_FOLDER = CdiEnvironment(unwritable="/var/run/cdi: Read-only file system")
-
-
-@pytest.fixture
-def acme() -> Iterator[None]:
-    take_back = registry.add(AcmeByCdi())
-    yield
-    take_back()
+WITH_ACME = VENDORS.with_(AcmeByCdi())
 
 
 def fpga(index: int) -> DeviceFact:
@@ -41,7 +34,7 @@ def fpga(index: int) -> DeviceFact:
 
 
 def effective(*arguments: str, file: bytes = b"", **environment: str) -> Effective:
-    return resolve(parse([NODE, *arguments], environment), parse_file(file), None)
+    return resolve(parse([NODE, *arguments], environment, WITH_ACME), parse_file(file, WITH_ACME), None)
 
 
 def acmes(of: Effective) -> object:
@@ -53,7 +46,7 @@ def files(folder: Path) -> set[str]:
 
 
 def node_with(*devices: DeviceFact, arguments: tuple[str, ...] = ()) -> Node:
-    return Node(*devices, local=parse([NODE, "--operator-wait-seconds=0", *arguments], {}))
+    return Node(*devices, local=parse([NODE, "--operator-wait-seconds=0", *arguments], {}, WITH_ACME))
 
 
 def by_cdi(node: Node, **found: CdiEnvironment) -> Node:
@@ -62,7 +55,6 @@ def by_cdi(node: Node, **found: CdiEnvironment) -> Node:
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("acme")
 def test_its_flags_variables_and_keys_are_read_with_the_agents_own_and_come_back_to_it() -> None:
     assert acmes(effective()) == AcmeSettings()
     assert acmes(effective("--acme-shells=a,b")) == AcmeSettings(shells=("a", "b"))
@@ -71,21 +63,19 @@ def test_its_flags_variables_and_keys_are_read_with_the_agents_own_and_come_back
     assert acmes(effective("--acme-shells=a", file=b"flags: {acmeShells: [c]}")) == AcmeSettings(shells=("a",))
 
 
-@pytest.mark.usefixtures("acme")
 def test_what_they_set_is_a_section_which_a_policy_replaces() -> None:
     assert effective("--acme-regions").sections.partitions.strategy == "mixed"
     assert effective("--acme-regions", "--mig-strategy=single").sections.partitions.strategy == "single"
-    own = parse([NODE, "--acme-regions"], {})
+    own = parse([NODE, "--acme-regions"], {}, WITH_ACME)
     assert resolve(own, None, {"partitions": {"strategy": "none"}}).sections.partitions.strategy == "none"
 
 
-@pytest.mark.usefixtures("acme")
 def test_what_they_say_survives_the_state_file_and_one_that_has_none_of_it_is_read() -> None:
     now = effective("--acme-shells=a")
     saved = json.loads(json.dumps(to_saved(now)))
-    assert from_saved(saved) == now
+    assert from_saved(saved, vendors=WITH_ACME) == now
     del saved["node"]["vendors"]["acme"]
-    assert acmes(from_saved(saved)) == AcmeSettings()
+    assert acmes(from_saved(saved, vendors=WITH_ACME)) == AcmeSettings()
 
 
 def test_a_flag_of_a_vendor_that_is_not_there_is_refused() -> None:
@@ -93,17 +83,15 @@ def test_a_flag_of_a_vendor_that_is_not_there_is_refused() -> None:
         parse([NODE, "--acme-shells=a"], {})
 
 
-@pytest.mark.usefixtures("acme")
 def test_help_shows_them_under_their_own_title(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parse(["--help"], {})
+        parse(["--help"], {}, WITH_ACME)
     text = capsys.readouterr().out
     assert (
         text.index("as NVIDIA's device plugin has them") < text.index("of Acme's FPGAs:") < text.index("--acme-shells")
     )
 
 
-@pytest.mark.usefixtures("acme")
 def test_what_they_require_of_the_host_is_waited_for() -> None:
     node = node_with(fpga(0), gpu(0, readings=old()), arguments=("--acme-control-required",)).now({})
     assert node.offers == {}
@@ -113,7 +101,6 @@ def test_what_they_require_of_the_host_is_waited_for() -> None:
 
 
 # --- CDI --------------------------------------------------------------------------------------------------------------
-@pytest.mark.usefixtures("acme")
 def test_its_devices_have_cdi_names_and_need_no_libraries() -> None:
     node = by_cdi(node_with(fpga(0), arguments=("--acme-shells=x",)), acme=CdiEnvironment())
     assert node.world.config.reason == "Applied"
@@ -123,25 +110,23 @@ def test_its_devices_have_cdi_names_and_need_no_libraries() -> None:
     assert (got.cdi_devices, got.envs) == ((f"{KIND}=ACME-0",), {"ACME_SHELLS": "x"})
 
 
-@pytest.mark.usefixtures("acme")
 def test_cdi_names_are_refused_while_no_file_of_its_can_be_written() -> None:
-    node = by_cdi(Node(fpga(0)).now({}), acme=NO_FOLDER)
+    node = by_cdi(node_with(fpga(0)).now({}), acme=NO_FOLDER)
     assert "cannot write /var/run/cdi: Read-only file system" in node.world.config.message
     assert node.offers == {"acme.com/fpga": ["ACME-0"]}, "the way in effect goes on"
 
 
-@pytest.mark.usefixtures("acme")
 def test_where_gpus_lack_their_libraries_its_devices_are_still_offered() -> None:
-    node = Node(gpu(0, readings=old()), fpga(0))
+    node = node_with(gpu(0, readings=old()), fpga(0))
     by_cdi(node, nvidia=CdiEnvironment(made=frozenset({gpu_id(0)}), kept=True), acme=CdiEnvironment())
     assert node.offers == {"acme.com/fpga": ["ACME-0"], "nvidia.com/gpu": [gpu_id(0)]}
     by_cdi(node, nvidia=CdiEnvironment(), acme=CdiEnvironment())
     assert node.offers == {"acme.com/fpga": ["ACME-0"], "nvidia.com/gpu": []}
 
 
-@pytest.mark.usefixtures("acme")
 async def test_its_file_is_written_beside_nvidias_and_goes_when_nobody_holds_a_device(tmp_path: Path) -> None:
-    keeper = CdiKeeper(tmp_path, [], files=Worker("files"), looks=Worker("looks"), on_change=lambda: None)
+    files_worker, looks = Worker("files"), Worker("looks")
+    keeper = CdiKeeper(tmp_path, [], files=files_worker, looks=looks, on_change=lambda: None, vendors=WITH_ACME)
     await keeper.first()
     node = node_with(gpu(0, readings=old()), fpga(0), arguments=("--cdi-without-libraries",))
     found = keeper.environments

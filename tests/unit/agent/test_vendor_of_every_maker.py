@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from nodedevices_plugin.model import Holder, Unit
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.effective import from_saved, to_saved
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.vendors import registry
 from nodedevices_plugin.vendors.base import Naming
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_probe.protocol import DeviceFact, Readings
 from support.facts import START, gpu, gpu_id, old
 from support.hubs import COMMON, FLAG, HubFile, Hubs
@@ -24,15 +22,11 @@ HUB, OTHER = "example.com/hub", "example.com/other"
 RULES = {"resources": {"devices": [{"match": {"ids": ["HUB-1"]}, "name": OTHER}]}}
 
 
-def local() -> Local:
-    return parse(["--node-name=n1", "--operator-wait-seconds=0", f"--{FLAG}=/etc/hubs.json"], {})
+WITH_HUBS = VENDORS.with_(Hubs())
 
 
-@pytest.fixture(autouse=True)
-def hubs() -> Iterator[None]:
-    take_back = registry.add(Hubs())
-    yield
-    take_back()
+def local(vendors: Vendors = WITH_HUBS) -> Local:
+    return parse(["--node-name=n1", "--operator-wait-seconds=0", f"--{FLAG}=/etc/hubs.json"], {}, vendors)
 
 
 class Texas:
@@ -63,8 +57,10 @@ def pod(name: str, *ids: str, resource: str = HUB) -> Holder:
 class Hubbed(Node):
     """A node with a hub file. `gives` and `breaks` say what it was read as last."""
 
-    def __init__(self, *devices: DeviceFact, file: HubFile | None = None, **node: Any) -> None:
-        super().__init__(*devices, local=local(), **node)
+    def __init__(
+        self, *devices: DeviceFact, file: HubFile | None = None, vendors: Vendors = WITH_HUBS, **node: Any
+    ) -> None:
+        super().__init__(*devices, local=local(vendors), **node)
         if file is not None:
             self.gives(file)
 
@@ -91,12 +87,9 @@ def test_devices_of_any_maker_are_its() -> None:
 
 
 def test_a_maker_that_knows_the_type_itself_comes_first() -> None:
-    take_back = registry.add(Texas())
-    try:
-        node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB)).now()
-        assert node.offers == {HUB: ["HUB-0"], "texas.com/hub": ["HUB-1"]}
-    finally:
-        take_back()
+    both = WITH_HUBS.with_(Texas())
+    node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB), vendors=both).now()
+    assert node.offers == {HUB: ["HUB-0"], "texas.com/hub": ["HUB-1"]}
 
 
 # --- a device file ---------------------------------------------------------------------------------------------------
@@ -143,8 +136,8 @@ def test_while_a_file_is_wrong_a_policy_applies_with_its_last_content() -> None:
 def test_a_content_survives_the_state_file() -> None:
     node = Hubbed(hub(0), file=HubFile(HUB, shares=3, together=True)).now()
     effective = node.world.active.effective
-    assert from_saved(to_saved(effective)) == effective
-    assert from_saved({**to_saved(effective), "node": {}}).node.files == {}
+    assert from_saved(to_saved(effective), vendors=WITH_HUBS) == effective
+    assert from_saved({**to_saved(effective), "node": {}}, vendors=WITH_HUBS).node.files == {}
 
 
 def test_what_a_file_needs_of_the_host_is_looked_for() -> None:

@@ -31,10 +31,11 @@ from nodedevices_plugin.settings.effective import resolve
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.sharing.mps import Mps
-from nodedevices_plugin.vendors.base import NodeView, VendorValues
+from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.nvidia import driver_directory, flags
 from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
+from nodedevices_plugin.vendors.registry import VendorValues
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.offers import allocate
