@@ -152,7 +152,8 @@ class Table:
             most, needed = cores.percent_left(device), demand.percent_of(cores.totals[device])
             wanted = f"{size} free units of {name} and {needed} % of its computing power free"
             return f"no single GPU has {wanted}{rest} (where the memory is free: {most} %)"
-        return f"no single GPU has {size} free units of {name}{rest} (largest free: {max(left.values())})"
+        withheld = f"; {_withheld(self.resource)}" if self.resource.withheld else ""
+        return f"no single GPU has {size} free units of {name}{rest} (largest free: {max(left.values())}){withheld}"
 
     def _score(self, empty: float) -> int:
         """By how empty the chosen device will be; the mean, where they are several."""

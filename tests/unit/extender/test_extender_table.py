@@ -82,6 +82,17 @@ def test_a_node_whose_units_are_all_withheld_says_for_which_reasons(withheld: di
     )
 
 
+def test_a_refusal_for_want_of_room_says_what_is_withheld_beside_it() -> None:
+    node = node_devices("n1", gpu(0, 24, held=20), gpu(1, 24, free=0) | {"unschedulable": "RMA 4711"})
+    withheld = [{"reason": "Cordoned", "count": 24}]
+    node["status"]["resources"] = [{"name": MEMORY, "capacity": 48, "healthy": 24, "withheld": withheld}]
+    refused = judge(cache(node), pod("p", 10))
+    assert refused.refusal == (
+        f"no single GPU has 10 free units of {MEMORY} (largest free: 4); 24 of 48 units are withheld (24 Cordoned)"
+    )
+    assert not refused.never
+
+
 def test_a_gpu_taken_out_of_service_by_hand_or_excluded_is_not_offered() -> None:
     cordoned = gpu(0, 24, holder("gone", 24), free=0) | {"unschedulable": "RMA 4711"}
     excluded = gpu(1, 24, holder("gone", 24), free=0) | {"excluded": "index 1"}
