@@ -80,7 +80,7 @@ def shell(provider: ClusterProvider) -> str:
 def install(stage: Stage, provider: ClusterProvider) -> None:
     stage.step("NodeDevices, from its manifests: kubectl apply -k manifests/overlays/demo")
     installing.install(provider.kubectl, provider.images)
-    stage.done("an agent on every node, one operator")
+    stage.done("an agent on every node, and two operators, of which one writes")
     what = ("get", "pods", "-n", installing.NAMESPACE)
     stage.shown(" ".join(("kubectl", *what)), provider.kubectl.run(*what))
     provider.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
