@@ -28,6 +28,7 @@ from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
 
 from nodedevices_plugin.cores.book import CoreBook
+from nodedevices_plugin.cores.container import key
 from nodedevices_plugin.gates.full import counts_containers
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.host.allocation_files import AllocationFiles
@@ -63,7 +64,6 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.sharing.memory.core_limits import key
 from nodedevices_plugin.status.client import KubeStore, NodePodStore, Object, ObjectStore
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.publisher import Publisher

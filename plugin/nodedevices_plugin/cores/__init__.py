@@ -1,1 +1,1 @@
-"""Computing power: its ids, and what is booked of each device."""
+"""Computing power: its ids, what is booked of each device, and what a container learns of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nodedevices_plugin.cores import container as core_container
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.granting.containers import NodeContainers, edits
 from nodedevices_plugin.granting.grants import grant
@@ -12,7 +13,6 @@ from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_plugin.granting.topology import Topology, build
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, Inventory, OfferedResource, Plan
 from nodedevices_plugin.sharing.base import merged
-from nodedevices_plugin.sharing.memory import core_limits
 
 
 class Answers:
@@ -44,7 +44,7 @@ class Answers:
         if not grant.resource.sharing.cores:
             return made
         ids = [each.id for each in grant.ids]
-        return merged((made, core_limits.edits(self._allocations, ids, grant.cores)))
+        return merged((made, core_container.edits(self._allocations, ids, grant.cores)))
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         if self._topology is None:  # needed far less often than lines come

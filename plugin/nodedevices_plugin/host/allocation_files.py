@@ -22,9 +22,9 @@ from nodedevices_common.files import replace
 from nodedevices_common.pod_requests import Demand
 
 from nodedevices_plugin.cores.book import Allocated
+from nodedevices_plugin.cores.container import FILE, key
 from nodedevices_plugin.cores.ledger import Recorded
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.sharing.memory.core_limits import FILE, key
 
 READ_SECONDS = 2.0  # at the start
 WRITE_SECONDS = 5.0  # while a container waits to be started

@@ -13,6 +13,7 @@ import pytest
 from nodedevices_api.sections import Injection
 from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.book import CoreBook
+from nodedevices_plugin.cores.container import key
 from nodedevices_plugin.cores.ledger import Recorded
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import node_containers
@@ -30,7 +31,6 @@ from nodedevices_plugin.model import (
     PodContainer,
 )
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.sharing.memory.core_limits import key
 from support.cores import MEMORY, offered
 from support.facts import GIB, START, gpu, gpu_id, inventory_of
 

@@ -1,4 +1,4 @@
-"""A sharing mode that is a file and a line of registration goes through the whole pipeline as MPS does."""
+"""A sharing mode that is a file, and is passed in, goes through the whole pipeline as MPS does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def holder(id_: str, pod: str = "train-0") -> Holder:
     return Holder(namespace="ml", pod=pod, container="main", resource=GPU, ids=(id_,), since=START)
 
 
-def test_without_its_line_of_registration_the_agent_says_what_may_be_chosen() -> None:
+def test_where_it_is_not_passed_in_the_agent_says_what_may_be_chosen() -> None:
     node = node_with(modes=MODES).now(config())
     assert node.world.config.reason == "ConfigInvalid"
     said = f'sharing.strategy: "{NAME}" is not allowed; choose none, timeSlicing, mps or memory'

@@ -1,4 +1,4 @@
-"""A vendor that is a file and a line of registration goes from a probe's line to a container as NVIDIA does."""
+"""A vendor that is a file, and is passed in, goes from a probe's line to a container as NVIDIA does."""
 
 from __future__ import annotations
 

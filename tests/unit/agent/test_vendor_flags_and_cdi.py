@@ -1,4 +1,4 @@
-"""A vendor may bring flags, and devices with CDI names, by a file and a line of registration."""
+"""A vendor may bring flags, and devices with CDI names, by a file that is passed in."""
 
 from __future__ import annotations
 
