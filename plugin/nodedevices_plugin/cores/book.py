@@ -120,8 +120,8 @@ class CoreBook:
             self._ledgers[name] = found
 
     def _current(self, resource: str, bookings: tuple[Booking, ...]) -> tuple[Booking, ...]:
-        """Without those of ids that are no longer offered (another unit of memory) and that nobody holds any more: the
-        kubelet never calls these free. Their device is withheld until then (offering.occupancy)."""
+        """Return the bookings without those of ids that are no longer offered (another unit of memory) and no longer
+        held: the kubelet never calls these free. Their device is withheld until then (offering.occupancy)."""
         offered, listed = self._shares[resource].device_of.keys(), self._listed(resource)
         unnamed = (each.ids for each in self._holdings.possible or () if each.resource == resource)
         listed |= {id_ for ids in unnamed for id_ in ids}

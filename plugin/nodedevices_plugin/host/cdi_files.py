@@ -39,9 +39,9 @@ MODE = 0o644  # the container runtime reads it, as any user
 
 
 class CdiFolder(Periodic):
-    """Whether files can be written there, checked every few seconds: it may be mounted read-only, or not at all.
+    """Tells whether files can be written there, checked every few seconds: it may be mounted read-only, or not at all.
 
-    problem: why not; empty: nothing is known to be in the way. `on_change` is called on the loop when it is another.
+    problem: why not; empty: no obstacle is known. `on_change` is called on the loop when it is another.
     """
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:

@@ -23,7 +23,7 @@ class Holder:
 
 
 class HoldersState(StrEnum):
-    """The reasons of the condition HoldersKnown. Only SYNCED means that whoever is not listed holds nothing, but for
+    """The reasons of the condition HoldersKnown. Only with SYNCED a container that is not listed holds nothing, except
     init containers: they are never listed (Holdings.possible)."""
 
     SYNCED = "Synced"
@@ -34,7 +34,7 @@ class HoldersState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Ids of a resource that the kubelet may allocate (whoever's plugin serves it), sorted."""
+    """Ids of a resource that the kubelet may allocate, of any plugin, sorted."""
 
     resource: str
     ids: tuple[str, ...]
@@ -42,7 +42,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """Who holds what; after a problem the last good list stays, and `state` says that it may be old.
+    """The holders; after a problem the last good list stays, and `state` says that it may be old.
 
     `offered`: what the kubelet calls healthy, of every plugin on the node; None: not read (Observe reads it, and an
     agent with nothing in effect yet), or not answered, and `message` says why.

@@ -101,7 +101,7 @@ class Runner:
                 self._warn_once(run, "MPS control daemon not running", daemon.resource, error, again_in_seconds=delay)
 
     def stop(self) -> None:
-        """Every daemon of ours ends, and the GPUs go back to everybody."""
+        """End every daemon of ours, and set the GPUs back to the default compute mode."""
         for resource in list(self._runs):
             self._end(resource)
         self._remember()

@@ -147,8 +147,8 @@ def _rules(
 
 
 def _excludes(inventory: Inventory, exclude: Sequence[str], vendors: Vendors) -> list[Unmatched]:
-    """An id that another node has is rightly in a policy for both: whoever sums these notes up reads those of all
-    nodes."""
+    """Return notes on entries without a device. An id that another node has is rightly in a policy for both nodes: the
+    operator, which sums these notes up, reads those of all nodes."""
     facts = [device.fact for device in inventory.devices]
     ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
     known = {str(fact.index): fact.id for fact in reversed(facts)} | _ids_by_name(inventory, vendors)

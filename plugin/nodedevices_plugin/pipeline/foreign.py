@@ -137,13 +137,15 @@ def remembered(observed: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDecision:
-    """May this agent serve `wanted` where it only observed? Not while others hold or offer our devices differently.
+    """Decide whether this agent may serve `wanted` where it only observed: not while others hold or offer our devices
+    differently.
 
-    The same id under the same name is the same thing to the kubelet, whoever serves it: pods that hold it keep it, and
-    the other plugin may still be there. Any other id of our devices would vanish under its pod, or be handed out twice;
-    so would any other id under a name of ours, also one that tells us nothing: whatever it is, it is of what that name
-    is to offer.
-    How others share cannot be seen, so that nobody may hold what is to have a helper (offering.changes has why).
+    The same id under the same name is the same thing to the kubelet, by any plugin: pods that hold it keep it, and the
+    other plugin may still be there. Any other id of our devices would vanish under its pod, or be handed out twice. So
+    would any other id under a name of ours, also one whose device is not known: its device is one that the name is to
+    offer.
+
+    How others share cannot be seen, so no pod may hold a resource that is to have a helper (offering.changes has why).
     """
     what = ", ".join(each.name for each in wanted.resources) or "nothing"
     if not holdings.known or holdings.offered is None:

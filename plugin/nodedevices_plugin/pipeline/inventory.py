@@ -1,17 +1,15 @@
-"""The current set of devices: which ones this node has, and which ones it had.
+"""The inventory: the devices that this node has, and those that it had.
 
-A device is known by its id. One that the probe no longer lists stays, not present, with its last facts, until it
-returns, or nobody holds it and a person confirmed its removal or `forget_missing_seconds` are over: the kubelet shows
-an id that is dropped from ListAndWatch as Healthy in the pod's status, so a vanished device must stay listed. The same
-holds for a MIG device while a pod holds it. Only a good line makes a device missing, and only one makes it forgotten,
-so that neither silence nor a restart does; one that comes back later is a new device. A device that answers nothing
-keeps what was known of it, and one that a pod holds the attributes that it had. While the driver is not loaded nothing
-can be seen, so nothing counts as gone.
+A device is known by its id. A device that the probe no longer lists stays, not present, with its last facts. It goes
+when no pod holds it and a person confirmed its removal or `forget_missing_seconds` are over: for an id that is dropped
+from ListAndWatch the kubelet shows Healthy in the pod's status, so a vanished device must stay listed. The same holds
+for a MIG device while a pod holds it. Only a good line makes a device missing or forgotten, neither silence nor a
+restart; a device that comes back after it was forgotten is a new one. A device that does not answer keeps its known
+facts, and one that a pod holds its attributes. While the driver is not loaded nothing can be seen, so nothing counts as
+gone.
 
-Each probe has its own inventory, so that one's line, silence or driver says nothing of another's devices; all of
+Each probe has its own inventory, so that its line, silence or driver does not affect another probe's devices; all of
 them together are the node's.
-
-A snapshot and the previous inventory in, the next inventory out.
 """
 
 from __future__ import annotations
@@ -54,10 +52,10 @@ def update(
     """The inventory after this line.
 
     `now` and `monotonic` (seconds, time.monotonic()) are when the line arrived, by the agent's clocks.
-    `held_partitions`: ids of MIG devices that a pod holds (all, while nobody knows).
-    `held_devices`: ids of devices that a pod holds, whole or in part (all, while nobody knows).
-    `removed`: ids that a person confirmed as taken out, and that nobody holds.
-    `forget_missing_seconds`: after how long a missing device that nobody holds is dropped; None: never.
+    `held_partitions`: ids of MIG devices that a pod holds (all, while that is not known).
+    `held_devices`: ids of devices that a pod holds, whole or in part (all, while that is not known).
+    `removed`: ids that a person confirmed as taken out, and that no pod holds.
+    `forget_missing_seconds`: after how long a missing device that no pod holds is dropped; None: never.
     """
     before = {device.fact.id: device for device in previous.devices}
     driver_loaded = snapshot.driver.state is DriverState.LOADED
@@ -183,11 +181,11 @@ def _seen(
     *,
     held: bool,
 ) -> InventoryDevice:
-    """A device that the line lists. What it does not answer for now is taken from what it said before.
+    """Return a device that the line lists. Facts that it does not answer for now are taken from before.
 
-    `live`: whose each partition of the line is; one that moved to another device is that device's alone. `held`: by a
-    pod, whose network namespace may have what the line no longer says (a NIC's interface, its RDMA device): a name that
-    depends on it must not be another meanwhile.
+    `live`: the device of each partition of the line; one that moved to another device is only that device's. `held`: a
+    pod holds it, and may have parts in its network namespace that the line lacks (a NIC's interface, its RDMA device):
+    a name that depends on them must stay the same meanwhile.
     """
     if before is None:
         return InventoryDevice(fact=fact, present=True, last_seen=now)
@@ -235,11 +233,12 @@ def _overdue(device: InventoryDevice, now: datetime, forget_seconds: int | None)
 
 
 def _ordered(devices: Iterable[InventoryDevice]) -> tuple[tuple[InventoryDevice, ...], tuple[Problem, ...]]:
-    """By type, index and id: the order of `status.devices` and of every list that the kubelet gets. Of too many so many
-    as there is room for, and a problem that names the others.
+    """Return the devices by type, index and id: the order of `status.devices` and of every list that the kubelet gets.
+    Of too many only as many as there is room for, and a problem that names the others.
 
-    Faulty ones are kept first: of what is left out nobody hears that it failed, and the kubelet calls it healthy. But
-    of missing ones only the newest, since ids that never come back must not put out what is here.
+    Faulty ones are kept first: the fault of a device that is left out is not reported, and the kubelet calls it
+    healthy. But of missing ones only the newest are kept, since ids that never come back must not push out devices that
+    are here.
     """
     every = sorted(devices, key=_place)
     if len(every) <= MAX_DEVICES:

@@ -26,8 +26,8 @@ def helper_kind(resource: OfferedResource) -> HelperKind | None:
 
 
 def runs(resource: OfferedResource) -> str:
-    """The name of the mode whose helper, where it has one, runs the processes that use this resource: what enforces
-    its limits, or else the mode by which it is shared."""
+    """Return the name of the mode that runs the processes which use this resource, by its helper if it has one: the
+    mode that enforces the limits, or else the mode by which it is shared."""
     mode = _runs(resource)
     return mode.name if mode is not None else resource.sharing.name
 

@@ -47,13 +47,13 @@ def _said(counts: Sequence[ShareCounts], *, holders_known: bool, cores: int | No
 
 
 def enforcement(resource: OfferedResource) -> str | None:
-    """What keeps containers to their shares, where the sharing mode itself does not."""
+    """Return what keeps containers to their shares, where the sharing mode itself does not."""
     by = resource.sharing.enforced_by
     return by.name if by is not None else None
 
 
 def unit(resource: OfferedResource) -> str | None:
-    """Of memory that a share is."""
+    """Return the memory that one share is."""
     memory = resource.sharing.memory
     return memory.unit if memory is not None else None
 

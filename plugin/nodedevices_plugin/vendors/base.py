@@ -10,8 +10,8 @@ The agent does the rest, the same for all: rules, exclusion, sharing, ids, healt
 kubelet, reports. A device whose vendor is not registered, or that is of a type which its vendor does not know, needs no
 vendor: it is offered under the name that a rule gives it, and its container gets the device nodes of the probe's line.
 
-Everything here follows from its arguments. A device that left, or that answers nothing, is among the devices with its
-last facts, and stays a unit: its id must stay listed.
+Every result follows from the arguments alone. A device that left, or that does not answer, is among the devices with
+its last facts, and stays a unit: its id must stay listed.
 """
 
 from __future__ import annotations

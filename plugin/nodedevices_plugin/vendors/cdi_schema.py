@@ -94,7 +94,7 @@ class _Spec(_Part):
 
 
 def problems(document: Any) -> tuple[str, ...]:
-    """What keeps runtimes from reading this spec, one sentence each; empty: nothing."""
+    """Return what keeps runtimes from reading this spec, one sentence each; empty: nothing."""
     try:
         spec = parse(_Spec, document)
     except InputError as error:

@@ -80,7 +80,7 @@ def matching(expression: str, right: str) -> AfterValidator:
 
 
 def refuse(wrong: Mapping[tuple[str | int, ...], str]) -> None:
-    """In a validator: raise with what is wrong, by its place below the value that is validated."""
+    """Raise, in a validator, with the errors, each by its place below the value that is validated."""
     if wrong:
         raise ValidationError.from_exception_data(
             "",
@@ -95,7 +95,7 @@ def refuse(wrong: Mapping[tuple[str | int, ...], str]) -> None:
 
 # --- a file ----------------------------------------------------------------------------------------------------------
 def read(raw: bytes, model: type[M], *, max_bytes: int = MAX_BYTES) -> M:
-    """What the file says. Raises InputError with everything that is not right."""
+    """Return the content of the file. Raises InputError with all errors."""
     problems: list[InputProblem] = []
     content = load(raw, problems, max_bytes=max_bytes)
     if not isinstance(content, dict):
@@ -173,7 +173,7 @@ def _fields(model: type[PluginFile]) -> Mapping[str, type[PluginFile] | None]:
 
 
 def _usual_key(key: str, known: Iterable[str]) -> str:
-    """How a known key is usually written."""
+    """Return the usual spelling of a known key."""
     if key in known or not key.isascii():
         return key
     return next((each for each in known if each.lower() == key.lower()), key)

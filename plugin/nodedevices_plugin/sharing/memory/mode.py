@@ -42,8 +42,8 @@ class Memory:
                 mps.check_node(f"sharing.resources[{rule.name}].enforcement", node, instead=_UNENFORCED)
 
     def split(self, request: SplitRequest) -> Split:
-        """Each device by its own memory: a node may have several models. One whose memory its probe does not say, or
-        has not said yet, has no shares."""
+        """Split each device by its own memory: a node may have several models. A device without known memory has no
+        shares."""
         place, given = f"{request.place}.memoryUnit", request.rule.unit_of_memory
         unit = _bytes(given, place)
         if unit < LEAST_UNIT or unit % MEBIBYTE:

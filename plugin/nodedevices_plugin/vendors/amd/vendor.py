@@ -1,6 +1,6 @@
 """AMD as a vendor. Names, device nodes and the weights of links are those of AMD's device plugin (k8s-device-plugin).
 
-A GPU that is cut into compute partitions (CPX, DPX, ...) is handed out by partition, whatever the strategy: the driver
+A GPU that is cut into compute partitions (CPX, DPX, ...) is handed out by partition with every strategy: the driver
 shows programs nothing else. As with `-resource_naming_strategy`, `single` (and none, where no strategy is configured)
 calls them all `amd.com/gpu`, and `mixed` by their kind, `amd.com/cpx_nps4`.
 """
@@ -34,8 +34,8 @@ class Amd(NoCodes):
     reasons: Sequence[str] = faults.REASONS
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
-        """A GPU that was cut anew while a pod holds a partition of before is as it is now; that partition stays with
-        it, and is nobody's reason to refuse the others."""
+        """A GPU that was cut again while a pod holds an earlier partition is taken as it is now; that partition stays
+        with it, and does not make the others refused."""
         found = [unit for device in devices for unit in whole_or_partitions(device, ALWAYS)]
         kinds: dict[str, set[str]] = {}
         for unit in found:

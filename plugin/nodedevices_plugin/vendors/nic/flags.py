@@ -1,6 +1,6 @@
 """Flags and files of the NIC vendor, and what they say of a node.
 
-The files are those of the plugins whose place the agent takes; without them no NIC is offered but those that a rule
+The files are those of the plugins that the agent replaces; without them no NIC is offered but those that a rule
 of `resources.devices` names.
 """
 

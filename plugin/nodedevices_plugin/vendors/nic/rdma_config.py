@@ -66,8 +66,8 @@ class RdmaResource(ListedResource):
 
     @property
     def shares(self) -> int | None:
-        """How many containers may have all HCAs (together) or each of them. None: one, which has it alone; 0: it has
-        its HCAs, and offers none."""
+        """The number of containers that may have all HCAs (together) or each of them. None: one, which has it alone; 0:
+        it has its HCAs, and offers none."""
         return self.containers if self.together else self.shares_per_device
 
     def fit(self, fact: DeviceFact) -> bool:

@@ -87,9 +87,9 @@ _KEY = re.compile(r"0x[0-9a-fA-F]{1,4}")
 
 def _functions(value: str, *, address: bool) -> str:
     """A name or address, or an expression, and behind # which virtual functions: `p0#0,2-7`."""
-    of, hash_sign, indices = value.partition("#")
-    problem = "" if of else "a name before # is missing"
-    problem = problem or _name_problem(of, address=address)
+    function, hash_sign, indices = value.partition("#")
+    problem = "" if function else "a name before # is missing"
+    problem = problem or _name_problem(function, address=address)
     for part in indices.split(",") if hash_sign else ():
         low, dash, high = part.partition("-")
         high = high if dash else low
@@ -101,13 +101,13 @@ def _functions(value: str, *, address: bool) -> str:
     return value
 
 
-def _name_problem(of: str, *, address: bool) -> str:
-    if _EXPRESSION.search(of) is None:
-        return ADDRESS_HINT if address and re.fullmatch(PCI_ADDRESS, of) is None else ""
-    if len(of) > MAX_EXPRESSION:
+def _name_problem(function: str, *, address: bool) -> str:
+    if _EXPRESSION.search(function) is None:
+        return ADDRESS_HINT if address and re.fullmatch(PCI_ADDRESS, function) is None else ""
+    if len(function) > MAX_EXPRESSION:
         return f"an expression may have {MAX_EXPRESSION} characters; list the names"
     try:
-        expressions.parse(of)
+        expressions.parse(function)
     except expressions.ExpressionError as error:
         return f"not a regular expression ({error})"
     return ""
@@ -139,7 +139,7 @@ class SriovSelector(Selector):
         return self
 
     def wrong(self, device_type: str) -> Mapping[str, str]:
-        """By key what devices of the type do not have."""
+        """Return by key why it does not go with devices of this type."""
         fields = {field.alias: (name, field.get_default()) for name, field in type(self).model_fields.items()}
         given = (key for key in FOREIGN[device_type] if getattr(self, fields[key][0]) != fields[key][1])
         found = {key: f"unknown key; it belongs to deviceType {_types(key)}, not {device_type}" for key in given}
@@ -255,10 +255,10 @@ def _selected(wanted: Sequence[str], name: str, index: int | None) -> bool:
 
 @lru_cache(maxsize=4096)  # each pass of the agent asks the same
 def _has(functions: str, name: str, index: int | None) -> bool:
-    """Whether a physical function's name and a virtual one's index are among them. Without indices: all, and the
+    """True when a physical function's name and a virtual one's index are among them. Without indices: all, and the
     physical function itself."""
-    of, hash_sign, indices = functions.partition("#")
-    if not name or not _called(of, name):
+    function, hash_sign, indices = functions.partition("#")
+    if not name or not _called(function, name):
         return False
     ranges = (part.partition("-") for part in indices.split(","))
     return not hash_sign or (
@@ -266,16 +266,16 @@ def _has(functions: str, name: str, index: int | None) -> bool:
     )
 
 
-def _called(of: str, name: str) -> bool:
-    if of.lower() == name.lower():
+def _called(name_or_expression: str, name: str) -> bool:
+    if name_or_expression.lower() == name.lower():
         return True
-    expression = _compiled(of)
+    expression = _compiled(name_or_expression)
     return expression is not None and len(name) <= MAX_INTERFACE and expression.search(name)
 
 
 @lru_cache(maxsize=512)
-def _compiled(of: str) -> expressions.Expression | None:
-    return expressions.parse(of) if _EXPRESSION.search(of) is not None else None
+def _compiled(name_or_expression: str) -> expressions.Expression | None:
+    return expressions.parse(name_or_expression) if _EXPRESSION.search(name_or_expression) is not None else None
 
 
 def _keys(given: Sequence[str]) -> set[int]:

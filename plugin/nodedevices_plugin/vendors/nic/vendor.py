@@ -1,8 +1,7 @@
 """NICs of all makers as one vendor: physical and virtual functions, RDMA devices.
 
-No NIC is offered by default: it may carry the node's own traffic. What is offered, and
-under which names, say the configuration files of the plugins whose place the agent takes (configs), and rules of
-`resources.devices`.
+No NIC is offered by default: it may carry the node's own traffic. The configuration files of the plugins that the agent
+replaces (configs) and rules of `resources.devices` decide what is offered, and under which names.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Alias:
 
     @property
     def anything(self) -> int:
-        """How much of it is any."""
+        """The number of its parts that match anything."""
         return (self.device_type, self.shell, self.version).count(ANY)
 
 
