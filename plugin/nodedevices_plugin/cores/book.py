@@ -66,20 +66,20 @@ class CoreBook:
         self._by_name: Mapping[tuple[str, str], NodePod] = {}
         self._recorded: Mapping[frozenset[str], Recorded] = {}
 
-    # --- what is the case ---------------------------------------------------------------------------------------------
+    # --- facts --------------------------------------------------------------------------------------------------------
     def use(self, resources: Iterable[OfferedResource]) -> None:
         """Take these resources as the offered ones."""
-        of = {each.name: each for each in resources if each.sharing.cores}
-        for name, resource in of.items():
+        by_name = {each.name: each for each in resources if each.sharing.cores}
+        for name, resource in by_name.items():
             before = self._made_of.get(name)
             if before is not resource and before != resource:
                 self._shares[name] = CoreShares.from_resource(resource)
             if name not in self._ledgers:
                 self._ledgers[name], self._since[name] = Ledger(), self._clock()
                 self._claims[name] = cores.claims(self._pods.pods or (), name)
-        for gone in self._ledgers.keys() - of.keys():
+        for gone in self._ledgers.keys() - by_name.keys():
             del self._ledgers[gone], self._shares[gone], self._since[gone], self._claims[gone]
-        self._made_of = of
+        self._made_of = by_name
         self._resolve()
 
     def remember(self, recorded: Mapping[frozenset[str], Recorded]) -> None:

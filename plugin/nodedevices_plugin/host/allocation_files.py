@@ -194,8 +194,8 @@ def recorded(content: str) -> tuple[frozenset[str], Recorded] | None:
         booked = found["booked"]
         demand = Demand(percent=_whole(booked["percent"]), units=_whole(booked["units"]))
         uid, namespace, pod, container = (_text(found[each]) for each in ("podUid", "namespace", "pod", "container"))
-        of = Recorded(uid=uid, namespace=namespace, pod=pod, container=container, demand=demand)
-        return frozenset(map(_text, found["ids"])), of
+        owner = Recorded(uid=uid, namespace=namespace, pod=pod, container=container, demand=demand)
+        return frozenset(map(_text, found["ids"])), owner
     return None
 
 

@@ -73,11 +73,11 @@ class CdiKeeper:
         moment. first: while nothing is offered yet there is time."""
         patience = FIRST_PATIENCE_SECONDS if first else LATER_PATIENCE_SECONDS
         due = ((self._vendors[name], request) for name, request in requests.items())
-        await asyncio.gather(*(of.program.want(request, patience_seconds=patience) for of, request in due))
+        await asyncio.gather(*(vendor.program.want(request, patience_seconds=patience) for vendor, request in due))
 
     async def keep(self, access: Access, *, free: Callable[[], bool]) -> None:
-        """Our files as they are to be, from the best source that there is. free: whether it is known that no pod has a
-        device, so that what is no longer needed may go."""
+        """Write our files, from the best source. free: whether it is known that no pod has a device, so that files
+        which are no longer needed may be removed."""
         async with self._one_at_a_time:
             requests = {name: each.request for name, each in access.cdi.items() if each.request is not None}
             await self.request(requests, first=False)

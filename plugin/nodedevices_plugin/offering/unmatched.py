@@ -213,8 +213,8 @@ def _ids_by_name(inventory: Inventory, vendors: Vendors) -> dict[str, str]:
 
 
 def _meant(name: str, known: Mapping[str, str], here: str, vendors: Vendors) -> str:
-    meant = known.get(name) or known.get(vendors.without_share(name))
-    return f"did you mean {meant}?" if meant is not None else f"there are: {here}"
+    closest = known.get(name) or known.get(vendors.without_share(name))
+    return f"did you mean {closest}?" if closest is not None else f"there are: {here}"
 
 
 def _counted(match: DeviceMatch, fact: DeviceFact, around: Near, *, any_case: bool = False) -> bool:

@@ -1,6 +1,6 @@
-"""The vendors that an agent knows, and look-ups by device: a value, which all that has to do with devices is given.
+"""The vendors that an agent knows, as a value that is passed to everything that deals with devices; look-ups by device.
 
-`VENDORS` are those that it comes with. One more is known to what is given `VENDORS.with_(vendor)`.
+`VENDORS` has the built-in ones; `VENDORS.with_(vendor)` has one more.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from nodedevices_plugin.vendors.xilinx.vendor import Xilinx
 
 @dataclass(frozen=True, slots=True)
 class Vendors:
-    """`every`: of those that know a type of device of every maker the first counts."""
+    """`every`: all vendors; where several know a type of device of every maker, the first counts."""
 
     every: tuple[Vendor, ...]
     _by_name: Mapping[str, Vendor] = field(init=False, repr=False, compare=False)
@@ -55,7 +55,7 @@ class Vendors:
         object.__setattr__(self, "_of_every_maker", of_every_maker)
 
     def with_(self, vendor: Vendor) -> Vendors:
-        """These, and one more; one of its name is replaced."""
+        """Return these and one more; it replaces one of the same name."""
         return Vendors((*(each for each in self.every if each.name != vendor.name), vendor))
 
     def known(self, name: str) -> bool:

@@ -42,21 +42,21 @@ def template(given: ContainerTemplate | None) -> ContainerEdits:
     return ContainerEdits(envs={each.name: each.value for each in given.env}, mounts=mounts)
 
 
-def edits(of: ContainerEdits, grant: MemoryGrant, settings: Settings) -> ContainerEdits:
+def edits(wanted: ContainerEdits, grant: MemoryGrant, settings: Settings) -> ContainerEdits:
     """Return what one container gets. Raises AllocationError where the node does not allow a directory (any more)."""
-    if not_allowed := _not_allowed(of, allowed(settings)):
+    if not_allowed := _not_allowed(wanted, allowed(settings)):
         raise AllocationError(
             f"{grant.resource}: its policy mounts {not_allowed}, which this node does not allow (--{MOUNT_DIR}); the "
             "cluster's administrator has to correct one of them."
         )
-    envs = {name: _WORD.sub(lambda found: _word(found, grant), value) for name, value in of.envs.items()}
-    return ContainerEdits(envs=envs, mounts=of.mounts)
+    envs = {name: _WORD.sub(lambda found: _word(found, grant), value) for name, value in wanted.envs.items()}
+    return ContainerEdits(envs=envs, mounts=wanted.mounts)
 
 
-def refusal(of: ContainerEdits, settings: Settings) -> PlanError | None:
+def refusal(wanted: ContainerEdits, settings: Settings) -> PlanError | None:
     """Return why this node does not give what the policy mounts; None: it does."""
     some = allowed(settings)
-    not_allowed = _not_allowed(of, some)
+    not_allowed = _not_allowed(wanted, some)
     if not not_allowed:
         return None
     hint = f"this node allows {' and '.join(some)}" if some else "this node allows no directory"
@@ -71,12 +71,13 @@ def allowed(settings: Settings) -> tuple[str, ...]:
     return tuple(settings.get(MOUNT_DIR, "").splitlines())
 
 
-def _not_allowed(of: ContainerEdits, directories: tuple[str, ...]) -> str:
-    """The first path that is not at or below one of them."""
-    paths = (each.host_path for each in of.mounts)
+def _not_allowed(wanted: ContainerEdits, directories: tuple[str, ...]) -> str:
+    """Return the first path that is not at or below one of them; empty: none."""
+    paths = (each.host_path for each in wanted.mounts)
     return next((path for path in paths if not any(PurePosixPath(path).is_relative_to(one) for one in directories)), "")
 
 
 def _word(found: re.Match[str], grant: MemoryGrant) -> str:
-    """An unknown one stays as it is; the API server and the agent take none (nodedevices_api.container)."""
+    """Return the word's value. An unknown word stays; the API server and the agent accept none
+    (nodedevices_api.container)."""
     return _WORDS[found[1]](grant) if found[1] in _WORDS else found[0]

@@ -207,7 +207,7 @@ class SriovResource(ListedResource):
         single = isinstance(value, dict)
         found = (SriovSelector.model_validate(value),) if single else handler(value)
         wrong = (each.wrong(info.data.get("device_type", NET)) for each in found)
-        refuse({(key,) if single else (at, key): text for at, of in enumerate(wrong) for key, text in of.items()})
+        refuse({(key,) if single else (at, key): text for at, each in enumerate(wrong) for key, text in each.items()})
         return found
 
     def selector(self, fact: DeviceFact) -> SriovSelector | None:
