@@ -10,14 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from nodedevices_plugin.runtime.supervise import HANGING_AFTER_SECONDS, Supervisor
 from nodedevices_plugin.runtime.worker import Worker
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from support.clock import Clock
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.leftovers import RETURN_SECONDS
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
+from support.clock import Clock
 from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, SINCE, device, health, holder, node_devices, raw_node, raw_pod, raw_policy
@@ -29,13 +30,6 @@ SECTIONS: dict[str, Any] = {
     "capacity": [{"name": SLOTS, "perNode": 4}],
     "labels": {"extra": {TIER: "gold"}},
 }
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def left(kube: FakeKube) -> list[str]:

@@ -21,6 +21,7 @@ from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from structlog.testing import capture_logs
+from support.clock import Clock
 from support.fakekube import FakeKube, Raw
 from support.opfacts import GPU, MEMORY, SINCE, device, holder, node_devices, raw_policy, resource
 
@@ -30,13 +31,6 @@ POLICY: dict[str, Any] = {
     "labels": {"featureDiscovery": True, "extra": {"example.com/tier": "gold"}},
 }
 BYSTANDER = "on-liar-without-a-device"
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class World:

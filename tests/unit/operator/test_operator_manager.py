@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
+from support.clock import Clock
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy
 
@@ -22,14 +22,6 @@ ITEM = f"{names.NODE_DEVICES}/n1"
 POD = "/api/v1/namespaces/ml/pods/trainer"
 POD_CONDITION = "nodedevices.io/DeviceHealthy"
 BEAT_SECONDS = 300
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.cache.lanes import URGENT_IN_A_ROW
 from nodedevices_operator.cache.queue import BACKOFF, MAX_LATE_SECONDS, NEWS_SECONDS, KeyQueue, RetryLater
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from support.clock import Clock
 
 
 def even(low: float, high: float) -> float:
@@ -27,7 +19,7 @@ def even(low: float, high: float) -> float:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(0.0)
 
 
 @pytest.fixture
@@ -163,7 +155,7 @@ def test_news_do_not_shorten_what_the_server_requested(queue: KeyQueue, clock: C
 
 
 def test_jitter_makes_a_reconciliation_that_was_requested_at_a_time_seconds_late_at_most() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     queue = KeyQueue(clock, lambda _, high: high)
     queue.add("n1")
     queue.take()
@@ -212,7 +204,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["add", "late
 
 @given(STEPS)
 def test_no_key_is_ever_lost_and_none_is_with_two_workers(steps: list[tuple[str, str]]) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     queue = KeyQueue(clock, even)
     owed: set[str] = set()  # keys that must still be looked at
     running: list[str] = []

@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_probe.events import REPEATED_SECONDS, EventKey, EventLog
 from nodedevices_probe.protocol import MAX_EVENTS
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from support.clock import Clock
 
 
 def xid(number: int, device: str = "GPU-a") -> EventKey:
@@ -23,7 +16,7 @@ def xid(number: int, device: str = "GPU-a") -> EventKey:
 
 
 def test_an_event_is_repeated_for_a_while_under_its_sequence() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     log = EventLog(clock=clock)
     log.record(xid(79))
     (first,) = log.for_line()
@@ -34,7 +27,7 @@ def test_an_event_is_repeated_for_a_while_under_its_sequence() -> None:
 
 
 def test_equal_events_between_two_lines_are_one_with_a_count() -> None:
-    log = EventLog(clock=Clock())
+    log = EventLog(clock=Clock(100.0))
     for _ in range(10_000):
         log.record(xid(31))
     log.record(xid(31, "GPU-b"))
@@ -42,7 +35,7 @@ def test_equal_events_between_two_lines_are_one_with_a_count() -> None:
 
 
 def test_the_same_again_gets_a_new_sequence_and_counts_from_the_one_before() -> None:
-    log = EventLog(clock=Clock())
+    log = EventLog(clock=Clock(100.0))
     log.record(xid(31), count=3)
     (before,) = log.for_line()
     log.record(xid(31))
@@ -52,7 +45,7 @@ def test_the_same_again_gets_a_new_sequence_and_counts_from_the_one_before() -> 
 
 
 def test_more_different_events_than_a_line_holds_are_dropped_and_counted() -> None:
-    log = EventLog(clock=Clock())
+    log = EventLog(clock=Clock(100.0))
     for number in range(MAX_EVENTS + 5):
         log.record(xid(number))
     assert len(log.for_line()) == MAX_EVENTS
@@ -60,7 +53,7 @@ def test_more_different_events_than_a_line_holds_are_dropped_and_counted() -> No
 
 
 def test_news_wake_whoever_writes_lines() -> None:
-    log = EventLog(clock=Clock())
+    log = EventLog(clock=Clock(100.0))
     assert not log.wake.is_set()
     assert not log.pending()
     log.record(xid(79))
@@ -72,7 +65,7 @@ def test_news_wake_whoever_writes_lines() -> None:
 @given(st.lists(st.integers(0, 20) | st.none(), max_size=200))
 def test_nothing_is_lost_or_reported_twice_by_one_who_reads_every_line(steps: Any) -> None:
     """None writes a line; a number is an XID."""
-    log = EventLog(clock=Clock())
+    log = EventLog(clock=Clock(100.0))
     written: dict[int, tuple[int | None, int]] = {}
     for step in [*steps, None]:
         if step is not None:

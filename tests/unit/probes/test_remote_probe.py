@@ -28,6 +28,7 @@ from nodedevices_probe.remote.checks import Checker, attempt
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, parse
 from nodedevices_probe.remote.probe import FIRST_SECONDS, RemoteSource
 from pydantic import TypeAdapter
+from support.clock import Clock
 from support.facts import START
 from support.stepped_node import Node
 
@@ -38,21 +39,13 @@ LOCAL = parse_flags(
 )
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Pools:
     """A file, the probe that reads it, and what its checks say."""
 
     def __init__(self, folder: Path, file: str) -> None:
         self.path = folder / "remote.yaml"
         self.path.write_text(file)
-        self.clock, self.checkers = Clock(), dict[ControllerCheck, Checker]()
+        self.clock, self.checkers = Clock(100.0), dict[ControllerCheck, Checker]()
         watched = WatchedFile(path=self.path, parse=parse)
         self.source = RemoteSource(file=watched, make=self._make, clock=self.clock)
 
@@ -152,7 +145,7 @@ def test_one_success_is_enough_and_so_many_failures_are_needed() -> None:
 
 
 def test_a_check_that_does_not_return_is_a_failure_of_its_own_pool() -> None:
-    clock, ended, begun = Clock(), threading.Event(), threading.Event()
+    clock, ended, begun = Clock(100.0), threading.Event(), threading.Event()
 
     def hangs(_: ControllerCheck) -> str:
         begun.set()
