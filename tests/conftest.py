@@ -23,10 +23,21 @@ E2E = "e2e"  # the folder whose tests share real clusters
 # Which files of it have the second cluster, and which the third; all others have the first. Each takes about as long:
 # the longest of them is as long as the whole run.
 CLUSTERS = {
-    "second": ("held_devices", "memory", "memory_page", "memory_peers", "migration", "restarts"),
+    "second": ("held_devices", "memory_peers", "migration", "restarts"),
     # test_e2e_retired.py has this one from first to last, while six minutes pass: here no test restarts a kubelet, the
     # API server or the operator, and none offers the names that it left behind.
-    "third": ("devices", "fault_actions", "faults", "gpushare_migration", "injection", "pods", "policies", "retired"),
+    "third": (
+        "devices",
+        "fault_actions",
+        "faults",
+        "gpushare_migration",
+        "injection",
+        "memory",
+        "memory_page",
+        "pods",
+        "policies",
+        "retired",
+    ),
 }
 # By default structlog draws a logged exception with rich, and every frame's variables: a second of CPU each.
 _plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
