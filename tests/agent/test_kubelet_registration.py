@@ -228,6 +228,20 @@ async def test_a_refusal_is_reported_in_the_kubelets_words_and_retried(
     assert state_of(plugins) is RegistrationState.REGISTERED
 
 
+async def test_s07_a_socket_that_the_kubelet_calls_connected_already_is_not_used_again() -> None:
+    """From 1.37 on: the kubelet has connected, and its answer did not arrive."""
+    async with StandInKubelet(old_stream_kills_new=False) as kubelet:
+        kubelet.loses_answer = True
+        plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+        try:
+            await plugins.set_plan(plan(offered(8)))
+            await kubelet.until(lambda: state_of(plugins) is RegistrationState.REGISTERED)
+            assert kubelet.registered[-1].endpoint != kubelet.registered[0].endpoint
+            assert kubelet.allocatable(GPU) == 8
+        finally:
+            await plugins.stop()
+
+
 async def test_each_register_is_observed_with_its_result(absent: StandInKubelet, allocator: EchoOffer) -> None:
     seen: list[KubeletCall] = []
     await absent.stop(leave_socket=True)
@@ -305,6 +319,21 @@ async def test_when_an_older_instance_ends_the_newer_one_stays_or_is_back(old_st
         assert len(kubelet.registered) == (3 if old_stream_kills_new else 2)
         assert (await kubelet.allocate(GPU, 1)).ids
         await new.stop()
+
+
+async def test_m02_a_newer_instance_whose_registration_fails_leaves_the_older_one_alone(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await serving(kubelet, plugins)
+    endpoint = kubelet.endpoint(GPU)
+    new = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())
+    kubelet.refuse = "not now"
+    await new.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: state_of(new) is RegistrationState.REJECTED)
+    await new.stop()
+    assert (kubelet.endpoint(GPU), kubelet.allocatable(GPU)) == (endpoint, 8)
+    assert state_of(plugins) is RegistrationState.REGISTERED
+    assert (await kubelet.allocate(GPU, 1)).ids
 
 
 async def test_a_new_start_takes_another_socket_and_removes_the_dead_ones(

@@ -5,8 +5,9 @@ reads ListAndWatch and keeps the healthy, unhealthy and all sets, allocates with
 lists pods' devices (and what is allocatable) one entry per id and no init container's, wipes the sockets in its folder
 when it starts. It writes its checkpoint at every allocation and at every message of a plugin's list, and forgets a pod
 that has ended at a List or an allocation, once it knows its pods. Up to 1.36 the end of an older stream takes down the
-newer client of the same name (`old_stream_kills_new`). Switches make it misbehave: `refuse`, `hang`, `watch`,
-`pod_resources_error`, `offers_error`, `drop_stream`, `stop(leave_socket=True)`, `restart(knows_pods=False)`.
+newer client of the same name (`old_stream_kills_new`); from 1.37 on a socket is refused while it is connected. Switches
+make it misbehave: `refuse`, `hang`, `watch`, `loses_answer`, `pod_resources_error`, `offers_error`, `drop_stream`,
+`stop(leave_socket=True)`, `restart(knows_pods=False)`.
 
     async with StandInKubelet() as kubelet:
         ... start an agent on kubelet.plugin_folder and kubelet.pod_resources_socket ...
@@ -89,6 +90,7 @@ class StandInKubelet:
         self.refuse: str | None = None  # Register is refused with this text
         self.hang = False  # Register is never answered
         self.watch = True  # whether a registration is followed by ListAndWatch
+        self.loses_answer = False  # the next Register is done, and its answer does not arrive
         self.old_stream_kills_new = old_stream_kills_new
         self.pod_resources_error: tuple[grpc.StatusCode, str] | None = None
         self.offers_error: tuple[grpc.StatusCode, str] | None = None  # of GetAllocatableResources alone
@@ -332,9 +334,10 @@ class StandInKubelet:
             await context.abort(grpc.StatusCode.UNKNOWN, text)
         if "/" not in request.resource_name or "kubernetes.io/" in request.resource_name:
             await context.abort(grpc.StatusCode.UNKNOWN, f'the ResourceName "{request.resource_name}" is invalid')
-        channel = grpc.aio.insecure_channel(
-            f"unix:{self.plugin_folder / request.endpoint}", options=[("grpc.use_local_subchannel_pool", 1)]
-        )
+        path = self.plugin_folder / request.endpoint
+        if not self.old_stream_kills_new and any(each.endpoint == request.endpoint for each in self._all_clients):
+            await context.abort(grpc.StatusCode.UNKNOWN, f"device plugin already connected: {path}")
+        channel = grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)])
         try:
             options = await _unary(channel, "GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
         except grpc.aio.AioRpcError as error:
@@ -346,6 +349,9 @@ class StandInKubelet:
         self._all_clients.append(client)
         if self.watch:
             client.stream = asyncio.create_task(self._consume(client))
+        if self.loses_answer:
+            self.loses_answer = False
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection is lost")
         return api.Empty()
 
     async def _consume(self, client: Client) -> None:

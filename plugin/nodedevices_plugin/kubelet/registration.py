@@ -295,6 +295,7 @@ class ResourcePlugin:
             await self._back_off(kubelet)
         else:
             self._report(RegistrationState.REJECTED, details)
+            await self._stop_server()  # an answer may have been lost: from 1.37 on a socket is refused while connected
             await self._back_off(kubelet)
 
     async def _back_off(self, kubelet: sockets.FileIdentity | None) -> None:
@@ -312,7 +313,7 @@ class ResourcePlugin:
 
     # --- the server -------------------------------------------------------------------------------------------------
     async def _serving(self) -> ResourceServer:
-        """Return a server that no registration has used: a new one, or the one that the kubelet refused."""
+        """Return a server that no registration has used: a new one, or the one that no kubelet answered for."""
         if self._server is not None and not self._server.has_socket():
             await self._stop_server()
         if self._server is None:
