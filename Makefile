@@ -70,10 +70,11 @@ format: $(VENV)/.stamp ## Let ruff format and fix what it can
 	@$(RUN)/ruff check --fix $(SOURCES)
 
 .PHONY: gen
-gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, tables of flags and metrics, the probe line's schema, protobuf modules, PrometheusRule
+gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, tables of flags, metrics and scenarios, the probe line's schema, protobuf modules, PrometheusRule
 	$(call say,gen)
 	@$(RUN)/python -m nodedevices_api.generate crds --reference docs/reference
 	@$(RUN)/python -m nodedevices_common.generated docs/flags.md docs/metrics.md
+	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated docs/reliability.md
 	@$(RUN)/python -m nodedevices_probe.schema crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate
 	@manifests/components/prometheus/generate
@@ -83,6 +84,7 @@ gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
 	$(call say,gen-check)
 	@$(RUN)/python -m nodedevices_api.generate --check crds --reference docs/reference
 	@$(RUN)/python -m nodedevices_common.generated --check docs/flags.md docs/metrics.md
+	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated --check docs/reliability.md
 	@$(RUN)/python -m nodedevices_probe.schema --check crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate --check
 	@manifests/components/prometheus/generate --check

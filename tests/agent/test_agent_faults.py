@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -221,3 +222,41 @@ async def test_a_probe_that_hangs_is_reported_and_its_devices_stay_offered(
     assert agent.get("/healthz")[0] == 200
     os.kill(agent.probe_pid, signal.SIGCONT)
     await agent.until(lambda: [len(each["devices"]) for each in agent.lines("device healthy")] == [8])
+
+
+async def test_s02_a_frozen_agent_answers_no_liveness_probe_and_goes_on_where_it_was(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    """So the kubelet, which notices nothing by itself, ends it."""
+    agent.freeze()
+    try:
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(agent.get, "/healthz", seconds=1.0)
+        assert kubelet.allocatable(GPU) == 8, "the kubelet goes on giving its devices"
+        agent.edit(h100s(xid79=3))
+    finally:
+        agent.thaw()
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
+    assert agent.get("/healthz")[0] == 200
+
+
+async def test_s23_a_driver_that_is_unloaded_and_loaded_again_needs_no_restart_of_the_agent(
+    agent: AgentProcess, kubelet: StandInKubelet
+) -> None:
+    ids = set(kubelet.views[GPU].devices)
+    agent.edit("profile: h100 x 8\ndriver: {state: NotLoaded}\n")
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
+    assert set(kubelet.views[GPU].devices) == ids, "they stay listed"
+    assert agent.lines("device not healthy")[-1]["reason"] == "DriverNotLoaded"
+    agent.edit("profile: h100 x 8\n")
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    assert kubelet.registrations_of(GPU) == 1
+
+
+async def test_s40_a_flapping_gpu_is_withdrawn_once(agent: AgentProcess, kubelet: StandInKubelet) -> None:
+    before, lines = len(kubelet.views[GPU].updates), "nodedevices_probe_lines_total"
+    for devices in (h100s(lost=3), h100s()) * 3:
+        agent.edit(devices)
+        seen = _metric(agent, lines)
+        await agent.until(lambda seen=seen: _metric(agent, lines) >= seen + 2)  # type: ignore[misc]
+    assert (len(kubelet.views[GPU].updates), kubelet.allocatable(GPU)) == (before + 1, 7), "the hold-down lasts"

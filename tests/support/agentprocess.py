@@ -129,11 +129,20 @@ class AgentProcess:
     def probe_pid(self) -> int:
         return int(self.lines("probe started")[-1]["pid"])
 
-    def get(self, path: str) -> tuple[int, str]:
-        """GET from its HTTP server: status and body."""
+    def freeze(self) -> None:
+        """SIGSTOP. Its probe goes on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def get(self, path: str, *, seconds: float = 20) -> tuple[int, str]:
+        """GET from its HTTP server: status and body. TimeoutError: no answer within these seconds."""
         port = self.lines("serving metrics and health")[-1]["port"]
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=seconds) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

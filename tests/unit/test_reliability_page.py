@@ -1,0 +1,92 @@
+"""tests/scenarios.yaml: each scenario is there once, each test that it names exists, and what no test shows says so."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from nodedevices_common.generated import with_tables
+from support.scenarios import MISSING, REAL, RIGS, ROOT, SCENARIOS, UPSTREAM, Scenario
+
+EVERY = (*SCENARIOS, *UPSTREAM)
+each_scenario = pytest.mark.parametrize("scenario", EVERY, ids=lambda each: each.id)
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    """The names by which pytest knows a file's tests, without parameters."""
+    return frozenset(_names(ast.parse((ROOT / path).read_text(encoding="utf-8")).body, ""))
+
+
+def _names(body: list[ast.stmt], inside: str) -> Iterator[str]:
+    for each in body:
+        match each:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
+                yield inside + name
+            case ast.ClassDef(name=name, body=inner) if name.startswith("Test"):
+                yield inside + name
+                yield from _names(inner, f"{inside}{name}::")
+            case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("Test"):  # a state machine's TestCase
+                yield inside + name
+
+
+def numbered(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(1, count + 1)]
+
+
+def test_every_scenario_is_there_exactly_once() -> None:
+    assert [each.id for each in SCENARIOS] == numbered("S", 40)
+
+
+def test_every_check_of_upstream_is_there_exactly_once() -> None:
+    counts = {"C": 12, "F": 7, "H": 2, "M": 3, "A": 1, "P": 8}
+    assert [each.id for each in UPSTREAM] == [
+        id_ for letter, count in counts.items() for id_ in numbered(letter, count)
+    ]
+
+
+@each_scenario
+def test_each_named_test_exists_and_is_named_once(scenario: Scenario) -> None:
+    assert len(set(scenario.tests)) == len(scenario.tests)
+    for each in scenario.tests:
+        assert each.path.startswith(tuple(RIGS)), f"{each.path}: not one of {', '.join(RIGS)}"
+        assert (ROOT / each.path).is_file(), each.path
+        assert each.name in names_in(each.path), f"{each.path} has no {each.name}"
+
+
+@each_scenario
+def test_without_a_test_it_is_missing_and_without_a_real_rig_it_says_why(scenario: Scenario) -> None:
+    assert scenario.tests or scenario.lacks, f"{scenario.id} has neither a test nor an entry of `missing`"
+    real = any(each.rig in REAL for each in scenario.tests)
+    assert bool(scenario.stand_in) == bool(scenario.tests and not real), (
+        "stand_in: where no test is on a real rig, there alone"
+    )
+
+
+@each_scenario
+def test_a_time_that_is_aimed_at_is_checked_or_known_as_not_shown(scenario: Scenario) -> None:
+    counted = scenario.bound.startswith(("0 ", "no "))  # a number of things, not a time
+    assert not scenario.bound or scenario.checked or scenario.lacks or counted
+
+
+def test_what_is_missing_names_scenarios_that_there_are_each_once() -> None:
+    named = [id_ for each in MISSING for id_ in each.ids]
+    assert len(set(named)) == len(named)
+    assert set(named) <= {each.id for each in EVERY}
+    assert all(each.lacks and each.needs for each in MISSING)
+
+
+def test_a_test_that_is_named_after_a_scenario_is_listed_with_it() -> None:
+    listed = {(each.name, scenario.id) for scenario in EVERY for each in scenario.tests}
+    ids = {f"test_{each.id[0].lower()}{int(each.id[1:]):02d}_": each.id for each in EVERY}
+    for path in (ROOT / "tests").glob("**/test_*.py"):
+        for name in names_in(str(path.relative_to(ROOT))):
+            if (id_ := ids.get(name[:9])) is not None:
+                assert (name, id_) in listed, f"{path.name}: {name}"
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert with_tables(page) == page, "run `make gen`"
