@@ -550,7 +550,7 @@ class Resource(Loose):
     """An extended resource of this node."""
 
     name: ResourceName = Field(description="Name of the extended resource, such as nvidia.com/gpu.")
-    capacity: Count = Field(description="Number of ids: devices, partitions or shares.")
+    capacity: Count = Field(description="Number of ids: devices, partitions or shares, offered or withheld.")
     healthy: Count = Field(description="Number of ids that are reported to the kubelet as Healthy.")
     allocated: Count = Field(description="Number of ids that containers hold.")
     sharing: Word = Field(description="none, timeSlicing, mps or memory.")

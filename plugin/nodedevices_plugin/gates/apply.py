@@ -41,6 +41,7 @@ def _gated(
 ) -> OfferedResource:
     ids: list[SchedulableId] = []
     kept: list[SchedulableId] = []
+    unlisted: list[SchedulableId] = []
     for each in resource.ids:
         first: Blocked | None = None
         listed_as = ListedAs.UNHEALTHY
@@ -55,7 +56,9 @@ def _gated(
             ids.append(replace(each, blocked=first))
         elif listed_as is ListedAs.KEPT_FOR_HOLDER:
             kept.append(_with_health(each, facts, devices))
-    return replace(resource, ids=tuple(ids), retained=(*retained, *kept))
+        else:
+            unlisted.append(replace(each, blocked=first))
+    return replace(resource, ids=tuple(ids), retained=(*retained, *kept), unlisted=tuple(unlisted))
 
 
 def _retained(

@@ -33,7 +33,7 @@ LEAVING_SECONDS = 3.0  # for a handover while the agent ends
 
 log = structlog.get_logger(__name__)
 
-_NOT_LISTED = Blocked(reason=UNHEALTHY, message="no longer in the list of this resource, which cannot be sent")
+_LIST_NOT_SENT = Blocked(reason=UNHEALTHY, message="no longer in the list of this resource, which cannot be sent")
 
 
 async def nothing() -> None:
@@ -229,5 +229,5 @@ def _with_health_of(now: OfferedResource, before: OfferedResource) -> OfferedRes
     """Return the earlier resource; of its ids those are healthy that are healthy now."""
     fit = {each.id for each in now.ids if each.healthy}
     blocked = {each.id: each.blocked for each in now.ids if each.blocked is not None}
-    ids = (replace(one, blocked=blocked.get(one.id, None if one.id in fit else _NOT_LISTED)) for one in before.ids)
+    ids = (replace(one, blocked=blocked.get(one.id, None if one.id in fit else _LIST_NOT_SENT)) for one in before.ids)
     return replace(before, ids=tuple(ids))

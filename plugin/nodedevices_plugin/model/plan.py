@@ -53,10 +53,10 @@ class ContainerEdits:
 
 
 class ListedAs(IntEnum):
-    """How a blocked id is shown in the kubelet's list. Of several the last one counts."""
+    """How a blocked id is shown in the kubelet's list. Of several the highest one counts."""
 
     UNHEALTHY = 0  # it is listed as Unhealthy
-    NOT_LISTED = 1  # it is left out: the kubelet has not been shown it
+    NOT_LISTED = 1  # it is left out (OfferedResource.unlisted): the kubelet has not been shown it
     KEPT_FOR_HOLDER = 2  # it is kept for the pod that holds it alone (OfferedResource.retained)
 
 
@@ -104,6 +104,7 @@ class OfferedResource:
     fail_requests_greater_than_one: bool = False
     together: bool = False  # a container with one id gets all devices of the resource (vendors.base.OwnShares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (offering.occupancy)
+    unlisted: tuple[SchedulableId, ...] = ()  # blocked, and left out of the kubelet's list: shown to people alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

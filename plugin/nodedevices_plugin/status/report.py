@@ -65,7 +65,7 @@ from nodedevices_plugin.status.counts import (
 )
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts, offered, whole_second
 from nodedevices_plugin.status.shares import enforcement, memory_of, memory_totals, of_parts, unit
-from nodedevices_plugin.status.withheld import Withheld, withheld
+from nodedevices_plugin.status.withheld import Withheld, capacity, withheld
 
 MAX_LINKS = 16  # maxItems of status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root
@@ -527,7 +527,7 @@ def _resources(
     def made(resource: OfferedResource) -> api.Resource:
         return api.Resource(
             name=resource.name,
-            capacity=len(resource.ids),
+            capacity=capacity(resource),
             healthy=reported_healthy(facts, resource),
             allocated=allocated_of(resource, held.get(resource.name, set())),
             sharing=resource.sharing.name,

@@ -17,7 +17,7 @@ from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.counts import allocated, loaded_drivers, missing_parts, reported_healthy, share_counts
 from nodedevices_plugin.status.facts import NodeFacts, offered
-from nodedevices_plugin.status.withheld import withheld
+from nodedevices_plugin.status.withheld import capacity, withheld
 
 # Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: well, and taken out of service by hand.
 DEVICE_STATES = (*(state.value.lower() for state in HealthState), "missing", "unschedulable")
@@ -228,7 +228,7 @@ def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
 def _resources(facts: NodeFacts) -> Iterator[Sample]:
     others = served_by_others(facts.registrations)
     for resource in offered(facts).resources:
-        yield RESOURCE_CAPACITY, [resource.name], len(resource.ids)
+        yield RESOURCE_CAPACITY, [resource.name], capacity(resource)
         yield RESOURCE_HEALTHY, [resource.name], reported_healthy(facts, resource)
         for why in withheld(resource, mine=resource.name not in others):
             yield WITHHELD_IDS, [resource.name, why.reason], why.count

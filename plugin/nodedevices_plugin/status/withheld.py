@@ -24,11 +24,16 @@ class Withheld:
         return len(self.ids)
 
 
+def capacity(resource: OfferedResource) -> int:
+    """Return the number of ids, whether or not the kubelet has been shown them."""
+    return len(resource.ids) + len(resource.unlisted)
+
+
 def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
-    """Return the withheld ids by reason, in the order of the reference. Together with the Healthy ones they are all ids
-    of the resource. `mine`: this agent serves it to the kubelet."""
+    """Return the withheld ids by reason, in the order of the reference. Together with the Healthy ones they are the
+    capacity. `mine`: this agent serves it to the kubelet."""
     found: dict[str, list[tuple[SchedulableId, Blocked]]] = {}
-    for each in resource.ids:
+    for each in (*resource.ids, *resource.unlisted):
         blocked = each.blocked if mine else _SERVED_BY_ANOTHER
         if blocked is not None:
             found.setdefault(blocked.reason, []).append((each, blocked))

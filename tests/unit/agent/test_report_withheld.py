@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api import nodedevices as api
 from nodedevices_api.base import to_dict
-from nodedevices_api.withheld import CORDONED, MEANINGS, SERVED_BY_ANOTHER, UNHEALTHY
+from nodedevices_api.withheld import CORDONED, HELPER_NOT_READY, MEANINGS, SERVED_BY_ANOTHER, UNHEALTHY
 from nodedevices_plugin.model import (
     Blocked,
     HealthState,
@@ -48,7 +48,10 @@ def whole(*blocked: Blocked | None) -> tuple[SchedulableId, ...]:
 
 
 def status(
-    ids: tuple[SchedulableId, ...], state: RegistrationState = RegistrationState.REGISTERED, **more: Any
+    ids: tuple[SchedulableId, ...],
+    state: RegistrationState = RegistrationState.REGISTERED,
+    unlisted: tuple[SchedulableId, ...] = (),
+    **more: Any,
 ) -> api.NodeDevicesStatus:
     devices = [gpu(number) for number in range(8)]
     inventory = inventory_of(*devices)
@@ -56,7 +59,7 @@ def status(
     return report(
         NodeFacts(
             inventory=inventory,
-            plan=Plan(resources=(OfferedResource(name=GPU, ids=ids),)),
+            plan=Plan(resources=(OfferedResource(name=GPU, ids=ids, unlisted=unlisted),)),
             holdings=Holdings(state=HoldersState.SYNCED, taken=1.0),
             registrations=(Registration(resource=GPU, state=state),),
             started=START,
@@ -67,14 +70,28 @@ def status(
     )
 
 
+def test_a_resource_that_the_kubelet_is_not_shown_yet_says_why_and_the_node_is_not_called_fit() -> None:
+    """As after the agent's start, where the MPS daemon is not there."""
+    why = Blocked(reason=HELPER_NOT_READY, message="the daemon has not answered")
+    shown = status((), unlisted=shares([why, why]))
+    [resource] = shown.resources
+    assert (resource.capacity, resource.healthy) == (2, 0)
+    assert [(each.reason, each.count) for each in resource.withheld] == [(HELPER_NOT_READY, 2)]
+    assert shown.summary is not None
+    assert shown.summary.message == (
+        "nvidia.com/gpu: 0 of 2 can be allocated (gpu-0, gpu-1 HelperNotReady: the daemon has not answered)."
+    )
+
+
 @given(
     st.lists(st.none() | BLOCKED, max_size=40),
+    st.lists(BLOCKED, max_size=10),
     st.sampled_from([RegistrationState.REGISTERED, RegistrationState.SERVED_BY_ANOTHER]),
 )
 def test_what_is_healthy_and_what_is_withheld_add_up_to_the_capacity(
-    blocked: list[Blocked | None], state: RegistrationState
+    blocked: list[Blocked | None], unlisted: list[Blocked | None], state: RegistrationState
 ) -> None:
-    [resource] = status(shares(blocked), state).resources
+    [resource] = status(shares(blocked), state, shares(unlisted)).resources
     assert resource.healthy + sum(each.count for each in resource.withheld) == resource.capacity
     reasons = [each.reason for each in resource.withheld]
     assert len(set(reasons)) == len(reasons)

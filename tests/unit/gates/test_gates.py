@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from nodedevices_api import withheld as reasons
@@ -34,6 +36,7 @@ from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, par
 from support.plans import gated
 from support.sharing import answers
 
+ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 GPU = "nvidia.com/gpu"
 BOTH = inventory_of(gpu(0), gpu(1))
 WELL = healthy(gpu(0), gpu(1))
@@ -133,6 +136,9 @@ def test_shares_whose_daemon_is_not_ready_stay_listed_only_where_the_kubelet_kno
 ) -> None:
     plan = gated(shares(0, 1, sharing=mps.Mps()), BOTH, WELL, shown=shown)
     assert list(why(plan).values()) == [reasons.HELPER_NOT_READY] * listed
+    assert [each.blocked and each.blocked.reason for each in plan.resources[0].unlisted] == [
+        reasons.HELPER_NOT_READY
+    ] * (4 - listed)
     ready = gated(shares(0, 1, sharing=mps.Mps()), BOTH, WELL, answers=answers({(GPU, 50): ""}))
     assert set(why(ready).values()) == {""}
 
@@ -184,7 +190,7 @@ def test_shares_of_computing_power_wait_until_the_pods_are_known_but_for_those_t
 
 
 # --- several ---------------------------------------------------------------------------------------------------------
-def test_of_several_gates_the_first_says_why_and_the_last_form_of_listing_counts() -> None:
+def test_of_several_gates_the_first_says_why_and_the_highest_form_of_listing_counts() -> None:
     def gate(reason: str, listed_as: ListedAs = ListedAs.UNHEALTHY) -> object:
         return lambda shape, facts: lambda resource, each: Blocked(reason=reason, message="", listed_as=listed_as)
 
@@ -195,23 +201,17 @@ def test_of_several_gates_the_first_says_why_and_the_last_form_of_listing_counts
     [listed] = after(gate("First"), gate("Second")).ids
     assert listed.blocked is not None
     assert listed.blocked.reason == "First"
-    assert after(gate("First"), gate("Second", ListedAs.NOT_LISTED)) == OfferedResource(name=GPU, ids=())
+    unlisted = after(gate("First"), gate("Second", ListedAs.NOT_LISTED))
+    assert (unlisted.ids, unlisted.retained) == ((), ())
+    assert [each.blocked and each.blocked.reason for each in unlisted.unlisted] == ["First"]
     kept = after(gate("First", ListedAs.NOT_LISTED), gate("Second", ListedAs.KEPT_FOR_HOLDER))
     assert (kept.ids, [(each.id, each.healthy) for each in kept.retained]) == ((), [(gpu_id(0), True)])
 
 
-def test_the_gates_are_asked_in_this_order() -> None:
-    """What is wrong with the device comes first, then what people and pods keep it for, then what shares need."""
-    assert [gate.__name__ for gate in GATES] == [  # type: ignore[attr-defined]
-        "health",
-        "cordon",
-        "removed_probe",
-        "place",
-        "held_otherwise",
-        "waiting_change",
-        "helper_in_use",
-        "helper_not_ready",
-        "libraries",
-        "pods_unknown",
-        "full",
-    ]
+def test_the_gates_are_asked_in_the_order_of_the_picture() -> None:
+    """docs/architecture.md: what is wrong with the device comes first, then what people and pods keep it for, then what
+    shares need."""
+    section = ARCHITECTURE.read_text().partition("### From devices to what the kubelet is sent")[2]
+    picture = section.split("```")[1]
+    names = [gate.__name__ for gate in GATES]  # type: ignore[attr-defined]
+    assert [word for word in re.findall(r"[a-z_]+", picture) if word in names] == names
