@@ -55,7 +55,7 @@ class GateFacts:
     held: Sequence[HeldId] = ()  # all ids of this node's devices that are held, or may be
     held_otherwise: Sequence[HeldId] = ()  # those of them that the shape does not have (offering.occupancy)
     holdings: Holdings
-    unlisted: Sequence[RecentAllocate] = ()  # Allocates that PodResources has not shown yet
+    unconfirmed: Sequence[RecentAllocate] = ()  # Allocates that PodResources has not shown yet
     change: WaitingChange | None = None
     staying: Sequence[Helper] = ()  # helpers that are no longer wanted, and stay while their clients run
     answers: Answers = field(default_factory=dict)  # of helpers

@@ -42,7 +42,7 @@ def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocke
     kind = helper_kind(resource)
     if resource.sharing.memory is None or kind is None:
         return None
-    unnamed = {(each.resource, each.ids) for each in facts.unlisted}
+    unnamed = {(each.resource, each.ids) for each in facts.unconfirmed}
     unnamed |= {(each.resource, each.ids) for each in facts.holdings.possible or ()}
     device_of = {each.id: each.device_id for each in resource.ids}
     containers: dict[str, set[Hashable]] = {}

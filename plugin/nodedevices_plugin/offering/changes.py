@@ -39,10 +39,10 @@ class ChangeDecision:
 
 
 def decide_change(
-    current: Plan, wanted: Plan, holdings: Holdings, unlisted: Sequence[RecentAllocate], *, whole: bool = False
+    current: Plan, wanted: Plan, holdings: Holdings, unconfirmed: Sequence[RecentAllocate], *, whole: bool = False
 ) -> ChangeDecision:
     """`current` and `wanted` are the plans of the old and the new configuration for the same inventory and verdicts;
-    `unlisted`: Allocates that no List has shown. `whole`: every change waits for holders, not only of
+    `unconfirmed`: Allocates that no List has shown. `whole`: every change waits for holders, not only of
     resources with a helper."""
     changed = changed_ids(current, wanted)
     if not changed:
@@ -61,7 +61,7 @@ def decide_change(
     for unnamed in holdings.possible or ():
         if _holds(unnamed.resource, unnamed.ids, changed):
             return wait((), f"the change of {names} waits until {unnamed_text(unnamed)}")
-    for each in unlisted:
+    for each in unconfirmed:
         if _holds(each.resource, each.ids, changed):
             text = f"{each.resource} was allocated less than {RECENT_SECONDS:.0f} s ago, and its pod is not listed yet"
             return wait((), f"the change of {names} waits: {text}")

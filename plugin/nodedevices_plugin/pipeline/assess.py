@@ -70,7 +70,7 @@ class Assessment:
     removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
     places: Mapping[str, str]  # devices at the place of another one -> why they go to no new pod
     spec: SeenSpec | None
-    unlisted: tuple[RecentAllocate, ...]  # Allocates that no List has shown: their ids may be held unseen
+    unconfirmed: tuple[RecentAllocate, ...]  # Allocates that no List has shown: their ids may be held unseen
 
     @property
     def active(self) -> Effective | None:
@@ -181,7 +181,7 @@ def assess(
         removed_probes=removed_probes,
         places=places.withheld,
         spec=spec,
-        unlisted=holding.unlisted,
+        unconfirmed=holding.unconfirmed,
     )
 
 
@@ -237,7 +237,7 @@ class _Holding:
     devices: frozenset[str]
     parts: frozenset[str]  # partitions
     listed: frozenset[RecentAllocate]
-    unlisted: tuple[RecentAllocate, ...]
+    unconfirmed: tuple[RecentAllocate, ...]
 
     @property
     def known_devices(self) -> frozenset[str] | None:
@@ -247,19 +247,19 @@ class _Holding:
 
 def _holding(world: World, inputs: Inputs) -> _Holding:
     listed = _listed(world.known.listed, inputs)
-    unlisted = not_listed(inputs.recent, listed, inputs.holdings)
+    unconfirmed = not_listed(inputs.recent, listed, inputs.holdings)
     index = world.known.index.under(world.active.effective.index_prefix)
-    held_now = _held(inputs.holdings, unlisted, index)
+    held_now = _held(inputs.holdings, unconfirmed, index)
     devices, parts = _held_ids(held_now, world.inventory)
-    return _Holding(held=held_now, devices=devices, parts=parts, listed=listed, unlisted=unlisted)
+    return _Holding(held=held_now, devices=devices, parts=parts, listed=listed, unconfirmed=unconfirmed)
 
 
-def _held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[HeldId, ...] | None:
+def _held(holdings: Holdings, unconfirmed: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[HeldId, ...] | None:
     """Return what is held, or may be: an Allocate that no List has shown yet counts. None: not known before the first
     List."""
     if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
         return None
-    return held(holdings, unlisted, index)
+    return held(holdings, unconfirmed, index)
 
 
 def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:

@@ -54,7 +54,7 @@ class Node:
 
     known: Known
     inputs: Inputs
-    unlisted: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
+    unconfirmed: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
     held: Sequence[HeldId]  # all ids of our devices that these and `holdings` list (foreign.held)
     last_plan: Plan | None
     offered: Set[str]  # names that we have registered
@@ -214,7 +214,7 @@ def _facts(
         held=node.held,
         held_otherwise=others,
         holdings=node.inputs.holdings,
-        unlisted=node.unlisted,
+        unconfirmed=node.unconfirmed,
         change=_waiting_change(problem),
         staying=staying,
         answers=node.inputs.helpers.answers,
@@ -350,7 +350,7 @@ def _may(
     else:
         resources = running.shape.resources if running.shape is not None else ()
         current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
-        decision = decide_change(current, wanted, node.inputs.holdings, node.unlisted, whole=requested.observing)
+        decision = decide_change(current, wanted, node.inputs.holdings, node.unconfirmed, whole=requested.observing)
     return may_start(needs.unanswered, node.inputs.holdings, index, clients=clients) if decision.apply else decision
 
 

@@ -63,9 +63,9 @@ def _named(holder: Holder, index: DeviceIndex) -> Holder:
     return replace(holder, ids=tuple(own)) if tuple(own) != holder.ids else holder
 
 
-def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[HeldId, ...]:
+def held(holdings: Holdings, unconfirmed: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[HeldId, ...]:
     """Every id of this node's devices that is held, or may be: by listed pods, by Allocates that no List has shown yet
-    (`unlisted`), and by whom the kubelet's checkpoint alone knows."""
+    (`unconfirmed`), and by whom the kubelet's checkpoint alone knows."""
     found: dict[tuple[str | None, str, str], HeldId] = {}
     taken: set[tuple[str | None, str]] = set()
 
@@ -92,7 +92,7 @@ def held(holdings: Holdings, unlisted: Sequence[RecentAllocate], index: DeviceIn
     for each in holdings.holders:
         for id_ in each.ids:
             add(each.resource, id_, f"{each.namespace}/{each.pod}")
-    for recent in unlisted:
+    for recent in unconfirmed:
         for id_ in recent.ids:
             add(recent.resource, id_, "")
     for offer in holdings.possible or ():

@@ -79,13 +79,13 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     helpers = world.helpers
     awaits = _awaits(world, inputs, local, spec, monotonic)
     applied = active.effective if active.applied_once else None
-    unlisted_until = _unlisted_until(world, inputs)
+    first_offer_from = _first_offer_from(world, inputs)
     if inventory.line_monotonic is not None:
         node = Node(
             known=known,
             inputs=inputs,
-            unlisted=assessed.unlisted,
-            held=held(inputs.holdings, assessed.unlisted, _index(active, requested, known.index)),
+            unconfirmed=assessed.unconfirmed,
+            held=held(inputs.holdings, assessed.unconfirmed, _index(active, requested, known.index)),
             last_plan=world.plan,
             offered=frozenset(world.state.offered),
             awaits=awaits,
@@ -100,7 +100,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
         helpers, applied = outcome.helpers, outcome.to_save
         active, refused = outcome.active, outcome.refused
-        plan = outcome.plan if monotonic >= unlisted_until else None
+        plan = outcome.plan if monotonic >= first_offer_from else None
         config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
     elif requested.error is not None:
         refused_for = refusal(requested.field, requested.error)
@@ -149,14 +149,14 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         *silent_from.values(),
         *_judging_deadlines(assessed),
         probe_sets.next_change(known.probe_set, monotonic),
-        _recent_over(assessed.unlisted, monotonic),
+        _recent_over(assessed.unconfirmed, monotonic),
         *(
             monotonic + (it.until - now).total_seconds()
             for it in assessed.cordons
             if it.until is not None and it.holds(now)
         ),
         world.started + local.operator_wait_seconds if awaits else None,
-        unlisted_until,
+        first_offer_from,
     ]
     return Step(
         world=after,
@@ -258,11 +258,11 @@ def _offered(
     return tuple(sorted(offered)), dict(sorted(newest))
 
 
-def _recent_over(unlisted: Sequence[RecentAllocate], monotonic: float) -> float | None:
+def _recent_over(unconfirmed: Sequence[RecentAllocate], monotonic: float) -> float | None:
     """Return when the newest Allocate may no longer count: then, or with the next List after it."""
-    if not unlisted:
+    if not unconfirmed:
         return None
-    over = unlisted[-1].monotonic + RECENT_SECONDS
+    over = unconfirmed[-1].monotonic + RECENT_SECONDS
     return over if over > monotonic else monotonic + LIST_AGAIN_SECONDS
 
 
@@ -289,8 +289,8 @@ def _awaits(world: World, inputs: Inputs, local: Local, spec: SeenSpec | None, m
     return f"no saved configuration: the first registration waits for {what}, {seconds:.0f} s at most"
 
 
-def _unlisted_until(world: World, inputs: Inputs) -> float:
-    """Until when an agent that remembers its configuration offers nothing yet, by the monotonic clock.
+def _first_offer_from(world: World, inputs: Inputs) -> float:
+    """Return the time before which an agent that remembers its configuration offers nothing; time.monotonic().
 
     A device may be held under an id that is not in its plan, and only the kubelet knows: its List, or its checkpoint
     where List does not answer. Both are there milliseconds after the start; who cannot read either goes on without.
