@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.e2e]
 # Words of their command lines, as `ps` shows them.
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
 AGENTS = f"daemonset/{AGENT}"
+LEASE_SECONDS = 12  # without a renewal, and another operator takes it
 PROBE = r"nodedevices-probe|nodedevices_probe\.(main|spare)"
 
 
@@ -109,6 +110,29 @@ def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigCluster) -> No
     assert rig.condition("pod", "held", HEALTHY, NAMESPACE)["status"] == "False"
     rig.operators(2)
     rig.marked("held", "True")
+    rig.alive(pod)
+
+
+def test_a_roll_out_of_the_operator_hands_its_lead_over_before_the_lease_is_over(rig: RigCluster) -> None:
+    def holder() -> str:
+        lease = rig.kubectl.get("lease", OPERATOR, SYSTEM) or {}
+        return str(lease.get("spec", {}).get("holderIdentity", ""))
+
+    pod = rig.pod("held", rig.a, {GPU: 1})
+    [bad] = rig.held(rig.a, "held")
+    before, leader = {one["metadata"]["uid"] for one in rig.operator_pods()}, holder()
+    rig.kubectl.run("rollout", "restart", "-n", SYSTEM, f"deployment/{OPERATOR}")
+    last = time.monotonic()
+    while (now := holder()) in ("", leader):
+        last = time.monotonic() if now == leader else last
+        assert time.monotonic() - last < LEASE_SECONDS, "the Lease was not released: another waited until it was over"
+        time.sleep(0.1)
+    rig.hardware(rig.a, simulated.h100s(xid79=rig.devices(rig.a)[bad]["index"]))
+    rig.marked("held", "False")
+    rig.kubectl.run("rollout", "status", "-n", SYSTEM, f"deployment/{OPERATOR}", "--timeout=90s")
+    assert not before & {one["metadata"]["uid"] for one in rig.operator_pods()}
+    nodes = {one["spec"]["nodeName"] for one in rig.operator_pods()}
+    assert nodes == {rig.a, rig.b}
     rig.alive(pod)
 
 
