@@ -10,8 +10,9 @@ from nodedevices_plugin.model import ContainerEdits, SharingFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFacts(SharingFacts):
-    """`indices`: of each device or partition, by id, NVML's. `container`: what the policy gives each container with
-    shares besides; values may hold $(WORD) (container)."""
+    """Of each device or partition, by id: `indices`, NVML's, and `units`, how many shares it is divided into.
+    `container`: what the policy gives each container with shares besides; values may hold $(WORD) (container)."""
 
     indices: Mapping[str, str]
+    units: Mapping[str, int]
     container: ContainerEdits

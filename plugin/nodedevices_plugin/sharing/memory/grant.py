@@ -41,7 +41,7 @@ def memory_grant(grant: Grant) -> MemoryGrant | None:
         device=device,
         index=facts.indices[device],
         total_bytes=memory.devices[device],
-        device_units=sum(each.part_id == device for each in resource.ids),
+        device_units=facts.units[device],
         units=len(grant.ids),
         limit_bytes=len(grant.ids) * memory.unit_bytes,
         cores_shared=facts.cores,

@@ -60,8 +60,9 @@ class Memory:
         for each in request.units:
             if 0 < each.memory_bytes < reserve + unit:
                 raise PlanError(place, given, _too_large(each, reserve))
+        counts = tuple(max(0, each.memory_bytes - reserve) // unit for each in request.units)
         return Split(
-            counts=tuple(max(0, each.memory_bytes - reserve) // unit for each in request.units),
+            counts=counts,
             sharing=MemoryFacts(
                 mode=self,
                 memory=memory_shares(unit, request.units),
@@ -69,6 +70,7 @@ class Memory:
                 enforced_by=enforced_by,
                 cores=bool(request.rule.cores),
                 indices={each.id: each.index for each in request.units},
+                units={each.id: count for each, count in zip(request.units, counts, strict=True)},
                 container=memory_container.template(request.rule.container),
             ),
             numa=bool(request.rule.numa),
