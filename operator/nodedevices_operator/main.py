@@ -193,7 +193,7 @@ async def run(settings: OperatorSettings) -> None:
 
 
 async def _until_one_ends(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Raises what ended it; none of them ends by itself but when a person says so."""
+    """Wait until one of the tasks ends; raise what ended it."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         if task.done():

@@ -1,13 +1,13 @@
 """Leader election by a Lease (coordination.k8s.io/v1), with the rules of client-go's leaderelection.
 
-A candidate that sees the Lease unchanged for as long as it says takes it over; who holds it renews it. Every write
-carries the Lease's resourceVersion, so of two that try at once one gets it. Times of other machines are never compared:
-a renewal counts from the moment that this process saw it, on a clock that nobody sets and that goes on while the
+The holder renews the Lease; a candidate that has seen it unchanged for the Lease's duration takes it over. Every write
+has the Lease's resourceVersion, so of two that try at once one gets it. Times of other machines are never compared: a
+renewal counts from the moment that this process saw it, on a clock that cannot be set and that goes on while the
 machine is suspended.
 
-The holder may write (`may_write`) until RENEW_SECONDS after it last *began* a renewal that succeeded, which is before
-any other can take the Lease. A process that was stopped and goes on therefore sends nothing: at most what it had sent
-before may still land, and the next leader's first pass over everything corrects it.
+The holder may write (`may_write`) for RENEW_SECONDS after it last *began* a renewal that succeeded. That is less than
+LEASE_SECONDS, after which another candidate takes the Lease. So a process that was paused for longer sends nothing when
+it goes on. What it had sent before may still arrive, and the next leader's first pass corrects it.
 
 kubernetes.aio.leaderelection is not used: it measures by the wall clock, waits for an answer without a limit, ends when
 a connection does, and never releases the Lease (kubernetes 36.0).
@@ -37,7 +37,7 @@ RETRY_SECONDS = 1.0  # between two tries of a candidate
 KEEP_SECONDS = 2.0  # between two renewals
 JITTER = 0.2
 MAX_LEASE_SECONDS = 3600  # whatever another one wrote
-RELEASED_SECONDS = 1  # as client-go: whoever does not know that it was released waits so long
+RELEASED_SECONDS = 1  # as client-go: the duration in a Lease that was released
 
 log = structlog.get_logger()
 
@@ -75,7 +75,7 @@ class Lease:
 
     @classmethod
     def read(cls, raw: JsonObject) -> Self:
-        """Odd values count as absent: a Lease that nobody understands is taken over when its time has passed."""
+        """Odd values count as absent: a Lease that cannot be understood is taken over when its time has passed."""
         metadata, spec = raw["metadata"], raw.get("spec") or {}
         seconds, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
         return cls(
@@ -105,7 +105,7 @@ class Election:
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.identity = identity
-        self.leader = ""  # as the Lease was last seen; empty: nobody, or not known
+        self.leader = ""  # as the Lease was last seen; empty: none, or not known
         self.problem = "waiting for the Lease to be read"  # why it is not known who leads; empty: it is
         self._kube = kube
         self._namespace = namespace
@@ -116,12 +116,8 @@ class Election:
         self._absent_at: float | None = None  # clock, since when it is not there any more
         self._renewed_at: float | None = None  # clock, when the last renewal that succeeded began; None: not the leader
 
-    @property
-    def leading(self) -> bool:
-        return self._renewed_at is not None
-
     def may_write(self) -> bool:
-        """Whether no other replica can be the leader now."""
+        """True while no other replica can be the leader."""
         return self._renewed_at is not None and self._clock() < self._renewed_at + RENEW_SECONDS
 
     async def acquire(self) -> None:
