@@ -155,8 +155,9 @@ async def test_without_podresources_devices_are_served_and_changes_wait(
     await agent.until(lambda: "WaitingForHolders" in conditions(agent))
     assert len((await kubelet.allocate(GPU, 1)).ids) == 1
     kubelet.release("pod")
-    kubelet.pod_resources_error = None
     assert kubelet.capacity(GPU) == 4
+    kubelet.pod_resources_error = None
+    await agent.until(lambda: kubelet.capacity(GPU) == 16)
 
 
 async def test_sighup_does_not_end_it_and_reads_the_file(agent: AgentProcess, kubelet: StandInKubelet) -> None:
