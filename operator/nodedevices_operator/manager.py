@@ -189,10 +189,6 @@ class Manager:
             *([] if self._watch is None else [asyncio.create_task(self._watch.run(), name="record")]),
         ]
 
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """Start all of it."""
-        return self.watching() + self.lead()
-
     async def reconcile_node(self, name: str) -> float | None:
         record = self.cache.node_devices.get(name)
         self._gate.seen(name, {} if record is None else faulty(record))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self
@@ -174,22 +174,20 @@ class Election:
 
     async def _try(self) -> bool:
         """Returns whether the Lease is ours by now. KubeError: not known."""
+        ours = self._seen if self._seen is not None and self._seen.holder == self.identity else None
+        if ours is not None and self.may_write() and await self._won(self._write(ours, self.identity)):
+            return True  # as a rule no one else has written it
         try:
             lease = Lease.read(await self._kube.get(lease_path(self._namespace)))
         except KubeError as error:
             if error.status != 404:
                 raise
-            return self._may_create() and await self._create()
+            body = self._body(None, self.identity)
+            return self._may_create() and await self._won(self._kube.create(leases(self._namespace), body))
         self._observe(lease)
         if lease.holder not in ("", self.identity) and self._clock() < self._seen_at + lease.seconds:
             return False
-        try:
-            self._observe(Lease.read(await self._write(lease, self.identity)))
-        except KubeError as error:
-            if error.status != 409:
-                raise
-            return False  # another was faster; the next try shows who
-        return True
+        return await self._won(self._write(lease, self.identity))
 
     def _may_create(self) -> bool:
         """False while another one may lead by a Lease that was deleted under it."""
@@ -199,10 +197,10 @@ class Election:
             self._absent_at = self._clock()
         return self._clock() >= self._absent_at + LEASE_SECONDS
 
-    async def _create(self) -> bool:
-        body = self._body(None, self.identity)
+    async def _won(self, answer: Awaitable[JsonObject]) -> bool:
+        """False when another one has written it before; a read shows who."""
         try:
-            self._observe(Lease.read(await self._kube.create(leases(self._namespace), body)))
+            self._observe(Lease.read(await answer))
         except KubeError as error:
             if error.status != 409:
                 raise
@@ -214,12 +212,12 @@ class Election:
 
     def _body(self, lease: Lease | None, holder: str) -> JsonObject:
         now = rfc3339(self._wall(), microseconds=True)
-        same = lease is not None and lease.holder == holder
+        kept = lease if lease is not None and lease.holder == holder else None
         spec: dict[str, Any] = {
             "leaseDurationSeconds": LEASE_SECONDS if holder else RELEASED_SECONDS,
-            "acquireTime": lease.acquired if lease is not None and same and lease.acquired else now,
+            "acquireTime": (kept.acquired if kept is not None else "") or now,
             "renewTime": now,
-            "leaseTransitions": 0 if lease is None else lease.transitions + (not same and bool(holder)),
+            "leaseTransitions": 0 if lease is None else lease.transitions + (kept is None and bool(holder)),
         } | ({"holderIdentity": holder} if holder else {})
         metadata = {"name": LEASE_NAME, "namespace": self._namespace}
         if lease is not None:

@@ -88,6 +88,13 @@ def candidate(server: LeaseServer, time: Time, name: str) -> Election:
     return Election(server, namespace=NAMESPACE, identity=name, clock=time, wall=lambda: AT)
 
 
+async def leader_and_standby(server: LeaseServer, time: Time) -> tuple[Election, Election]:
+    a, b = candidate(server, time, "a"), candidate(server, time, "b")
+    await a.attempt()
+    await b.attempt()
+    return a, b
+
+
 async def test_the_first_leads_and_the_second_stands_by(server: LeaseServer, time: Time) -> None:
     a, b = candidate(server, time, "a"), candidate(server, time, "b")
     assert await a.attempt()
@@ -115,9 +122,7 @@ async def test_a_lease_that_is_renewed_is_never_taken(server: LeaseServer, time:
 async def test_a_lease_that_nobody_renews_is_taken_when_its_time_has_passed_and_not_before(
     server: LeaseServer, time: Time
 ) -> None:
-    a, b = candidate(server, time, "a"), candidate(server, time, "b")
-    await a.attempt()
-    await b.attempt()
+    _, b = await leader_and_standby(server, time)
     time.seconds += LEASE_SECONDS - 0.1
     assert not await b.attempt()
     time.seconds += 0.2
@@ -129,9 +134,7 @@ async def test_a_lease_that_nobody_renews_is_taken_when_its_time_has_passed_and_
 async def test_a_holder_that_was_stopped_and_goes_on_may_not_write_and_learns_who_leads(
     server: LeaseServer, time: Time
 ) -> None:
-    a, b = candidate(server, time, "a"), candidate(server, time, "b")
-    await a.attempt()
-    await b.attempt()
+    a, b = await leader_and_standby(server, time)
     time.seconds += LEASE_SECONDS + 1
     assert not a.may_write()  # before it has sent anything
     await b.attempt()
@@ -140,9 +143,7 @@ async def test_a_holder_that_was_stopped_and_goes_on_may_not_write_and_learns_wh
 
 
 async def test_a_holder_stops_writing_before_another_can_take_the_lease(server: LeaseServer, time: Time) -> None:
-    a, b = candidate(server, time, "a"), candidate(server, time, "b")
-    await a.attempt()
-    await b.attempt()
+    a, b = await leader_and_standby(server, time)
     server.fails = KubeError("GET: no answer")
     time.seconds += RENEW_SECONDS
     assert not await a.attempt()
@@ -165,9 +166,7 @@ async def test_one_failed_renewal_costs_nothing(server: LeaseServer, time: Time)
 
 
 async def test_a_released_lease_is_taken_at_once(server: LeaseServer, time: Time) -> None:
-    a, b = candidate(server, time, "a"), candidate(server, time, "b")
-    await a.attempt()
-    await b.attempt()
+    a, b = await leader_and_standby(server, time)
     await a.release()
     assert not a.may_write()
     assert "holderIdentity" not in server.spec()
@@ -175,9 +174,7 @@ async def test_a_released_lease_is_taken_at_once(server: LeaseServer, time: Time
 
 
 async def test_who_does_not_lead_releases_nothing(server: LeaseServer, time: Time) -> None:
-    a, b = candidate(server, time, "a"), candidate(server, time, "b")
-    await a.attempt()
-    await b.attempt()
+    a, b = await leader_and_standby(server, time)
     await b.release()
     time.seconds += RENEW_SECONDS + 1
     await a.release()  # perhaps it is another's by now
@@ -205,9 +202,7 @@ async def test_an_edit_by_hand_costs_a_try_and_not_the_leadership(server: LeaseS
 async def test_a_lease_that_was_deleted_is_made_again_by_its_holder_and_by_no_other_before_its_time(
     server: LeaseServer, time: Time
 ) -> None:
-    a, b = candidate(server, time, "a"), candidate(server, time, "b")
-    await a.attempt()
-    await b.attempt()
+    a, b = await leader_and_standby(server, time)
     server.lease = None
     assert not await b.attempt()
     time.seconds += 2
