@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from support import installing, node_client, simulated
@@ -29,11 +30,15 @@ GPU = "nvidia.com/gpu"
 MEMORY = "nodedevices.io/gpu-memory-mib"
 HEALTHY = "nodedevices.io/DeviceHealthy"
 BASE_POLICY = "e2e-base"
+CONFIRM = "nodedevices.io/confirm"
 OURS = "app!=hand"  # in NAMESPACE: what a test made
 # Short, so that a recovered device is back soon: what the hold-down is for is tested where it can be given a clock.
 HOLD_DOWN_SECONDS = 1
 # Some 0.6 s; but after an absence of the API server the scheduler's watches may take a minute to return.
 POD_SECONDS = 100
+
+
+SHOWS_HEALTH = (1, 36)  # ResourceHealthStatus is on by default
 
 
 @dataclass
@@ -69,10 +74,16 @@ class Cluster:
     def confirm_recovered(self, node: str) -> None:
         """For drivers that cannot say that a device is well again, a person says so."""
         ill = [one["id"] for one in self.devices(node).values() if one["health"]["state"] == "Unhealthy"]
-        if ill:
-            value = ",".join(f"{one}=recovered" for one in ill)
-            note = {"metadata": {"annotations": {"nodedevices.io/confirm": value}}}
-            self.kubectl.patch("nodedevices", node, note)
+        self.confirm(node, ill, self.nodedevices(node))
+
+    def confirm(self, node: str, ids: Sequence[str], shown: Mapping[str, Any]) -> None:
+        """A person says that these are well again. `shown`: the node's NodeDevices."""
+        if not ids:
+            return
+        value = ",".join(f"{one}=recovered" for one in ids)
+        if shown.get("metadata", {}).get("annotations", {}).get(CONFIRM) == value:
+            value += ","  # the same word counts once only
+        self.kubectl.patch("nodedevices", node, {"metadata": {"annotations": {CONFIRM: value}}})
 
     def reset(self) -> None:
         """Back to the baseline, whatever the last test left behind."""
@@ -225,7 +236,9 @@ class Cluster:
             pod = self.kubectl.get("pod", name, NAMESPACE)
             if not pod or pod["metadata"]["uid"] == other_than:
                 return None
-            return pod if condition(pod, "Ready").get("status") == "True" else None
+            if condition(pod, "Ready").get("status") != "True":
+                raise LookupError(f"its status is {pod.get('status')}")  # said where it is not ready in time
+            return pod
 
         found: dict[str, Any] = self.until(f"pod {name} is ready", look, POD_SECONDS)
         return found
@@ -237,9 +250,14 @@ class Cluster:
         """The devices that the container of a pod was given, as its own environment says."""
 
         def listed() -> str:  # a kubelet that has just started does not know its pods yet: exec is refused
-            return self.kubectl.exec(pod, "printenv", "NVIDIA_VISIBLE_DEVICES", namespace=NAMESPACE).strip()
+            return self.environment(pod)["NVIDIA_VISIBLE_DEVICES"]
 
         return set(self.until(f"pod {pod} shows its devices", listed).split(","))
+
+    def environment(self, pod: str, container: str = "") -> dict[str, str]:
+        """The variables of a container that runs; without a name of the pod's first."""
+        lines = self.kubectl.exec(pod, "env", namespace=NAMESPACE, container=container).splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
 
     def alive(self, pod: Mapping[str, Any]) -> None:
         """The very same pod runs, and none of its containers was restarted."""
@@ -259,6 +277,10 @@ class Cluster:
             for each in container.get("allocatedResourcesStatus", ())
             for resource in each.get("resources", ())
         }
+
+    def kubelet_says(self, pod: str, health: Mapping[str, str]) -> bool:
+        """Whether the pod's own status has exactly these, where the kubelet shows health; before 1.36 it shows none."""
+        return self.resource_health(pod) == (health if self.release >= SHOWS_HEALTH else {})
 
     def marked(self, pod: str, status: str) -> dict[str, Any]:
         """The pod's condition, once it has that status."""
@@ -318,6 +340,12 @@ class Cluster:
         items = self.kubectl.items("pods", SYSTEM, labels="app.kubernetes.io/component=operator")
         return len(items) == count and all(condition(one, "Ready").get("status") == "True" for one in items)
 
+    @cached_property
+    def release(self) -> tuple[int, int]:
+        """The API server's: (1, 37). What a kubelet promises depends on it."""
+        said = self.kubectl.json("version")["serverVersion"]
+        return int(said["major"]), int(said["minor"].rstrip("+"))
+
     # --- beginning and end --------------------------------------------------------------------------------------------
     @classmethod
     @contextmanager
@@ -326,7 +354,7 @@ class Cluster:
 
         The devices come first: a new agent without any waits 15 s for a configuration that nobody resolves.
         """
-        cluster = cls(provider.kubectl, provider.image, *provider.nodes, own_rig=provider.own_rig)
+        cluster = cls(provider.kubectl, provider.image, *provider.pair, own_rig=provider.own_rig)
         try:
             cluster.open()
             installing.install(provider.kubectl, provider.images)

@@ -19,15 +19,22 @@ if TYPE_CHECKING:
     from support.rig import Rig
 
 GPU = "nvidia.com/gpu"
+CLOSED = ("NoSchedule", "NoExecute")  # taints of control-plane nodes, say: the demo's pods tolerate none
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
 
 
 @dataclass(frozen=True)
 class ClusterProvider:
     kubectl: Kubectl
-    nodes: tuple[str, str]
+    nodes: tuple[str, ...]
     images: Mapping[str, str]  # name in the manifests -> reference
     own_rig: Rig | None  # None: not our rig
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Its nodes, of which all but the demo need two."""
+        first, second = self.nodes
+        return first, second
 
     @property
     def image(self) -> str:
@@ -45,23 +52,33 @@ def is_users() -> bool:
 
 
 def of_user() -> ClusterProvider:
-    """The cluster that KUBECONFIG names, with images from REGISTRY (TAG, default 0.1.0)."""
+    """The cluster that KUBECONFIG names, with images from REGISTRY (TAG, or this version)."""
     kubectl = Kubectl(Path(os.environ["KUBECONFIG"]))
+    nodes = usable_nodes(kubectl)
+    registry, tag = os.environ["REGISTRY"].rstrip("/"), os.environ.get("TAG", "0.1.0")
+    images = {name: f"{registry}/{name}:{tag}" for name in (AGENT, OPERATOR)}
+    return ClusterProvider(kubectl, nodes, images, None)
+
+
+def usable_nodes(kubectl: Kubectl, *, least: int = 2) -> tuple[str, ...]:
+    """Two nodes of a user's cluster, or one where that is enough. NotReached: what is in the way."""
     if kubectl.get("crd", "nodedevices.nodedevices.io") is not None:
         raise NotReached(
             "NodeDevices is installed on this cluster, and what runs here takes everything of it away at its end; "
             "give a cluster without it (docs/operations.md says how to remove it)"
         )
-    registry, tag = os.environ["REGISTRY"].rstrip("/"), os.environ.get("TAG", "0.1.0")
     usable = []
     for node in kubectl.json("get", "nodes", "-l", "kubernetes.io/os=linux")["items"]:
         ready = condition(node, "Ready").get("status") == "True" and not node["spec"].get("unschedulable")
-        if ready and int(node["status"]["allocatable"].get(GPU, "0")) == 0:
+        closed = any(taint["effect"] in CLOSED for taint in node["spec"].get("taints", []))
+        if ready and not closed and int(node["status"]["allocatable"].get(GPU, "0")) == 0:
             usable.append(node["metadata"]["name"])
-    if len(usable) < 2:
-        raise NotReached(f"two ready nodes that offer no {GPU} are needed; this cluster has {len(usable)}: {usable}")
-    images = {name: f"{registry}/{name}:{tag}" for name in (AGENT, OPERATOR)}
-    return ClusterProvider(kubectl, (usable[0], usable[1]), images, None)
+    if len(usable) < least:
+        raise NotReached(
+            f"nodes that are ready, take any pod and offer no {GPU}: {least} needed; "
+            f"this cluster has {len(usable)}: {usable}"
+        )
+    return tuple(usable[:2])
 
 
 @contextmanager

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from support.cluster import GPU, Cluster
+from support.cluster import GPU, NAMESPACE, Cluster
 from support.node_client import PROGRAM, NodeClient
 
 if TYPE_CHECKING:
     from support.rig import Rig
+
+SCRAPE = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=5).read().decode())"
+UNAUTHORIZED = 'nodedevices_publish_errors_total{status="401"}'
 
 
 @dataclass
@@ -33,6 +37,19 @@ class RigCluster(Cluster):
 
     def reach(self, node: str) -> NodeClient:
         return NodeClient([*self.rig.node_argv(node), sys.executable, "-u", "-c", PROGRAM.read_text()])
+
+    def environment(self, pod: str, container: str = "") -> dict[str, str]:
+        """As the kernel shows it: an exec takes a fifth of a second of CPU, and tests look hundreds of times."""
+        found = self.kubectl.object("pod", pod, NAMESPACE)
+        states = [*found["status"].get("initContainerStatuses", ()), *found["status"].get("containerStatuses", ())]
+        named = container or found["spec"]["containers"][0]["name"]
+        [own] = [each["containerID"].rpartition("/")[2] for each in states if each["name"] == named]
+        running = self.node_clients[found["spec"]["nodeName"]].call("containers", prefixes=[""])
+        variables = {each["pid"]: each["environment"] for each in running if each["container"] == own}
+        if not variables:
+            raise LookupError(f"no process of {pod}/{named} runs")
+        first: dict[str, str] = variables[min(variables)]
+        return first
 
     def restart_kubelet(self, node: str) -> None:
         self.rig.restart_kubelet(node)
@@ -67,7 +84,18 @@ class RigCluster(Cluster):
 
     def kill(self, node: str, name: str) -> None:
         """kill -9 of every process of this program on a node; there must be one."""
-        assert self.node_clients[node].call("kill", name=name), f"no {name} runs on {node}"
+        self._signal(node, name, signal.SIGKILL)
+
+    def freeze(self, node: str, name: str) -> None:
+        """Every process of this program on a node stands still; there must be one."""
+        self._signal(node, name, signal.SIGSTOP)
+
+    def _signal(self, node: str, name: str, number: signal.Signals) -> None:
+        assert self.node_clients[node].call("kill", name=name, signal=number), f"no {name} runs on {node}"
+
+    def out_of_memory(self, node: str, name: str) -> None:
+        """The container of this program on a node has no memory left, and the kernel kills the program."""
+        assert self.node_clients[node].call("fill", name=name), f"{name} on {node} was not killed"
 
     def shell(self, node: str, script: str) -> str:
         """Output of a shell's command on a node, among the node's own files."""
@@ -75,17 +103,28 @@ class RigCluster(Cluster):
             [*self.rig.node_argv(node), "sh", "-euc", script], capture_output=True, text=True, check=True
         ).stdout
 
+    def token_claims(self, pod: Mapping[str, Any]) -> dict[str, Any]:
+        """What the token in a pod's volume claims."""
+        volumes = f"/var/lib/kubelet/pods/{pod['metadata']['uid']}/volumes/kubernetes.io~projected"
+        claims = self.shell(pod["spec"]["nodeName"], f"cat {volumes}/*/token").split(".")[1]
+        found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        return found
+
     def token_node(self, node: str) -> str:
         """Uid of the Node that the token in the agent's volume names; empty: it names none (claims of KEP-4193)."""
-        uid = self.agent(node)["metadata"]["uid"]
-        volumes = f"/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected"
-        claims = self.shell(node, f"cat {volumes}/*/token").split(".")[1]
-        named = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["kubernetes.io"].get("node", {})
+        named = self.token_claims(self.agent(node))["kubernetes.io"].get("node", {})
         return str(named.get("uid", ""))
 
-    def restarts(self, node: str) -> int:
-        """How often the agent's container was restarted in its pod."""
-        count: int = self.agent(node)["status"]["containerStatuses"][0]["restartCount"]
+    def unauthorized(self, agent: Mapping[str, Any]) -> float:
+        """How many requests of this agent's pod were answered by 401, as it says on its node: that needs no kubelet."""
+        url = f"http://{agent['status']['podIP']}:9735/metrics"
+        text = self.rig.node_exec(agent["spec"]["nodeName"], [sys.executable, "-c", SCRAPE, url])
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(UNAUTHORIZED))
+
+    def restarts(self, node: str, container: str = "agent") -> int:
+        """How often a container of the agent's pod was restarted."""
+        [found] = [each for each in self.agent(node)["status"]["containerStatuses"] if each["name"] == container]
+        count: int = found["restartCount"]
         return count
 
     @contextmanager

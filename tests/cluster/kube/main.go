@@ -35,7 +35,7 @@ func main() {
 	case "kube-scheduler":
 		command = scheduler.NewSchedulerCommand()
 	case "kubelet":
-		command = kubelet.NewKubeletCommand(context.Background())
+		command = kubeletCommand()
 	case "kubectl":
 		command = kubectl.NewDefaultKubectlCommand()
 	default:
@@ -43,4 +43,16 @@ func main() {
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command))
+}
+
+// kubeletCommand calls a function that takes a context from 1.33 on.
+func kubeletCommand() *cobra.Command {
+	switch command := any(kubelet.NewKubeletCommand).(type) {
+	case func() *cobra.Command:
+		return command()
+	case func(context.Context) *cobra.Command:
+		return command(context.Background())
+	default:
+		panic(fmt.Sprintf("NewKubeletCommand is a %T", command))
+	}
 }

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.rig import binaries, images, layout, rig
+from cluster.rig import binaries, images, layout, rig, versions
 from cluster.rig.problem import Progress, RigError
 from support.installing import kustomization
 
@@ -93,6 +93,15 @@ def build(_: argparse.Namespace) -> None:
     binaries.build(Progress())
 
 
+def tools(_: argparse.Namespace) -> None:
+    print("\n".join(str(binaries.build_tool(tool, Progress())) for tool in binaries.TOOLS))
+
+
+def pin(options: argparse.Namespace) -> None:
+    version = versions.pin(options.release, binaries.find_go(needed="1"))
+    print("\n".join(map(str, version.files)))
+
+
 def make_images(options: argparse.Namespace) -> None:
     if options.registry:
         made = images.push(options.registry, options.tag, Progress())
@@ -111,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
     def command(name: str, run: Callable[[argparse.Namespace], None], about: str) -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=about, description=about)
         one.set_defaults(run=run)
-        if name not in {"build", "images"}:
+        if name not in {"build", "images", "pin", "tools"}:
             one.add_argument("--name", default="default", help="which cluster; several can be up side by side")
             one.add_argument("--state", help="its folder (default: below /var/tmp, or $NODEDEVICES_STATE)")
         return one
@@ -132,9 +141,15 @@ def parser() -> argparse.ArgumentParser:
     command("apiserver-stop", apiserver_stop, "kill the API server; its data stay")
     command("apiserver-start", apiserver_start, "start the API server again and wait until it is ready")
     command("build", build, "build the binaries where the cache lacks them")
+    names = " and ".join(tool.name for tool in binaries.TOOLS)
+    command(
+        "tools", tools, f"build {names} where the cache lacks them, and print where they are: for the chart's tests"
+    )
+    about = "write the module files of a Kubernetes release, for KUBERNETES=1.34 to choose"
+    command("pin", pin, about).add_argument("release", help="like 1.34.4")
     pictures = command("images", make_images, "build our images: as archives for this rig, or for a registry")
     pictures.add_argument("--registry", default="", help="build with docker, podman or buildah and push there")
-    pictures.add_argument("--tag", default="0.1.0", help="for the registry (default 0.1.0)")
+    pictures.add_argument("--tag", default="0.1.0", help="for the registry (default %(default)s)")
     return top
 
 

@@ -2,7 +2,9 @@
 
 Kubernetes and etcd are one binary of the module in `tests/cluster/kube`; containerd and the CNI plugins come by
 `go install`; runc is Debian's (built from modules it has no seccomp). They are kept in a folder named by the hash of
-everything that decides what they are, so that a change of a version builds anew and a second clone builds nothing.
+everything that decides what they are, so that another version has another folder: one that was built once is there when
+it is chosen again, and for a second clone. What only the tests of the chart need has folders of its own: helm, and Lua
+as Argo CD has it for health checks.
 
 A build goes into a folder beside it and takes its name only when it is complete: one that was killed leaves nothing
 that looks finished. Two builds at once wait for each other.
@@ -10,26 +12,49 @@ that looks finished. Two builds at once wait for each other.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.rig import versions
 from cluster.rig.problem import Progress, RigError
 
-MODULE = Path(__file__).resolve().parents[1] / "kube"
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
-CONTAINERD = "v2.3.4"  # Kubernetes 1.36 needs containerd 2
+CONTAINERD = "v2.3.4"  # from 1.36 on Kubernetes needs containerd 2; those before are content with it
 CNI = "v1.9.0"
 CONTAINERD_PROGRAMS = ("containerd", "ctr", "containerd-shim-runc-v2")
 CNI_PROGRAMS = ("main/bridge", "main/loopback", "ipam/host-local")
 RECIPE = "1"  # to be changed with the commands below
 TELL_SECONDS = 15
+TIDY_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One program of a Go module."""
+
+    name: str
+    package: str
+    version: str
+    go: str  # the oldest that builds it
+
+    @property
+    def path(self) -> Path:
+        """Where this version of it is, or will be."""
+        return cache() / "bin" / f"{self.name}-{self.version}-{os.uname().machine}" / self.name
+
+
+HELM = Tool("helm", "helm.sh/helm/v4/cmd/helm", "v4.3.1", "1.26.0")
+LUA = Tool("glua", "github.com/yuin/gopher-lua/cmd/glua", "v1.1.1", "1.17.0")
+TOOLS = (HELM, LUA)
 
 
 @dataclass(frozen=True)
@@ -53,10 +78,10 @@ def cache() -> Path:
 
 
 def folder() -> Path:
-    """Where the binaries of this very recipe are, or will be."""
+    """Where the binaries of this very recipe and the chosen Kubernetes are, or will be."""
     digest = hashlib.sha256()
-    for name in ("go.mod", "go.sum", "main.go"):
-        digest.update((MODULE / name).read_bytes())
+    for path in (*versions.chosen().files, versions.MODULE / "main.go"):
+        digest.update(path.read_bytes())
     digest.update(f"{CONTAINERD} {CNI} {RECIPE} {os.uname().machine}".encode())
     return cache() / "bin" / digest.hexdigest()[:16]
 
@@ -71,16 +96,10 @@ def need() -> Binaries:
     """The binaries; RigError when nobody built them yet."""
     found = find()
     if found is None:
-        raise RigError("Kubernetes' binaries are not built yet (one time, some minutes): make cluster-tools")
+        version = versions.chosen()
+        how = f"make cluster-tools KUBERNETES={version.minor}"
+        raise RigError(f"Kubernetes {version.release} is not built yet (one time, some minutes): {how}")
     return found
-
-
-def kubernetes_version() -> str:
-    """Like `v1.36.3`, as go.mod requires it."""
-    found = re.search(r"^\s+k8s\.io/kubernetes (v[0-9.]+)$", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    if found is None:
-        raise RigError(f"{MODULE}/go.mod does not require k8s.io/kubernetes")
-    return found.group(1)
 
 
 def build(progress: Progress) -> Binaries:
@@ -101,11 +120,10 @@ def _build(place: Path, progress: Progress) -> None:
     (new / "cni").mkdir(parents=True)
     log = place.parent / "build.log"
     log.write_bytes(b"")
-    version = kubernetes_version()
+    version = versions.chosen().release
     progress.say(f"building Kubernetes {version}, containerd {CONTAINERD} and CNI plugins with {go}, one time")
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
-    command = [go, "build", "-v", "-trimpath", "-ldflags", stamp(version), "-o", str(new / "kube"), "."]
-    run(f"Kubernetes {version}", command, log=log, progress=progress, cwd=MODULE, environment=environment)
+    command, environment = go_build(".", new / "kube", stamp(version))
+    run(f"Kubernetes {version}", command, log=log, progress=progress, cwd=versions.MODULE, environment=environment)
     for name in COMPONENTS:
         (new / name).symlink_to("kube")
     environment["GOFLAGS"] = ""
@@ -128,6 +146,35 @@ def _build(place: Path, progress: Progress) -> None:
     progress.say(f"built: {place}")
 
 
+def build_tool(tool: Tool, progress: Progress) -> Path:
+    """The program, built when the cache lacks it."""
+    place = tool.path.parent
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with (place.parent / f".{tool.name}.lock").open("w") as lock:  # of its own: the build of Kubernetes takes minutes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not tool.path.is_file():
+            new = place.with_name(f"{place.name}.new")
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            go = find_go(tool.go)
+            progress.say(f"building {tool.name} {tool.version} with {go}, one time")
+            environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOBIN": str(new)}
+            command = [go, "install", "-v", "-trimpath", "-ldflags", "-s -w", f"{tool.package}@{tool.version}"]
+            log = place.parent / f"build-{tool.name}.log"
+            title = f"{tool.name} {tool.version}"
+            run(title, command, log=log, progress=progress, cwd=new, environment=environment)
+            new.rename(place)
+    return tool.path
+
+
+def go_build(package: str, output: Path, flags: str = "-s -w") -> tuple[list[str], dict[str, str]]:
+    """The command, and its environment, that builds a package of the module with the chosen Kubernetes."""
+    modules, _ = versions.chosen().files
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+    command = [find_go(), "build", "-v", "-trimpath", f"-modfile={modules}", "-ldflags", flags]
+    return [*command, "-o", str(output), package], environment
+
+
 def stamp(version: str) -> str:
     """Linker flags; without the version the parts call themselves v0.0.0-master and refuse to work together."""
     major, minor, _ = version.removeprefix("v").split(".")
@@ -143,11 +190,10 @@ def stamp(version: str) -> str:
     return " ".join(["-s -w", *(f"-X {one}.{key}={value}" for one in packages for key, value in facts.items())])
 
 
-def find_go() -> str:
-    """A Go that can build the module: the system's, or the one that `make cluster-tools` put into .tools."""
-    wanted = re.search(r"^go ([0-9.]+)$", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    needed = wanted.group(1) if wanted else "1"
-    local = MODULE.parents[2] / ".tools" / "bin" / "go"
+def find_go(needed: str = "") -> str:
+    """A Go as new as this, or as the chosen Kubernetes needs: the system's, or what `make cluster-tools` installed."""
+    needed = needed or versions.chosen().go
+    local = versions.MODULE.parents[2] / ".tools" / "bin" / "go"
     for candidate in (shutil.which("go"), str(local) if local.exists() else None):
         if candidate and numbers(go_version(candidate)) >= numbers(needed):
             return candidate
@@ -187,7 +233,13 @@ def run(
     with log.open("ab") as out:
         start = out.tell()
         process = subprocess.Popen(
-            command, cwd=cwd, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            command,
+            cwd=cwd,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that it ends with all that it has started
         )
         while True:
             try:
@@ -198,8 +250,7 @@ def run(
                 at = f"{len(lines)} steps, now {lines[-1][:70]}" if lines else "begins"
                 progress.say(f"{title}: {at}")
             except BaseException:
-                process.kill()
-                process.wait()
+                _end(process)
                 raise
     if code:
         said = log.read_bytes()[start:].decode(errors="replace").splitlines()
@@ -208,3 +259,12 @@ def run(
         raise RigError(f"{title} failed{' (is there a network?)' if network else ''}: {words} (all of it: {log})")
     if not terse:
         progress.say(f"{title}: done in {progress.seconds() - began:.0f} s")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it and its children: mmdebstrap's go on without their parent otherwise. They may tidy up first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TIDY_SECONDS)

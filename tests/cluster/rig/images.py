@@ -57,6 +57,7 @@ class Image:
     folder: str
     packages: tuple[str, ...]
     lock: str
+    tag: str = "dev"
 
     @property
     def dockerfile(self) -> str:
@@ -64,7 +65,12 @@ class Image:
 
     @property
     def reference(self) -> str:
-        return f"localhost/{self.name}:dev"
+        return f"localhost/{self.name}:{self.tag}"
+
+    @property
+    def archive(self) -> str:
+        """How the names of its archives begin."""
+        return self.name if self.tag == "dev" else f"{self.tag}-{self.name}"
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -78,37 +84,57 @@ IMAGES = (
 )
 
 
-def references() -> dict[str, str]:
+def references(images: Sequence[Image] = IMAGES) -> dict[str, str]:
     """Name in the manifests -> the reference that the rig's nodes know."""
-    return {one.name: one.reference for one in IMAGES}
+    return {one.name: one.reference for one in images}
 
 
 def local(progress: Progress) -> list[Path]:
-    """Archives of all images for the rig, in the state of this working tree."""
+    """Archives of all images for the rig, in the state of this working tree, and of the one for pods that only wait."""
+    archives = built(progress, IMAGES, ROOT)
+    with _store() as store:
+        workload = store / f"nodedevices-workload-{RECIPE}.tar"
+        if not workload.exists():
+            oci.busybox_image(workload, WORKLOAD, ["/bin/busybox", "sleep", "2147483647"])
+    return [*archives, workload]
+
+
+def built_already() -> bool:
+    """Whether the archives of this working tree's images are there."""
+    store = binaries.cache() / "images"
+    return all(_archive(store, one, ROOT).exists() for one in IMAGES)
+
+
+def built(progress: Progress, images: Sequence[Image], root: Path) -> list[Path]:
+    """Archives of these images, made of the sources in this folder."""
     missing = [one for one in ("buildah", "mmdebstrap", "runc", "busybox", "unshare") if not shutil.which(one)]
     if os.geteuid():
         raise RigError("images for the rig need root (mmdebstrap and buildah); `make images REGISTRY=...` does not")
     if missing:
         raise RigError(f"missing here: {', '.join(missing)}; make cluster-tools installs them on Debian and Ubuntu")
+    with _store() as store:
+        sweep(store)
+        archives = {one: _archive(store, one, root) for one in images}
+        if not all(archive.exists() for archive in archives.values()):
+            _bound_storage(store, progress)
+            base = _base(store, progress)
+            with ThreadPoolExecutor(max_workers=len(images)) as pool:
+                jobs = {one: pool.submit(_build, one, store, base, progress, root) for one in images}
+                archives = {one: job.result() for one, job in jobs.items()}
+        for image, archive in archives.items():
+            archive.touch()
+            _forget_old(store, image)
+    return [*archives.values()]
+
+
+@contextmanager
+def _store() -> Iterator[Path]:
+    """The folder of the archives, for one at a time."""
     store = binaries.cache() / "images"
     store.mkdir(parents=True, exist_ok=True)
     with (store / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        sweep(store)
-        archives = {one: _archive(store, one) for one in IMAGES}
-        if not all(archive.exists() for archive in archives.values()):
-            _bound_storage(store, progress)
-            base = _base(store, progress)
-            with ThreadPoolExecutor(max_workers=len(IMAGES)) as pool:
-                jobs = {one: pool.submit(_build, one, store, base, progress) for one in IMAGES}
-                archives = {one: job.result() for one, job in jobs.items()}
-        workload = store / f"nodedevices-workload-{RECIPE}.tar"
-        if not workload.exists():
-            oci.busybox_image(workload, WORKLOAD, ["/bin/busybox", "sleep", "2147483647"])
-        for image, archive in archives.items():
-            archive.touch()
-            _forget_old(store, image)
-    return [*archives.values(), workload]
+        yield store
 
 
 def sweep(store: Path) -> None:
@@ -133,7 +159,7 @@ def content(image: Image, root: Path = ROOT) -> str:
 
 
 def _forget_old(store: Path, image: Image) -> None:
-    archives = sorted(store.glob(f"{image.name}-*.tar"), key=lambda one: one.stat().st_mtime, reverse=True)
+    archives = sorted(store.glob(f"{image.archive}-*.tar"), key=lambda one: one.stat().st_mtime, reverse=True)
     for one in archives[KEEP:]:
         if one.stat().st_mtime < time.time() - IN_USE_SECONDS:
             one.unlink()
@@ -184,23 +210,23 @@ def _base(store: Path, progress: Progress) -> str:
     return name
 
 
-def _archive(store: Path, image: Image, root: Path = ROOT) -> Path:
-    return store / f"{image.name}-{content(image, root)}.tar"
+def _archive(store: Path, image: Image, root: Path) -> Path:
+    return store / f"{image.archive}-{content(image, root)}.tar"
 
 
-def _build(image: Image, store: Path, base: str, progress: Progress) -> Path:
+def _build(image: Image, store: Path, base: str, progress: Progress, root: Path) -> Path:
     """The image's archive, built from a copy of its sources: while they are edited, its name stays true."""
     with tempfile.TemporaryDirectory(dir=store) as name:
         context = Path(name)
         for source in image.sources:
             (context / source).parent.mkdir(parents=True, exist_ok=True)
-            if (ROOT / source).is_dir():
-                shutil.copytree(ROOT / source, context / source, ignore=shutil.ignore_patterns("__pycache__"))
+            if (root / source).is_dir():
+                shutil.copytree(root / source, context / source, ignore=shutil.ignore_patterns("__pycache__"))
             else:
-                shutil.copy2(ROOT / source, context / source)
+                shutil.copy2(root / source, context / source)
         archive = _archive(store, image, context)
         if not archive.exists():
-            progress.say(f"{image.name}: building")
+            progress.say(f"{image.archive}: building")
             _build_from(context, image, archive, base, progress)
             progress.say(f"{image.name}: {archive}")
     return archive
@@ -262,20 +288,55 @@ def _works(builder: str) -> bool:
 
 
 def push(registry: str, tag: str, progress: Progress) -> dict[str, str]:
-    """Builds with whatever builder the user has, from the Dockerfiles' own BASE (or $BASE), and pushes; references."""
-    builder = next((one for one in BUILDERS if _works(one)), None)
-    if builder is None:
-        raise RigError(f"none of {', '.join(BUILDERS)} works here; one is needed to build images for a registry")
-    base = os.environ.get("BASE")
+    """Builds with whatever builder the user has, and pushes; references."""
+    if "://" in registry:
+        raise RigError(
+            f"REGISTRY={registry}: give it as images have it, without ://, such as registry.example.com/team"
+        )
+    builder = _builder("to build images for a registry")
     pushed = {}
     for image in IMAGES:
         reference = f"{registry.rstrip('/')}/{image.name}:{tag}"
         progress.say(f"{image.name}: {builder} build, push to {reference}")
-        arguments = shlex.split(os.environ.get("BUILD_FLAGS", ""))  # a proxy, certificates: whatever the place needs
-        arguments += ["--build-arg", f"BASE={base}"] if base else []
-        build = [builder, "build", *arguments, "--file", image.dockerfile, "--tag", reference, "."]
-        for command in (build, [builder, "push", reference]):
-            if subprocess.run(command, cwd=ROOT, check=False).returncode:
-                raise RigError(f"{' '.join(command)} failed")
+        _do(_build_command(builder, image, reference), [builder, "push", reference])
         pushed[image.name] = reference
     return pushed
+
+
+def saved(folder: Path, progress: Progress) -> list[Path]:
+    """Builds with whatever builder the user has, and writes an archive of each image; its reference is the rig's."""
+    builder = _builder("to build images")
+    archives = []
+    for image in IMAGES:
+        archive = folder / f"{image.name}.tar"
+        progress.say(f"{image.name}: {builder} build, saved as an archive")
+        # Not compressed: minikube loads nothing of an archive that is, and says nothing (minikube 21678).
+        save = {
+            "docker": ["docker", "save", "--output", str(archive), image.reference],
+            "podman": ["podman", "save", "--format", "docker-archive", "--output", str(archive), image.reference],
+            "buildah": ["buildah", "push", image.reference, f"docker-archive:{archive}:{image.reference}"],
+        }[builder]
+        _do(_build_command(builder, image, image.reference), save)
+        archives.append(archive)
+    return archives
+
+
+def _builder(why: str) -> str:
+    builder = next((one for one in BUILDERS if _works(one)), None)
+    if builder is None:
+        raise RigError(f"none of {', '.join(BUILDERS)} works here; one is needed {why}")
+    return builder
+
+
+def _build_command(builder: str, image: Image, reference: str) -> list[str]:
+    """From the Dockerfile's own BASE, or $BASE."""
+    base = os.environ.get("BASE")
+    arguments = shlex.split(os.environ.get("BUILD_FLAGS", ""))  # a proxy, certificates: whatever the place needs
+    arguments += ["--build-arg", f"BASE={base}"] if base else []
+    return [builder, "build", *arguments, "--file", image.dockerfile, "--tag", reference, "."]
+
+
+def _do(*commands: Sequence[str]) -> None:
+    for command in commands:
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            raise RigError(f"{' '.join(command)} failed")

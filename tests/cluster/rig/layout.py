@@ -208,14 +208,21 @@ def links(bridge: str) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
+    """Ports of loopback that nobody has, kept for this process until it ends.
+
+    A socket stays bound to each, so that nobody else is given it before a server of ours listens there, or while that
+    one starts again. With SO_REUSEADDR on both, as in each program in Go, it does not hold the server up: socket(7).
+    """
     found: list[int] = []
     for port in random.sample(range(*PORTS), 500):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        reserved = socket.socket()
+        try:
+            reserved.bind(("127.0.0.1", port))
+        except OSError:
+            reserved.close()
+            continue
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after bind, which would share else
+        reserved.detach()  # nothing closes it
         found.append(port)
         if len(found) == count:
             return found

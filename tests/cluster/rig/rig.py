@@ -32,6 +32,7 @@ PROGRAMS = {
     "busybox": "busybox-static",
 }
 USABLE_SECONDS = 60
+KUBECTL = Path("bin", "kubectl")  # in a cluster's folder
 NODE_STATUS = "10s"  # how often a kubelet writes its Node; by default, as on a user's cluster
 
 
@@ -67,7 +68,7 @@ class Rig:
     @property
     def kubectl(self) -> Path:
         """A link in its own folder, which a user may put on the PATH."""
-        return self.layout.folder / "bin" / "kubectl"
+        return self.layout.folder / KUBECTL
 
     def load(self, archives: Sequence[Path]) -> None:
         """Imports images into every node; the nodes at the same time."""
@@ -111,7 +112,15 @@ def open_rig(folder: Path) -> Rig:
     plan = layout.read(folder)
     if plan is None:
         raise RigError(f"no cluster in {folder}")
-    return Rig(plan, binaries.need())
+    return Rig(plan, _programs(plan))
+
+
+def _programs(plan: Layout) -> binaries.Binaries:
+    """Those that it was brought up with, whichever Kubernetes is chosen by now."""
+    link = plan.folder / KUBECTL
+    if link.exists():
+        return binaries.Binaries(link.readlink().parent)
+    return binaries.need()
 
 
 def up(

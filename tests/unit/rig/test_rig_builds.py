@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -68,6 +69,43 @@ def test_a_failed_build_says_its_last_words_and_guesses_at_the_network(tmp_path:
         build("undefined: x")
     with pytest.raises(RigError, match="is there a network"):
         build("dial tcp: lookup proxy: no such host")
+
+
+def test_a_build_that_is_ended_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """`make demo` ends the build beside it when it is ended itself; mmdebstrap's children went on alone."""
+    alive = tmp_path / "alive"  # a FIFO: at its end when nobody has it open for writing any more
+    os.mkfifo(alive)
+    script = (
+        "import os, signal, sys; from pathlib import Path; from cluster.rig import binaries, problem;"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143));"
+        f"binaries.run('it', ['sh', '-c', 'exec > {alive}; (echo begun; exec sleep 600) & wait'], "
+        f"log=Path({str(tmp_path / 'log')!r}), progress=problem.Progress(quiet=True), cwd=Path('/'), "
+        "environment=os.environ)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(images.ROOT / "tests")}
+    build = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    with alive.open() as child:
+        assert child.readline() == "begun\n"
+        build.terminate()
+        assert child.read() == ""
+    assert build.wait() == 143
+
+
+def test_a_registry_that_is_given_as_a_url_is_refused_before_anything_is_built() -> None:
+    with pytest.raises(RigError, match=r"REGISTRY=https://r.example.com: .*without ://"):
+        images.push("https://r.example.com", "1", Progress(quiet=True))
+
+
+@pytest.mark.parametrize("tool", binaries.TOOLS, ids=lambda tool: tool.name)
+def test_a_tool_that_was_built_once_is_not_built_again(
+    tool: binaries.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODEDEVICES_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", "")  # no go
+    tool.path.parent.mkdir(parents=True)
+    tool.path.touch()
+    assert binaries.build_tool(tool, Progress(quiet=True)) == tool.path
+    assert tool.version in tool.path.parent.name, "another version has another folder"
 
 
 def test_go_versions_compare_as_numbers() -> None:

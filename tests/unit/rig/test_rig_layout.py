@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from itertools import combinations
 from pathlib import Path
 
@@ -72,6 +73,21 @@ def test_ports_are_below_those_that_clients_get() -> None:
     ports = layout.free_ports(3)
     assert len(set(ports)) == 3
     assert all(port < 32768 for port in ports)
+
+
+def test_a_port_is_given_once_and_only_the_server_it_is_for_can_listen_there() -> None:
+    """Two API servers that started at once were given one port for their etcds."""
+    [port] = layout.free_ports(1)
+    with socket.socket() as another, pytest.raises(OSError, match="in use"):
+        another.bind(("127.0.0.1", port))
+    for _ in range(2):  # it starts again
+        with socket.socket() as server, socket.socket() as client:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Go's net.Listen does
+            server.bind(("127.0.0.1", port))
+            server.listen()
+            client.connect(("127.0.0.1", port))
+            with socket.socket() as another, pytest.raises(OSError, match="in use"):
+                another.bind(("127.0.0.1", port))
 
 
 def test_what_one_holds_another_is_refused() -> None:

@@ -50,9 +50,15 @@ def test_a_mortal_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"started\n"
-        assert len(processes.find(tmp_path)) == 1
-        parent.kill()
-    wait_for("the child is gone", lambda: not processes.find(tmp_path), seconds=10)
+        try:
+            wait_for("the child runs", lambda: programs(tmp_path) == ["sleep"], seconds=60)  # and is to end with it
+        finally:
+            parent.kill()
+    wait_for("the child is gone", lambda: not processes.find(tmp_path), seconds=60)
+
+
+def programs(folder: Path) -> list[str]:
+    return [Path(f"/proc/{one.pid}/comm").read_text().strip() for one in processes.find(folder)]
 
 
 def test_output_goes_to_a_log_named_by_the_role(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import (
 	"path/filepath"
 	_ "unsafe" // for linkname
 
-	cadvisor "github.com/google/cadvisor/info/v1"
+	cadvisor "github.com/google/cadvisor/lib/model"
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -152,7 +152,7 @@ func start(of request, pods map[string]*v1.Pod) (*kubelet, error) {
 	for id := range of.Nodes {
 		nodes = append(nodes, cadvisor.Node{Id: id})
 	}
-	topology, err := topologymanager.NewManager(nodes, of.Policy, "container", nil)
+	topology, err := topologymanager.NewManager(klog.TODO(), nodes, of.Policy, "container", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (k *kubelet) admit(of request) (held, error) {
 		}
 	}
 	k.pods[of.Pod] = pod
-	result := k.topology.Admit(&lifecycle.PodAdmitAttributes{Pod: pod})
+	result := k.topology.Admit(context.Background(), &lifecycle.PodAdmitAttributes{Pod: pod, Operation: lifecycle.AddOperation})
 	if !result.Admit {
 		k.end(of.Pod)
 		return nil, fmt.Errorf("%s: %s", result.Reason, result.Message)
@@ -242,7 +242,7 @@ func (k *kubelet) admit(of request) (held, error) {
 
 func (k *kubelet) end(name string) {
 	delete(k.pods, name)
-	_ = k.topology.RemoveContainer(name)
+	_ = k.topology.RemoveContainer(klog.TODO(), name)
 }
 
 func main() {
