@@ -74,6 +74,7 @@ class Model(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
+        defer_build=True,  # most are only parts of another, and the agent reads few of them before its first Register
     )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = ()

@@ -50,6 +50,10 @@ POD_RESOURCES_UNAVAILABLE: Final = "PodResourcesUnavailable"
 POD_RESOURCES_INCOMPLETE: Final = "PodResourcesIncomplete"
 RATE_LIMITED: Final = "RateLimited"
 
+ALLOCATED_ONCE: Final = "AllocatedOnce"
+NO_DOUBLE_ALLOCATION: Final = "NoDoubleAllocation"
+DOUBLE_ALLOCATION: Final = "DoubleAllocation"  # also an Event's reason
+
 # --- NodeDevices, by the operator ------------------------------------------------------------------------------------
 POLICY_RESOLVED: Final = "PolicyResolved"
 RESOLVED: Final = "Resolved"
@@ -148,6 +152,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
         "Unknown": (NO_CONFIG,),
     },
     HOLDERS_KNOWN: {"True": (SYNCED,), "Unknown": (POD_RESOURCES_UNAVAILABLE, POD_RESOURCES_INCOMPLETE, RATE_LIMITED)},
+    ALLOCATED_ONCE: {"True": (NO_DOUBLE_ALLOCATION,), "False": (DOUBLE_ALLOCATION,), "Unknown": (STARTING,)},
     POLICY_RESOLVED: {"True": (RESOLVED, NO_POLICY), "False": (CONFLICT, POLICY_INVALID)},
     CAPACITY_SYNCED: {"True": (IN_SYNC, NOTHING_OWNED), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT)},
     LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT)},
@@ -160,7 +165,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING), "False": (NOT_STOPPED,)},
     ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED)},
 }
-"""Which reasons a condition of ours can have, by its status. The first ten are a NodeDevices'; the last four a
+"""Which reasons a condition of ours can have, by its status. The first eleven are a NodeDevices'; the last four a
 DevicePolicy's."""
 
 

@@ -107,8 +107,11 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
         result["additionalProperties"] = _convert(values, definitions, f"{path}.*")
     if "items" in node:
         result["items"] = _convert(node["items"], definitions, f"{path}[]")
-    if path.split(".")[1:2] == ["spec"] and result.get("pattern") in PATTERN_HINTS:
-        rule = _pattern_rule(result.pop("pattern"), "x-kubernetes-int-or-string" in result)
+    # Not where it may be a number: Kubernetes 1.32 takes such a value for unbounded, and refuses the CRD for what its
+    # rules may cost. There the pattern stays.
+    written = path.split(".")[1:2] == ["spec"] and "x-kubernetes-int-or-string" not in result
+    if written and result.get("pattern") in PATTERN_HINTS:
+        rule = _pattern_rule(result.pop("pattern"))
         result["x-kubernetes-validations"] = [rule, *result.get("x-kubernetes-validations", ())]
     unknown = set(node) - KEYWORDS - _DROPPED - {"const", "items", "patternProperties", "properties"}
     if unknown:
@@ -116,11 +119,9 @@ def _convert(node: Json, definitions: Json, path: str) -> Json:
     return result
 
 
-def _pattern_rule(pattern: str, number_too: bool) -> Json:
+def _pattern_rule(pattern: str) -> Json:
     """The rule in place of a pattern; the API server puts field and value before its message."""
-    right = f"string(self).matches(r'{pattern}')" if number_too else f"self.matches(r'{pattern}')"
-    rule = f"type(self) == int || {right}" if number_too else right
-    return {"rule": rule, "message": f"not allowed; {PATTERN_HINTS[pattern]}"}
+    return {"rule": f"self.matches(r'{pattern}')", "message": f"not allowed; {PATTERN_HINTS[pattern]}"}
 
 
 def _built_in(node: Json, path: str) -> str:

@@ -3,8 +3,8 @@
 logs; http: metrics and health; options: flags and variables; backoff; periodic: what is polled; files: replaced
 atomically; conditions; errors: the tree; text; times; quantity; raw and reading: JSON that anybody wrote, and records
 of it; safe_yaml: YAML that people wrote; pod_requests: what a pod's containers request; packing: which device gets a
-container's shares. Nothing in this package knows a device, a kind of the contract, or a library that only one of them
-has: a probe imports from it and stays small.
+container's shares; loading: of a program's modules. Nothing in this package knows a device, a kind of the contract, or
+a library that only one of them has: a probe imports from it and stays small.
 """
 
-__version__ = "0.1.0"  # a test holds it equal to the distribution's
+__version__ = "0.1.0"  # `make version V=...` writes it, and wherever else it stands

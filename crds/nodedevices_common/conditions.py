@@ -23,8 +23,8 @@ class ConditionRecord:
     type: Interned
     status: Interned
     reason: Interned = ""
-    message: str = ""
-    since: Annotated[str, At("lastTransitionTime")] = ""
+    message: Interned = ""
+    since: Annotated[Interned, At("lastTransitionTime")] = ""
     generation: Annotated[int | None, At("observedGeneration")] = None
 
 

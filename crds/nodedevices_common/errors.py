@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
+from nodedevices_common.text import printable
+
 # A server that answers with more (a load balancer, maintenance in front of the API server) may be gone a minute later;
 # faults would go unmarked until then.
 MAX_RETRY_AFTER_SECONDS = 60.0
@@ -32,8 +34,8 @@ class InputProblem(str):
     place: str
 
     def __new__(cls, text: str, place: str = "") -> Self:
-        made = super().__new__(cls, text)
-        made.place = place
+        made = super().__new__(cls, printable(text))
+        made.place = printable(place)
         return made
 
     @classmethod
@@ -44,11 +46,15 @@ class InputProblem(str):
 
 class InputError(NodeDevicesError, ValueError):
     """Input that is refused; `problems` has one line for each thing to correct, `str()` joins them. `place`: where the
-    first of them is; empty where it is about the whole."""
+    first of them is; empty where it is about the whole. Keys and values that they name may have control characters in
+    them, or half of a character, which no UTF-8 has: those are escaped, so that every log and status can have them."""
 
     def __init__(self, problems: str | Iterable[str], place: str = "") -> None:
-        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
-        self.place = place or next((it.place for it in self.problems[:1] if isinstance(it, InputProblem)), "")
+        given = (problems,) if isinstance(problems, str) else problems
+        self.problems: tuple[str, ...] = tuple(map(printable, given))
+        self.place = printable(place) or next(
+            (it.place for it in self.problems[:1] if isinstance(it, InputProblem)), ""
+        )
         super().__init__("; ".join(self.problems))
 
 

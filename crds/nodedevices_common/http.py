@@ -29,6 +29,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from nodedevices_common.address import Address, listening
+
 log = structlog.get_logger(__name__)
 
 HEAD_SECONDS = 2.0
@@ -41,27 +43,6 @@ PROBES_PER_SECOND = 512  # taken by a server of nothing but probes
 RETRY_SECONDS = 5.0
 TEXT = "text/plain; charset=utf-8"
 METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-MAX_PORT = 65535
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """An address to listen on. `host` empty: every address of the machine."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """`127.0.0.1:9736`, `[::1]:9736` or `:9736`. ValueError with what would be right."""
-    host, colon, port = text.rpartition(":")
-    bare = ":" in host and not (host[0] == "[" and host[-1] == "]")
-    if not colon or not port.isdecimal() or int(port) > MAX_PORT or bare:
-        raise ValueError(f"{text!r} is not host:port; give 127.0.0.1:PORT, or :PORT for every address")
-    return Address(host.strip("[]"), int(port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +118,7 @@ class HttpServer:
     def listen(self) -> socket.socket:
         """Take the address, unless that is done. Raises OSError when it cannot be had."""
         if self._socket is None:
-            self._socket = _listening(self._address)
+            self._socket = listening(self._address)
             self.port = int(self._socket.getsockname()[1])
             log.info(f"serving {self._what}", port=self.port)
         return self._socket
@@ -244,12 +225,3 @@ async def _read_head(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -
         if not chunk or len(head) > HEAD_BYTES:
             return None
     return bytes(head)
-
-
-def _listening(address: Address) -> socket.socket:
-    everywhere = not address.host
-    both = everywhere and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both or ":" in address.host else socket.AF_INET
-    made = socket.create_server((address.host, address.port), family=family, backlog=128, dualstack_ipv6=both)
-    made.settimeout(0)
-    return made

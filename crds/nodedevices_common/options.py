@@ -233,7 +233,7 @@ class Parser(argparse.ArgumentParser):
         for extra in unknown:
             flag = extra.split("=", 1)[0]
             if flag.startswith("-"):
-                problems.append(f"{flag}: unknown flag{nearest(flag, names)}")
+                problems.append(f"{flag}: unknown flag{nearest(flag, names) or f'; see {self.prog} --help'}")
             else:
                 problems.append(f"{show(extra)}; {rest}")
         for option in self._table:

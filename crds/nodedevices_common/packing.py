@@ -18,10 +18,9 @@ def choose(
     device has room.
     """
     best: str | None = None
-    best_free = 0
     for device, count in free.items():
         if count < size or (among is not None and not among(device)):
             continue
-        if best is None or (count > best_free if spread else count < best_free):
-            best, best_free = device, count
+        if best is None or (count > free[best] if spread else count < free[best]):
+            best = device
     return best

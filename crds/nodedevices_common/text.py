@@ -18,6 +18,17 @@ def clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def printable(text: str) -> str:
+    """The text with what no terminal shows, and what is no character at all, as an escape."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def some(names: Iterable[str], most: int) -> str:
+    """The first names, and how many more there are: `a, b and 3 more`."""
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
 def plain(markdown: str) -> str:
     """The text without its links and without the marks of code: for a terminal, or HELP of a metric."""
     if "](" in markdown:

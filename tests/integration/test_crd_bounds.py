@@ -96,7 +96,7 @@ def test_at_every_bound_an_object_is_taken_and_beyond_it_refused_with_field_and_
 ) -> None:
     example, *_ = schemacases.EXAMPLES[kind]
     kubectl.run("create", "-f", "-", stdin=json.dumps(example))
-    stored = kubectl.json("get", kind, example["metadata"]["name"])
+    stored = kubectl.object(kind, example["metadata"]["name"])
     wrong = []
     tried: set[str] = set()
     for case in made(kind):

@@ -165,7 +165,7 @@ def test_a_policy_emptied_by_apply_is_not_refused_as_null(kubectl: Kubectl) -> N
     for document in (full, policy(health={}, capacity=[])):
         kubectl.run("apply", "--server-side", "-f", "-", stdin=json.dumps(document))
 
-    kept = kubectl.json("get", "dp", "example")["spec"]
+    kept = kubectl.object("dp", "example")["spec"]
     assert (kept["nodeSelector"], kept["health"], kept.get("capacity", [])) == ({}, {}, [])
 
 
@@ -231,7 +231,7 @@ def full_device(index: int, partitions: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("gpus", "partitions", "limit"),
-    [(8, 0, 10_500), (8, 7, 33_000), (16, 7, 62_000)],
+    [(8, 0, 10_600), (8, 7, 33_000), (16, 7, 62_000)],
     ids=["8 GPUs", "8 x 7 MIG", "16 x 7 MIG"],
 )
 def test_an_object_stays_small(kubectl: Kubectl, gpus: int, partitions: int, limit: int) -> None:
@@ -243,7 +243,7 @@ def test_an_object_stays_small(kubectl: Kubectl, gpus: int, partitions: int, lim
     status["configuration"] = {"sources": ["policy", "flags", "file"]}
     status["conditions"] = [
         {**condition(name), "message": "8 devices are offered to the kubelet"}
-        for name in ("Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown")
+        for name in ("Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce")
     ]
     written = to_dict(parse(NodeDevices, {**IDENTITY, "status": status}))["status"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": str(uuid.UUID(int=1))}

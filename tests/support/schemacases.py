@@ -260,6 +260,62 @@ def _matching(pattern: str, candidates: Sequence[str]) -> str:
     raise Missing(f"{pattern}: none of {[each[:20] for each in candidates]} matches; add one")
 
 
+# --- every field ------------------------------------------------------------------------------------------------------
+def pruned(document: Any, schema: Mapping[str, Any]) -> Any:
+    """What the API server keeps of a document, or of a part of it."""
+    if isinstance(document, dict) and "properties" in schema:
+        known = schema["properties"]
+        return {key: pruned(value, known[key]) for key, value in document.items() if key in known}
+    if isinstance(document, dict) and isinstance(schema.get("additionalProperties"), dict):
+        return {key: pruned(value, schema["additionalProperties"]) for key, value in document.items()}
+    if isinstance(document, list) and "items" in schema:
+        return [pruned(each, schema["items"]) for each in document]
+    return document
+
+
+def complete(crd: Mapping[str, Any], allowed: Callable[[Json], bool]) -> list[Json]:
+    """Documents that together have every field of spec and status, as few as `allowed` lets be (as in `cases`)."""
+    schema = _schema(crd)
+    documents = [_kept(example, schema) for example in EXAMPLES[crd["spec"]["names"]["kind"]]]
+    wanted = {
+        place
+        for place, _ in nodes(schema)
+        if place.partition(".")[0] in {"spec", "status"} and not place.endswith(_NEVER_ALLOWED)
+    }
+    for place in sorted(wanted):
+        if any(place in _places(each, schema) for each in documents):
+            continue
+        for number, document in [*enumerate(documents), (len(documents), documents[0])]:
+            found = (made for made, _ in _grafted(document, place, schema) if allowed(made))
+            if (made := next(found, None)) is not None:
+                documents[number : number + 1] = [made]
+                break
+        else:
+            raise Missing(f"{place}: no document with it is allowed")
+    return documents
+
+
+def _kept(document: Json, schema: Mapping[str, Any]) -> Json:
+    return {
+        key: pruned(value, schema["properties"][key]) if key in {"spec", "status"} else value
+        for key, value in document.items()
+    }
+
+
+def _places(document: Any, schema: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    """The places of the schema at which a document has something."""
+    yield place
+    if isinstance(document, dict) and "properties" in schema:
+        for key, value in document.items():
+            yield from _places(value, schema["properties"].get(key, {}), f"{place}.{key}" if place else key)
+    elif isinstance(document, dict) and "additionalProperties" in schema:
+        for value in document.values():
+            yield from _places(value, schema["additionalProperties"], f"{place}.*")
+    elif isinstance(document, list):
+        for each in document:
+            yield from _places(each, schema["items"], f"{place}[]")
+
+
 # --- where in the example ---------------------------------------------------------------------------------------------
 def _grafted(example: Json, place: str, schema: Mapping[str, Any]) -> Iterator[tuple[Json, Path]]:
     """The example, and where in it this place of the schema is; what it does not have is put into it."""

@@ -85,6 +85,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
             "True": ["Synced"],
             "Unknown": ["PodResourcesUnavailable", "PodResourcesIncomplete", "RateLimited"],
         },
+        "AllocatedOnce": {"True": ["NoDoubleAllocation"], "False": ["DoubleAllocation"], "Unknown": ["Starting"]},
         "PolicyResolved": {"True": ["Resolved", "NoPolicy"], "False": ["Conflict", "PolicyInvalid"]},
         "CapacitySynced": {
             "True": ["InSync", "NothingOwned"],

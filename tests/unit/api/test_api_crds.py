@@ -170,10 +170,11 @@ def test_every_pattern_is_one_that_go_understands_and_is_anchored() -> None:
             assert "(?" not in node["pattern"], f"{path}: no look-around in RE2"
 
 
-def test_in_a_spec_a_pattern_is_reported_in_words_and_never_as_a_regular_expression() -> None:
-    assert [
-        path for path, node in OURS if ".spec" in path and "pattern" in node and node["pattern"] in PATTERN_HINTS
-    ] == []
+def test_in_a_spec_a_pattern_is_reported_in_words_but_for_what_may_be_a_number_too() -> None:
+    """For that Kubernetes 1.32 takes no rule: it refuses the CRD for what the rule may cost."""
+    patterns = {path: node for path, node in OURS if ".spec" in path and node.get("pattern") in PATTERN_HINTS}
+    assert all("x-kubernetes-int-or-string" in node for node in patterns.values())
+    assert all("string(self)" not in str(node.get("x-kubernetes-validations")) for _, node in OURS)
     policies = SCHEMAS["devicepolicies"]["properties"]["spec"]["properties"]
     rule, _ = policies["sharing"]["properties"]["resources"]["items"]["properties"]["name"]["x-kubernetes-validations"]
     assert rule["rule"] == f"self.matches(r'{RESOURCE_NAME_PATTERN}')"

@@ -15,6 +15,7 @@ from nodedevices_api.nodedevices import Device, DeviceHealth, Holder
 from nodedevices_api.sections import Sections
 from nodedevices_common.errors import InputError
 from nodedevices_common.text import clip
+from support.fuzzing import scaled
 
 WORDS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,63}", fullmatch=True)
 IDS = st.from_regex(r"[A-Za-z0-9._:-]{1,96}", fullmatch=True)
@@ -107,7 +108,7 @@ configurations = some(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(devices)
 def test_a_device_survives_the_way_to_the_api_server_and_back(device: Device) -> None:
     written = json.loads(json.dumps(to_dict(device)))
@@ -115,7 +116,7 @@ def test_a_device_survives_the_way_to_the_api_server_and_back(device: Device) ->
     assert to_dict(parse(Device, written)) == written
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(configurations)
 def test_a_configuration_is_written_exactly_as_it_was_given_or_refused(document: dict[str, Any]) -> None:
     try:
@@ -127,7 +128,7 @@ def test_a_configuration_is_written_exactly_as_it_was_given_or_refused(document:
     assert to_dict(sections) == document
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(configurations)
 def test_defaults_never_change_what_was_given(document: dict[str, Any]) -> None:
     try:

@@ -13,6 +13,7 @@ import nodedevices_plugin
 import pytest
 from nodedevices_common.errors import (
     InputError,
+    InputProblem,
     NodeDevicesError,
     OperationError,
     RefusedError,
@@ -20,6 +21,7 @@ from nodedevices_common.errors import (
     retry_after_seconds,
 )
 
+HALF = "\ud800"
 BRANCHES = {InputError, RefusedError, OperationError, RequestError}
 # Control flow, not an error; a mistake of a developer's that ends `make gen`.
 OUTSIDE = {"RetryLater", "UnsupportedSchema"}
@@ -76,3 +78,11 @@ def test_a_request_without_an_answer_has_status_0() -> None:
 )
 def test_a_wait_that_the_server_requires_is_a_minute_at_most(header: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(header) == seconds
+
+
+def test_whatever_a_refused_input_said_its_error_can_be_shown_and_sent() -> None:
+    problems = [InputProblem.at(f"a{HALF}", "is wrong\x1b[2J"), f"{HALF}\u202e is not allowed", "é: fine"]
+    error = InputError(problems)
+    assert error.place == "a\\ud800"
+    assert error.problems == ("a\\ud800: is wrong\\x1b[2J", "\\ud800\\u202e is not allowed", "é: fine")
+    str(error).encode()

@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from nodedevices_common.address import Address
 from nodedevices_common.http import (
     MAX_CONNECTIONS,
     PEER_SHARE,
     PROBES_PER_SECOND,
-    Address,
     Connection,
     HttpServer,
     Response,

@@ -26,7 +26,13 @@ def demands(*containers: Container) -> dict[str, Demand]:
 def test_containers_come_in_the_order_in_which_the_kubelet_allocates_each_with_its_annotation() -> None:
     amounts = {"limits": {MEMORY: "2", "cpu": "1"}, "requests": {MEMORY: "2", "cpu": "1"}}
     pod = {
-        "metadata": {"annotations": {"nodedevices.io/gpu-cores.main": "30", "nodedevices.io/gpu-cores.mian": "20"}},
+        "metadata": {
+            "annotations": {
+                "nodedevices.io/gpu-cores.main": "30",
+                "nodedevices.io/gpu-cores.mian": "20",
+                "example.com/owner": "40",
+            }
+        },
         "spec": {
             "containers": [{"name": "main", "resources": amounts}],
             "initContainers": [{"name": "warm"}, {"name": "proxy", "restartPolicy": "Always"}],
@@ -57,6 +63,7 @@ def test_whatever_stands_in_a_pod_nothing_is_raised(pod: dict[str, Any], contain
         (container(2), Demand(units=2)),
         (Container(name="main", requests={MEMORY: 2, VCUDA: 45}), Demand(percent=45)),
         (Container(name="main", requests={MEMORY: 2, VCUDA: 45}, cores="7"), Demand(percent=7)),
+        (Container(name="main", requests={MEMORY: 2, VCUDA: 99}), Demand(percent=99)),
     ],
 )
 def test_a_container_needs_what_its_annotation_says_else_its_vcuda_cores_else_its_share_of_memory(
@@ -99,10 +106,13 @@ def test_one_that_names_no_container_harms_none_that_has_its_own() -> None:
     assert (want.demand, want.problem) == (Demand(percent=30), "")
 
 
-def test_whole_gpus_of_vcuda_cores_do_not_go_with_shares_of_memory() -> None:
-    [want] = wants([Container(name="main", requests={MEMORY: 2, VCUDA: 200})], MEMORY)
+@pytest.mark.parametrize("cores", [100, 200])
+def test_whole_gpus_of_vcuda_cores_do_not_go_with_shares_of_memory(cores: int) -> None:
+    [want] = wants([Container(name="main", requests={MEMORY: 2, VCUDA: cores})], MEMORY)
     assert want.demand == ALL
-    assert want.problem.startswith("container main requests 200 of tencent.com/vcuda-core: 100 and more are whole GPUs")
+    assert want.problem.startswith(
+        f"container main requests {cores} of tencent.com/vcuda-core: 100 and more are whole GPUs"
+    )
 
 
 def test_sidecars_and_the_first_container_carry_the_largest_demand_of_the_init_containers() -> None:
