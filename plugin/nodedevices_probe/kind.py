@@ -15,6 +15,7 @@ from importlib import import_module
 from nodedevices_probe.loop import Source
 from nodedevices_probe.node.presence import Hardware, PresenceCheck, never
 
+DRIVER_ROOT = "driver-root-ctr-path"  # a flag of most kinds, and an option of the agent
 AgentOptions = Mapping[str, str | bool | tuple[str, ...]]  # options of the agent by name; "" and False: not given
 
 
@@ -32,10 +33,12 @@ class ProbeKind:
     `add_arguments`: the kind's own flags, beside those that all have, of which `options.root` is the folder where the
     machine's /sys, /proc, /dev and /run are. `interval`: what happens every `interval_seconds`, for --help.
 
-    `passed_on`: which of its flags get the value of which of the agent's options. `one_of`: of these options of the
-    agent exactly one is given with this kind, and none without it. `requires`: options of the agent without which it
-    cannot run, and what each is, for people. `check` raises CheckError, with the agent's flag in it, for what is passed
-    on and cannot be.
+    `passed_on`: which of its flags get the value of which of the agent's options. `opens`: those with paths that it
+    opens, which a probe server has by its own settings (serving.requests). `choices`: further flags that it takes from
+    an agent: what people may give a probe of their own, and no path among it. `one_of`: of these options of the agent
+    exactly one is given with this kind, and none without it. `requires`: options of the agent without which it cannot
+    run, and what each is, for people. `check` raises CheckError, with the agent's flag in it, for what is passed on and
+    cannot be.
 
     `auto` starts the kind where `present` says why its hardware is there, and where one of the agent's options
     `auto_by` is given: a kind whose devices a file describes, which runs then beside any others, too. A kind with
@@ -49,6 +52,8 @@ class ProbeKind:
     interval: str = "between polls of the hardware"
     interval_seconds: float = 5.0
     passed_on: Mapping[str, str] = field(default_factory=dict)
+    opens: frozenset[str] = frozenset()
+    choices: frozenset[str] = frozenset()
     one_of: tuple[str, ...] = ()
     requires: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[AgentOptions], None] = _any

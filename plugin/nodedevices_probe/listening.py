@@ -13,8 +13,11 @@ import os
 import socket
 import struct
 import threading
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
+
+from nodedevices_common import unix_socket
 
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.wanted import MAX_BYTES, follow
@@ -35,7 +38,7 @@ class Listener:
         self._set_interval = set_interval
         self._clients: list[socket.socket] = []
         self._lock = threading.Lock()
-        self._server = _bound(path)
+        self._server = bound(path, MAX_CLIENTS)
         threading.Thread(target=self._accept, name="clients", daemon=True).start()
 
     def has_clients(self) -> bool:
@@ -75,7 +78,15 @@ class Listener:
         client.close()
 
 
-def _bound(path: Path) -> socket.socket:
+def socket_path(text: str) -> Path:
+    """An argument of the command line: unix:PATH."""
+    try:
+        return Path(unix_socket.path_of(text))
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def bound(path: Path, backlog: int) -> socket.socket:
     """A listening socket there; what an ended probe left behind is replaced. Raises CheckError."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -89,7 +100,7 @@ def _bound(path: Path) -> socket.socket:
             server.bind(str(path))
         finally:
             os.umask(before)
-        server.listen(MAX_CLIENTS)
+        server.listen(backlog)
     except OSError as error:
         server.close()
         raise CheckError(f"--listen unix:{path}: {error.strerror or error}") from error

@@ -1,9 +1,10 @@
 """The part that all probes share: poll the hardware, and write a line when something changed.
 
-A line is written when a poll found something new, at once when an event came in, and as a heartbeat at least every
-5 s, since silence means a problem. Lines are at least 0.1 s apart, so that a flood of events costs ten lines a second.
-An event is written before the hardware is polled again: polling a broken device may take for ever. If the reader of a
-child has gone, the probe ends; one that listens on a socket goes on polling, and keeps events for the next reader.
+A line is written when a poll found something new or is the first one since an event, at once when an event came in,
+and as a heartbeat at least every 5 s, since silence means a problem. Lines are at least 0.1 s apart, so that a flood of
+events costs ten lines a second. An event is written before the hardware is polled again: polling a broken device may
+take for ever. If the reader of a child has gone, the probe ends; one that listens on a socket goes on polling, and
+keeps events for the next reader.
 """
 
 from __future__ import annotations
@@ -129,10 +130,15 @@ class LineLoop:
                 facts = self._poll()
                 polled_at = time.monotonic()
                 poll_at = polled_at + (min(every, POLL_SPACING_SECONDS) if facts.poll_again else every)
-                if not self._is_quiet(facts) and (facts != self._written or events.pending()):
+                if not self._is_quiet(facts) and (self._is_news(facts) or events.pending()):
                     self._write_line(facts)
             if self._sequence != written_before:
                 time.sleep(LINE_SPACING_SECONDS)
+
+    def _is_news(self, facts: SourceFacts) -> bool:
+        """Also when it was read after an event and the last line was not: whether an action is still required is only
+        known then, and equal facts say it too (the action may be reported before the event)."""
+        return self._written is None or facts != self._written or facts.read_after != self._written.read_after
 
     def _is_quiet(self, facts: SourceFacts) -> bool:
         return facts.silent or not self.is_read()

@@ -18,15 +18,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from nodedevices_common import __version__, unix_socket
+from nodedevices_common import __version__, loading
 
 from nodedevices_probe import auto, wanted
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.kind import ProbeKind
-from nodedevices_probe.listening import Listener
+from nodedevices_probe.listening import Listener, socket_path
 from nodedevices_probe.loop import LineLoop, SourceFacts, write_all
 from nodedevices_probe.node.sysfs import System
-from nodedevices_probe.registry import KINDS
+from nodedevices_probe.registry import KINDS, PROGRAMS
+from nodedevices_probe.serving import command as serving
 
 EXIT_UNUSABLE = 1
 EXIT_USAGE = 2
@@ -37,14 +38,21 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] = KINDS) -> int:
     parser = _parser(kinds)
     options = parser.parse_args(arguments)
+    if options.serves:
+        try:
+            return serving.run(options, kinds, PROGRAMS, probe=lambda given: main(given, kinds))
+        except CheckError as error:
+            parser.exit(EXIT_USAGE, f"nodedevices-probe: {error}\n")
     write = write_all(_line_descriptor(parser, options.fd))
     if options.source is None:
         return auto.run(options, write, kinds)
     if options.fd is not None:
         _end_with_parent()
     try:
+        with loading.needing("nodedevices-probe", "agent"):
+            source = options.source(options)
         loop = LineLoop(
-            source=options.source(options),
+            source=source,
             write=write,
             repeat_seconds=options.interval_seconds,
             boot_id=System(options.root).boot_id(),
@@ -98,13 +106,14 @@ def _parser(kinds: Mapping[str, ProbeKind]) -> argparse.ArgumentParser:
         "--fd", type=_descriptor, metavar="N", help="write lines to this descriptor, and exit with the parent"
     )
     way.add_argument(
-        "--listen", type=_socket, metavar="unix:PATH", help="write lines to every client of this unix socket"
+        "--listen", type=socket_path, metavar="unix:PATH", help="write lines to every client of this unix socket"
     )
     parser = argparse.ArgumentParser(
         prog="nodedevices-probe", description="Reports this machine's devices, one JSON line at a time."
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar=" | ".join((*kinds, auto.NAME)))
+    parser.set_defaults(serves=False)
+    commands = parser.add_subparsers(required=True, metavar=" | ".join((*kinds, auto.NAME, serving.NAME)))
     for kind in kinds.values():
         command = commands.add_parser(kind.name, parents=[common], help=kind.help)
         kind.add_arguments(command)
@@ -121,6 +130,9 @@ def _parser(kinds: Mapping[str, ProbeKind]) -> argparse.ArgumentParser:
     every.add_argument("--interval-seconds", type=_seconds, metavar="S", help="as of each probe; default: its own")
     auto.add_arguments(every, kinds)
     every.set_defaults(source=None, fd=None)
+    server = commands.add_parser(serving.NAME, help=serving.HELP)
+    serving.add_arguments(server, kinds, PROGRAMS)
+    server.set_defaults(serves=True)
     return parser
 
 
@@ -134,13 +146,6 @@ def _folder(value: str) -> Path:
     if not os.path.isdir(value):  # noqa: PTH112 - raises for nothing
         raise argparse.ArgumentTypeError(f"{value!r} is not allowed; give a folder that is there")
     return Path(value)
-
-
-def _socket(value: str) -> Path:
-    try:
-        return Path(unix_socket.path_of(value))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _seconds(value: str) -> float:

@@ -1,4 +1,4 @@
-"""All kinds of hardware that `nodedevices-probe` reads: a line each."""
+"""All kinds of hardware that `nodedevices-probe` reads, and all programs that it runs for the agent: a line each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from nodedevices_probe.generic.kind import GENERIC
 from nodedevices_probe.intel.kind import INTEL
 from nodedevices_probe.kind import ProbeKind
 from nodedevices_probe.nic.kind import NIC
+from nodedevices_probe.nvidia.ctk import NVIDIA_CTK
 from nodedevices_probe.nvidia.kind import NVML
+from nodedevices_probe.programs import Program
 from nodedevices_probe.remote.kind import REMOTE
 from nodedevices_probe.simulated.kind import SIMULATED
 
@@ -27,3 +29,4 @@ KINDS: Mapping[str, ProbeKind] = {
         SIMULATED,
     )
 }
+PROGRAMS: Mapping[str, Program] = {program.name: program for program in (NVIDIA_CTK,)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from nodedevices_probe.protocol import Snapshot
+from support.nvml_library import SOURCE, compiled, compiler
 from support.probes import RunningProbe, once, running
-
-SOURCE = Path(__file__).with_name("nvml.c")
 
 
 @dataclass(frozen=True)
@@ -24,16 +22,12 @@ class Libraries:
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
-    compiler = shutil.which("gcc") or shutil.which("cc") or shutil.which("clang")
-    if compiler is None:
+    by = compiler()
+    if by is None:
         pytest.skip("no C compiler: the stand-in for libnvidia-ml.so.1 cannot be built (apt-get install gcc)")
     root = tmp_path_factory.mktemp("nvml")
-    for age, flags in (("current", []), ("old", ["-DOLD_DRIVER"])):
-        (root / age).mkdir()
-        library = root / age / "libnvidia-ml.so.1"
-        strict = ["-O1", "-Wall", "-Wextra", "-Werror"]
-        built = [compiler, "-shared", "-fPIC", *strict, *flags, f"-Wl,-soname,{library.name}", "-o", str(library)]
-        subprocess.run([*built, str(SOURCE), "-lpthread"], check=True)
+    compiled(root / "current", by)
+    compiled(root / "old", by, "-DOLD_DRIVER")
     return Libraries(root / "current", root / "old")
 
 

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
+from nodedevices_plugin.inputs.probe_server import ProbeServed
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot
+from nodedevices_probe.serving.requests import INTERVAL
 from support.agentprocess import AgentProcess
 from support.probes import cancelled, device, eventually
+from support.served import probe_server
 
 if TYPE_CHECKING:
     from nvml.conftest import FakeMachine
@@ -590,6 +593,32 @@ def test_a_driver_upgraded_under_the_probe_makes_it_request_a_fresh_process(mach
         machine.say(init=18)
         probe.until(lambda seen: seen.driver.state is DriverState.VERSION_MISMATCH)
         assert probe.process.wait(20) == 75
+
+
+def maps(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+async def test_a_driver_upgraded_under_a_probe_server_is_mapped_anew_without_a_new_server(
+    machine: FakeMachine, tmp_path: Path
+) -> None:
+    machine.say(count=1)
+    seen: list[Snapshot] = []
+    path = tmp_path / "probes.sock"
+    with probe_server(path, environment=machine.environment()) as server:
+        assert "libnvidia-ml" not in maps(server.pid)
+        source = ProbeServed(str(path), lambda: ["nvml", f"--{INTERVAL}=0.2"], on_snapshot=seen.append)
+        running = asyncio.create_task(source.run())
+        try:
+            await eventually(lambda: seen and seen[-1].devices)
+            machine.say(init=18)
+            await eventually(lambda: seen[-1].driver.state is DriverState.VERSION_MISMATCH)
+            machine.say(init=0)
+            await eventually(lambda: seen[-1].devices)
+        finally:
+            await cancelled(running)
+        assert len({each.instance for each in seen}) >= 2
+        assert server.poll() is None
 
 
 def test_a_display_card_is_no_device(machine: FakeMachine) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import ProbeKind, add_driver_root, add_telemetry
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root, add_telemetry
 from nodedevices_probe.node.presence import on_pci
 from nodedevices_probe.node.sysfs import COMPUTE_CLASSES
 
@@ -19,6 +19,7 @@ AMD = ProbeKind(
     help="AMD GPUs and their compute partitions, by the kernel's amdgpu driver",
     add_arguments=_add_arguments,
     reads="nodedevices_probe.amd.probe",
-    passed_on={"driver-root-ctr-path": "driver-root-ctr-path", "telemetry": "telemetry"},
+    passed_on={DRIVER_ROOT: DRIVER_ROOT, "telemetry": "telemetry"},
+    opens=frozenset({DRIVER_ROOT}),
     present=on_pci("0x1002", COMPUTE_CLASSES, drivers=("amdgpu",)),
 )

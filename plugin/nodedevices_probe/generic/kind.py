@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.generic.attributes import OPTION
-from nodedevices_probe.kind import ProbeKind, add_driver_root
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -27,7 +27,8 @@ GENERIC = ProbeKind(
     reads="nodedevices_probe.generic.probe",
     interval="between searches for devices",
     interval_seconds=1.0,
-    passed_on={"file": OPTION, "driver-root-ctr-path": "driver-root-ctr-path"},
+    passed_on={"file": OPTION, DRIVER_ROOT: DRIVER_ROOT},
+    opens=frozenset({"file", DRIVER_ROOT}),
     requires={OPTION: "a file that says which devices there are"},
     auto_by=(OPTION,),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import ProbeKind, add_driver_root
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root
 from nodedevices_probe.node.presence import on_pci
 from nodedevices_probe.node.sysfs import COMPUTE_CLASSES
 
@@ -26,6 +26,8 @@ INTEL = ProbeKind(
     help="Intel GPUs and their virtual functions, by the kernel's drivers i915 and xe",
     add_arguments=_add_arguments,
     reads="nodedevices_probe.intel.probe",
-    passed_on={"driver-root-ctr-path": "driver-root-ctr-path"},
+    passed_on={DRIVER_ROOT: DRIVER_ROOT},
+    opens=frozenset({DRIVER_ROOT}),
+    choices=frozenset({"allow-ids", "deny-ids"}),
     present=on_pci("0x8086", COMPUTE_CLASSES, drivers=("i915", "xe")),
 )

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.kind import AgentOptions, ProbeKind, add_driver_root
+from nodedevices_probe.kind import DRIVER_ROOT, AgentOptions, ProbeKind, add_driver_root
 from nodedevices_probe.nic.attributes import RDMA_NODES, RDMA_REQUIRED
 from nodedevices_probe.node.presence import Hardware, any_of, has_entries
 from nodedevices_probe.node.sysfs import PCI_DEVICES
@@ -97,11 +97,13 @@ NIC = ProbeKind(
     add_arguments=_add_arguments,
     reads="nodedevices_probe.nic.probe",
     passed_on={
-        "driver-root-ctr-path": "driver-root-ctr-path",
+        DRIVER_ROOT: DRIVER_ROOT,
         FLAG: FLAG,
         "onload": "onload-config-file",
         "sriov": "sriov-config-file",
     },
+    opens=frozenset({DRIVER_ROOT}),  # the files are not read here
+    choices=frozenset({"all"}),
     check=_check,
     present=any_of(has_entries("sys/class/infiniband"), _special_card),
     auto_by=("rdma-config-file", "sriov-config-file", "onload-config-file"),

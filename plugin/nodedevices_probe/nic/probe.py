@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodedevices_api.bounds import MAX_DEVICES
+from nodedevices_common.text import some
 
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import attributes as names
@@ -303,8 +304,8 @@ def _no_interfaces(machine: _Machine) -> Problem | None:
 
 
 def _odd_names(found: Sequence[str]) -> Problem | None:
-    some = ", ".join(text(each) for each in found[:4])
-    why = f"{len(found)} RDMA devices are not reported, such as {some}: give them names of letters, digits and ._:-"
+    first = ", ".join(text(each) for each in found[:4])
+    why = f"{len(found)} RDMA devices are not reported, such as {first}: give them names of letters, digits and ._:-"
     return Problem(code="NotReported", message=text(why, MAX_MESSAGE)) if found else None
 
 
@@ -328,8 +329,7 @@ def _shared_groups(devices: Iterable[DeviceFact]) -> Problem | None:
 
 def _too_many(devices: Sequence[DeviceFact]) -> Problem | None:
     left = [each.id for each in devices[MAX_DEVICES:]]
-    some = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
-    why = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported, without {some}"
+    why = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported, without {some(left, 8)}"
     return Problem(code="TooManyDevices", message=text(why, MAX_MESSAGE)) if left else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from nodedevices_probe.kind import ProbeKind, add_telemetry
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_telemetry
 from nodedevices_probe.node.presence import any_of, exists, on_pci
 from nodedevices_probe.node.sysfs import ACCELERATOR_CLASSES
 
@@ -25,7 +25,8 @@ NVML = ProbeKind(
     add_arguments=_add_arguments,
     reads="nodedevices_probe.nvidia.probe",
     interval="between queries of the driver; events are reported at once",
-    passed_on={"driver-root-ctr-path": "driver-root-ctr-path", "telemetry": "telemetry"},
+    passed_on={DRIVER_ROOT: DRIVER_ROOT, "telemetry": "telemetry"},
+    opens=frozenset({DRIVER_ROOT}),
     # With a driver or without; WSL shows its GPU on no PCI bus.
     present=any_of(on_pci("0x10de", ACCELERATOR_CLASSES), exists("proc/driver/nvidia"), exists("dev/dxg")),
 )

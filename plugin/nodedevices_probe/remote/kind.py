@@ -27,6 +27,7 @@ REMOTE = ProbeKind(
     interval="between reports; how often controllers are checked is in the file",
     interval_seconds=1.0,
     passed_on={"file": OPTION},
+    opens=frozenset({"file"}),
     requires={OPTION: "a file that says which pools there are"},
     auto_by=(OPTION,),
 )

@@ -43,6 +43,7 @@ SIMULATED = ProbeKind(
     interval="after which an unchanged line is repeated, at most 5",
     interval_seconds=1.0,
     passed_on={"file": "simulated-file", "profile": "simulated-profile", "node-name": "node-name"},
+    opens=frozenset({"file"}),
     one_of=("simulated-file", "simulated-profile"),
     check=_check,
 )

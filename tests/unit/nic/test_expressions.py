@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.vendors.nic.expressions import MAX_STATES, Expression, ExpressionError, parse
+from support.fuzzing import scaled
 
 ATOMS = ["a", "b", "n0", ".", "^", "$", r"\d", r"\w", r"\S", r"\.", "[ab]", "[^a0-9]", r"[\d.-]", "[]a]", "[a-]", "-"]
 TIMES = ["", "", "*", "+", "?", "+?", "{2}", "{0,2}", "{1,}", "{,2}", "{"]
@@ -25,7 +26,7 @@ def grouped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 EXPRESSIONS = st.recursive(parts, grouped, max_leaves=6)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=scaled(1500), deadline=None)
 @given(EXPRESSIONS, st.text("ab n01.-X", max_size=9))
 def test_it_finds_what_python_finds(written: str, name: str) -> None:
     assume("{,2}" not in written)  # of which Go makes no repetition

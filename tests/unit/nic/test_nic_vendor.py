@@ -330,6 +330,13 @@ def test_it_is_no_fault_of_the_node_while_nobody_offers_the_nic(condition: str, 
     assert node.offers == {}
 
 
+def test_nor_while_a_configuration_is_requested_that_is_not_possible_here() -> None:
+    node = Nics(hca(0, conditions=[attributes.LINK_DOWN]), gpu(1, mig_enabled=True), gpu(2)).now()
+    node.now({"partitions": {"strategy": "single"}})
+    assert node.world.config.refused is not None
+    assert node.states[port(0)] == ("Degraded", "LinkDown")
+
+
 def test_a_file_that_names_a_nic_without_a_link_never_offers_it() -> None:
     node = Nics(vf(0, conditions=[attributes.LINK_DOWN])).now()
     node.gives(sriov=sriov({})).now()

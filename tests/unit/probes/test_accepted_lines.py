@@ -22,8 +22,6 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline.state import State, StateFile
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
-from nodedevices_plugin.status.report import report
 from nodedevices_probe import protocol
 from nodedevices_probe.protocol import (
     MAX_LINE_PARTITIONS,
@@ -37,6 +35,8 @@ from nodedevices_probe.protocol import (
 from pydantic import TypeAdapter
 from support import resourceslice
 from support.facts import START, gpu, partition, snapshot, well, xid
+from support.fuzzing import scaled
+from support.stepped_node import report_of
 from support.steps import step
 
 LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
@@ -111,22 +111,14 @@ def follow(*lines: Snapshot) -> NodeDevicesStatus:
         assert world.plan is not None
         for resource in world.plan.resources:
             encoded(resource)
-        facts = NodeFacts(
-            inventory=world.inventory,
-            verdicts=world.verdicts,
-            plan=world.plan,
-            holdings=world.holdings,
-            config=world.config,
-            started=START,
-            probes=(ProbeFacts(name="any", inventory=world.inventory),),
-            now=now,
-        )
-        status = report(facts)
+        status = report_of(world, now)
         to_dict(status)
     return status
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(
+    max_examples=scaled(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 @given(st.lists(LINES, min_size=1, max_size=2))
 def test_whatever_the_reader_accepts_can_be_reported_and_is_legal_in_a_resource_slice(said: list[Snapshot]) -> None:
     lines = []
@@ -177,7 +169,7 @@ def test_devices_that_would_be_called_the_same_have_names_of_their_own() -> None
     assert resourceslice.problems(resourceslice.slices("n1", status)) == []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(LINES)
 def test_what_the_reader_reads_is_what_the_published_types_say(said: Snapshot) -> None:
     raw = encode(said)

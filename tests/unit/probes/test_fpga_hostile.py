@@ -16,6 +16,7 @@ from nodedevices_probe.loop import LineLoop, SourceFacts
 from nodedevices_probe.node.roots import MAX_ENTRIES
 from nodedevices_probe.node.sysfs import System
 from support.fpga_trees import alveo, fpga_bus_id, fpga_slot, ma35, u30
+from support.fuzzing import scaled
 
 ODD = ("", "-1", "N/A", "9" * 40, "0x", "1_000", "a" * 10_000, "\x00\x1b[31m", "é\u202e", "a/b\n../..", "= = =")
 DEVICES = "sys/bus/pci/devices"
@@ -37,7 +38,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), value=st.sampled_from(ODD))
 def test_files_of_any_content_are_one_good_line(machine: Path, seed: int, value: str) -> None:
     chosen = random.Random(seed)
@@ -52,7 +53,7 @@ def test_files_of_any_content_are_one_good_line(machine: Path, seed: int, value:
             path.write_bytes(content)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), value=st.sampled_from(ODD))
 def test_what_is_wrong_with_one_card_is_that_card_s_alone(machine: Path, seed: int, value: str) -> None:
     good = {each.id: each for each in line(machine).devices}

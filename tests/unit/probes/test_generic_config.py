@@ -21,6 +21,7 @@ from nodedevices_probe.generic.config import (
 )
 from nodedevices_probe.generic.glob import match_text, matches
 from pydantic import TypeAdapter
+from support.fuzzing import scaled
 
 
 def config(text: str) -> GenericConfig:
@@ -238,13 +239,13 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(VALUES)
 def test_whatever_is_written_is_a_configuration_or_an_error_for_people(value: object) -> None:
     assert outcome(json.dumps(value).encode())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(st.binary(max_size=200))
 def test_nor_do_bytes_of_any_kind_raise_anything_else(raw: bytes) -> None:
     assert outcome(raw)

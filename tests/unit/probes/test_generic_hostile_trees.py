@@ -17,6 +17,7 @@ from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource
 from nodedevices_probe.loop import LineLoop, SourceFacts
 from nodedevices_probe.node.sysfs import System
+from support.fuzzing import scaled
 from support.trees import Tree, usb
 
 FILE = """
@@ -79,7 +80,7 @@ def spoil(path: Path, how: int, value: str) -> None:
         path.symlink_to("/dev/zero")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), value=st.sampled_from(ODD))
 def test_files_of_any_kind_and_content_are_one_good_line(tmp_path: Path, seed: int, value: str) -> None:
     shutil.rmtree(tmp_path / "root", ignore_errors=True)

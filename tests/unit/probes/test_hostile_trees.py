@@ -20,6 +20,7 @@ from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.node.roots import MAX_BYTES, MAX_ENTRIES, Roots
 from nodedevices_probe.node.sysfs import System
 from support.changing_roots import SystemOf, VanishingRoots
+from support.fuzzing import scaled
 from support.nic_trees import Nics, connectx_7_pair, e810, soft_roce, sriov
 from support.trees import Tree, amd_bus_id, flex, intel_bus_id, mi300x
 
@@ -84,7 +85,7 @@ DEVICES = {"amd": 2, "intel": 2, "nic": 2, "nic-functions": 5, "nic-soft": 2, "n
 
 
 @pytest.mark.parametrize("probe", PROBES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), value=st.sampled_from(ODD))
 def test_files_of_any_content_are_one_good_line(machines: dict[str, Path], probe: str, seed: int, value: str) -> None:
     machine = machines[probe]

@@ -38,6 +38,7 @@ from nodedevices_probe.protocol import (
     text,
 )
 from support.facts import START, gpu, partition, snapshot
+from support.fuzzing import scaled
 
 NOW = datetime(2026, 11, 21, 10, 42, 0, 123456, tzinfo=UTC)
 FULL = Snapshot(
@@ -231,7 +232,7 @@ PATHS = ["devices.0." + key for key in json.loads(encode(FULL))["devices"][0]]
 PATHS += [*json.loads(encode(FULL)), "events.0.time", "events.0.count", "devices.0.readings.error", "machine.type"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(st.sampled_from(PATHS), JSON)
 def test_whatever_stands_in_a_field_the_line_parses_within_bounds_or_is_refused(path: Any, value: Any) -> None:
     try:

@@ -1,4 +1,4 @@
-"""What the loop of all probes adds to what a source reads: how long it took."""
+"""What the loop of all probes adds to what a source reads: how long it took, and whether it was after an event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
-from nodedevices_probe.events import EventLog
+from nodedevices_probe.events import EventKey, EventLog
 from nodedevices_probe.loop import NO_DRIVER, LineLoop, SourceFacts
 
 
@@ -43,3 +43,35 @@ def test_a_line_says_how_long_its_reading_took_and_a_repetition_does_not() -> No
     assert isinstance(first, int)
     assert first >= 20
     assert repeated == [None, None]
+
+
+@dataclass
+class Struck:
+    """Its second poll sees what an event of the same moment left behind, and nothing changes any more."""
+
+    name: str = "struck"
+    poll_seconds: float = 0.01
+    events: EventLog = field(default_factory=EventLog)
+    polls: int = 0
+
+    def poll(self) -> SourceFacts:
+        self.polls += 1
+        if self.polls == 2:
+            self.events.record(EventKey(kind="xid", device_id="GPU-1", xid=79))
+        return SourceFacts(driver=NO_DRIVER, accelerators_on_bus=min(self.polls, 2))
+
+
+def test_that_the_same_was_read_after_an_event_is_said_by_the_next_poll() -> None:
+    """Not by a repetition seconds later: a device that was brought back until then would wait for a person."""
+    lines: list[tuple[int, object]] = []
+    source = Struck()
+
+    def write(line: bytes) -> None:
+        lines.append((source.polls, json.loads(line).get("readAfter")))
+        if len(lines) == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        LineLoop(source=source, write=write).run()
+    assert [after for _, after in lines] == [0, 0, 1]
+    assert lines[2][0] <= 4, "of polls; a repetition comes after hundreds"

@@ -1,4 +1,8 @@
-"""The agent's hold on a probe: whatever the child does, good lines arrive, bad ones are counted, nothing blocks."""
+"""The agent's hold on a probe: whatever its process does, good lines arrive, bad ones are counted, nothing blocks.
+
+In both forms: as a child of the agent, and as a process of the probe server. What the server alone has is in
+test_probe_server.py.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.inputs.probe_process import BACKOFF, ProbeProcess
+from nodedevices_plugin.inputs.probe_server import ProbeServed
 from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, LineSplitter
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
 from support.probes import cancelled, eventually
+from support.served import programs_server
 
 QUICK = Backoff(initial_seconds=0.05, max_seconds=0.2, jitter=0.0)
 PROLOGUE = """
@@ -50,22 +55,53 @@ class Seen(list[Snapshot]):
     def instances(self) -> list[str]:
         return list(dict.fromkeys(each.instance for each in self))
 
-
-@asynccontextmanager
-async def probe(body: str, **options: Any) -> AsyncIterator[tuple[ProbeProcess, Seen]]:
-    """A supervised child that runs this program after the prologue."""
-    seen = Seen()
-    program = f"GOOD = {good_line()!r}\n{PROLOGUE}\n{body}"
-    options = {"backoff": QUICK, **options}
-    process = ProbeProcess(on_snapshot=seen.append, command=[sys.executable, "-c", program], **options)
-    running = asyncio.create_task(process.run())
-    try:
-        yield process, seen
-    finally:
-        await cancelled(running)
+    @property
+    def pid(self) -> int:
+        """Of the process that wrote the last line."""
+        return int(self[-1].instance.removeprefix("p"))
 
 
-async def test_good_lines_arrive_in_order() -> None:
+Source = ProbeProcess | ProbeServed
+Probe = Callable[..., AbstractAsyncContextManager[tuple[Source, Seen]]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("server") / "probes.sock"
+    with programs_server(path):
+        yield path
+
+
+@pytest.fixture(params=["child", "server"])
+def probe(request: pytest.FixtureRequest) -> Probe:
+    """A supervised process that runs a program after the prologue; it ends after so many seconds of silence."""
+
+    def made(body: str, seen: Seen, silence: float) -> Source:
+        program = f"GOOD = {good_line()!r}\n{PROLOGUE}\n{body}"
+        if request.param == "child":
+            command = [sys.executable, "-c", program]
+            return ProbeProcess(
+                on_snapshot=seen.append, command=command, backoff=QUICK, kill_after_silence_seconds=silence
+            )
+        path = str(request.getfixturevalue("server"))
+        return ProbeServed(
+            path, lambda: [program], on_snapshot=seen.append, backoff=QUICK, end_after_silence_seconds=silence
+        )
+
+    @asynccontextmanager
+    async def running(body: str, *, silence: float = 45.0) -> AsyncIterator[tuple[Source, Seen]]:
+        seen = Seen()
+        source = made(body, seen, silence)
+        task = asyncio.create_task(source.run())
+        try:
+            yield source, seen
+        finally:
+            await cancelled(task)
+
+    return running
+
+
+async def test_good_lines_arrive_in_order(probe: Probe) -> None:
     async with probe("for n in range(1, 4): say(n)\ntime.sleep(60)") as (process, seen):
         await eventually(lambda: len(seen) == 3)
         assert [each.sequence for each in seen] == [1, 2, 3]
@@ -73,7 +109,7 @@ async def test_good_lines_arrive_in_order() -> None:
         assert process.counters.lines == 3
 
 
-async def test_a_child_that_ends_is_replaced_and_its_status_reported() -> None:
+async def test_a_child_that_ends_is_replaced_and_its_status_reported(probe: Probe) -> None:
     async with probe("say(1)\nsys.exit(3)") as (process, seen):
         await eventually(lambda: len(seen.instances) >= 3)
         await eventually(lambda: process.last_error == "the probe exited with status 3")
@@ -104,15 +140,14 @@ async def test_a_command_that_cannot_be_is_said_and_the_next_one_is_started() ->
     await asyncio.wait([running])
 
 
-async def test_a_killed_child_is_replaced() -> None:
-    async with probe("say(1)\ntime.sleep(60)") as (process, seen):
+async def test_a_killed_child_is_replaced(probe: Probe) -> None:
+    async with probe("say(1)\ntime.sleep(60)") as (_, seen):
         await eventually(lambda: seen)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(seen.pid, signal.SIGKILL)
         await eventually(lambda: len(seen.instances) == 2)
 
 
-async def test_garbage_is_counted_and_the_next_good_line_counts() -> None:
+async def test_garbage_is_counted_and_the_next_good_line_counts(probe: Probe) -> None:
     body = "os.write(fd, b'garbage\\n{}\\n\\xff\\n'); say(5); time.sleep(60)"
     async with probe(body) as (process, seen):
         await eventually(lambda: seen)
@@ -120,7 +155,7 @@ async def test_garbage_is_counted_and_the_next_good_line_counts() -> None:
         assert process.last_error is None
 
 
-async def test_a_line_without_end_is_dropped_up_to_its_newline() -> None:
+async def test_a_line_without_end_is_dropped_up_to_its_newline(probe: Probe) -> None:
     body = f"os.write(fd, b'x' * {MAX_LINE_BYTES + 10}); os.write(fd, b'y\\n'); say(2); time.sleep(60)"
     async with probe(body) as (process, seen):
         await eventually(lambda: seen)
@@ -128,28 +163,29 @@ async def test_a_line_without_end_is_dropped_up_to_its_newline() -> None:
         assert seen[0].sequence == 2
 
 
-async def test_what_a_library_prints_is_not_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_what_a_library_prints_is_not_a_line(probe: Probe, capfd: pytest.CaptureFixture[str]) -> None:
     body = "print('noise', flush=True); os.system('echo noise of a child'); say(1); time.sleep(60)"
     async with probe(body) as (process, seen):
         await eventually(lambda: seen)
         assert process.counters.bad_lines == 0
-    assert "noise of a child" in capfd.readouterr().err
+    if isinstance(process, ProbeProcess):
+        assert "noise of a child" in capfd.readouterr().err
 
 
-async def test_a_silent_child_is_killed_and_replaced() -> None:
-    async with probe("say(1)\ntime.sleep(60)", kill_after_silence_seconds=0.5) as (process, seen):
+async def test_a_silent_child_is_killed_and_replaced(probe: Probe) -> None:
+    async with probe("say(1)\ntime.sleep(60)", silence=0.5) as (process, seen):
         await eventually(lambda: len(seen.instances) >= 2)
         assert process.counters.kills >= 1
 
 
-async def test_a_child_that_writes_only_garbage_counts_as_silent() -> None:
+async def test_a_child_that_writes_only_garbage_counts_as_silent(probe: Probe) -> None:
     body = "while True: os.write(fd, b'garbage\\n'); time.sleep(0.05)"
-    async with probe(body, kill_after_silence_seconds=0.5) as (process, seen):
+    async with probe(body, silence=0.5) as (process, seen):
         await eventually(lambda: process.counters.kills >= 1)
         assert not seen
 
 
-async def test_a_flood_of_lines_does_not_starve_the_loop() -> None:
+async def test_a_flood_of_lines_does_not_starve_the_loop(probe: Probe) -> None:
     async with probe("n = 0\nwhile True:\n  n += 1\n  say(n)") as (_, seen):
         await eventually(lambda: seen)
         started = time.monotonic()
@@ -159,7 +195,7 @@ async def test_a_flood_of_lines_does_not_starve_the_loop() -> None:
         assert len(seen) - before <= most + 1
 
 
-async def test_a_child_whose_grandchild_holds_the_pipe_is_noticed_to_have_ended() -> None:
+async def test_a_child_whose_grandchild_holds_the_pipe_is_noticed_to_have_ended(probe: Probe) -> None:
     body = "say(1)\nif os.fork() == 0: time.sleep(60)\nos._exit(4)"
     async with probe(body) as (_, seen):
         await eventually(lambda: len(seen.instances) >= 2)
@@ -181,22 +217,23 @@ def open_files() -> set[str]:
     return {each.name for each in Path("/proc/self/fd").iterdir()}
 
 
-async def test_stop_leaves_no_process_and_no_open_file() -> None:
+async def test_stop_leaves_no_process_and_no_open_file(probe: Probe) -> None:
     async with probe("say(1)\nos.fork()\ntime.sleep(60)") as (process, seen):
         before = open_files()
         await eventually(lambda: seen)
-        pid = process.pid
-    assert process.pid is None
-    assert pid is not None
-    assert not is_there(pid)
+    if isinstance(process, ProbeProcess):
+        assert process.pid is None
+        assert not is_there(seen.pid)
+    await eventually(lambda: not is_there(seen.pid))  # the server sees it when the agent has gone
     await eventually(lambda: len(open_files()) <= len(before))
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.05, 0.3, 0.45])
-async def test_stop_at_any_moment_reaps_the_child(moment: float) -> None:
-    async with probe("say(1)\ntime.sleep(0.2)\nos.close(fd)\ntime.sleep(60)") as (process, _):
+async def test_stop_at_any_moment_reaps_the_child(probe: Probe, moment: float) -> None:
+    async with probe("say(1)\ntime.sleep(0.2)\nos.close(fd)\ntime.sleep(60)") as (process, seen):
         await asyncio.sleep(moment)
-    assert process.pid is None
+    assert not isinstance(process, ProbeProcess) or process.pid is None
+    await eventually(lambda: not seen or not is_there(seen.pid))
 
 
 def test_the_back_off_doubles_to_its_end_and_is_spread() -> None:
@@ -213,7 +250,7 @@ def test_lines_are_cut_the_same_however_they_arrive(size: int) -> None:
     assert lines == [b"one", b"", b"two", None, b"ten bytes!"]
 
 
-async def test_a_child_reads_how_often_it_is_to_report_and_so_does_the_next_one() -> None:
+async def test_a_child_reads_how_often_it_is_to_report_and_so_does_the_next_one(probe: Probe) -> None:
     body = """
 import json
 say(0)
@@ -230,7 +267,7 @@ for line in sys.stdin:
         assert [each.sequence for each in seen[:6]] == [0, 2, 99, 7, 0, 7]
 
 
-async def test_a_child_that_reads_nothing_is_none_the_worse_for_it() -> None:
+async def test_a_child_that_reads_nothing_is_none_the_worse_for_it(probe: Probe) -> None:
     async with probe("say(1)\nsys.stdin.close()\ntime.sleep(0.3)\nsay(2)\ntime.sleep(60)") as (process, seen):
         await eventually(lambda: seen)
         for seconds in range(5000):  # more than a pipe holds
@@ -254,19 +291,19 @@ async def test_our_own_probe_reports_as_often_as_it_is_to() -> None:
 BURST = "os.write(fd, b'\\n' * 65536)\n"
 
 
-async def test_a_burst_of_bad_lines_does_not_keep_a_hung_probe_alive() -> None:
-    async with probe(f"{BURST}time.sleep(60)", kill_after_silence_seconds=0.5) as (process, _):
+async def test_a_burst_of_bad_lines_does_not_keep_a_hung_probe_alive(probe: Probe) -> None:
+    async with probe(f"{BURST}time.sleep(60)", silence=0.5) as (process, _):
         await eventually(lambda: process.counters.kills)
         assert process.counters.bad_lines < 1000
 
 
-async def test_a_burst_of_bad_lines_does_not_keep_a_probe_that_has_ended_from_being_replaced() -> None:
+async def test_a_burst_of_bad_lines_does_not_keep_a_probe_that_has_ended_from_being_replaced(probe: Probe) -> None:
     async with probe(f"{BURST}sys.exit(3)") as (process, _):
         await eventually(lambda: process.counters.starts > 1)
         assert process.counters.bad_lines < 1000
 
 
-async def test_the_good_line_before_a_probes_end_is_read() -> None:
+async def test_the_good_line_before_a_probes_end_is_read(probe: Probe) -> None:
     async with probe("say(1)\nsay(2)\nsay(3)\nsys.exit(3)") as (_, seen):
         await eventually(lambda: len(seen.instances) >= 2)
         assert [each.sequence for each in seen if each.instance == seen.instances[0]] == [1, 2, 3]

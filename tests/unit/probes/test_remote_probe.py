@@ -30,6 +30,7 @@ from nodedevices_probe.remote.probe import FIRST_SECONDS, RemoteSource
 from pydantic import TypeAdapter
 from support.clock import Clock
 from support.facts import START
+from support.fuzzing import scaled
 from support.stepped_node import Node
 
 ORION = "virtaitech.com/gpu"
@@ -317,7 +318,7 @@ def outcome(raw: bytes) -> RemoteConfig | tuple[str, ...]:
         return error.problems
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(
     st.text(max_size=40), st.sampled_from(["controller: {}", "check: {{http: {}}}", "check: {{tcp: {}}}", "name: {}"])
 )

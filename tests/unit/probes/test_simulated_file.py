@@ -21,6 +21,7 @@ from nodedevices_probe.simulated.boards.nvidia import BOARDS as NVIDIA
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse
 from nodedevices_probe.simulated.profiles import MODELS, parse_profile
 from support.facts import snapshot
+from support.fuzzing import scaled
 
 
 def state(text: str, node: str = "node-a") -> SimulatedState:
@@ -266,7 +267,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["profile", "devices", "events", "links", "driver", "migMinors"]), VALUES, max_size=4
