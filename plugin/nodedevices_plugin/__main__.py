@@ -6,19 +6,19 @@ probes run is known only when the agent is loaded. It ends again where none is n
 
 from __future__ import annotations
 
-import gc
+import os
+
+from nodedevices_common import loading
 
 from nodedevices_plugin.inputs import probe_child
 
 
 def main() -> int:
-    spare = probe_child.spare()
+    served = os.environ.get("NODEDEVICES_PROBE_SERVER")  # then no probe runs here
+    spare = None if served else probe_child.spare()
     try:
-        gc.disable()  # what is loaded stays: the collector would look through all of it, again and again
-        from nodedevices_plugin import agent  # noqa: PLC0415  see above
-
-        gc.freeze()  # nor does it later, while the kubelet waits for an answer
-        gc.enable()
+        with loading.quickly(), loading.needing("nodedevices-agent", "agent"):
+            from nodedevices_plugin import agent  # noqa: PLC0415  see above
         return agent.main(spare=spare)
     finally:
         if spare is not None:

@@ -35,6 +35,7 @@ from nodedevices_plugin.host.allocation_files import AllocationFiles
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.core_gate import CoreGate
 from nodedevices_plugin.host.hardware import FoundHardware
+from nodedevices_plugin.host.machine import LocalMachine, Machine, ServedMachine
 from nodedevices_plugin.host.node_files import NodeFiles
 from nodedevices_plugin.host.paths import HostPathReader
 from nodedevices_plugin.host.sharing_managers import MANAGERS, ManagerFactory, Managers
@@ -48,6 +49,7 @@ from nodedevices_plugin.kubelet import checkpoint
 from nodedevices_plugin.kubelet.holders import HolderPoller
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
+from nodedevices_plugin.kubelet.recent import RecentAllocations
 from nodedevices_plugin.model import Holdings, Plan, RegistrationState
 from nodedevices_plugin.offering.changes import RECENT_SECONDS, none_held
 from nodedevices_plugin.pipeline.assess import assess
@@ -78,6 +80,9 @@ EXIT_USAGE = 2
 # One thread each, by what may block on it; /readyz and the metrics show these names.
 WORKERS = ("files", "cdi", "host-paths", "hardware", "config-file", "kubelet-checkpoint", "node-files", "allocations")
 ALLOCATED_SECONDS = 0.05  # from an Allocate to the step for it, unless another step comes first
+SWITCH_SECONDS = (
+    0.001  # after which the interpreter goes to another thread: to the kubelet's call while the loop decides
+)
 PUBLISH_AFTER_SECONDS = 3.0  # reports and the API client are loaded once we are registered, or after this
 
 
@@ -141,14 +146,20 @@ class Agent:
             )
             for each, path in local.vendors.by_path(local.device_files)
         ]
+        machine: Machine = LocalMachine()
+        if local.probe_server:
+            machine = ServedMachine(local.probe_server, failed=lambda request: self._metrics.unanswered(request))  # noqa: PLW0108  made below
         self._paths = HostPathReader(
             self._driver_root,
             self._file_contents,
             worker=workers["host-paths"],
             on_change=self._wake.set,
             vendors=local.vendors,
+            machine=machine,
         )
-        self._hardware = FoundHardware(worker=workers["hardware"], on_change=self._wake.set, check=hardware)
+        self._hardware = FoundHardware(
+            worker=workers["hardware"], on_change=self._wake.set, check=hardware or machine.hardware
+        )
         self._cdi = CdiKeeper(
             Path(local.cdi_dir),
             [Path(each) for each in local.cdi_spec_dirs],
@@ -156,6 +167,7 @@ class Agent:
             looks=workers["cdi"],
             on_change=self._wake.set,
             vendors=local.vendors,
+            machine=machine,
         )
         self._node_files = NodeFiles(worker=workers["node-files"])
         self._step_log = StepLog()
@@ -171,7 +183,8 @@ class Agent:
         self._state = StateKeeper(Path(local.state_file), metrics=self._metrics, on_written=self._wake.set, local=local)
         self._cores = CoreBook()
         self._pods = PodWatch(pods, local.node_name, on_change=self._on_pods)
-        self._answers = Answers(self._cores, allocations=local.allocations_dir)
+        self._recent = RecentAllocations()
+        self._answers = Answers(self._cores, recent=self._recent, allocations=local.allocations_dir)
         self._allocations = AllocationFiles(
             Path(local.allocations_dir), worker=workers["allocations"], held=self._held_keys
         )
@@ -179,6 +192,7 @@ class Agent:
         self._plugins = DevicePlugins(
             folder=Path(local.device_plugin_dir),
             offer=self._answers,
+            recent=self._recent,
             on_change=self._on_kubelet,
             on_allocated=self._on_allocated,
             kubelet_socket=Path(local.kubelet_socket),
@@ -193,13 +207,13 @@ class Agent:
         )
         self._holders = PodResourcesClient(
             Path(local.pod_resources_socket),
-            recent=self._plugins.recent_allocations,
+            recent=self._recent.entries,
             checkpoint_file=Path(local.device_plugin_dir) / checkpoint.FILE,
             files=workers["kubelet-checkpoint"],
             own_pod=local.own_pod,
             rewrite=self._plugins.show_again,
         )
-        self._poller = HolderPoller(self._holders, recent=self._plugins.recent_allocations, on_change=self._wake.set)
+        self._poller = HolderPoller(self._holders, recent=self._recent.entries, on_change=self._wake.set)
         self._publisher = (
             Publisher(store=store, name=local.node_name, on_object=self._on_object, metrics=self._metrics)
             if store is not None
@@ -211,6 +225,7 @@ class Agent:
             world=lambda: self._world,
             registrations=self._plugins.registrations,
             probe_error=self._probes.problem,
+            answering_seconds=self._recent.answering_seconds,
             publisher_problem=lambda: (self._publisher.problem() or "") if self._publisher is not None else "",
         )
 
@@ -311,7 +326,7 @@ class Agent:
         self._wake.set()
 
     def _on_allocated(self) -> None:
-        """Do not step at once: the event loop that steps is the one that answers the next Allocate."""
+        """Do not step at once: the next Allocate comes soon, and one step is enough for all of them."""
         self._poller.allocated()
         if self._world.plan is not None and counts_containers(self._world.plan):
             self._wake.set()
@@ -350,6 +365,7 @@ class Agent:
         line = self._probes.take()
         if line is not None:
             self._metrics.probe_read(line.probe, line.snapshot)
+            await self._paths.line_came()
         if self._probes.more:
             self._wake.set()  # each step takes one line
         began = time.monotonic()
@@ -363,7 +379,7 @@ class Agent:
             device_files=self._device_files,
             seen=seen_object(self._seen_raw) if self._listed else None,
             holdings=self._holders.holdings,
-            recent=self._plugins.recent_allocations(),
+            recent=self._recent.entries(),
             registrations=self._plugins.registrations(),
             existing=self._paths.existing,
             pods=self._pods.pods,
@@ -380,6 +396,10 @@ class Agent:
             await self._cdi.request(requests, first=self._world.plan is None)
             inputs = replace(inputs, cdi=self._cdi.environments)
         outcome = decide(assessment, inputs, self._local)
+        while (plan := outcome.world.plan) is not None and not self._answers.withdraw(plan, known=inputs.recent):
+            inputs = replace(inputs, recent=self._recent.entries())
+            assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
+            outcome = decide(assessment, inputs, self._local)
         before, self._world = self._world, outcome.world
         self._metrics.stepped(time.monotonic() - began)
         self._step_log.record(before, outcome, self._metrics)
@@ -401,6 +421,7 @@ class Agent:
             state_problem=self._state.problem or self._state.lost,
             cdi_problem=self._cdi.problem,
             node_files_problem=self._node_files.problem,
+            probe_server_problem=self._paths.problem or self._hardware.problem,
             cores=self._cores.held(),
             now=now,
         )
@@ -416,6 +437,8 @@ class Agent:
             await self._prepare()
         packed = self._world.active.effective.node.packed
         self._answers.use(plan, self._world.inventory, self._world.access.containers, packed=packed)
+        if self._plugins.let_through:
+            await self._tidy()
         if plan == self._plan_sent:
             return
         before, self._plan_sent = self._plan_sent, plan
@@ -446,8 +469,14 @@ class Agent:
         """Write the files that must exist before an id is handed out. While another plugin serves, write nothing: its
         files have the same names."""
         if not self._world.active.effective.observing:
-            await self._cdi.keep(self._world.access, free=self._none_held)
+            await self._cdi.keep(self._world.access)
             await self._node_files.keep(self._world.access.files)
+
+    async def _tidy(self) -> None:
+        """Remove what no answer names any more, once no pod has a device. Only after the answers have changed: until
+        then Allocate may return a name that is in an old file alone."""
+        if not self._world.active.effective.observing:
+            await self._cdi.keep(self._world.access, free=self._none_held)
 
     async def _list_holders(self) -> Holdings:
         return await self._holders.list()
@@ -458,11 +487,11 @@ class Agent:
         if not holdings.known:
             return None
         since = time.monotonic() - RECENT_SECONDS
-        recent = (each.ids for each in self._plugins.recent_allocations() if each.monotonic > since)
+        recent = (each.ids for each in self._recent.entries() if each.monotonic > since)
         return {key(ids) for ids in (*(ids for _, ids in holdings.held), *recent)}
 
     def _none_held(self) -> bool:
-        recent = self._plugins.recent_allocations()
+        recent = self._recent.entries()
         return none_held(self._holders.holdings, recent, monotonic=time.monotonic())
 
     # --- the rest ----------------------------------------------------------------------------------------------------
@@ -489,6 +518,7 @@ def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None) 
             print(f"nodedevices-agent: {problem}", file=sys.stderr)  # noqa: T201  the command's output for its user
         return EXIT_USAGE
     logs.configure(local.log_level, local.log_format)  # type: ignore[arg-type]  # flags has checked the values
+    sys.setswitchinterval(SWITCH_SECONDS)
     return asyncio.run(_run(local, spare))
 
 

@@ -13,6 +13,7 @@ from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.offering import changes
 from nodedevices_plugin.pipeline import step
 from support.fakestore import FakeStore
+from support.held_loop import held_loop, plugins_socket
 from support.kubelet import AdmissionError, StandInKubelet
 from support.running_agent import NODE, RunningAgent
 
@@ -57,6 +58,20 @@ async def refused(allocate: Awaitable[object]) -> str:
     with pytest.raises(AdmissionError) as caught:
         await allocate
     return str(caught.value)
+
+
+async def test_what_is_granted_while_the_event_loop_is_held_counts_when_it_runs_again(
+    node: Node, kubelet: StandInKubelet
+) -> None:
+    async with node.running():
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+        mine, other = sorted(kubelet.views[GPU].healthy)
+        with held_loop(plugins_socket(kubelet)) as caller:
+            assert caller.preferred([mine, other], 1) == [mine]
+            node.asks_for(FOUR)  # of which the loop hears when it runs again
+            assert caller.allocate([mine]).envs["NVIDIA_VISIBLE_DEVICES"] == mine
+        await node.until(lambda: kubelet.capacity(GPU) == 8)
+        assert kubelet.views[GPU].healthy == {f"{other}::{n}" for n in range(4)}
 
 
 async def test_a_kubelet_that_forgot_its_pods_ends_no_wait(node: Node, kubelet: StandInKubelet) -> None:

@@ -271,7 +271,7 @@ async def test_devices_that_another_plugin_comes_to_serve_under_another_name_are
     rival.came = rival.who = "another device plugin has come"
     await kubelet.until(lambda: state_of(plugins) is RegistrationState.SERVED_BY_ANOTHER)
     assert plugins.registrations()[0].message == "another device plugin has come"
-    assert kubelet.allocatable(GPU) == 0
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
     rival.came = rival.who = ""
     await kubelet.until(lambda: state_of(plugins) is RegistrationState.REGISTERED and kubelet.allocatable(GPU) == 8)
 
@@ -323,6 +323,18 @@ def test_devices_that_were_never_listed_are_not_missed_and_one_check_is_none() -
 
 
 # --- what the kubelet is queried ------------------------------------------------------------------------------------
+async def test_what_the_kubelet_before_has_listed_is_not_taken_for_this_ones(
+    kubelet: StandInKubelet, plugins: DevicePlugins
+) -> None:
+    await plugins.set_plan(plan(offered(8)))
+    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+    client = client_of(kubelet)
+    assert await client.offered_now()
+    await plugins.stop()
+    await kubelet.restart()
+    assert await client.offered_now() == ()
+
+
 async def test_one_read_answers_all_that_query_at_one_time(kubelet: StandInKubelet) -> None:
     client = client_of(kubelet)
     serving = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer())

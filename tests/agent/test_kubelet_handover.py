@@ -75,6 +75,24 @@ async def test_an_agent_that_ends_leaves_the_node_to_the_other_plugin(
     await vendor_serves(kubelet)
 
 
+async def test_where_the_kubelet_keeps_both_the_other_plugin_is_not_registered_again() -> None:
+    """From 1.37 on. A kubelet that refuses a socket as connected forgets its client (1.37.2): its devices would be
+    offered long after it has ended."""
+    async with StandInKubelet(old_stream_kills_new=False) as kubelet:
+
+        async def lists(resource: str) -> bool:
+            return kubelet.allocatable(resource) > 0
+
+        plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=EchoOffer(), lists=lists)
+        with VendorProcess(kubelet.root, kubelet.plugin_folder, IDS):
+            await vendor_serves(kubelet)
+            await we_serve(kubelet, plugins)
+            await plugins.stop()
+            await vendor_serves(kubelet)
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
+        assert kubelet.registrations_of(GPU) == 2
+
+
 async def test_a_plugin_with_other_devices_is_left_alone(
     kubelet: StandInKubelet, plugins: DevicePlugins, tmp_path: Path
 ) -> None:

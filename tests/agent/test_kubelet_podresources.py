@@ -166,7 +166,7 @@ def test_many_allocates_do_not_query_faster_than_the_kubelet_allows() -> None:
 def client(kubelet: StandInKubelet, plugins: DevicePlugins) -> PodResourcesClient:
     return PodResourcesClient(
         kubelet.pod_resources_socket,
-        recent=plugins.recent_allocations,
+        recent=plugins.recent.entries,
         checkpoint_file=kubelet.checkpoint,
         files=Worker("files"),
     )
@@ -181,7 +181,7 @@ async def test_holders_follow_the_pods(
     await kubelet.allocate(GPU, 2, pod="train-0", namespace="ml")
     await kubelet.allocate(GPU, 1, pod="notebook", namespace="ml")
     held = await client.list()
-    times = [each.time for each in plugins.recent_allocations()]
+    times = [each.time for each in plugins.recent.entries()]
     assert held.state is HoldersState.SYNCED
     assert held.holders == (
         Holder(namespace="ml", pod="notebook", container="main", resource=GPU, ids=("GPU-5",), since=times[1]),
@@ -336,6 +336,42 @@ async def test_a_pod_that_ended_while_the_kubelet_was_down_is_no_holder_once_the
     assert reader.holdings.possible == (Offer(resource=GPU, ids=("GPU-7",)),), "no plugin has made it write since"
 
 
+async def test_s31_what_a_running_pod_held_is_forgotten_by_a_kubelet_that_lost_its_record(
+    kubelet: StandInKubelet,
+) -> None:
+    reader = in_a_pod(kubelet)
+    kubelet.allocated = {Owner("ml", "train", "main"): {GPU: ("GPU-7",)}, Owner("ml", "ended", "main"): {GPU: ("1",)}}
+    kubelet.write_checkpoint()
+    await reader.list()
+    await kubelet.restart()
+    kubelet.allocated.clear()  # it lists neither devices nor, yet, all of its pods
+    kubelet.write_checkpoint()
+    assert (await reader.list()).forgotten == ()
+    train = api.PodResources(namespace="ml", name="train")
+    kubelet.extra_pods = [*kubelet.extra_pods, train]
+    found = await reader.list()
+    assert [(each.pod, each.ids) for each in found.forgotten] == [("train", ("GPU-7",))]
+    assert "the kubelet lists ml/train without the devices held before it was started again" in found.message
+    await settled(reader)
+    assert len((await reader.list()).forgotten) == 1, "as long as the pod runs"
+    kubelet.extra_pods.remove(train)
+    assert (await reader.list()).forgotten == ()
+
+
+async def test_a_kubelet_that_remembers_its_pods_has_forgotten_nothing(kubelet: StandInKubelet) -> None:
+    reader = in_a_pod(kubelet)
+    kubelet.allocated = {Owner("ml", "train", "main"): {GPU: ("GPU-7",)}}
+    kubelet.write_checkpoint()
+    await reader.list()
+    await kubelet.restart(knows_pods=False)
+    await reader.list()
+    kubelet.knows_pods = True
+    assert (await settled(reader)).forgotten == ()
+    kubelet.release("train", "ml")
+    kubelet.extra_pods.append(api.PodResources(namespace="ml", name="train"))  # another one with its name
+    assert (await reader.list()).forgotten == (), "the same kubelet"
+
+
 async def test_a_holder_stays_one_while_the_kubelet_adds_its_pods_one_by_one(kubelet: StandInKubelet) -> None:
     reader = in_a_pod(kubelet)
     kubelet.allocated = {Owner("ml", "train", "main"): {GPU: ("GPU-7",)}}
@@ -384,7 +420,7 @@ async def test_an_outdated_checkpoint_is_written_again_where_it_keeps_something_
 ) -> None:
     reader = PodResourcesClient(
         kubelet.pod_resources_socket,
-        recent=plugins.recent_allocations,
+        recent=plugins.recent.entries,
         checkpoint_file=kubelet.checkpoint,
         files=Worker("files"),
         rewrite=plugins.show_again,

@@ -1,14 +1,18 @@
 """The bookings of computing power on this node, resource by resource: the only place that remembers them.
 
-Nothing here waits or does I/O. The kubelet's calls change what is booked; PodResources and the node's pods show which
-container each booking is for. Where computing power is not shared, nothing is booked.
+Nothing here does I/O. The kubelet's calls change what is booked; PodResources and the node's pods show which container
+each booking is for. The former come in threads, the latter from the event loop: one of them at a time. Where computing
+power is not shared, nothing is booked.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from time import monotonic
+from typing import Concatenate, ParamSpec, TypeVar
 
 from nodedevices_common.pod_requests import ALL, WHOLE, Demand
 from nodedevices_common.quantity import MEBIBYTE
@@ -39,8 +43,8 @@ class Allocated:
     owner: Owner | None = None
     demand: Demand | None = None
     cores: int | None = None
-    memory_mib: int = 0
-    memory_total_mib: int = 0
+    memory_mib: int
+    memory_total_mib: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +57,24 @@ class Start:
     allocated: Allocated | None = None
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _alone(method: Callable[Concatenate[CoreBook, P], R]) -> Callable[Concatenate[CoreBook, P], R]:
+    """Run it while no other thread runs such a method."""
+
+    @wraps(method)
+    def alone(self: CoreBook, /, *arguments: P.args, **named: P.kwargs) -> R:
+        with self.lock:
+            return method(self, *arguments, **named)
+
+    return alone
+
+
 class CoreBook:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.lock = threading.RLock()
         self._clock = clock
         self._shares: dict[str, CoreShares] = {}
         self._made_of: dict[str, OfferedResource] = {}
@@ -67,12 +87,12 @@ class CoreBook:
         self._recorded: Mapping[frozenset[str], Recorded] = {}
 
     # --- facts --------------------------------------------------------------------------------------------------------
+    @_alone
     def use(self, resources: Iterable[OfferedResource]) -> None:
         """Take these resources as the offered ones."""
         by_name = {each.name: each for each in resources if each.sharing.cores}
         for name, resource in by_name.items():
-            before = self._made_of.get(name)
-            if before is not resource and before != resource:
+            if self._made_of.get(name) != resource:
                 self._shares[name] = CoreShares.from_resource(resource)
             if name not in self._ledgers:
                 self._ledgers[name], self._since[name] = Ledger(), self._clock()
@@ -82,16 +102,19 @@ class CoreBook:
         self._made_of = by_name
         self._resolve()
 
+    @_alone
     def remember(self, recorded: Mapping[frozenset[str], Recorded]) -> None:
         """Take the records of an earlier run of this agent."""
         self._recorded = recorded
         self._resolve()
 
+    @_alone
     def observe(self, holdings: Holdings) -> None:
         if holdings != self._holdings:
             self._holdings = holdings
             self._resolve()
 
+    @_alone
     def observe_pods(self, pods: NodePods) -> None:
         if pods.pods != self._pods.pods:
             # Of two that had the same name one after the other, the one that has not finished.
@@ -122,7 +145,7 @@ class CoreBook:
     def _current(self, resource: str, bookings: tuple[Booking, ...]) -> tuple[Booking, ...]:
         """Return the bookings without those of ids that are no longer offered (another unit of memory) and no longer
         held: the kubelet never calls these free. Their device is withheld until then (offering.occupancy)."""
-        offered, listed = self._shares[resource].device_of.keys(), self._listed(resource)
+        offered, listed = self._shares[resource].device_of.keys(), self._listed()
         unnamed = (each.ids for each in self._holdings.possible or () if each.resource == resource)
         listed |= {id_ for ids in unnamed for id_ in ids}
         known = self._holdings.known
@@ -135,29 +158,32 @@ class CoreBook:
             or self._holdings.taken - each.at < SHOWN_AFTER_SECONDS
         )
 
-    def _listed(self, resource: str) -> frozenset[str]:
-        """Ids that PodResources shows held."""
-        return frozenset(id_ for each in self._holdings.holders if each.resource == resource for id_ in each.ids)
+    def _listed(self) -> frozenset[str]:
+        """Ids that PodResources shows held, under whichever name: an id is of one resource."""
+        return frozenset(id_ for each in self._holdings.holders for id_ in each.ids)
 
     # --- the kubelet's questions --------------------------------------------------------------------------------------
+    @_alone
     def knows(self, resource: str, size: int, ids: Iterable[str] = ()) -> bool:
         """True when a pod that may make this request is known, or where computing power is not shared."""
         if resource not in self._ledgers:
             return True
         return cores.wanted(self._ledgers[resource], self._claims[resource], size, ids=frozenset(ids)).known
 
+    @_alone
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Room | None:
         """Return what each device has left for a request; None: computing power is not shared. Raises
         AllocationError."""
         if resource not in self._ledgers:
             return None
         shares, must = self._shares[resource], frozenset(must_include)
-        free, listed = frozenset(available) - must, self._listed(resource)
+        free, listed = frozenset(available) - must, self._listed()
         ledger = cores.freed(self._ledgers[resource], shares, free, listed, at=self._clock())
         self._ledgers[resource] = ledger
         wanted = self._wanted(resource, size, must)
         return cores.room(ledger, shares, wanted, ids=must)
 
+    @_alone
     def grant(self, resource: str, ids: Sequence[str]) -> int | None:
         """Books an Allocate. The percentage that the container has, where it is certain. Raises AllocationError."""
         if resource not in self._ledgers:
@@ -179,6 +205,7 @@ class CoreBook:
         cores.check_claims(resource, wanted)
         return wanted
 
+    @_alone
     def start(self, resource: str, ids: Sequence[str]) -> Start:
         """Decide the start of a container with these ids. At its first start its booking must be enough for it. Later
         it keeps what it has, also where other containers are not known."""
@@ -228,6 +255,7 @@ class CoreBook:
         return any(each.uid == recorded.uid and not each.finished for each in self._pods.pods)
 
     # --- what is shown ------------------------------------------------------------------------------------------------
+    @_alone
     def allocated(self) -> tuple[Allocated, ...]:
         """Return what each known container has."""
         return tuple(
@@ -237,6 +265,7 @@ class CoreBook:
             if each.owner is not None
         )
 
+    @_alone
     def held(self) -> CoresHeld:
         """Return for the report what is held: by pods that have not finished, and by Allocates that PodResources has
         not shown yet."""
@@ -252,14 +281,14 @@ class CoreBook:
                     continue
                 if each.owner is not None and self._finished(each.owner):
                     continue
-                total = shares.totals.get(each.device, 0)
+                total = shares.totals[each.device]
                 devices[each.device] = (devices.get(each.device, (0, total))[0] + each.demand.scaled(total), total)
                 if holder is not None and each.owner is not None:
                     key = (holder.namespace, holder.pod, holder.container, name)
                     holders[key] = each.demand.percent_of(total)
             for device, total in shares.totals.items():
                 devices.setdefault(device, (0, total))
-        shown = {device: min(WHOLE, -(-held // total)) for device, (held, total) in devices.items() if total}
+        shown = {device: min(WHOLE, -(-held // total)) for device, (held, total) in devices.items()}
         return CoresHeld(devices=shown, holders=holders)
 
     def _finished(self, owner: Owner) -> bool:

@@ -11,6 +11,7 @@ requested it does not ask: so Allocate checks again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId, ids
@@ -55,10 +56,10 @@ def prefer(
         raise AllocationError(_init_containers(resource))
     if len(whole) < wanted:
         raise AllocationError(_none_whole(resource, wanted, len(whole)))
-    first = [whole[each][0] for each in anchors]
-    others_first = [some[0] for part, some in whole.items() if part not in anchors]
+    first = [whole[each] for each in anchors]
+    others_first = [one for part, one in whole.items() if part not in anchors]
     parts = {each.part_id for each in (*first, *closest(first, others_first, wanted - len(first)))}
-    return tuple(each.id for each in known if each.device_id and each.part_id in parts)
+    return tuple(each.id for each in known if each.part_id in parts)
 
 
 def check(resource: OfferedResource, granted: Sequence[SchedulableId]) -> None:
@@ -79,26 +80,24 @@ def is_counted(granted: Sequence[SchedulableId]) -> bool:
     return bool(granted) and not any(each.device_id for each in granted)
 
 
-def _complete(resource: OfferedResource, known: Sequence[SchedulableId]) -> Mapping[str, Sequence[SchedulableId]]:
-    """The devices and partitions of which all ids are among the known."""
-    found: dict[str, list[SchedulableId]] = {}
-    for each in known:
-        if each.device_id:
-            found.setdefault(each.part_id, []).append(each)
-    return {part: some for part, some in found.items() if len(some) == resource.per_device}
+def _complete(resource: OfferedResource, known: Sequence[SchedulableId]) -> Mapping[str, SchedulableId]:
+    """The devices and partitions of which all ids are among the known, with one of these each."""
+    found = Counter(each.part_id for each in known if each.device_id)
+    return {each.part_id: each for each in known if found[each.part_id] == resource.per_device}
 
 
 def _check_size(resource: OfferedResource, size: int) -> None:
-    if size > PER_DEVICE and size % PER_DEVICE:
+    whole, rest = divmod(size, PER_DEVICE)
+    if whole and rest:
         raise AllocationError(
             f"{resource.name}: {size} requested; request 1 to {PER_DEVICE - 1} with an amount of GPU memory to share a "
-            f"GPU, or a multiple of {PER_DEVICE} for whole GPUs, such as {size // PER_DEVICE * PER_DEVICE}."
+            f"GPU, or a multiple of {PER_DEVICE} for whole GPUs, such as {whole * PER_DEVICE}."
         )
 
 
 def _none_to_share(resource: OfferedResource, size: int, free: int) -> str:
     shared = sum(not each.device_id for each in resource.ids)
-    do = "Delete the pod, so that it is scheduled again" if shared >= size else "No GPU of this node is shared"
+    do = "Delete the pod, so that it is scheduled again" if shared else "No GPU of this node is shared"
     return f"{resource.name}: {size} requested of shared GPUs, and {free} of {shared} on this node are free. {do}."
 
 

@@ -34,14 +34,16 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The request of one container for a resource. `problem`: why it cannot be met, for its owner."""
+    """The request of one container for a resource. `problem`: why it cannot be met, for its owner; `admitted`: the
+    kubelet has it."""
 
     owner: Owner
     size: int
     demand: Demand
-    problem: str = ""
-    started: bool = False
-    seen: float = 0.0
+    problem: str
+    started: bool
+    admitted: bool
+    seen: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +64,9 @@ class Booking:
 class CoreShares:
     """The shares of one resource: each one's device, the number of each device, and those that are offered."""
 
-    name: str
     device_of: Mapping[str, str]
     totals: Mapping[str, int]
     healthy: frozenset[str]
-    unit: str = ""
 
     @classmethod
     def from_resource(cls, resource: OfferedResource) -> CoreShares:
@@ -75,9 +75,7 @@ class CoreShares:
         for device in device_of.values():
             totals[device] = totals.get(device, 0) + 1
         healthy = frozenset(each.id for each in resource.ids if each.healthy)
-        memory = resource.sharing.memory
-        unit = memory.unit if memory is not None else ""
-        return cls(name=resource.name, device_of=device_of, totals=totals, healthy=healthy, unit=unit)
+        return cls(device_of=device_of, totals=totals, healthy=healthy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +156,7 @@ def _of_pod(pod: NodePod, resource: str) -> Iterator[Claim]:
             demand=want.demand,
             problem=f"pod {pod.namespace}/{pod.name}: {want.problem}" if want.problem else "",
             started=want.container in started,
+            admitted=pod.acknowledged or want.container in started,
             seen=pod.seen,
         )
 
@@ -170,7 +169,7 @@ def wanted(ledger: Ledger, all_claims: Sequence[Claim], size: int, *, ids: Set[s
     Each Allocate with an unknown container is for one of the candidates, so there must be one candidate more than
     these.
     """
-    owners = {each.owner for each in ledger.bookings if each.owner is not None}
+    owners = {each.owner for each in ledger.bookings}
     candidates = tuple(
         each for each in all_claims if each.size == size and not each.started and each.owner not in owners
     )
@@ -241,9 +240,9 @@ def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | 
     return sure + (min(sum(undecided), sum(largest)) if len(largest) == len(undecided) else sum(undecided))
 
 
-def _booking(need: Wanted, ids: Set[str], device: str, *, at: float = 0.0) -> Booking:
+def _booking(need: Wanted, ids: Set[str], device: str) -> Booking:
     candidates = {each.owner: ALL if each.problem else each.demand for each in need.claims}
-    return Booking(ids=frozenset(ids), device=device, demand=need.demand, at=at, candidates=candidates)
+    return Booking(ids=frozenset(ids), device=device, demand=need.demand, candidates=candidates)
 
 
 def _unknown(ledger: Ledger, shares: CoreShares) -> frozenset[str]:
@@ -256,7 +255,7 @@ def _unknown(ledger: Ledger, shares: CoreShares) -> frozenset[str]:
 
 def granted(ledger: Ledger, shares: CoreShares, need: Wanted, ids: Set[str], *, at: float) -> Ledger:
     """Return the ledger with a booking for an Allocate of these ids, which are of one device."""
-    booking = _booking(need, ids, shares.device_of[next(iter(ids))], at=at)
+    booking = replace(_booking(need, ids, shares.device_of[next(iter(ids))]), at=at)
     return replace(ledger, bookings=(*ledger.without(ids), booking), unknown=ledger.unknown - ids)
 
 
@@ -284,15 +283,15 @@ def resolved(
         if not before:
             if taken <= ledger.asked:
                 continue
-            known = _of_before(claim, pod, recorded.get(ids))
-            booking = Booking(ids=ids, device=shares.device_of[min(ids)], demand=known[1], owner=known[0])
+            owner, demand = _of_before(claim, recorded.get(ids))
+            booking = Booking(ids=ids, device=shares.device_of[next(iter(ids))], demand=demand, owner=owner)
             ledger = replace(ledger, bookings=(*ledger.bookings, booking), unknown=ledger.unknown - ids)
             continue
         [booking, *others] = before
         if others or booking.ids != ids or booking.owner is not None:
             continue
         if booking.at == 0.0:
-            owner, demand = _of_before(claim, pod, recorded.get(ids))
+            owner, demand = _of_before(claim, recorded.get(ids))
         elif taken > booking.at and claim is not None and _is(claim, booking, ledger):
             owner, demand = claim.owner, ALL if claim.problem else claim.demand
         else:
@@ -309,14 +308,14 @@ def _is(claim: Claim, booking: Booking, ledger: Ledger) -> bool:
     return claim.owner in booking.candidates or claim.seen > booking.at
 
 
-def _of_before(claim: Claim | None, pod: NodePod | None, recorded: Recorded | None) -> tuple[Owner | None, Demand]:
+def _of_before(claim: Claim | None, recorded: Recorded | None) -> tuple[Owner | None, Demand]:
     """Return owner and demand of a container that had its ids before this agent was started: as recorded, else as in
     the pod that the kubelet admitted, else all of the device."""
-    if claim is None or pod is None:
+    if claim is None:
         return None, ALL
     if recorded is not None and (recorded.uid, recorded.container) == (claim.owner.uid, claim.owner.container):
         return claim.owner, recorded.demand
-    if pod.acknowledged or claim.started:
+    if claim.admitted:
         return claim.owner, ALL if claim.problem else claim.demand
     return None, ALL
 
@@ -330,4 +329,4 @@ def exact(need: Wanted, total: int) -> int | None:
     if not need.known or any(each.problem for each in need.claims):
         return None
     found = {each.demand.scaled(total) for each in need.claims}
-    return -(-found.pop() // total) if len(found) == 1 and total else None
+    return -(-found.pop() // total) if len(found) == 1 else None

@@ -26,8 +26,8 @@ def libraries(shape: Plan, facts: GateFacts) -> Check | None:
     return check
 
 
-def _why(each: SchedulableId, facts: GateFacts) -> str:
+def _why(each: SchedulableId, facts: GateFacts) -> str | None:
     for missing in facts.libraries:
         if (each.device_id in missing.devices or not each.device_id) and each.part_id not in missing.elsewhere:
             return missing.why
-    return ""
+    return None

@@ -1,9 +1,17 @@
-"""The answers to the kubelet, from the plan in effect and the bookings: no I/O, no lock, nothing awaited."""
+"""The answers to the kubelet, from the plan in effect and the bookings: no I/O, nothing awaited.
+
+Threads call `grant`, `edits` and `prefer`, the event loop `withdraw` and `use`. What is answered from is one value that
+`use` replaces. A plan is decided from what was granted before (the devices that pods hold in another shape are in none
+of its ids), so nothing that it takes away may be granted between that and `use`: `withdraw` sees to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol
 
 from nodedevices_plugin.cores import container as core_container
 from nodedevices_plugin.cores.book import CoreBook
@@ -11,52 +19,108 @@ from nodedevices_plugin.granting.containers import NodeContainers, edits
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_plugin.granting.topology import Topology, build
-from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, Inventory, OfferedResource, Plan
+from nodedevices_plugin.model import (
+    AllocationError,
+    ContainerEdits,
+    Grant,
+    Inventory,
+    OfferedResource,
+    Plan,
+    RecentAllocate,
+)
+from nodedevices_plugin.offering.changes import leaving
 from nodedevices_plugin.sharing.base import merged
 
 
-class Answers:
-    """The KubeletOffer of this node. `use` replaces everything at once; `cores`: bookings of computing power."""
+@dataclass(frozen=True, kw_only=True)
+class _Offered:
+    """What is answered from."""
 
-    def __init__(self, cores: CoreBook | None = None, *, allocations: str = "") -> None:
+    resources: Mapping[str, OfferedResource] = field(default_factory=dict)
+    inventory: Inventory = field(default_factory=Inventory)
+    containers: NodeContainers = field(default_factory=NodeContainers)
+    packed: bool = False
+
+    @cached_property
+    def topology(self) -> Topology:  # needed far less often than lines come
+        return build(self.inventory, self.containers.known)
+
+    def resource(self, name: str) -> OfferedResource:
+        offered = self.resources.get(name)
+        if offered is None:
+            raise AllocationError(
+                f"{name}: this node no longer offers it; delete the pod, so that it is scheduled again"
+            )
+        return offered
+
+
+class Granted(Protocol):
+    """What was granted lately (kubelet.recent). `granting`: the lock under which ids are granted and entered there."""
+
+    @property
+    def granting(self) -> AbstractContextManager[object]: ...
+
+    def since(self, known: Sequence[RecentAllocate]) -> Sequence[RecentAllocate]:
+        """Return what was granted after these."""
+        ...
+
+
+class _NothingGranted:
+    """For who asks in one thread."""
+
+    granting = nullcontext()
+
+    def since(self, known: Sequence[RecentAllocate]) -> Sequence[RecentAllocate]:
+        return ()
+
+
+class Answers:
+    """The KubeletOffer of this node. `use` replaces everything at once; `cores`: bookings of computing power; `recent`
+    has what was granted."""
+
+    def __init__(self, cores: CoreBook | None = None, *, recent: Granted | None = None, allocations: str = "") -> None:
         """`allocations`: the folder of host.allocation_files."""
         self._cores = cores or CoreBook()
+        self._recent = recent or _NothingGranted()
         self._allocations = allocations
-        self._resources: dict[str, OfferedResource] = {}
-        self._containers = NodeContainers()
-        self._inventory = Inventory()
-        self._topology: Topology | None = None
-        self._packed = False
+        self._offered = _Offered()
+        self._leaving: Mapping[str, frozenset[str]] = {}  # ids by resource, until the next `use`
 
     def use(self, plan: Plan, inventory: Inventory, containers: NodeContainers, *, packed: bool = False) -> None:
-        self._packed = packed
-        self._resources = {each.name: each for each in plan.resources}
-        self._cores.use(plan.resources)
-        self._containers = containers
-        self._inventory, self._topology = inventory, None
+        resources = {each.name: each for each in plan.resources}
+        offered = _Offered(resources=resources, inventory=inventory, containers=containers, packed=packed)
+        with self._recent.granting:
+            self._cores.use(plan.resources)
+            self._offered = offered
+            self._leaving = {}
+
+    def withdraw(self, plan: Plan, *, known: Sequence[RecentAllocate]) -> bool:
+        """Until the next `use`, grant no id that this plan takes away. False where one of them was granted after
+        `known`, from which the plan was decided: decide again."""
+        with self._recent.granting:
+            self._leaving = leaving(self._offered.resources, plan)
+            since = self._recent.since(known)
+        return not any(self._leaving.get(each.resource, frozenset()).intersection(each.ids) for each in since)
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
-        granted = grant(self._offered(resource), ids)
-        return replace(granted, cores=self._cores.grant(resource, ids)) if granted.resource.sharing.cores else granted
+        offered = self._offered.resource(resource)
+        for each in self._leaving.get(resource, frozenset()) & set(ids):
+            raise AllocationError(
+                f"{resource}: this node is about to offer {each[:128]} no longer. Delete the pod, so that it is "
+                "scheduled again."
+            )
+        granted = grant(offered, ids)
+        return replace(granted, cores=self._cores.grant(resource, ids)) if offered.sharing.cores else granted
 
     def edits(self, grant: Grant) -> ContainerEdits:
-        made = edits(grant, self._containers)
+        made = edits(grant, self._offered.containers)
         if not grant.resource.sharing.cores:
             return made
         ids = [each.id for each in grant.ids]
         return merged((made, core_container.edits(self._allocations, ids, grant.cores)))
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        if self._topology is None:  # needed far less often than lines come
-            self._topology = build(self._inventory, self._containers.known)
-        offered = self._offered(resource)
+        now = self._offered
+        offered = now.resource(resource)
         room = self._cores.prefer(resource, available, must_include, size) if offered.sharing.cores else None
-        return prefer(offered, available, must_include, size, self._topology, packed=self._packed, room=room)
-
-    def _offered(self, resource: str) -> OfferedResource:
-        offered = self._resources.get(resource)
-        if offered is None:
-            raise AllocationError(
-                f"{resource}: this node no longer offers it; delete the pod, so that it is scheduled again"
-            )
-        return offered
+        return prefer(offered, available, must_include, size, now.topology, packed=now.packed, room=room)

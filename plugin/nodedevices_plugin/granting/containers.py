@@ -60,7 +60,7 @@ def node_containers(
         for vendor in values.known.every
     }
     known = {device.fact.id: values.known.vendor_of(device.fact) for device in inventory.devices}
-    others = DeviceNodes.for_devices(device for device in inventory.devices if known[device.fact.id] is None)
+    others = DeviceNodes.for_devices(inventory.devices)
     vendors = {id_: vendor.name for id_, vendor in known.items() if vendor is not None}
     return NodeContainers(vendors=vendors, by_vendor=by_vendor, others=others, modes=modes or {}, known=values.known)
 
@@ -75,7 +75,7 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
     if mode is not None and (shares := [each for each in grant.ids if each.replica is not None]):
         parts.append(mode.edits(replace(grant, ids=tuple(shares)), node.modes))
     # One that gets nothing of a vendor's resource is given a variable that says so: an image may request everything.
-    ids = grant.ids or grant.resource.ids[:1]
+    ids = grant.ids or grant.resource.ids
     for vendor in dict.fromkeys(node.vendors.get(each.device_id) for each in ids):
         own = tuple(each for each in grant.ids if node.vendors.get(each.device_id) == vendor)
         if vendor is not None:

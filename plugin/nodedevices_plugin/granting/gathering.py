@@ -21,11 +21,9 @@ MAX_BEGINNINGS = 128  # of one length; 8 devices have 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """Devices of which everything is taken, in order, and as a set of bits. `gains`: what one more partition of each
-    device would add."""
+    """Devices of which everything is taken, in order. `gains`: what one more partition of each device would add."""
 
     devices: tuple[int, ...] = ()
-    bits: int = 0
     count: int = 0
     score: int = 0
     gains: tuple[int, ...]
@@ -58,11 +56,11 @@ def _best(start: _Taken, sizes: Sequence[int], scores: Sequence[Sequence[int]], 
     best: tuple[int, tuple[int, ...]] | None = None
     beginnings = [start]
     while beginnings:
-        longer: dict[int, _Taken] = {}
+        longer: dict[frozenset[int], _Taken] = {}
         for taken in beginnings:
             for device, size in enumerate(sizes):
-                bits = taken.bits | 1 << device
-                if bits == taken.bits or bits in longer:
+                some = frozenset((*taken.devices, device))
+                if device in taken.devices or some in longer:
                     continue
                 count = min(size, needed - taken.count)
                 score = taken.score + count * taken.gains[device] + count * (count - 1) // 2 * scores[device][device]
@@ -71,9 +69,8 @@ def _best(start: _Taken, sizes: Sequence[int], scores: Sequence[Sequence[int]], 
                         best = score, (*taken.devices, device)
                     continue
                 gains = tuple(old + count * pair for old, pair in zip(taken.gains, scores[device], strict=True))
-                longer[bits] = _Taken(
+                longer[some] = _Taken(
                     devices=(*taken.devices, device),
-                    bits=bits,
                     count=taken.count + count,
                     score=score,
                     gains=gains,
@@ -84,7 +81,5 @@ def _best(start: _Taken, sizes: Sequence[int], scores: Sequence[Sequence[int]], 
 
 def _most_promising(found: list[_Taken]) -> list[_Taken]:
     """Without the worst where there are too many; in their order."""
-    if len(found) <= MAX_BEGINNINGS:
-        return found
-    least = sorted((each.score for each in found), reverse=True)[MAX_BEGINNINGS - 1]
-    return [each for each in found if each.score >= least][:MAX_BEGINNINGS]
+    best_first = sorted(range(len(found)), key=lambda at: -found[at].score)
+    return [found[at] for at in sorted(best_first[:MAX_BEGINNINGS])]

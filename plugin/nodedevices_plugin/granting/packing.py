@@ -11,6 +11,7 @@ share twice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from nodedevices_common.packing import choose
@@ -74,7 +75,7 @@ def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room:
     """Return the message for the pod's owner."""
     memory = resource.sharing.memory
     unit = f" of {memory.unit}" if memory is not None else ""
-    most = max((_total(resource, each) for each in (memory.devices if memory is not None else free)), default=0)
+    most = max(Counter(each.part_id for each in resource.ids).values(), default=size)
     power = {} if room is None else {each: f" and {room.left_text(each)}" for each in free}
     shown = ", ".join(f"{each}: {count}{power.get(each, '')}" for each, count in list(free.items())[:SHOWN])
     more = f" and {len(free) - SHOWN} devices more" if len(free) > SHOWN else ""
@@ -94,10 +95,6 @@ def _bound(resource: OfferedResource, anchor: str, free: Mapping[str, int], size
         f"{resource.name}: the init containers of this pod have shares of {anchor}, which has {free[anchor]} for this "
         f"pod; {size} are requested: {SAME_AMOUNT}"
     )
-
-
-def _total(resource: OfferedResource, device: str) -> int:
-    return sum(each.part_id == device for each in resource.ids)
 
 
 def _several(devices: Iterable[str]) -> str:

@@ -13,10 +13,12 @@ lost or unhealthy neighbours. What cannot be granted is an empty list or an Allo
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
+from operator import itemgetter
 
 from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.cores.ledger import Room
@@ -51,13 +53,15 @@ def prefer(
     must = [each for each in known if each.id in required]
     free = [each for each in known if each.id not in required]
     needed = size - len(must)
-    if resource.sharing.packing is not None and size > 0 and needed >= 0:
+    if needed < 0 or not size:
+        return ()
+    if resource.sharing.packing is not None:
         return pack(resource, known, required, size, room)
-    if resource.per_device is not None and size > 0 and needed >= 0:
+    if resource.per_device is not None:
         return core_ids.prefer(
             resource, known, required, size, lambda some, others, count: _closest(some, others, count, topology)
         )
-    if needed < 0 or size <= 0 or not required <= allowed:
+    if not required <= allowed:
         return ()
     whole = all(each.replica is None and each.partition_id is None for each in resource.ids)
     if needed > len(free):
@@ -134,8 +138,11 @@ class _Search:
         return [each for each in self.candidates if each not in spared]
 
     def grown(self, needed: int) -> Sequence[int]:
-        starts = sorted(self.candidates, key=lambda each: (-self.to_fixed[each], self.degree[each], each))[:_STARTS]
-        sets = [list(self.candidates[:needed]), *(self._grown_from(start, needed) for start in starts)]
+        """Start with several members, always add the one that is closest to the set, and exchange. Of equally close
+        ones those first that have a close neighbour, which may come next, and then those that the rest misses least."""
+        order = sorted(self.candidates, key=lambda each: (-max(self.scores[each]), self.degree[each]))
+        starts = sorted(order, key=lambda each: -self.to_fixed[each])[:_STARTS]
+        sets = [list(self.candidates[:needed]), *(self._grown_from(start, order, needed) for start in starts)]
         found = sorted(tuple(sorted(self._exchanged(each))) for each in sets)
         return max(found, key=self._worth)
 
@@ -149,31 +156,31 @@ class _Search:
         degree = sum(self.degree[each] for each in left)
         return sum(self.scores[one][other] for one, other in combinations(left, 2)) - degree, degree
 
-    def _grown_from(self, start: int, needed: int) -> list[int]:
-        """Start with one member, and always add the one that is closest to the set."""
+    def _grown_from(self, start: int, order: Sequence[int], needed: int) -> list[int]:
         chosen = [start]
-        gain = {each: self.to_fixed[each] + self.scores[start][each] for each in self.candidates if each != start}
+        gain = {each: self._gain(each, chosen) for each in order if each != start}
         while len(chosen) < needed:
-            best = max(gain, key=lambda each: (gain[each], -self.degree[each], -each))
+            best = max(gain, key=gain.__getitem__)  # of equals the first
             chosen.append(best)
             del gain[best]
             for each in gain:
                 gain[each] += self.scores[best][each]
         return chosen
 
+    def _gain(self, each: int, chosen: Sequence[int]) -> int:
+        return self.to_fixed[each] + sum(self.scores[each][other] for other in chosen)
+
     def _exchanged(self, chosen: list[int]) -> list[int]:
         """Exchange a member for one outside while that makes the set better; as often as it has members, at most."""
         for _ in range(len(chosen)):
             outside = [each for each in self.candidates if each not in chosen]
-            inner = {
-                each: self.to_fixed[each] + sum(self.scores[each][other] for other in chosen)
-                for each in self.candidates
-            }
-            change, leaving, coming = max(
+            inner = {each: self._gain(each, chosen) for each in self.candidates}
+            changes = (
                 ((inner[new] - self.scores[new][old] - inner[old], self.degree[old] - self.degree[new]), old, new)
                 for old in chosen
                 for new in outside
             )
+            change, leaving, coming = max(changes, key=itemgetter(0))  # of equals the first
             if change <= (0, 0):
                 break
             chosen = [coming if each == leaving else each for each in chosen]
@@ -185,24 +192,19 @@ def _spread(
 ) -> list[SchedulableId]:
     """One by one from the device of which the fewest (packed: the most) shares are taken; then from the one that gave
     the fewest in this call; then by index. A share that is not healthy is not a taken one."""
-    shares: dict[str, int] = {}
-    left: dict[str, list[SchedulableId]] = {}
-    for each in resource.ids:
-        shares[each.device_id] = shares.get(each.device_id, 0) + each.healthy
-    for each in reversed(free):
-        left.setdefault(each.device_id, []).append(each)
-    order = {device: place for place, device in enumerate(shares)}
-    given = dict.fromkeys(left, 0)
+    shares = Counter(each.device_id for each in resource.ids if each.healthy)
+    left: dict[str, deque[SchedulableId]] = {}  # by index, as they are free
+    for each in free:
+        left.setdefault(each.device_id, deque()).append(each)
+    given = Counter[str]()
+
+    def rank(device: str) -> tuple[int, int]:
+        taken = shares[device] - len(left[device])
+        return -taken if packed else taken, given[device]
+
     picked: list[SchedulableId] = []
     for _ in range(needed):
-        device = min(
-            (each for each in left if left[each]),
-            key=lambda each: (
-                (-1 if packed else 1) * (shares[each] - len(left[each])),
-                given[each],
-                order[each],
-            ),
-        )
-        picked.append(left[device].pop())
-        given[device] += 1
+        device = min((each for each in left if left[each]), key=rank)  # of equals the first
+        picked.append(left[device].popleft())
+        given.update((device,))
     return picked

@@ -32,6 +32,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from nodedevices_api.conditions import MISSING
+from nodedevices_common.text import clip
 from nodedevices_probe.protocol import DriverState, ProbeEvent
 
 from nodedevices_plugin.health import actions, events, levels, signals
@@ -178,24 +179,21 @@ def _view(
     in_use: Callable[[str], bool],
     blind: bool,
 ) -> _View:
-    driver = inventory.driver
-    started = driver is not None and inventory.line_monotonic is not None
-    silent = 0.0 if inventory.line_monotonic is None else max(0.0, monotonic - inventory.line_monotonic)
+    driver, line = inventory.driver, inventory.line_monotonic
     unknown: tuple[str, str, bool] | None = None
     unloaded = driver is not None and driver.state is DriverState.NOT_LOADED
-    if not started:
+    if driver is None or line is None:
         unknown = (STARTING, "the probe has not reported yet", False)
     elif unloaded:
         unknown = (DRIVER_NOT_LOADED, "the driver is not loaded; its devices return once it is", False)
-    elif driver is not None and driver.state is DriverState.UNKNOWN:
+    elif driver.state is DriverState.UNKNOWN:
         unknown = (DRIVER_NOT_LOADED, "the driver cannot be queried; its devices return once it can be", False)
-    elif driver is not None and driver.state is DriverState.VERSION_MISMATCH:
+    elif driver.state is DriverState.VERSION_MISMATCH:
         text = "driver and library versions differ; finish the driver upgrade: reload the driver or reboot the node"
         unknown = (VERSION_MISMATCH, text, False)
-    elif silent >= rules.silence_seconds:
+    elif (silent := monotonic - line) >= rules.silence_seconds:
         offered = silent < rules.withdraw_after_seconds
         unknown = (PROBE_SILENT, f"the probe has not reported for {rules.silence_seconds:.0f} s or more", offered)
-    good = started and unknown is None
     return _View(
         inventory=inventory,
         rules=rules,
@@ -204,8 +202,8 @@ def _view(
         monotonic=monotonic,
         above=above,
         in_use=in_use,
-        started=started,
-        good=good,
+        started=line is not None,
+        good=unknown is None,
         driver_unloaded=unloaded,
         unknown=unknown,
         blind=blind,
@@ -244,18 +242,17 @@ def _route(
         if device is None:
             continue
         meaning = source_of(view.vendors, device.fact).event(event.kind, event.xid)
-        if meaning is not None and meaning.contained:
-            instances = [
-                part.id
-                for part in device.fact.partitions
-                if part.id == event.device_id
-                or (event.gi is not None and part.gi == event.gi and event.ci in {None, part.ci})
-            ]
-            if instances:
-                for each in instances:
-                    by_partition[each].append(event)
-                continue
-        by_device[device.fact.id].append(event)
+        instances = [
+            part.id
+            for part in device.fact.partitions
+            if part.id == event.device_id
+            or (event.gi is not None and part.gi == event.gi and event.ci in {None, part.ci})
+        ]
+        if meaning is not None and meaning.contained and instances:
+            for each in instances:
+                by_partition[each].append(event)
+        else:
+            by_device[device.fact.id].append(event)
 
 
 def _judge(
@@ -312,8 +309,6 @@ def _judge(
 
 def _not_future(fault: Fault, now: datetime) -> Fault:
     """Replace times in the future by now: the clock that wrote them was set back since."""
-    if fault.since <= now and (fault.last_seen is None or fault.last_seen <= now):
-        return fault
     return replace(
         fault, since=min(fault.since, now), last_seen=None if fault.last_seen is None else min(fault.last_seen, now)
     )
@@ -330,10 +325,9 @@ def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -
         if rule is not None and rule.state == "Ignored":
             return
         state = level.state if rule is None else HealthState(rule.state)
-        same = known is not None and (known.last_seen, known.action, known.state) == (None, level.action, state)
-        # Its text has the policy's numbers: a changed policy is news.
-        same = same and (level.reason not in signals.REASONS or known is None or known.message == level.message)
-        if known is None or not same:
+        if known is not None and _reported(known, level, state):
+            faults[level.reason] = replace(known, boot_id=boot_id, confirmed=False)
+        else:
             faults[level.reason] = Fault(
                 reason=level.reason,
                 state=state,
@@ -344,12 +338,17 @@ def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -
                 last_seen=None,
                 boot_id=boot_id,
             )
-        elif known.boot_id != boot_id or known.confirmed:
-            faults[level.reason] = replace(known, boot_id=boot_id, confirmed=False)
     elif known is not None and known.state is HealthState.UNKNOWN:
         del faults[level.reason]  # its probe was blind, and sees it again
     elif known is not None and known.last_seen is None and (level.evident is False or _outdated(known, boot_id)):
         faults[level.reason] = replace(known, last_seen=view.now)
+
+
+def _reported(known: Fault, level: FaultCondition, state: HealthState) -> bool:
+    """True when this fault says already what the reading shows. A signal's text has the policy's numbers: a changed
+    policy is news."""
+    same_text = level.reason not in signals.REASONS or known.message == level.message
+    return same_text and (known.last_seen, known.action, known.state) == (None, level.action, state)
 
 
 def _outdated(fault: Fault, boot_id: str) -> bool:
@@ -516,8 +515,7 @@ def _message(
     also = [reason for reason in others if reason != levels.RECOVERY_ACTION][:_ALSO_SHOWN]
     if also:
         parts.append("also " + ", ".join(also))
-    text = "; ".join(part for part in parts if part)
-    return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"
+    return clip("; ".join(part for part in parts if part), _MESSAGE_LIMIT)
 
 
 def _hold_down_text(worst: Fault, as_bad: Sequence[Fault], rules: HealthRules) -> str:

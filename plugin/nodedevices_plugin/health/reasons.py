@@ -8,6 +8,7 @@ from fnmatch import filter as matching
 from functools import lru_cache
 
 from nodedevices_api.sections import HealthRule
+from nodedevices_common.text import some
 
 from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.model import Unmatched
@@ -43,8 +44,7 @@ def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
         return ""
     near = [reason for reason in known if matching([reason.lower()], glob.lower())]
     if near:
-        more = f" and {len(near) - 1} more" if len(near) > 1 else ""
-        return f"no such reason; upper and lower case count: {near[0]}{more} is the same but for the case"
+        return f"no such reason; upper and lower case count: {some(near, 1)} is the same but for the case"
     return f"no such reason; known reasons: {', '.join(_folded(known)[:NAMED])}"
 
 

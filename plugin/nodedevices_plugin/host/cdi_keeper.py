@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from nodedevices_plugin.host.cdi_files import CdiFiles, CdiFolder
-from nodedevices_plugin.host.cdi_program import FIRST_PATIENCE_SECONDS, LATER_PATIENCE_SECONDS, ProgramSpec
+from nodedevices_plugin.host.cdi_program import FIRST_PATIENCE_SECONDS, LATER_PATIENCE_SECONDS, ProgramSpec, generate
 from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
+from nodedevices_plugin.host.machine import LocalMachine, Machine
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors import cdi_libraries
@@ -31,6 +33,7 @@ class CdiKeeper:
         looks: Worker,
         on_change: Callable[[], None],
         vendors: Vendors = VENDORS,
+        machine: Machine | None = None,
     ) -> None:
         self._folder = CdiFolder(folder, worker=looks, on_change=on_change)
         self._vendors = {
@@ -38,6 +41,7 @@ class CdiKeeper:
                 ToolkitSpecs(spec_folders, vendor.cdi_source, worker=looks, on_change=on_change),
                 CdiFiles(folder, vendor.cdi_source, worker=files),
                 on_change=on_change,
+                machine=machine or LocalMachine(),
             )
             for name, vendor in vendors.cdi_vendors().items()
         }
@@ -75,9 +79,9 @@ class CdiKeeper:
         due = ((self._vendors[name], request) for name, request in requests.items())
         await asyncio.gather(*(vendor.program.want(request, patience_seconds=patience) for vendor, request in due))
 
-    async def keep(self, access: Access, *, free: Callable[[], bool]) -> None:
+    async def keep(self, access: Access, *, free: Callable[[], bool] = lambda: False) -> None:
         """Write our files, from the best source. free: whether it is known that no pod has a device, so that files
-        which are no longer needed may be removed."""
+        which are no longer needed may be removed; without it they stay."""
         async with self._one_at_a_time:
             requests = {name: each.request for name, each in access.cdi.items() if each.request is not None}
             await self.request(requests, first=False)
@@ -88,10 +92,12 @@ class CdiKeeper:
 class _OfVendor:
     """The CDI parts of one vendor."""
 
-    def __init__(self, toolkit: ToolkitSpecs, files: CdiFiles, *, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, toolkit: ToolkitSpecs, files: CdiFiles, *, on_change: Callable[[], None], machine: Machine
+    ) -> None:
         self.toolkit = toolkit
         self.files = files
-        self.program = ProgramSpec(on_change=on_change)
+        self.program = ProgramSpec(on_change=on_change, make=partial(generate, machine=machine))
 
     def environment(self, unwritable: str) -> CdiEnvironment:
         sources = [each is not None and cdi_libraries.whole(each) for each in self._sources()]

@@ -1,90 +1,50 @@
 """Runs a vendor's program that makes a CDI specification, such as nvidia-ctk. On a worker thread: it calls the driver.
 
-The vendor decides its arguments and which results are acceptable (vendors.cdi.SpecRequest); this module finds the
-program, runs it, and reads its output.
+The vendor decides its arguments and which results are acceptable (vendors.cdi.SpecRequest). It is run where the
+hardware is (machine); this module reads what it prints.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
-from nodedevices_common.errors import OperationError
+from nodedevices_probe.programs import ProgramError
 
+from nodedevices_plugin.host.machine import LocalMachine, Machine
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.cdi import Document, SpecRequest
 
 log = structlog.get_logger(__name__)
 
-RUN_SECONDS = 30.0
 RETRY_SECONDS = 60.0
 FIRST_PATIENCE_SECONDS = 5.0  # while nothing is offered yet
 LATER_PATIENCE_SECONDS = 0.25  # and afterwards, when a fault may be waiting to be reported
-SHOWN = 300  # characters of the end of its output
 
 
-class ProgramError(OperationError):
-    """It made no spec that can be used; the text says why."""
-
-
-def find(request: SpecRequest) -> str:
-    """The program: the one that was named, else on PATH, else below the driver root. Raises ProgramError."""
-    if request.program:
-        if shutil.which(request.program) is None:
-            raise ProgramError(f"{request.program} ({request.program_flag}): there is no such program")
-        return request.program
-    below = [str(Path(request.driver_root, each)) for each in request.places] if request.driver_root else []
-    found = shutil.which(request.tool) or shutil.which(request.tool, path=":".join(below) or "/nowhere")
-    if found is None:
-        places = f" nor below {request.driver_root}" if below else ""
-        raise ProgramError(f"{request.tool} is not in the agent's image{places}")
-    return found
-
-
-def generate(request: SpecRequest) -> dict[str, Any]:
+def generate(request: SpecRequest, machine: Machine | None = None) -> dict[str, Any]:
     """The spec that it makes. Raises ProgramError. Blocks."""
-    tool = request.tool
-    driver_root = request.driver_root if request.driver_root and Path(request.driver_root).is_dir() else ""
-    program = find(request)
+    tool = request.program.name
+    printed = (machine or LocalMachine()).run(
+        request.program, request.arguments, path=request.path, driver_root=request.driver_root
+    )
     try:
-        done = subprocess.run(  # noqa: S603
-            [program, *request.arguments(driver_root, _dev_root(driver_root))],
-            capture_output=True,
-            timeout=RUN_SECONDS,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ProgramError(f"{tool}: {error}") from error
-    if done.returncode != 0:
-        output = " ".join(done.stderr.decode(errors="replace").split())[-SHOWN:]
-        raise ProgramError(f"{tool}: status {done.returncode}: {output or 'no output'}")
-    try:
-        document = json.loads(done.stdout)
-    except ValueError as error:
+        document = json.loads(printed.text)
+    except (ValueError, RecursionError) as error:
         raise ProgramError(f"{tool}: its output is not JSON: {error}") from error
     wrong = cdi_schema.problems(document)
     if wrong:
         raise ProgramError(f"{tool}: its output is not valid: {'; '.join(wrong[:3])}")
     try:
-        return request.accepted(document, driver_root)
+        return request.accepted(document, printed.driver_root)
     except ValueError as error:
         raise ProgramError(f"{tool}: its output {error}") from error
-
-
-def _dev_root(driver_root: str) -> str:
-    if not driver_root:
-        return ""
-    return driver_root if Path(driver_root, "dev").is_dir() else "/"
 
 
 class ProgramSpec:
@@ -130,11 +90,11 @@ class ProgramSpec:
         if error is None:
             self.made, self.problem = answer.result(), ""
             self.names = frozenset(str(each["name"]) for each in self.made["devices"])
-            log.info(f"{request.tool} generated the CDI specification", devices=len(self.names))
+            log.info(f"{request.program.name} generated the CDI specification", devices=len(self.names))
         elif isinstance(error, ProgramError):
             self.problem = str(error)
-            log.info(f"{request.tool} failed to generate a CDI specification", why=self.problem)
+            log.info(f"{request.program.name} failed to generate a CDI specification", why=self.problem)
         else:
-            self.problem = f"{request.tool}: {error}"
-            log.error(f"{request.tool} failed to generate a CDI specification", exc_info=error)
+            self.problem = f"{request.program.name}: {error}"
+            log.error(f"{request.program.name} failed to generate a CDI specification", exc_info=error)
         self._on_change()

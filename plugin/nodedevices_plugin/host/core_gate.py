@@ -1,16 +1,17 @@
 """The StartGate where computing power is shared: answers to the kubelet wait a moment for facts that are still missing.
 
 At an allocation the pod may not have been seen yet: the kubelet and this agent learn of it at the same time, by two
-watches. The answer waits a second at most; a pod that is still unknown counts as all of a device. Before a container
-starts, PodResources shows which container the ids belong to; the kubelet allows 30 seconds for that, and tries a
-refused start again. A container that is known to start again, or for which all of a device was free, is never refused
-because PodResources does not answer.
+watches. The answer waits a second at most, in a thread of its own; a pod that is still unknown counts as all of a
+device. Before a container starts, PodResources shows which container the ids belong to; the kubelet allows 30 seconds
+for that, and tries a refused start again. A container that is known to start again, or for which all of a device was
+free, is never refused because PodResources does not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 
@@ -41,18 +42,19 @@ class CoreGate:
         self._write = write
         self._seen_seconds = seen_seconds
         self._known_seconds = known_seconds
-        self._changed = asyncio.Event()
+        self._changed = asyncio.Event()  # for the loop
+        self._seen = threading.Condition()  # for threads
 
     def pods_changed(self) -> None:
         """Check again: the book knows other pods than before."""
         self._changed.set()
         self._changed = asyncio.Event()
+        with self._seen:
+            self._seen.notify_all()
 
-    async def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._seen_seconds):
-                while not self._book.knows(resource, size, ids):
-                    await self._changed.wait()
+    def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
+        with self._seen:
+            self._seen.wait_for(lambda: self._book.knows(resource, size, ids), timeout=self._seen_seconds)
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
         deadline = monotonic() + self._known_seconds

@@ -7,26 +7,26 @@ found stays found while the agent runs: its probe has to report a card that has 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import structlog
 from nodedevices_common.periodic import Periodic
-from nodedevices_probe.node.presence import Hardware as Machine
-from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.registry import KINDS
 
+from nodedevices_plugin.host.machine import LocalMachine, MachineError
 from nodedevices_plugin.runtime.worker import Worker
 
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 10.0
+RETRY_SECONDS = 1.0  # after a failure: the probe server may only just be starting
 FIRST_CHECK_SECONDS = 1.0  # a file system that hangs must not keep the node's devices away
 
 
 class FoundHardware(Periodic):
-    """`found`: the names of the kinds; None before the first check. `on_change` is called on the loop when it grows.
+    """`found`: the names of the kinds; None before the first check. `on_change` is called on the loop when it grows, or
+    when `problem` is something else: why it may be old; empty: it is not.
 
-    `check`: the kinds that are there now, and why, by name. It is called on the worker's thread.
+    `check`: the kinds that are there now, and why, by name. It is called on the worker's thread, and raises
+    MachineError.
     """
 
     def __init__(
@@ -38,13 +38,14 @@ class FoundHardware(Periodic):
     ) -> None:
         super().__init__(
             self._check,
-            seconds=lambda: CHECK_SECONDS if self._wanted else None,
+            seconds=lambda: (RETRY_SECONDS if self._problem else CHECK_SECONDS) if self._wanted else None,
             patience_seconds=FIRST_CHECK_SECONDS,
         )
         self._worker = worker
         self._on_change = on_change
-        self._present = check or present
+        self._present = check or LocalMachine().hardware
         self._wanted = False
+        self._problem = ""
         self.found: frozenset[str] | None = None
 
     def want(self, wanted: bool) -> None:
@@ -53,19 +54,24 @@ class FoundHardware(Periodic):
             self.soon()
         self._wanted = wanted
 
+    @property
+    def problem(self) -> str:
+        return self._problem if self._wanted else ""
+
     async def _check(self) -> None:
-        present = await self._worker.run(self._present)
+        try:
+            present = await self._worker.run(self._present)
+        except MachineError as error:
+            was, self._problem = self._problem, str(error)
+            if self.problem and self.problem != was:
+                log.warning("hardware not searched, what was found last counts", error=self.problem)
+                self._on_change()
+            return
+        cured, self._problem = bool(self._problem), ""
         before = self.found or frozenset()
         new = {name: why for name, why in present.items() if name not in before}
         for name, why in new.items():
             log.info("hardware found", probe=name, why=why)
-        if new or self.found is None:
+        if new or cured or self.found is None:
             self.found = before | new.keys()
             self._on_change()
-
-
-def present(root: Path = Path("/")) -> dict[str, str]:
-    """Return the kinds whose hardware is there now, each with the reason."""
-    machine = Machine(Roots(root))
-    found = {name: kind.present(machine) for name, kind in KINDS.items()}
-    return {name: why for name, why in found.items() if why}

@@ -9,16 +9,15 @@ only when a write has returned.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from nodedevices_plugin.pipeline.state import State, StateError, StateFile, same_but_times
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.settings.effective import Effective, from_saved
+from nodedevices_plugin.settings.effective import Effective, understood, unread
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.metrics import AgentMetrics
 
@@ -55,10 +54,13 @@ class StateKeeper:
             self._metrics.state_failed()
             log.warning("state file unusable, starting without it", error=str(error))
             return State()
-        if self._file.unread:
-            self.lost = f"at start: {self._file.unread}"
+        problem = self._file.unread
+        if of_configuration := unread(state.applied, self._local.modes, self._local.vendors):
+            problem = "; ".join(filter(None, (of_configuration, problem or self._file.keep_aside())))
+        if problem:
+            self.lost = f"at start: {problem}"
             self._metrics.state_failed()
-            log.warning("parts of the state file unusable", error=self._file.unread)
+            log.warning("parts of the state file unusable", error=problem)
         else:
             self._written = state
         if state.verdicts:
@@ -96,7 +98,7 @@ class StateKeeper:
             return
         error = writing.exception()
         if error is None:
-            self.saved = self._effective(state.applied)
+            self.saved = understood(state.applied, self._local.modes, self._local.vendors)
             if self.problem is not None:
                 log.info("state file writes succeed again")
             self.problem = None
@@ -105,9 +107,6 @@ class StateKeeper:
         self._metrics.state_failed()
         self._not_written(str(error))
         self._written = State()
-
-    def _effective(self, saved: Mapping[str, Any] | None) -> Effective | None:
-        return None if saved is None else from_saved(saved, self._local.modes, self._local.vendors)
 
     def _not_written(self, why: str) -> None:
         if why != self.problem:

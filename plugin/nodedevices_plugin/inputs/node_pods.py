@@ -123,7 +123,7 @@ def node_pod(item: Object) -> NodePod | None:
         each.get("name")
         for key in ("initContainerStatuses", "containerStatuses")
         for each in mappings(status.get(key))
-        if each.get("containerID") or each.get("restartCount")
+        if isinstance(each.get("name"), str) and (each.get("containerID") or each.get("restartCount"))
     }
     containers, strays = pod_containers(item)
     return NodePod(
@@ -140,7 +140,7 @@ def node_pod(item: Object) -> NodePod | None:
             )
             for each in containers
         ),
-        finished=status.get("phase") in FINISHED,
+        finished=str(status.get("phase")) in FINISHED,
         acknowledged=bool(status.get("startTime")),
         strays=strays,
     )

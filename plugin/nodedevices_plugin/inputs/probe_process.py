@@ -23,14 +23,18 @@ from nodedevices_probe.loop import EXIT_WANTS_FRESH_PROCESS
 from nodedevices_probe.protocol import Snapshot
 
 from nodedevices_plugin.inputs.probe_child import Spare, spawn
-from nodedevices_plugin.inputs.probe_source import CHUNK_BYTES, END_AFTER_SILENCE_SECONDS, ProbeLines
+from nodedevices_plugin.inputs.probe_source import (
+    CHUNK_BYTES,
+    END_AFTER_SILENCE_SECONDS,
+    LAST_WORDS_SECONDS,
+    ProbeLines,
+)
 
 OURS = (sys.executable, "-m", "nodedevices_probe.main")
 REAP_SECONDS = 2.0  # a killed child that is not gone by then is stuck in the kernel
 LAST_REAP_SECONDS = 0.2  # the same at the agent's own end, where nothing else may run any more
 EXIT_GRACE_SECONDS = 0.2  # for a child that has closed its pipe to exit by itself
 MAX_UNREAPED = 4  # children stuck in the kernel; with that many, no further one is started
-LAST_WORDS_SECONDS = 1.0  # so long the lines are read that a child left behind
 BACKOFF = Backoff(initial_seconds=0.2, max_seconds=30.0, jitter=0.2)  # before the next child
 
 

@@ -42,7 +42,7 @@ class ProbeSocket(ProbeLines):
             async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await asyncio.open_unix_connection(self._path, limit=CHUNK_BYTES)
         except OSError as error:
-            self.last_error = f"failed to connect to {self._path}: {_why(error)}"
+            self.last_error = f"failed to connect to {self._path}: {why(error)}"
             return False
         self.counters.starts += 1
         self.log.info("probe connected", socket=self._path)
@@ -54,7 +54,7 @@ class ProbeSocket(ProbeLines):
 
             await self.read(reader, send)
         except OSError as error:
-            self.last_error = f"{self._path}: {_why(error)}"
+            self.last_error = f"{self._path}: {why(error)}"
         finally:
             writer.transport.abort()
         if self.last_error is None:
@@ -62,5 +62,6 @@ class ProbeSocket(ProbeLines):
         return False
 
 
-def _why(error: OSError) -> str:
+def why(error: OSError) -> str:
+    """Return why a connection failed, for people."""
     return error.strerror or (f"no answer for {CONNECT_SECONDS:g} s" if isinstance(error, TimeoutError) else str(error))

@@ -32,6 +32,7 @@ LIVED_WELL_SECONDS = 10.0  # a probe that wrote good lines for this long earns a
 MIN_LINE_SPACING_SECONDS = 0.02  # at most 50 lines a second are read; the pipe holds back a probe that writes more
 LINE_SPACING_FACTOR = 3.0  # a line that took long to read is followed by a pause of so many times that
 CHUNK_BYTES = 1 << 16
+LAST_WORDS_SECONDS = 1.0  # so long the lines are read that a process left behind
 _TICK_SECONDS = 0.5
 
 
@@ -156,6 +157,8 @@ class ProbeLines(ABC):
             if chunk == b"" or self._is_silent(last_read) or is_over():
                 return
             for line in splitter.feed(chunk) if chunk else ():
+                if line is not None and self._is_control(line):
+                    continue
                 began = time.monotonic()
                 if await self._take(line):
                     last_read = time.monotonic()
@@ -163,6 +166,10 @@ class ProbeLines(ABC):
                 await asyncio.sleep(max(MIN_LINE_SPACING_SECONDS, LINE_SPACING_FACTOR * took))
                 if self._is_silent(last_read) or is_over():
                     return
+
+    def _is_control(self, line: bytes) -> bool:
+        """True for a line that is not the probe's."""
+        return False
 
     def _is_silent(self, last_read: float) -> bool:
         if time.monotonic() - last_read < self._end_after:

@@ -19,9 +19,11 @@ from typing import Any
 import structlog
 from nodedevices_probe.protocol import Snapshot
 from nodedevices_probe.registry import KINDS
+from nodedevices_probe.serving.requests import INTERVAL
 
 from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
+from nodedevices_plugin.inputs.probe_server import ProbeServed
 from nodedevices_plugin.inputs.probe_socket import ProbeSocket
 from nodedevices_plugin.inputs.probe_source import ProbeSource
 from nodedevices_plugin.settings.flags import Local
@@ -30,6 +32,7 @@ from nodedevices_plugin.settings.probes import ProbeSpec, name_of, read
 log = structlog.get_logger(__name__)
 
 
+PROGRAM = "nodedevices-probe"
 MAX_WAITING = 8  # lines of one probe, of as many processes
 
 
@@ -49,6 +52,23 @@ class _Running:
     text: str
     source: ProbeSource
     task: asyncio.Task[None]
+
+
+def of_server(command: Sequence[str]) -> tuple[str, ...]:
+    """The arguments of a built-in probe with flags of a person's choice, which a probe server runs as any other; none:
+    the command is another program, or has a flag that no server takes, such as a path."""
+    if len(command) < 2 or Path(command[0]).name != PROGRAM or command[1] not in KINDS:
+        return ()
+    arguments = [command[1]]
+    for word in command[2:]:
+        if word.startswith("--") or not arguments[-1].startswith("--") or "=" in arguments[-1]:
+            arguments.append(word)
+        else:
+            arguments[-1] += f"={word}"
+    kind = KINDS[arguments[0]]
+    taken = {*kind.passed_on, *kind.choices, INTERVAL} - kind.opens
+    flags = (each.removeprefix("--").partition("=")[0] for each in arguments[1:])
+    return tuple(arguments) if taken.issuperset(flags) else ()
 
 
 class Probes:
@@ -140,8 +160,12 @@ class Probes:
         if spec.socket:
             return ProbeSocket(spec.socket, name=spec.name, on_snapshot=on_snapshot)
         arguments = partial(self._arguments, spec.name)
+        if self._local.probe_server and (built_in := of_server(spec.command)):
+            return ProbeServed(self._local.probe_server, lambda: built_in, name=spec.name, on_snapshot=on_snapshot)
         if spec.command:
             return ProbeProcess(name=spec.name, on_snapshot=on_snapshot, command=spec.command)
+        if self._local.probe_server:
+            return ProbeServed(self._local.probe_server, arguments, name=spec.name, on_snapshot=on_snapshot)
         spare, self._spare = self._spare, None
         return ProbeProcess(arguments, name=spec.name, on_snapshot=on_snapshot, spare=spare)
 

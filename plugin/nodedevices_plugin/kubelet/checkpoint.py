@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from nodedevices_common.errors import OperationError
 
+T = TypeVar("T", list[Any], dict[str, Any])
 FILE = "kubelet_internal_checkpoint"  # in the device-plugin folder
 MAX_BYTES = 16 << 20
 
@@ -90,8 +91,9 @@ def parse(raw: bytes) -> tuple[CheckpointEntry, ...]:
     """
     found: set[CheckpointEntry] = set()
     try:
-        for entry in json.loads(raw)["Data"]["PodDeviceEntries"] or ():
-            ids = {_text(each) for by_node in (entry["DeviceIDs"] or {}).values() for each in by_node or ()}
+        for entry in _of(list, json.loads(raw)["Data"]["PodDeviceEntries"]):
+            by_node = _of(dict, entry["DeviceIDs"])
+            ids = {_text(each) for some in by_node.values() for each in _of(list, some)}
             who = _text(entry["PodUID"]), _text(entry["ContainerName"])
             found.add(CheckpointEntry(*who, _text(entry["ResourceName"]), tuple(sorted(ids))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -99,7 +101,18 @@ def parse(raw: bytes) -> tuple[CheckpointEntry, ...]:
     return tuple(each for each in sorted(found) if each.ids)
 
 
+def _of(kind: type[T], value: Any) -> T:
+    """The value, which Go writes as null where it is empty. What else is empty, or can be iterated over, is not
+    what the kubelet writes."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r:.64} is not a {kind.__name__}")
+    return value
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r:.64} is not a text")
+    value.encode()  # UnicodeError, a ValueError: half of a character, which nothing could be sent with
     return value

@@ -133,13 +133,13 @@ class Guard:
         """Let the next registration of each of these take the name over from a plugin that serves the same devices."""
         self._allowed_next.update(names)
 
-    async def why_not(self, name: str, kubelet: sockets.FileIdentity, *, own_socket: str = "") -> str:
+    async def why_not(self, name: str, kubelet: sockets.FileIdentity) -> str:
         """Return why the name must not be registered with this kubelet now; "" when it may. Takes as long as
         `others`."""
         waiting = None
         ours, taking_over = self._ours.get(name) == kubelet, name in self._allowed_next
         query = self._differing if taking_over else self._others
-        if query is not None and not ours and not sockets.of_our_kind(self._folder, name, other_than=own_socket):
+        if query is not None and not ours and not sockets.of_our_kind(self._folder, name):
             seen = await query(name, self._own(kubelet, taken_over=not taking_over))
             waiting = judge(self._waiting.get(name), kubelet, seen, now=monotonic())
         if waiting is None:

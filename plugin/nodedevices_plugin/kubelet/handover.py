@@ -4,8 +4,12 @@ Up to Kubernetes 1.36 the end of any stream of a name ends its newest registrati
 not notice (registration.py). So where a vendor's plugin runs beside ours and we leave, the name would have no devices
 until that plugin is restarted: when it registered after us our end takes its registration down, and when it registered
 before us it has none any more. We cannot tell the two cases apart, and the same step mends both: the agent sends the
-kubelet the Register for that plugin, with the request that the plugin itself would make. From 1.37 on the kubelet keeps
-both registrations and promotes the one that is left; it refuses the request, and nothing is lost.
+kubelet the Register for that plugin, with the request that the plugin itself would make.
+
+From 1.37 on the kubelet keeps both registrations and promotes the one that is left. It must not get that request: it
+refuses one for a socket that is connected, and forgets the client by that (1.37.2, deregisterClient in connectClient):
+the end of that plugin would go unnoticed, and its devices would be offered for ever. So we ask first: where the kubelet
+still lists the name when it has finished with our stream, there is nothing to hand over.
 
 A socket does not say which plugin it belongs to, and a wrong plugin would be offered as these devices. So its name must
 follow the resource's (`nvidia-gpu.sock`), and the plugin must choose our id when GetPreferredAllocation offers it
@@ -32,7 +36,7 @@ IDS_TRIED = 3  # of ours; a plugin need not answer for one that is broken
 PREFERRED_SECONDS = 1.0
 REGISTER_SECONDS = 15.0  # the kubelet dials for up to 10 s inside Register
 UNKNOWN_ID = "nodedevices-unknown-id"
-ALREADY = "already connected"  # 1.37's answer
+ALREADY = "already connected"  # 1.37's answer, where the kubelet's list could not be read
 
 log = structlog.get_logger(__name__)
 
@@ -46,8 +50,12 @@ async def hand_over(
     lists: Callable[[str], Awaitable[bool | None]],
 ) -> bool:
     """Return whether another plugin has the name again. Called after our own server has stopped; takes a second."""
+    await asyncio.sleep(SETTLE_SECONDS)
+    if await lists(resource):
+        await asyncio.sleep(CHECK_SECONDS)  # a busy kubelet may not have noticed yet that we have left
+        if await lists(resource):
+            return True
     for _ in range(ATTEMPTS):
-        await asyncio.sleep(SETTLE_SECONDS)
         plugin = await _plugin_of(resource, ids, folder)
         if plugin is None:
             return False

@@ -15,8 +15,8 @@ from nodedevices_plugin.model import ContainerEdits, Grant
 
 
 class KubeletOffer(Protocol):
-    """Answers from the current plan. All are called on the event loop, and none may block: the kubelet handles one pod
-    after the other, and sets no deadline."""
+    """Answers from the current plan. All are called in threads, and none may block: the kubelet handles one pod after
+    the other, and sets no deadline. `grant` and `edits` are called by one thread at a time."""
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
         """Grant these ids to one container. Raises AllocationError; its text reaches the pod's status."""
@@ -37,21 +37,21 @@ class KubeletOffer(Protocol):
 class StartGate(Protocol):
     """Lets an answer wait, where an allocation depends on the pod that it is for (SharingFacts.cores)."""
 
-    async def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
-        """Return when enough is known for a request of so many ids, after a second at the latest; for a resource
-        without computing power at once."""
+    def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
+        """Called in a thread. Return when enough is known for a request of so many ids, after a second at the latest;
+        for a resource without computing power at once."""
         ...
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:
-        """Prepare the start of a container with these ids. Raises AllocationError; its text reaches the pod's Events,
-        and the kubelet tries again. Takes 20 s at most."""
+        """Called on the event loop. Prepare the start of a container with these ids. Raises AllocationError; its text
+        reaches the pod's Events, and the kubelet tries again. Takes 20 s at most."""
         ...
 
 
 class OpenGate:
     """A gate that never waits, for agents without computing power to share, and for tests."""
 
-    async def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
+    def ready(self, resource: str, size: int, ids: Sequence[str] = ()) -> None:
         pass
 
     async def before_start(self, resource: str, ids: Sequence[str]) -> None:

@@ -24,9 +24,10 @@ from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.guard import Guard, Lists, Others
 from nodedevices_plugin.kubelet.handover import hand_over
 from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, StartGate
+from nodedevices_plugin.kubelet.recent import RecentAllocations
 from nodedevices_plugin.kubelet.registration import KUBELET_SOCKET, Deadlines, Keep, ResourcePlugin
-from nodedevices_plugin.kubelet.server import RecentAllocations, SnapshotError, snapshot
-from nodedevices_plugin.model import Blocked, OfferedResource, Plan, RecentAllocate, Registration, RegistrationState
+from nodedevices_plugin.kubelet.server import SnapshotError, snapshot
+from nodedevices_plugin.model import Blocked, OfferedResource, Plan, Registration, RegistrationState
 from nodedevices_plugin.model.kubelet_calls import CallObserver, unobserved
 
 LEAVING_SECONDS = 3.0  # for a handover while the agent ends
@@ -49,9 +50,11 @@ class DevicePlugins:
 
     `folder` is the kubelet's device-plugin folder, where our sockets are made; its socket is `kubelet_socket`, by
     default kubelet.sock in that folder. `on_change` is called, on the loop, when `registrations()` gives something new,
-    `on_allocated` when `recent_allocations()` does, before the kubelet has the answer; neither may block. `others`,
-    `beside`, `differing` and `lists` query the kubelet's list of devices (guard.Guard). `prepare` is awaited before
-    each registration; `keep` runs a background part; `observe` gets each call that has ended. `gate`: see StartGate.
+    `on_allocated` after `recent` has got something; neither may block. `others`, `beside`, `differing` and `lists`
+    query the kubelet's list of devices (guard.Guard). `prepare` is awaited before each registration; `keep` runs a
+    background part; `observe` gets each call that has ended, in any thread. `gate`: see StartGate.
+
+    The kubelet's calls are answered in threads, from `offer`, also while the loop is busy. `recent`: the Allocates.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class DevicePlugins:
         *,
         folder: Path,
         offer: KubeletOffer,
+        recent: RecentAllocations | None = None,
         on_change: Callable[[], None] = lambda: None,
         on_allocated: Callable[[], None] = lambda: None,
         kubelet_socket: Path | None = None,
@@ -82,7 +86,8 @@ class DevicePlugins:
         self._keep = keep
         self._observe = observe
         self._gate = gate or OpenGate()
-        self._recent = RecentAllocations(on_allocated)
+        self._on_allocated = on_allocated
+        self.recent = recent or RecentAllocations()
         self._plugins: dict[str, ResourcePlugin] = {}
         self._shown: dict[str, OfferedResource] = {}  # what each of them shows
         self._refused: dict[str, str] = {}  # resources whose list is too large for the kubelet: name -> why
@@ -98,7 +103,9 @@ class DevicePlugins:
         itself, see `registrations`.
         """
         async with self._one_at_a_time:
-            desired = {each.name: each for each in plan.resources if each.ids or each.name in self._plugins}
+            desired = {
+                each.name: each for each in plan.resources if each.ids or each.retained or each.name in self._plugins
+            }
             changed = {name: each for name, each in desired.items() if each != self._shown.get(name)}
             refused_before = self._refused
             shown = self._encoded(changed, desired)
@@ -123,7 +130,8 @@ class DevicePlugins:
                         folder=self._folder,
                         kubelet_socket=self._kubelet_socket,
                         offer=self._offer,
-                        recent=self._recent,
+                        recent=self.recent,
+                        on_allocated=self._on_allocated,
                         on_change=self._on_change,
                         deadlines=self._deadlines,
                         guard=self._guard,
@@ -177,10 +185,6 @@ class DevicePlugins:
     def let_through(self) -> bool:
         """True when a resource is registered, or about to be: no other plugin serves it."""
         return any(plugin.let_through for plugin in self._plugins.values())
-
-    def recent_allocations(self) -> tuple[RecentAllocate, ...]:
-        """The newest Allocates that we answered, oldest first (at most 1024)."""
-        return self._recent.entries()
 
     async def stop(self) -> None:
         """Stop serving; the kubelet shows 0 allocatable, running pods keep their devices."""

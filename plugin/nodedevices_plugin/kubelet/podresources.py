@@ -45,6 +45,7 @@ from nodedevices_probe.protocol import MAX_MESSAGE, text
 from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
+from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.runtime.worker import Worker
 
 DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
@@ -272,7 +273,51 @@ def merged(previous: Holdings, incomplete: Holdings, *, message: str) -> Holding
         state=HoldersState.INCOMPLETE,
         message=message,
         holders=tuple(ids[key] for key in sorted(ids, key=_key_order)),
+        forgotten=previous.forgotten,
         taken=previous.taken,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBefore:
+    """What pods held before this kubelet was started, as long as it lists nothing of it. A kubelet takes no device from
+    a pod that runs: where it lists such a pod, it has lost its record (Holdings.forgotten). Up to 1.33 it lists pods
+    that have ended as well."""
+
+    kubelet: object = None
+    holders: tuple[Holder, ...] = ()
+
+    def after(
+        self, kubelet: object, known: Sequence[Holder], now_listed: Sequence[ListedHolder], pods: Pods, *, settled: bool
+    ) -> HeldBefore:
+        """Return it after a complete List. `known`: holders before it. A pod that a settled List lacks has ended."""
+        have = {(each.namespace, each.pod, each.resource) for each in now_listed}
+        before = {(each.namespace, each.pod, each.container, each.resource): each for each in self.holders}
+        if kubelet != self.kubelet:
+            before |= {(each.namespace, each.pod, each.container, each.resource): each for each in known}
+        return HeldBefore(
+            kubelet,
+            tuple(
+                each
+                for each in before.values()
+                if each.resource is not None
+                and (each.namespace, each.pod, each.resource) not in have
+                and ((each.namespace, each.pod) in pods or not settled)
+            ),
+        )
+
+    def forgotten(self, pods: Pods) -> tuple[Holder, ...]:
+        return tuple(each for each in self.holders if (each.namespace, each.pod) in pods)
+
+
+def forgotten_text(holders: Sequence[Holder]) -> str:
+    """For people; "" where there are none."""
+    if not holders:
+        return ""
+    pods = listing(dict.fromkeys(f"{each.namespace}/{each.pod}" for each in holders))
+    return (
+        f"the kubelet lists {pods} without the devices held before it was started again: it has lost its record, and "
+        "may allocate them to other pods; delete the pods"
     )
 
 
@@ -347,6 +392,7 @@ class PodResourcesClient:
         self._rewritten: tuple[tuple[Pods, tuple[Offer, ...]] | None, float] = (None, 0.0)  # its entries then, and when
         self._settling = Settling()
         self._shown = ShownEntries()
+        self._held_before = HeldBefore()
         self._files = files
         self._own_pod = own_pod
         self._complete_since: sockets.FileIdentity | None = None  # the kubelet that has given a complete List
@@ -354,7 +400,11 @@ class PodResourcesClient:
         self._not_before = 0.0
         self._looking = asyncio.Lock()
         self._listing = asyncio.Lock()  # one List at a time, so that a later one is newer
-        self._latest_offers: tuple[float, tuple[Offer, ...] | None] | None = None  # time.monotonic() of the call
+        self._latest_offers: tuple[Offer, ...] | None = None
+        self._offers_of: tuple[sockets.FileIdentity | None, float] = (
+            None,
+            float("-inf"),
+        )  # whose they are, and from when
         self.with_offers = False
         self.with_rewrites = False
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been queried yet")
@@ -405,10 +455,13 @@ class PodResourcesClient:
         )
         if holdings.state is not HoldersState.SYNCED:
             return self._set(replace(holdings, offered=offered))
+        before_it = self.holdings.holders
+        self._held_before = self._held_before.after(kubelet, before_it, now_listed, pods, settled=settled)
+        lost = self._held_before.forgotten(pods)
         self._complete_since = kubelet if same_kubelet else None
-        if unreadable:
-            message = "; ".join(filter(None, (message, f"what init containers hold is not known: {unreadable}")))
-        return self._set(replace(holdings, offered=offered, message=message))
+        not_read = f"what init containers hold is not known: {unreadable}" if unreadable else ""
+        message = "; ".join(filter(None, (message, not_read, forgotten_text(lost))))
+        return self._set(replace(holdings, offered=offered, message=message, forgotten=lost))
 
     async def _still_recorded(
         self, recorded: tuple[checkpoint.CheckpointEntry, ...] | None, now_listed: Sequence[ListedHolder], pods: Pods
@@ -463,10 +516,12 @@ class PodResourcesClient:
         """Return what the kubelet may allocate now, of every plugin; None where it does not answer within half a
         second."""
         async with self._looking:
-            started = monotonic()
-            if self._latest_offers is None or started - self._latest_offers[0] > OFFERS_SHARED_SECONDS:
-                self._latest_offers = (started, await self._list_offers())
-            return self._latest_offers[1]
+            kubelet, started = sockets.identity(self._socket), monotonic()
+            known_of, at = self._offers_of
+            if kubelet != known_of or started - at > OFFERS_SHARED_SECONDS:
+                self._latest_offers = await self._list_offers()
+                self._offers_of = kubelet, started
+            return self._latest_offers
 
     async def _list_offers(self) -> tuple[Offer, ...] | None:
         deadline = monotonic() + OFFERS_DEADLINE_SECONDS

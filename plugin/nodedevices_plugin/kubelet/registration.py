@@ -6,9 +6,11 @@ What the kubelet does, and what follows for us (pkg/kubelet/cm/devicemanager; ob
 - A nil answer to Register means "connected", no more; the stream comes afterwards. Without a stream we start over.
 - It never re-opens a stream. The stream's end takes all devices away from the node, so we register again at once.
 - Up to 1.36 the end of an older registration of the same name takes the newer one down with it; from 1.37 on a socket
-  is refused while it is still connected. So every registration has a server on its own socket, and the one before
-  is stopped first. When we leave for good, handover.py registers another plugin that stays.
-- When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock.
+  is refused while it is still connected, and the kubelet then does not notice when it ends (handover.py). So every
+  registration has a server on its own socket, and the one before is stopped first. When we leave for good, handover.py
+  registers another plugin that stays.
+- When it starts it removes every socket in its folder, ours too, and makes a new kubelet.sock. One that we had made
+  just before would be gone when it dials, and it would dial for 10 s: a socket is made once a kubelet listens.
 - The newest registration of a name replaces another plugin's: `guard` checks before we register. When another plugin
   replaces ours, our stream stays open, and when that plugin ends the name has no devices. Only the kubelet's list of
   allocatable devices shows that, so we check the list now and then. It also shows another plugin that comes with our
@@ -38,7 +40,8 @@ from nodedevices_plugin.kubelet import rpc, sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.guard import RECHECK_SECONDS, Guard
 from nodedevices_plugin.kubelet.offer import KubeletOffer, StartGate
-from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, options
+from nodedevices_plugin.kubelet.recent import RecentAllocations
+from nodedevices_plugin.kubelet.server import ResourceServer, options
 from nodedevices_plugin.model import Registration, RegistrationState
 from nodedevices_plugin.model.kubelet_calls import CallObserver, KubeletCall, Method, Result
 
@@ -121,6 +124,7 @@ class ResourcePlugin:
         kubelet_socket: Path,
         offer: KubeletOffer,
         recent: RecentAllocations,
+        on_allocated: Callable[[], None],
         on_change: Callable[[], None],
         deadlines: Deadlines,
         guard: Guard,
@@ -139,6 +143,7 @@ class ResourcePlugin:
         self._kubelet_socket = kubelet_socket
         self._offer = offer
         self._recent = recent
+        self._on_allocated = on_allocated
         self._on_change = on_change
         self._deadlines = deadlines
         self._guard = guard
@@ -183,6 +188,7 @@ class ResourcePlugin:
             except Exception as error:  # such as a missing folder or a full disk: report it, and try again
                 if self._report(RegistrationState.PENDING, f"cannot serve {self.name}: {error}"):
                     log.exception("registration failed", resource=self.name)
+                await self._stop_server()
                 await self._back_off(sockets.identity(self._kubelet_socket))
 
     async def _round(self) -> None:
@@ -195,12 +201,17 @@ class ResourcePlugin:
             return
         if why := await self._prepared(kubelet):
             self.let_through = False
-            await self._stop_server()
             self._report(RegistrationState.SERVED_BY_ANOTHER, why)
             await self._wait(RECHECK_SECONDS, kubelet)
             return
         self.let_through = True
-        server = await self._serving()
+        if not sockets.listening(self._kubelet_socket):
+            self._observe(KubeletCall(Method.REGISTER, self.name, Result.FAILED, 0.0))
+            await self._unreachable("Connection refused", kubelet)
+            return
+        if sockets.identity(self._kubelet_socket) != kubelet:
+            return  # another kubelet has come meanwhile
+        server = await self._serve()
         before = server.opened
         self._guard.registering(self.name, kubelet)
         began = perf_counter()
@@ -232,8 +243,7 @@ class ResourcePlugin:
         """Prepare the registration and return why it must not be made; empty: it may. Where preparing took long, ask
         the guard again: another plugin may have come meanwhile."""
         for again in (True, False):
-            own_socket = self._server.path.name if self._server is not None else ""
-            if why := await self._guard.why_not(self.name, kubelet, own_socket=own_socket):
+            if why := await self._guard.why_not(self.name, kubelet):
                 return why
             began = monotonic()
             await self._prepare()
@@ -285,9 +295,7 @@ class ResourcePlugin:
     async def _not_registered(self, error: grpc.aio.AioRpcError, kubelet: sockets.FileIdentity) -> None:
         code, details = error.code(), rpc.reason(error)
         if code is grpc.StatusCode.UNAVAILABLE:  # no process listens: a kubelet that ended, or is about to start
-            why = f"no kubelet answers on {self._kubelet_socket}: {details}"
-            self._report(RegistrationState.KUBELET_UNREACHABLE, why)
-            await self._wait(CHECK_SECONDS * 2, kubelet)
+            await self._unreachable(details, kubelet)
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
             why = f"the kubelet did not answer Register within {self._deadlines.register_seconds:g} s"
             self._report(RegistrationState.KUBELET_UNREACHABLE, why)
@@ -295,8 +303,13 @@ class ResourcePlugin:
             await self._back_off(kubelet)
         else:
             self._report(RegistrationState.REJECTED, details)
-            await self._stop_server()  # an answer may have been lost: from 1.37 on a socket is refused while connected
+            await self._stop_server()  # a socket is offered to a kubelet once
             await self._back_off(kubelet)
+
+    async def _unreachable(self, details: str, kubelet: sockets.FileIdentity) -> None:
+        self._report(RegistrationState.KUBELET_UNREACHABLE, f"no kubelet answers on {self._kubelet_socket}: {details}")
+        await self._stop_server()
+        await self._wait(CHECK_SECONDS * 2, kubelet)
 
     async def _back_off(self, kubelet: sockets.FileIdentity | None) -> None:
         self._failures += 1
@@ -312,22 +325,20 @@ class ResourcePlugin:
                 return
 
     # --- the server -------------------------------------------------------------------------------------------------
-    async def _serving(self) -> ResourceServer:
-        """Return a server that no registration has used: a new one, or the one that no kubelet answered for."""
-        if self._server is not None and not self._server.has_socket():
-            await self._stop_server()
-        if self._server is None:
-            self._server = ResourceServer(
-                self.name,
-                self._shown,
-                folder=self._folder,
-                offer=self._offer,
-                recent=self._recent,
-                observe=self._observe,
-                gate=self._gate,
-                pre_start=self.pre_start,
-            )
-            await self._server.start()
+    async def _serve(self) -> ResourceServer:
+        """Return a server that no registration has used: each round has its own, and leaves none behind."""
+        self._server = ResourceServer(
+            self.name,
+            self._shown,
+            folder=self._folder,
+            offer=self._offer,
+            recent=self._recent,
+            on_allocated=self._on_allocated,
+            observe=self._observe,
+            gate=self._gate,
+            pre_start=self.pre_start,
+        )
+        await self._server.start()
         return self._server
 
     async def _stop_server(self) -> None:

@@ -4,56 +4,46 @@ The kubelet sets no deadline on Allocate and GetPreferredAllocation and handles 
 hangs blocks every pod of the node. So answers come from memory, through the port KubeletOffer, and nothing is awaited
 on their way, but for a moment where an allocation depends on a pod that has not been seen (StartGate). ListAndWatch
 sends the whole list at once, in the plan's order, and again when it has changed or `show_again` is called; changes made
-while the kubelet reads are one message. A GetPreferredAllocation fails only where Allocate would fail for the same
-request, since its error fails the pod's admission, too; it is a hint otherwise, and any valid choice is better.
+while the kubelet reads are one message (kubelet.newest). A GetPreferredAllocation fails only where Allocate would fail
+for the same request, since its error fails the pod's admission, too; it is a hint otherwise, and any valid choice is
+better.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import monotonic, perf_counter
-from typing import Any, NoReturn
+from time import perf_counter
+from typing import NoReturn
 
-import grpc.aio
+import grpc
 import structlog
 from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
+from nodedevices_plugin.kubelet.newest import NOTHING_SENT, NewestList
 from nodedevices_plugin.kubelet.offer import KubeletOffer, OpenGate, StartGate
+from nodedevices_plugin.kubelet.recent import RecentAllocations
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE
-from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource, RecentAllocate
+from nodedevices_plugin.model import AllocationError, ContainerEdits, OfferedResource
 from nodedevices_plugin.model.kubelet_calls import CallObserver, KubeletCall, Method, Result, unobserved
+from nodedevices_plugin.runtime.threads import Threads
 
 MAX_SNAPSHOT_BYTES = 3 << 20  # the kubelet's client takes 4 MiB; a configuration that would exceed 3 is refused
 MAX_REQUEST_BYTES = 8 << 20  # GetPreferredAllocation may name every id twice
 STOP_GRACE_SECONDS = 1.0  # for an answer under way; streams end by themselves at once
-RECENT_ALLOCATIONS = 1024  # many times the pods that a kubelet admits in half a minute
+BEFORE_START_SECONDS = 25.0  # the kubelet gives up after 30
+MAX_CALLS = 256  # at once; the kubelet makes one at a time, but for a stream, and PreStartContainer for many containers
 
 log = structlog.get_logger(__name__)
 
 
 class SnapshotError(InputError):
     """A list that the kubelet could not take, and why."""
-
-
-class RecentAllocations:
-    """The newest Allocates that we answered, oldest first; bounded."""
-
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        self._entries: deque[RecentAllocate] = deque(maxlen=RECENT_ALLOCATIONS)
-        self._on_change = on_change
-
-    def add(self, resource: str, ids: tuple[str, ...]) -> None:
-        self._entries.append(RecentAllocate(resource=resource, ids=ids, time=datetime.now(UTC), monotonic=monotonic()))
-        self._on_change()
-
-    def entries(self) -> tuple[RecentAllocate, ...]:
-        return tuple(self._entries)
 
 
 def snapshot(resource: OfferedResource) -> bytes:
@@ -81,11 +71,13 @@ def snapshot(resource: OfferedResource) -> bytes:
 
 
 class ResourceServer:
-    """Serves one resource on one socket, from `start` to `stop`; not to be started again.
+    """Serves one resource on one socket, from `start` to `stop`; not to be started again. Its methods are for the event
+    loop on which it was started; the answers are given in threads.
 
     `shown` is the list that ListAndWatch sends, as `snapshot` makes it.
     `opened` counts the ListAndWatch streams so far, `open_streams` are the numbers of those still open: the n-th stream
-    has number n. `stream_change` is set whenever one opens or ends.
+    has number n. `stream_change` is set whenever one opens or ends. `on_allocated` is called on the event loop after
+    `recent` has got something; `observe` in the thread that has answered.
     """
 
     def __init__(
@@ -96,6 +88,7 @@ class ResourceServer:
         folder: Path,
         offer: KubeletOffer,
         recent: RecentAllocations,
+        on_allocated: Callable[[], None] = lambda: None,
         observe: CallObserver = unobserved,
         gate: StartGate | None = None,
         pre_start: bool = False,
@@ -107,33 +100,41 @@ class ResourceServer:
         self.stream_change = asyncio.Event()
         self._offer = offer
         self._recent = recent
+        self._on_allocated = on_allocated
         self._observe = observe
         self._gate = gate or OpenGate()
         self._pre_start = pre_start
-        self._shown = shown
-        self._again = 0  # how often the list was to be sent though nothing had changed
-        self._changed = asyncio.Event()
+        self._newest = NewestList(shown)
+        self._changed = threading.Condition()  # for what streams read and write
         self._stopping = False
         self._identity: sockets.FileIdentity | None = None
-        self._server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.so_reuseport", 0)]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads = Threads(f"kubelet {name}")
+        self._server = grpc.server(
+            self._threads,  # type: ignore[arg-type]  # grpc calls `submit` alone
+            handlers=[self._handlers()],
+            options=[("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.so_reuseport", 0)],
+            maximum_concurrent_rpcs=MAX_CALLS,
         )
-        self._server.add_generic_rpc_handlers((self._handlers(),))
 
     async def start(self) -> None:
         """Raises OSError when the socket cannot be made. Afterwards the kubelet may dial."""
+        self._loop = asyncio.get_running_loop()
         try:
             self._server.add_insecure_port(f"unix:{self.path}")
-            await self._server.start()
+            self._server.start()
         except RuntimeError as error:  # grpc raises it for every failure to bind
             raise OSError(f"cannot serve {self.name} on {self.path}: {error}") from error
         self._identity = sockets.identity(self.path)
 
     async def stop(self) -> None:
         """End the streams, let an answer under way finish, close and remove the socket."""
-        self._stopping = True
-        self._changed.set()
-        await self._server.stop(STOP_GRACE_SECONDS)
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        stopped = self._server.stop(STOP_GRACE_SECONDS)
+        await asyncio.to_thread(stopped.wait, STOP_GRACE_SECONDS + 1.0)
+        self._threads.end()
         if self.has_socket():
             self.path.unlink(missing_ok=True)
 
@@ -143,21 +144,18 @@ class ResourceServer:
 
     def show(self, shown: bytes) -> None:
         """Send the kubelet this list, unless it has an equal one."""
-        if shown != self._shown:
-            self._shown = shown
-            self._wake()
+        with self._changed:
+            if self._newest.show(shown):
+                self._changed.notify_all()
 
     def show_again(self) -> bool:
         """Send the kubelet the same list once more. False where there is no stream."""
-        self._again += 1
-        self._wake()
-        return bool(self.open_streams)
+        with self._changed:
+            self._newest.show_again()
+            self._changed.notify_all()
+            return bool(self.open_streams)
 
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- answers, each in a thread ------------------------------------------------------------------------------------
     def _handlers(self) -> grpc.GenericRpcHandler:
         unary = grpc.unary_unary_rpc_method_handler
         return grpc.method_handlers_generic_handler(
@@ -183,68 +181,87 @@ class ResourceServer:
             },
         )
 
-    async def _options(self, _request: api.Empty, _context: Any) -> api.DevicePluginOptions:
+    def _options(self, _request: api.Empty, _context: grpc.ServicerContext) -> api.DevicePluginOptions:
         return options(pre_start=self._pre_start)
 
-    async def _list_and_watch(self, _request: api.Empty, context: grpc.aio.ServicerContext[api.Empty, bytes]) -> None:
-        self.opened += 1
-        number = self.opened
-        self.open_streams.add(number)
-        self.stream_change.set()
-        sent: tuple[bytes, int] | None = None
-        try:
-            while not self._stopping:  # grpc cancels the stream of a kubelet that has gone, at the await
-                changed, current = self._changed, (self._shown, self._again)
-                if current != sent:
-                    await context.write(current[0])
-                    sent = current
-                else:
-                    await changed.wait()
-        finally:
-            self.open_streams.discard(number)
-            self.stream_change.set()
+    def _list_and_watch(self, _request: api.Empty, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def ended() -> None:
+            with self._changed:
+                self._changed.notify_all()
 
-    async def _allocate(
-        self, request: api.AllocateRequest, context: grpc.aio.ServicerContext[api.AllocateRequest, api.AllocateResponse]
-    ) -> api.AllocateResponse:
+        if not context.add_callback(ended):
+            return  # the kubelet that called has gone
+        with self._changed:
+            number = self.opened + 1
+            self.open_streams.add(number)
+            self.opened = number
+        self._tell(self.stream_change.set)
+        sent = NOTHING_SENT
+        try:
+            while (following := self._after(sent, context)) is not None:
+                shown, sent = following
+                yield shown
+        finally:
+            with self._changed:
+                self.open_streams.discard(number)
+            self._tell(self.stream_change.set)
+
+    def _after(self, sent: int, context: grpc.ServicerContext) -> tuple[bytes, int] | None:
+        """Wait for the list that comes after this version; None: the stream is over."""
+
+        def over() -> bool:
+            return self._stopping or not context.is_active()
+
+        with self._changed:
+            self._changed.wait_for(lambda: over() or self._newest.after(sent) is not None)
+            return None if over() else self._newest.after(sent)
+
+    def _allocate(self, request: api.AllocateRequest, context: grpc.ServicerContext) -> api.AllocateResponse:
         began = perf_counter()
         wanted = [tuple(each.devices_ids) for each in request.container_requests]
-        for ids in wanted:
-            await self._gate.ready(self.name, len(ids), ids)
-        try:
-            answers = [container_response(self._offer.edits(self._offer.grant(self.name, ids))) for ids in wanted]
-        except AllocationError as error:
-            self._ended(Method.ALLOCATE, Result.REFUSED, began)
-            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        except Exception as error:
-            self._ended(Method.ALLOCATE, Result.FAILED, began)
-            log.exception("allocate failed", resource=self.name, ids=wanted)
-            text = f"NodeDevices failed to allocate {self.name} ({type(error).__name__}); see the log of its agent"
-            await refuse(context, grpc.StatusCode.INTERNAL, text)
-        for ids in wanted:
-            self._recent.add(self.name, ids)
+        with self._recent.answering():
+            for ids in wanted:
+                self._gate.ready(self.name, len(ids), ids)
+            try:
+                answers = self._granted(wanted)
+            except AllocationError as error:
+                self._ended(Method.ALLOCATE, Result.REFUSED, began)
+                refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            except Exception as error:
+                self._ended(Method.ALLOCATE, Result.FAILED, began)
+                log.exception("allocate failed", resource=self.name, ids=wanted)
+                text = f"NodeDevices failed to allocate {self.name} ({type(error).__name__}); see the log of its agent"
+                refuse(context, grpc.StatusCode.INTERNAL, text)
         self._ended(Method.ALLOCATE, Result.GRANTED, began)
         return api.AllocateResponse(container_responses=answers)
 
-    async def _get_preferred_allocation(
-        self,
-        request: api.PreferredAllocationRequest,
-        context: grpc.aio.ServicerContext[api.PreferredAllocationRequest, api.PreferredAllocationResponse],
+    def _granted(self, wanted: Sequence[tuple[str, ...]]) -> list[api.ContainerAllocateResponse]:
+        """Grant all of them, or raise and grant none."""
+        with self._recent.granting:
+            answers = [container_response(self._offer.edits(self._offer.grant(self.name, ids))) for ids in wanted]
+            for ids in wanted:
+                self._recent.add(self.name, ids)
+        self._tell(self._on_allocated)
+        return answers
+
+    def _get_preferred_allocation(
+        self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
         began = perf_counter()
         result = Result.GRANTED
         responses = []
-        try:
-            for each in request.container_requests:
-                asked = tuple(each.available_deviceIDs), tuple(each.must_include_deviceIDs), each.allocation_size
-                await self._gate.ready(self.name, each.allocation_size, asked[1])
-                ids = self._prefer(*asked)
-                if ids is None:
-                    result, ids = Result.FAILED, plain_choice(*asked)
-                responses.append(api.ContainerPreferredAllocationResponse(deviceIDs=ids))
-        except AllocationError as error:
-            self._ended(Method.PREFERRED, Result.REFUSED, began)
-            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        with self._recent.answering():
+            try:
+                for each in request.container_requests:
+                    asked = tuple(each.available_deviceIDs), tuple(each.must_include_deviceIDs), each.allocation_size
+                    self._gate.ready(self.name, each.allocation_size, asked[1])
+                    ids = self._prefer(*asked)
+                    if ids is None:
+                        result, ids = Result.FAILED, plain_choice(*asked)
+                    responses.append(api.ContainerPreferredAllocationResponse(deviceIDs=ids))
+            except AllocationError as error:
+                self._ended(Method.PREFERRED, Result.REFUSED, began)
+                refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._ended(Method.PREFERRED, result, began)
         return api.PreferredAllocationResponse(container_responses=responses)
 
@@ -265,29 +282,39 @@ class ResourceServer:
     def _ended(self, method: Method, result: Result, began: float) -> None:
         self._observe(KubeletCall(method, self.name, result, perf_counter() - began))
 
-    async def _pre_start_container(
-        self,
-        request: api.PreStartContainerRequest,
-        context: grpc.aio.ServicerContext[api.PreStartContainerRequest, api.PreStartContainerResponse],
+    def _pre_start_container(
+        self, request: api.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> api.PreStartContainerResponse:
-        """Called at every start of a container, where `pre_start` is set."""
-        try:
-            await self._gate.before_start(self.name, tuple(request.devices_ids))
-        except AllocationError as error:
-            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        except Exception as error:
-            log.exception("preparing a container's start failed", resource=self.name)
-            text = f"NodeDevices failed to prepare {self.name} ({type(error).__name__}); see the log of its agent"
-            await refuse(context, grpc.StatusCode.INTERNAL, text)
+        """Called at every start of a container, where `pre_start` is set. The one answer that needs the event loop:
+        what it waits for comes from there."""
+        if self._pre_start and self._loop is not None:
+            starting = asyncio.run_coroutine_threadsafe(
+                self._gate.before_start(self.name, tuple(request.devices_ids)), self._loop
+            )
+            try:
+                starting.result(BEFORE_START_SECONDS)
+            except AllocationError as error:
+                refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            except Exception as error:
+                starting.cancel()
+                log.exception("preparing a container's start failed", resource=self.name)
+                text = f"NodeDevices failed to prepare {self.name} ({type(error).__name__}); see the log of its agent"
+                refuse(context, grpc.StatusCode.INTERNAL, text)
         return api.PreStartContainerResponse()
+
+    def _tell(self, call: Callable[[], object]) -> None:
+        """Make this call on the event loop."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the agent is ending
+                self._loop.call_soon_threadsafe(call)
 
 
 def options(*, pre_start: bool = False) -> api.DevicePluginOptions:
     return api.DevicePluginOptions(pre_start_required=pre_start, get_preferred_allocation_available=True)
 
 
-async def refuse(context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, text: str) -> NoReturn:
-    await context.abort(code, text)
+def refuse(context: grpc.ServicerContext, code: grpc.StatusCode, text: str) -> NoReturn:
+    context.abort(code, text)
 
 
 def container_response(edits: ContainerEdits) -> api.ContainerAllocateResponse:

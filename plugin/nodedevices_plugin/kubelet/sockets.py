@@ -54,10 +54,10 @@ def new_path(folder: Path, resource: str) -> Path:
     return folder / f"{PREFIX}{_word(folder, resource)}-{nonce}.sock"
 
 
-def of_our_kind(folder: Path, resource: str, *, other_than: str = "") -> bool:
+def of_our_kind(folder: Path, resource: str) -> bool:
     """True when another process of ours serves this resource: a socket with a name like ours accepts connections."""
     named = folder.glob(f"{PREFIX}{_word(folder, resource)}-{'?' * 2 * NONCE_BYTES}.sock")
-    return any(path.name != other_than and listening(path) for path in named)
+    return any(listening(path) for path in named)
 
 
 def of_others(folder: Path, resource: str) -> tuple[Path, ...]:

@@ -50,6 +50,8 @@ class Holdings:
     container's, which no List shows, a pod's that is not listed yet, or that of one that has ended since the kubelet
     wrote it. With `holders` it never lacks an id that is held. None: it cannot be read, and no earlier one is known.
     `unread_because`: why the checkpoint cannot be read; `possible` is then what it said before.
+    `forgotten`: what pods had before the kubelet was started again, which lists these pods and nothing of it: it has
+    lost its record, and may allocate it to others.
     """
 
     state: HoldersState
@@ -58,6 +60,7 @@ class Holdings:
     offered: tuple[Offer, ...] | None = None
     possible: tuple[Offer, ...] | None = None
     unread_because: str = ""
+    forgotten: tuple[Holder, ...] = ()
     taken: float = 0.0  # time.monotonic() when the last complete List was called; 0.0: there was none
 
     @property

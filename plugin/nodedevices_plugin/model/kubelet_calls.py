@@ -32,7 +32,7 @@ class KubeletCall:
 
 
 CallObserver = Callable[[KubeletCall], None]
-"""Gets each call as it ends, on the event loop and before the kubelet has its answer: it neither blocks nor raises."""
+"""Gets each call as it ends, in any thread and before the kubelet has its answer: it neither blocks nor raises."""
 
 
 def unobserved(call: KubeletCall) -> None:

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from nodedevices_common.text import clip, some
+
 from nodedevices_plugin.model import Holder, Holdings, Offer, OfferedResource, Plan, RecentAllocate
 from nodedevices_plugin.sharing.helpers import run_by
 
@@ -88,6 +90,23 @@ def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
     return {name: frozenset(id_ for id_, _ in held) for name, held in old.items() if new.get(name) != held}
 
 
+def leaving(current: Mapping[str, OfferedResource], wanted: Plan) -> dict[str, frozenset[str]]:
+    """Return by resource the current ids that the wanted plan does not have, or has in another way (`bound_to`)."""
+    new = {each.name: each for each in wanted.resources}
+    return {
+        name: gone
+        for name, each in current.items()
+        if each is not new.get(name) and (gone := _ids_leaving(each, new.get(name)))
+    }
+
+
+def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None) -> frozenset[str]:
+    ids = frozenset(each.id for each in current.ids)
+    if wanted is None or bound_to(current) != bound_to(wanted):
+        return ids
+    return ids.difference(each.id for each in wanted.ids)
+
+
 def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
     """Return by resource what its holders depend on: the ids, and the helper that runs their processes."""
     return {each.name: frozenset((one.id, bound_to(each)) for one in each.ids) for each in plan.resources}
@@ -117,15 +136,14 @@ def _how(resource: OfferedResource) -> str:
 
 
 def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, frozenset[str]]) -> bool:
-    return resource is not None and resource in changed and bool(ids)
+    return resource in changed and bool(ids)
 
 
 def unnamed_text(held: Offer) -> str:
     """Describe an entry that only the kubelet's checkpoint has, for people."""
-    ids = held.ids[0] + (f" and {len(held.ids) - 1} more" if len(held.ids) > 1 else "")
     return (
-        f"the pod has ended that holds {held.resource} {ids} (the kubelet's checkpoint assigns it to a container that "
-        "PodResources does not list: an init container, or one of a pod that has just ended)"
+        f"the pod has ended that holds {held.resource} {some(held.ids, 1)} (the kubelet's checkpoint assigns it to a "
+        "container that PodResources does not list: an init container, or one of a pod that has just ended)"
     )
 
 
@@ -135,11 +153,9 @@ def waiting_for(holders: Sequence[Holder]) -> str:
 
 
 def pods_named(pods: Sequence[str]) -> str:
-    pods = list(dict.fromkeys(pods))
-    return ", ".join(pods[:_SHOWN]) + (f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else "")
+    return some(dict.fromkeys(pods), _SHOWN)
 
 
 def wait(holders: tuple[Holder, ...], message: str) -> ChangeDecision:
     """Return the decision to wait; the message is cut to what a condition carries."""
-    text = message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 1] + "…"
-    return ChangeDecision(apply=False, waiting_for=holders, message=text)
+    return ChangeDecision(apply=False, waiting_for=holders, message=clip(message, _MESSAGE_LIMIT))

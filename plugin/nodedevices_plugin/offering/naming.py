@@ -41,10 +41,8 @@ def by_name(
     for place, rule in enumerate(resources.devices):
         resource_names.check(f"resources.devices[{place}].name", rule.name)
     found: dict[str, list[Unit]] = defaultdict(list)
-    for unit in units:
-        if _withheld(unit, values):
-            continue
-        single = strategy == "single"
+    single = strategy == "single"
+    for unit in (each for each in units if not _withheld(each, values)):
         named = (
             rule.name
             for rule in resources.devices

@@ -31,6 +31,11 @@ class HeldId:
     replica: int | None = None
     holder: str = ""  # <namespace>/<pod>; "": not known
 
+    @property
+    def part_id(self) -> str:
+        """The partition's id, or the device's where it is whole."""
+        return self.partition_id or self.device_id
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:

@@ -124,16 +124,18 @@ def shape_of(plan: Plan) -> Plan:
 def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> frozenset[str]:
     """Return the ids of units that are sent to the kubelet without their NUMA node."""
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
-    found = set()
-    for name, some in named.items():
-        for unit in some:
-            vendor = settings.vendors.known.vendor_of(unit.device.fact)
-            if vendor is None or not isinstance(vendor, OwnTopology):
-                continue
-            naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
-            if vendor.without_topology(name, naming):
-                found.add(unit.id)
-    return frozenset(found)
+    known = settings.vendors.known
+    own = {each.name: each for each in known.every if isinstance(each, OwnTopology)}  # a check costs too much for each
+    return frozenset(
+        unit.id
+        for name, some in named.items()
+        for unit in some
+        if (vendor := known.vendor_of(unit.device.fact)) is not None
+        and vendor.name in own
+        and own[vendor.name].without_topology(
+            name, settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
+        )
+    )
 
 
 def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
@@ -148,8 +150,7 @@ def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
         whole = _schedulable(unit)
         whole = replace(whole, numa_node=None) if unit.id in anywhere else whole
         if replicas is None:
-            schedulable.append(whole)
-            size += len(whole.id) + _BYTES_BESIDES_ID
+            schedulable.append(whole)  # these alone are never so many
             continue
         whole = whole if shared.numa else replace(whole, numa_node=None)
         size += replicas * (len(ids.compose(whole.id, replicas, share_is)) + _BYTES_BESIDES_ID)
@@ -196,15 +197,15 @@ def _next_unit(shared: Share, unit: int) -> str:
     """Return a better unit, where an answer to the kubelet would be too long."""
     counts = {unit.id: count or 0 for unit, count in shared.units}
     size = MAX_ANSWER_BYTES + 1
-    doubled = 0
+    doubled, better = 0, ""
     while size > MAX_ANSWER_BYTES:
         doubled += 1
+        better = from_bytes(unit << doubled)
         size = sum(
-            (count >> doubled) * (len(ids.compose(id_, count, from_bytes(unit << doubled))) + _BYTES_BESIDES_ID)
+            (count >> doubled) * (len(ids.compose(id_, count, better)) + _BYTES_BESIDES_ID)
             for id_, count in counts.items()
         )
-    total = sum(counts.values())
-    return f"gives {total} shares, and one answer to the kubelet would exceed 3 MiB; give {from_bytes(unit << doubled)}"
+    return f"gives {sum(counts.values())} shares, and one answer to the kubelet would exceed 3 MiB; give {better}"
 
 
 def _schedulable(unit: Unit) -> SchedulableId:

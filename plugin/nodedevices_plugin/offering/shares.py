@@ -44,9 +44,8 @@ def own_shares(
     found: dict[str, VendorShares] = {}
     for name, some in units.items():
         vendor = values.known.vendor_of(some[0].device.fact)
-        if vendor is None or any(values.known.vendor_of(unit.device.fact) is not vendor for unit in some):
-            continue
-        if isinstance(vendor, OwnShares):
+        alike = all(values.known.vendor_of(unit.device.fact) is vendor for unit in some)
+        if alike and vendor is not None and isinstance(vendor, OwnShares):
             shares = vendor.shares(name, some, values.naming(vendor.name, strategy=strategy, prefix=prefix))
             if shares is not None:
                 found[name] = shares

@@ -15,10 +15,12 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.matching import matches
 from nodedevices_api.sections import CapacityEntry, DeviceMatch, SharedResource, Sharing
 from nodedevices_common.quantity import MEBIBYTE
+from nodedevices_common.text import clip
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.offering.naming import by_name, matches_unit, units_matching
 from nodedevices_plugin.offering.nearness import Near, near
 from nodedevices_plugin.offering.shape import PlanSettings
@@ -28,7 +30,6 @@ from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.files import FileNames
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
-NAMED = 8  # names in one note
 VALUE_LIMIT = 96
 
 
@@ -69,7 +70,7 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
         if own and isinstance(vendor, FileNames) and vendor.name not in settings.vendors.withheld:
             naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
             names = vendor.file_names(naming)
-            message = f"no such device on this node, or an earlier entry has it; there are: {_listed(sorted(own))}"
+            message = f"no such device on this node, or an earlier entry has it; there are: {listing(sorted(own))}"
             notes += [
                 Unmatched(section=option, entry=f"{place} {_cut(name)}", message=message)
                 for name, (option, place) in names.items()
@@ -85,20 +86,20 @@ def _shares(
     for number, rule in enumerate(sharing.resources):
         entry, units = f"{place}[{number}]", named.get(rule.name, ())
         if rule.name not in named:
-            offered = _listed(sorted(named)) or "nothing"
+            offered = listing(sorted(named)) or "nothing"
             near = _near(name for name in named if name.lower() == rule.name.lower())
             message = f"no such resource on this node; offered: {offered}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{entry}.name {rule.name}", message=message))
         elif not chosen_units(units, rule.devices, vendors):
             wanted = _cut(", ".join(rule.devices or ()))
-            here = _listed(f"{unit.index} ({unit.id})" for unit in units)
+            here = listing(f"{unit.index} ({unit.id})" for unit in units)
             lower = [each.lower() for each in rule.devices or ()]
             near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), each) for each in lower))
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{entry}.devices {wanted}", message=message))
         elif rule.match is not None and not units_of_rule(units, rule, around, vendors):
             left, match = chosen_units(units, rule.devices, vendors), rule.match
-            here = _listed(sorted({_kind(unit, match, around) for unit in left}))
+            here = listing(sorted({_kind(unit, match, around) for unit in left}))
             near = _near(
                 _kind(unit, match, around) for unit in left if matches_unit(match, unit, around, any_case=True)
             )
@@ -113,7 +114,7 @@ def _shares(
 def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str, vendors: Vendors) -> list[Unmatched]:
     """Return the devices of a list that this node lacks, while it has others. Another node may have them: the operator,
     which sums these notes up, reads those of all nodes."""
-    here = _listed(f"{unit.index} ({unit.id})" for unit in units)
+    here = listing(f"{unit.index} ({unit.id})" for unit in units)
     message = f"{rule.name} has no such device on this node; there are: {here}"
     return [
         Unmatched(section="sharing", entry=f"{entry}.devices[{at}] {_cut(each)}", message=message)
@@ -152,7 +153,7 @@ def _excludes(inventory: Inventory, exclude: Sequence[str], vendors: Vendors) ->
     facts = [device.fact for device in inventory.devices]
     ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
     known = {str(fact.index): fact.id for fact in reversed(facts)} | _ids_by_name(inventory, vendors)
-    here = _listed(sorted(fact.id for fact in facts)) or "none"
+    here = listing(sorted(fact.id for fact in facts)) or "none"
     return [
         Unmatched(
             section="resources",
@@ -176,7 +177,7 @@ def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) 
         alike = _near(
             _what(fact, entry.match, around) for fact in facts if _counted(entry.match, fact, around, any_case=True)
         )
-        there_are = _listed(sorted({_what(fact, entry.match, around) for fact in facts}))
+        there_are = listing(sorted({_what(fact, entry.match, around) for fact in facts}))
         message = f"{entry.name} counts no device on this node; there are: {there_are}{alike}"
         notes.append(Unmatched(section="capacity", entry=f"[{number}].match {wanted}".rstrip(), message=message))
     return tuple(notes)
@@ -189,7 +190,7 @@ def unmatched_cordons(
     facts = [device.fact for device in inventory.devices]
     ids = {fact.id for fact in facts} | {part.id for fact in facts for part in fact.partitions}
     known = _ids_by_name(inventory, vendors)
-    here = _listed(sorted(fact.id for fact in facts)) or "none"
+    here = listing(sorted(fact.id for fact in facts)) or "none"
     return tuple(
         Unmatched(
             section="unschedulable",
@@ -247,7 +248,7 @@ def _existing(found: Sequence[Unit], match: DeviceMatch, around: Near) -> str:
     if match.profile is not None and not parts:
         return "no partition is offered under a name of its own (see partitions.strategy)"
     kinds = {_kind(unit, match, around) for unit in (found if match.profile is None else parts)}
-    return f"there are: {_listed(sorted(kinds)) or 'none'}"
+    return f"there are: {listing(sorted(kinds)) or 'none'}"
 
 
 def _kind(unit: Unit, match: DeviceMatch, around: Near) -> str:
@@ -267,7 +268,7 @@ def _near_to(types: Iterable[str]) -> str:
 
 
 def _near(names: Iterable[str]) -> str:
-    listed = _listed(sorted(set(names)))
+    listed = listing(sorted(set(names)))
     return f"; upper and lower case count: {listed} is the same but for the case" if listed else ""
 
 
@@ -280,11 +281,5 @@ def _shown(match: DeviceMatch, *, pattern_only: bool) -> str:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
-    every = list(names)
-    more = f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
-    return ", ".join(every[:NAMED]) + more
-
-
 def _cut(text: str) -> str:
-    return text if len(text) <= VALUE_LIMIT else text[: VALUE_LIMIT - 1] + "…"
+    return clip(text, VALUE_LIMIT)

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
+from nodedevices_common.text import some
 
 from nodedevices_plugin.model import (
     Blocked,
@@ -246,8 +247,7 @@ def offered_text(found: Sequence[Offer]) -> str:
     """Return as text which plugin is in the way, and what to do; empty: none."""
     if not found:
         return ""
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    what = ", ".join(each.resource for each in found[:NAMED]) + more
+    what = some((each.resource for each in found), NAMED)
     count = sum(len(each.ids) for each in found)
     ids = f"{count} healthy ids, such as {found[0].ids[0]}" if count > 1 else f"the healthy id {found[0].ids[0]}"
     remedy = "remove it from this node, or set serving.mode: Observe"

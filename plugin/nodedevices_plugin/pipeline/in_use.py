@@ -2,11 +2,13 @@
 
 A condition of a device that is in no resource may be no fault of the node (vendors.faults.FaultCondition.unused). A
 requested configuration counts beside the one in effect, so that a NIC without a link is not offered in the step that
-names it.
+names it. One that is not possible with these devices offers nothing, and does not count: a mistake in a policy is no
+fault of the devices.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from functools import cache
 
@@ -19,11 +21,10 @@ from nodedevices_plugin.settings.effective import Effective
 def in_use(
     inventory: Inventory, plan: Plan | None, configurations: Iterable[Effective | None]
 ) -> Callable[[str], bool]:
-    """Return a function that tells by a device's id whether it is in a resource. `plan`: the one in effect. Where a
-    configuration is not possible with these devices, all count as in use."""
+    """Return a function that tells by a device's id whether it is in a resource. `plan`: the one in effect."""
 
     @cache
-    def found() -> frozenset[str] | None:
+    def found() -> frozenset[str]:
         ids = {
             each.device_id
             for resource in (plan.resources if plan is not None else ())
@@ -31,15 +32,9 @@ def in_use(
         }
         for effective in configurations:
             if effective is not None:
-                try:
+                with contextlib.suppress(PlanError):
                     named = named_units(inventory, plan_settings(effective))
-                except PlanError:
-                    return None
-                ids |= {unit.device.fact.id for some in named.values() for unit in some}
+                    ids |= {unit.device.fact.id for some in named.values() for unit in some}
         return frozenset(ids)
 
-    def answer(device_id: str) -> bool:
-        ids = found()
-        return ids is None or device_id in ids
-
-    return answer
+    return lambda device_id: device_id in found()

@@ -19,6 +19,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from nodedevices_api.bounds import MAX_DEVICES, MAX_PARTITIONS
+from nodedevices_common.text import some
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_OWN,
@@ -248,9 +249,8 @@ def _ordered(devices: Iterable[InventoryDevice]) -> tuple[tuple[InventoryDevice,
     first |= {each.fact.id for each in every if each.present and _fails(each.fact)}
     ranked = sorted(every, key=lambda each: (each.fact.id not in first, not each.present))  # each in its order
     left = [each.fact.id + ("" if each.present else " (missing)") for each in ranked[MAX_DEVICES:]]
-    more = f" and {len(left) - LEFT_OUT_NAMED} more" if len(left) > LEFT_OUT_NAMED else ""
     why = f"{len(every)} devices, of which {MAX_DEVICES} are kept, faulty ones first; without "
-    said = text(why + ", ".join(left[:LEFT_OUT_NAMED]) + more, MAX_MESSAGE)
+    said = text(why + some(left, LEFT_OUT_NAMED), MAX_MESSAGE)
     kept = tuple(sorted(ranked[:MAX_DEVICES], key=_place))
     return kept, (Problem(code=TOO_MANY_DEVICES, message=said),)
 

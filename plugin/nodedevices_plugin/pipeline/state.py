@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ class StateFile:
             raise self._unusable(f"version: {version!r:.64} is not a number from 1")
         state, self.unread = _parts(document)
         if self.unread:
-            self.unread += f"; {self._put_aside(copy=True)}"
+            self.unread += f"; {self.keep_aside()}"
         return state
 
     def save(self, state: State) -> None:
@@ -170,15 +171,16 @@ class StateFile:
             raise StateError(f"write {self.path}: {error.strerror or error}") from error
 
     def _unusable(self, why: str) -> StateError:
-        return StateError(f"{self.path}: not a state file ({why}); {self._put_aside()}")
+        return StateError(f"{self.path}: not a state file ({why}); {self._aside(self.path.replace)}")
 
-    def _put_aside(self, *, copy: bool = False) -> str:
+    def keep_aside(self) -> str:
+        """Keep a copy of a file that could not be read whole; for people, where it is."""
+        return self._aside(partial(shutil.copyfile, self.path))
+
+    def _aside(self, put: Callable[[Path], object]) -> str:
         aside = self.path.with_name(f"{self.path.name}.unreadable")
         try:
-            if copy:
-                shutil.copyfile(self.path, aside)
-            else:
-                self.path.replace(aside)
+            put(aside)
         except OSError as error:
             return f"and not kept aside: {error.strerror or error}"
         return f"kept as {aside.name}"

@@ -16,6 +16,7 @@ from datetime import datetime
 from nodedevices_api.conditions import CONFIG_INVALID
 from nodedevices_probe.protocol import ProbeEvent
 
+from nodedevices_plugin.granting.twice import Comparison, held_twice
 from nodedevices_plugin.health import notices
 from nodedevices_plugin.health.events import LoggedEvent, logged_events
 from nodedevices_plugin.health.machine import next_deadline
@@ -27,7 +28,7 @@ from nodedevices_plugin.model import (
     served_by_others,
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
-from nodedevices_plugin.offering.occupancy import with_all
+from nodedevices_plugin.offering.occupancy import Parts, with_all
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
@@ -45,11 +46,13 @@ from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
 from nodedevices_plugin.pipeline.world import Inputs, Known, World
 from nodedevices_plugin.settings.effective import Effective, to_saved
 from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.sharing.by_nature import NAME as SHARED
 from nodedevices_plugin.sharing.clients import follow
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
 
 FIRST_LIST_SECONDS = 5.0  # after the agent's start, in which its first offer waits for the kubelet's List or checkpoint
 LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
+UNSURE_SECONDS = 1.0  # between two looks for the List that confirms the one before: equal ones wake no step
 MAX_RETIRED = 64
 
 
@@ -117,6 +120,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     if active.applied_once and active.effective.observing:
         others = known.index.under(active.effective.index_prefix)
         observed = observe(world.state.observed, inputs.holdings, others, mode=active.effective.sharing_mode)
+    allocations = _compared(world, inputs, known.index.under(active.effective.index_prefix), observed or plan)
     state = _state(assessed, inputs, local, active=active, applied=applied, plan=plan, observed=observed)
     devices = access.Devices(
         inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
@@ -140,6 +144,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
             given_up=assessed.given_up,
             left=world.left,
         ),
+        allocations=allocations,
         left=world.left,
         started=world.started,
         wall_offset=world.wall_offset,
@@ -157,6 +162,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         ),
         world.started + local.operator_wait_seconds if awaits else None,
         first_offer_from,
+        monotonic + UNSURE_SECONDS if allocations.unsure else None,
     ]
     return Step(
         world=after,
@@ -210,6 +216,20 @@ def _state(
             now=now,
         ),
     )
+
+
+def _compared(world: World, inputs: Inputs, index: DeviceIndex, plan: Plan | None) -> Comparison:
+    """Compare the kubelet's allocations with the holders that it lists: each complete List once."""
+    holdings, before = inputs.holdings, world.allocations
+    if holdings.state is not HoldersState.SYNCED or holdings.taken == before.taken:
+        return before
+    every = replace(holdings, holders=(*holdings.holders, *holdings.forgotten), possible=None)
+    latest = held_twice(
+        held(every, (), index),
+        by_nature={each.name for each in (plan or Plan()).resources if each.sharing.name == SHARED},
+        departed=Parts.from_inventory(world.inventory).departed,
+    )
+    return before.after(latest, holdings.taken)
 
 
 def _silent_from(known: Known) -> dict[str, float]:

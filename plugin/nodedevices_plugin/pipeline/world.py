@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -10,6 +9,7 @@ from datetime import datetime, timedelta
 from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import Snapshot
 
+from nodedevices_plugin.granting.twice import Comparison
 from nodedevices_plugin.health import signals
 from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.health.machine import clock_set
@@ -33,12 +33,11 @@ from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
-from nodedevices_plugin.settings.effective import Effective, from_saved, resolve
+from nodedevices_plugin.settings.effective import Effective, resolve, understood
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles, choose
 from nodedevices_plugin.settings.probes import DEFAULT, missing, read
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.clients import restored as restored_clients
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
@@ -106,6 +105,7 @@ class World:
     confirm_spent: tuple[str, ...] = ()  # entries that were acted on, of devices with a fault still or again
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of their devices, and why (lost)
+    allocations: Comparison = field(default_factory=Comparison)  # with the holders that the kubelet lists
     left: Mapping[str, int] = field(default_factory=dict)  # by probe of before: its devices known at the start
     started: float  # time.monotonic()
     wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
@@ -156,13 +156,8 @@ def begin(
     """The world after a start, before a probe has reported: what the state file remembers, and which probes run.
     `file`, `files`, `device_files`, `hardware`: as in Inputs."""
     active = ActiveConfig(effective=_own(local))
-    if state.applied is not None:
-        with contextlib.suppress(ConfigError):  # written by another version: the wanted configuration counts
-            active = ActiveConfig(
-                effective=from_saved(state.applied, local.modes, local.vendors),
-                applied_hash=state.applied_hash,
-                applied_once=True,
-            )
+    if (applied := understood(state.applied, local.modes, local.vendors)) is not None:  # else the wanted one counts
+        active = ActiveConfig(effective=applied, applied_hash=state.applied_hash, applied_once=True)
     spec = None if local.standalone else state.spec
     requested = request_config(
         local, chosen_file(file or FileOutcome(), files, spec, local), spec, device_files, good_files(active)

@@ -134,15 +134,36 @@ def to_saved(effective: Effective) -> dict[str, Any]:
 
 
 def from_saved(saved: Mapping[str, Any], modes: SharingModes = MODES, vendors: Vendors = VENDORS) -> Effective:
-    """Read what `to_saved` wrote. Raises ConfigError for anything else."""
+    """Read what `to_saved` wrote, but for the parts that `unread` names. Raises ConfigError for anything else."""
     try:
         sections = parse(Sections, saved.get("sections"), "sections", strategies=modes.names)
         return Effective(
             sections=with_defaults(sections),
             resource_prefix=str(saved["resourcePrefix"]),
-            node=from_plain(saved.get("node", {}), vendors),
+            node=from_plain(saved.get("node", {}), vendors)[0],
             modes=modes,
             vendors=vendors,
         )
     except (InputError, KeyError) as error:
         raise ConfigError([f"saved configuration: {error}"]) from error
+
+
+def unread(saved: Mapping[str, Any] | None, modes: SharingModes = MODES, vendors: Vendors = VENDORS) -> str:
+    """Return for people what of a saved configuration cannot be read; empty: nothing."""
+    if saved is None:
+        return ""
+    try:
+        from_saved(saved, modes, vendors)
+    except ConfigError as error:
+        return f"applied: {error}"
+    return "; ".join(f"applied.node.{each}" for each in from_plain(saved.get("node", {}), vendors)[1])
+
+
+def understood(
+    saved: Mapping[str, Any] | None, modes: SharingModes = MODES, vendors: Vendors = VENDORS
+) -> Effective | None:
+    """The same; None where there is nothing, or another version wrote it in a way that this one does not read."""
+    try:
+        return None if saved is None else from_saved(saved, modes, vendors)
+    except ConfigError:
+        return None

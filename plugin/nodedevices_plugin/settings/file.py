@@ -22,7 +22,7 @@ from nodedevices_common.options import Value, read_plain
 from nodedevices_common.text import nearest, show
 
 from nodedevices_plugin.settings import probes
-from nodedevices_plugin.settings.options import by_key, refused_by_vendors
+from nodedevices_plugin.settings.options import by_key, paths, refused_by_vendors
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
@@ -109,6 +109,11 @@ def from_document(document: object, vendors: Vendors = VENDORS) -> FileConfig:
                     show(key)[1:-1], f"unknown key{_misplaced(str(key), vendors) or nearest(str(key), known)}"
                 )
             )
+    problems += [
+        InputProblem.at(option.key, f"{show(path)} is a relative path; give an absolute one, such as /{path}")
+        for option in paths(vendors)
+        if option.key is not None and (path := str(flags.get(option.name, "") or "")) and not path.startswith("/")
+    ]
     problems += [InputProblem(each, "flags") for each in refused_by_vendors(flags, vendors)] if not problems else []
     if problems:
         raise ConfigError(problems)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nodedevices_common import logs
-from nodedevices_common.http import Address, parse_address
+from nodedevices_common import logs, unix_socket
+from nodedevices_common.address import Address, parse_address
 from nodedevices_common.options import Value, setting
 from nodedevices_common.text import show
 
@@ -34,6 +34,10 @@ def _seconds(text: str) -> float:
     if not (text.isascii() and text.isdecimal() and int(text) <= MOST_WAIT_SECONDS):
         raise ValueError(f"{show(text)} is not a whole number of seconds from 0 to {MOST_WAIT_SECONDS}")
     return float(text)
+
+
+def _server(text: str) -> str:
+    return unix_socket.path_of(text) if text else ""
 
 
 def _or_none(text: str) -> str | None:
@@ -129,6 +133,13 @@ class Local:
         variables=(),
         variable_prefix=probes.ADD_VARIABLES,
         metavar="PROBE",
+    )
+    probe_server: str = setting(
+        "where a [probe server](security.md#two-containers) listens, which runs the built-in probes in another "
+        "container and answers what else is asked of the hardware; default: none, they run in this container",
+        group="probe",
+        metavar="unix:PATH",
+        read=_server,
     )
     telemetry: bool = setting(
         "[metrics of temperature, power](metrics.md#telemetry), fan, utilization, memory used, clocks and error "

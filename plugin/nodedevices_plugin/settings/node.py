@@ -90,24 +90,46 @@ def to_plain(settings: NodeSettings) -> dict[str, Any]:
     return {**own, "withheld": list(settings.withheld), "vendors": vendors, "files": files}
 
 
-def from_plain(value: object, vendors: Vendors = VENDORS) -> NodeSettings:
-    """Read what `to_plain` wrote; values that it lacks have their defaults. Raises ConfigError for anything else."""
-    saved = value.get("vendors") if isinstance(value, Mapping) else None
-    parts = saved if isinstance(saved, Mapping) else {}
-    contents = value.get("files") if isinstance(value, Mapping) else None
-    types = {each.option.name: each.type for each in vendors.device_files()}
+def from_plain(value: object, vendors: Vendors = VENDORS) -> tuple[NodeSettings, tuple[str, ...]]:
+    """Read what `to_plain` wrote, and name the parts of it that cannot be read. Without a vendor's own settings its
+    usual ones hold, and without the content of a device file the vendor's devices are withheld until the file was
+    read. Values that are not there have their defaults. Raises ConfigError for anything else."""
+    saved = value if isinstance(value, Mapping) else {}
+    of_vendors, files, withheld, problems = dict[str, object](), dict[str, object](), set[str](), list[str]()
+    own_flags, own_files = vendors.own_flags(), vendors.files_by_option()
+    parts = _by_name(saved.get("vendors", {}), own_flags)
+    for name, vendor in own_flags.items():
+        try:
+            of_vendors[name] = _adapter(vendor.settings_type).validate_python(parts.get(name, {}))
+        except ValidationError as error:
+            of_vendors[name] = _adapter(vendor.settings_type).validate_python({})
+            problems.append(_problem(f"vendors.{name}", error))
+    for name, content in _by_name(saved.get("files", {}), own_files).items():
+        if name not in own_files:
+            continue
+        owner, file = own_files[name]
+        try:
+            files[name] = _adapter(file.type).validate_python(content)
+        except ValidationError as error:
+            why = _problem(f"files.{name}", error)
+            if not file.sets_sections:
+                withheld.add(owner)
+                why += f", and devices of {owner} are not offered until the file was read again"
+            problems.append(why)
     try:
-        of_vendors = {
-            name: _adapter(vendor.settings_type).validate_python(parts.get(name, {}))
-            for name, vendor in vendors.own_flags().items()
-        }
-        own = {name: value[name] for name in _OWN if name in value} if isinstance(value, Mapping) else value
+        own = {name: saved[name] for name in _OWN if name in saved} if isinstance(value, Mapping) else value
         settings: NodeSettings = _adapter(NodeSettings).validate_python(own)
-        files = {
-            name: _adapter(types[name]).validate_python(content)
-            for name, content in (contents if isinstance(contents, Mapping) else {}).items()
-            if name in types
-        }
-        return replace(settings, vendors=of_vendors, files=files)
     except ValidationError as error:
         raise ConfigError([f"saved node settings: {error.errors()[0]['msg']}"]) from error
+    withheld.update(settings.withheld)
+    return replace(settings, vendors=of_vendors, files=files, withheld=tuple(sorted(withheld))), tuple(problems)
+
+
+def _by_name(value: object, names: Iterable[str]) -> Mapping[str, object]:
+    """The parts by name; where they are no parts at all, each name has what cannot be read."""
+    return value if isinstance(value, Mapping) else dict.fromkeys(names, value)
+
+
+def _problem(place: str, error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join((place, *map(str, first['loc'])))[:200]}: {first['msg'][:200]}"

@@ -34,6 +34,7 @@ from nodedevices_plugin.model import (
     SharingFacts,
     Unit,
 )
+from nodedevices_plugin.model.optional import OptionalInterface
 
 Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag's name: {"mps-root": "/run/nvidia/mps"}
 
@@ -76,7 +77,7 @@ class Split:
 
 
 @runtime_checkable
-class SharesName(Protocol):
+class SharesName(OptionalInterface, Protocol):
     """A mode with a name of its own for its shares, where the rule has none."""
 
     @property
@@ -84,7 +85,7 @@ class SharesName(Protocol):
 
 
 @runtime_checkable
-class AsksNode(Protocol):
+class AsksNode(OptionalInterface, Protocol):
     """A mode with shares that may need something that only the node's own flags allow."""
 
     def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:

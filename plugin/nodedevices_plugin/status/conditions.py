@@ -1,4 +1,5 @@
-"""The agent's own conditions of the NodeDevices object: Ready, DevicesHealthy, ConfigApplied, HoldersKnown.
+"""The agent's own conditions of the NodeDevices object: Ready, DevicesHealthy, ConfigApplied, HoldersKnown,
+AllocatedOnce.
 
 Each message says, for people, why, which pods are affected, and what would help. A condition's time is when its status
 changed.
@@ -12,8 +13,10 @@ from collections.abc import Mapping
 from nodedevices_api import conditions as names
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import Condition, Status, condition, find
+from nodedevices_common.text import some
 from nodedevices_probe.protocol import DriverState
 
+from nodedevices_plugin.cores.ids import COUNTED
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.actions import action_rank
 from nodedevices_plugin.model import (
@@ -26,10 +29,11 @@ from nodedevices_plugin.model import (
     RegistrationState,
 )
 from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.sharing.base import HelperTexts
 from nodedevices_plugin.sharing.clients import lost_texts
-from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, whole_second
+from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, offered, whole_second
 
 HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
 SILENT_MESSAGE = "the probe has not reported for 15 s or more"
@@ -44,7 +48,13 @@ _WORST_FIRST = {HealthState.UNHEALTHY: 0, HealthState.UNKNOWN: 1, HealthState.DE
 
 def conditions(facts: NodeFacts, devices: tuple[api.Device, ...]) -> tuple[Condition, ...]:
     """`devices`: as the same report shows them."""
-    return (_ready(facts), _devices_healthy(facts, devices), _config_applied(facts), _holders_known(facts))
+    return (
+        _ready(facts),
+        _devices_healthy(facts, devices),
+        _config_applied(facts),
+        _holders_known(facts),
+        _allocated_once(facts),
+    )
 
 
 def _named(facts: NodeFacts, texts: Mapping[str, str]) -> str:
@@ -123,6 +133,7 @@ def _problems(facts: NodeFacts) -> list[str]:
     parts += [f"left out of this object: {listing(facts.left_out)}"] if facts.left_out else []
     parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
     parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
+    parts += [facts.probe_server_problem] if facts.probe_server_problem else []
     parts += [f"files for CNI plugins: {facts.node_files_problem}"] if facts.node_files_problem else []
     parts += [
         f"{texts.restarted}: containers started before it lost their {texts.state}: {listing(pods)}"
@@ -195,13 +206,12 @@ def _devices_healthy(facts: NodeFacts, devices: tuple[api.Device, ...]) -> Condi
     return _condition(facts, kind, "True", names.ALL_HEALTHY, "" if devices else "there are no devices")
 
 
-def _listed(some: list[api.Device], devices: tuple[api.Device, ...], *, holders_known: bool = False) -> str:
+def _listed(at_fault: list[api.Device], devices: tuple[api.Device, ...], *, holders_known: bool = False) -> str:
     """`2 of 8: gpu-3 Xid79 (ResetBus; held by ml/train-0), gpu-5 EccUncorrectable (ResetDevice; not held)`"""
-    listed = ", ".join(
-        f"{each.name} {each.health.reason}{_consequences(each, holders_known=holders_known)}" for each in some[:NAMED]
+    listed = listing(
+        f"{each.name} {each.health.reason}{_consequences(each, holders_known=holders_known)}" for each in at_fault
     )
-    more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
-    return f"{len(some)} of {len(devices)}: {listed}{more}"
+    return f"{len(at_fault)} of {len(devices)}: {listed}"
 
 
 def _consequences(device: api.Device, *, holders_known: bool) -> str:
@@ -213,8 +223,7 @@ def _consequences(device: api.Device, *, holders_known: bool) -> str:
     holders = (*device.holders, *(holder for part in device.partitions for holder in part.holders))
     pods = sorted({f"{each.namespace}/{each.pod}" for each in holders})
     if pods:
-        more = f" and {len(pods) - HOLDERS_NAMED} more" if len(pods) > HOLDERS_NAMED else ""
-        parts.append(f"held by {', '.join(pods[:HOLDERS_NAMED])}{more}")
+        parts.append(f"held by {some(pods, HOLDERS_NAMED)}")
     elif holders_known:
         parts.append("not held")
     return f" ({'; '.join(filter(None, parts))})" if parts else ""
@@ -233,7 +242,49 @@ def _config_applied(facts: NodeFacts) -> Condition:
 
 
 def _holders_known(facts: NodeFacts) -> Condition:
-    state, message = facts.holdings.state, facts.holdings.message
+    state = facts.holdings.state
+    message = "; ".join(filter(None, (facts.holdings.message, _unlisted(facts))))
     if state is HoldersState.SYNCED:
         return _condition(facts, names.HOLDERS_KNOWN, "True", names.SYNCED, message)
     return _condition(facts, names.HOLDERS_KNOWN, "Unknown", state.value, message)
+
+
+def _unlisted(facts: NodeFacts) -> str:
+    """Say which devices of our resources pods hold that this object has no entry for: no probe lists them, and what was
+    known of them went with the state file. Empty: none."""
+    if facts.inventory.line_time is None:
+        return ""
+    known = {COUNTED, *(device.fact.id for device in facts.inventory.devices)}
+    known |= {part.id for device in facts.inventory.devices for part in device.fact.partitions}
+    unknown = [
+        (holder, id_) for holder in facts.holdings.holders for id_ in holder.ids if physical_id(id_) not in known
+    ]
+    if not unknown:
+        return ""
+    ours = {each.name: {one.id for one in each.ids} for each in offered(facts).resources}
+    pods: dict[str, dict[str, None]] = {}
+    for holder, id_ in unknown:
+        if holder.resource in ours and id_ not in ours[holder.resource]:
+            pods.setdefault(physical_id(id_), {})[f"{holder.namespace}/{holder.pod}"] = None
+    if not pods:
+        return ""
+    named = listing(f"{id_} (by {listing(by)})" for id_, by in pods.items())
+    return f"held, and listed by no probe: {named}; devices that were removed, or another plugin's"
+
+
+def _allocated_once(facts: NodeFacts) -> Condition:
+    """What the last complete Lists have shown stays until another one shows that it is over."""
+    kind = names.ALLOCATED_ONCE
+    if facts.held_twice is None:
+        text = "the kubelet has not listed its pods' devices yet"
+        return find(facts.previous, kind) or _condition(facts, kind, "Unknown", names.STARTING, text)
+    if not facts.held_twice:
+        return _condition(facts, kind, "True", names.NO_DOUBLE_ALLOCATION)
+    called = device_names(facts.inventory)
+    parts = listing(
+        f"{called.get(each.device_id, each.device_id)} {each.id}: {' and '.join(each.pods[:HOLDERS_NAMED])}"
+        + (f" and {len(each.pods) - HOLDERS_NAMED} more" if len(each.pods) > HOLDERS_NAMED else "")
+        for each in facts.held_twice
+    )
+    text = f"the kubelet has given to more than one pod {parts}; delete all of these pods but one"
+    return _condition(facts, kind, "False", names.DOUBLE_ALLOCATION, text)

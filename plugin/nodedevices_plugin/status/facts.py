@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nodedevices_api.conditions import Condition
 
+from nodedevices_plugin.granting.twice import DoubleAllocation
 from nodedevices_plugin.model import CoresHeld, Holdings, Inventory, Notice, Plan, Registration, Verdict
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.clients import Client
@@ -39,6 +40,7 @@ class NodeFacts:
     plan: Plan | None  # None: nothing was planned yet
     observed: Plan | None = None  # what others offer (pipeline.foreign); None: this agent serves the kubelet itself
     holdings: Holdings  # by our own ids (foreign.named)
+    held_twice: tuple[DoubleAllocation, ...] | None = None  # None: the kubelet has not listed its holders yet
     cores: CoresHeld = field(default_factory=CoresHeld)
     registrations: tuple[Registration, ...] = ()
     config: ConfigStatus = field(default_factory=ConfigStatus)
@@ -55,6 +57,7 @@ class NodeFacts:
     state_problem: str | None = None  # why the state file cannot be used or written
     cdi_problem: str = ""  # why containers do not get devices by CDI as they should
     node_files_problem: str = ""  # why other programs do not find files about devices (vendors.node_files)
+    probe_server_problem: str = ""  # why what is asked of the hardware beside probes' lines may be old
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of the node's devices (pipeline.lost)
     confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
     previous: tuple[Condition, ...] = ()

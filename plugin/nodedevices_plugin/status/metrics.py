@@ -78,6 +78,12 @@ class AgentMetrics(Exposition):
         "probe",
         buckets=READ_BUCKETS,
     )
+    _server_failures = counter(
+        "nodedevices_probe_server_failures_total",
+        "Total requests to the probe server without a good answer, by request: `paths` (optional device nodes), "
+        "`hardware` (for `auto`), `program` (that makes a CDI specification). The last good answer counts.",
+        "request",
+    )
     _writes = counter("nodedevices_publish_writes_total", "Total writes of the NodeDevices status, by cause.", "cause")
     _write_seconds = histogram(
         "nodedevices_publish_seconds", "Duration of a write of the NodeDevices status.", buckets=LATENCY_BUCKETS
@@ -138,6 +144,10 @@ class AgentMetrics(Exposition):
 
     def stepped(self, seconds: float) -> None:
         self._step.observe(seconds)
+
+    def unanswered(self, request: str) -> None:
+        """May be called on any thread."""
+        self._server_failures.labels(request).inc()
 
     def kubelet_called(self, call: KubeletCall) -> None:
         self._calls[call.method].labels(call.resource, call.result).inc()

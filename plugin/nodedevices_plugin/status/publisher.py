@@ -41,7 +41,7 @@ CREDENTIALS_SECONDS = 10.0  # between two checks whether the kubelet has refresh
 STOP_SECONDS = 4.0  # for the last write: less than the pod's termination grace, 10 s
 SILENT_SECONDS = 60.0  # until it says that the API server does not answer
 OPERATOR_FIELDS = frozenset({"affectedPods"})
-AGENT_CONDITIONS = frozenset({"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown"})
+AGENT_CONDITIONS = frozenset({"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce"})
 
 
 class PublisherMetrics(Protocol):
@@ -274,9 +274,14 @@ class Publisher:
 
     async def _create(self) -> None:
         self._created_at = self._clock()
-        self._object = await self._restore() or await self._store.apply_object(self._name, self._owner)
-        self._own_version = _version(self._object)
+        self._wrote(await self._restore() or await self._store.apply_object(self._name, self._owner))
         log.info("NodeDevices object applied", name=self._name, owner_uid=self._owner)
+
+    def _wrote(self, answer: Object) -> None:
+        """Remember the object as our write left it, unless an event that came before the answer shows a later one."""
+        self._own_version = _version(answer)
+        if _uid(self._object) != _uid(answer) or _version(self._object) < self._own_version:
+            self._object = answer
 
     async def _restore(self) -> Object | None:
         """The object, made again with what people had taken out of service; None: nothing had been, or it is there.
@@ -330,8 +335,7 @@ class Publisher:
             raise
         now = self._clock()
         self._written, self._written_at = wanted, now
-        self._object = answer
-        self._own_version = _version(answer)
+        self._wrote(answer)
         self._own_status = owned(answer.get("status"))
         self._heartbeat = pacing.HEARTBEAT_SECONDS * self._draw(
             1 - pacing.HEARTBEAT_JITTER, 1 + pacing.HEARTBEAT_JITTER
@@ -346,11 +350,12 @@ class Publisher:
     def _hold_back(self, error: StoreError) -> None:
         if error.status in (403, 422):
             self._owner_known = False
-        first = error.status in (401, 409) and self._failures == 0  # a new token, or a newer version: try at once
         self._failures += 1
-        wait = 0.0 if first else WRITE_BACKOFF.after(self._failures, self._draw)
-        self._retry_not_before = self._clock() + (error.retry_after or 0.0)
-        self._not_before = max(self._clock() + wait, self._retry_not_before)
+        wait = WRITE_BACKOFF.after(self._failures, self._draw, at_least=error.retry_after)
+        if error.status in (401, 409) and self._failures == 1 and not error.retry_after:
+            wait = 0.0  # a new token, or a newer version: try at once
+        self._not_before = self._clock() + wait
+        self._retry_not_before = self._not_before if error.retry_after else self._clock()
 
     def _failed(self, connection: ConnectionState, error: StoreError) -> None:
         self._metrics.publish_failed(error.status)

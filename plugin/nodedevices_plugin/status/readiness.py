@@ -1,7 +1,8 @@
 """The answers to /healthz and /readyz.
 
-/healthz fails only where a restart may help: a background part that has kept failing for ten minutes. /readyz names
-each problem that keeps the node from being served as it should be, one a line.
+/healthz fails only where a restart may help: a background part that has kept failing for ten minutes, or a call of the
+kubelet that is not answered. The event loop says so, which also makes the lists for the kubelet: a loop that hangs says
+nothing. /readyz names each problem that keeps the node from being served as it should be, one a line.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from nodedevices_plugin.pipeline.world import World
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.step_log import problems
 
+UNANSWERED_SECONDS = 60.0  # an answer takes a second at most
+
 
 class Readiness:
     """`world`: the latest. `probe_error`: why the probe's process ended. `publisher_problem`: why the status is not up
-    to date; "" where it is, or where none is published."""
+    to date; "" where it is, or where none is published. `answering_seconds`: for how long a call of the kubelet has
+    waited for its answer."""
 
     def __init__(
         self,
@@ -28,16 +32,20 @@ class Readiness:
         registrations: Callable[[], Sequence[Registration]],
         probe_error: Callable[[], str | None],
         publisher_problem: Callable[[], str],
+        answering_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._parts = parts
         self._world = world
         self._registrations = registrations
         self._probe_error = probe_error
         self._publisher_problem = publisher_problem
+        self._answering_seconds = answering_seconds
 
     def healthz(self) -> Response:
         """Answer 200 while no part keeps failing; any answer shows that the event loop runs."""
-        unhealthy = self._parts.unhealthy()
+        unhealthy = list(self._parts.unhealthy())
+        if (seconds := self._answering_seconds()) > UNANSWERED_SECONDS:
+            unhealthy.append(f"a call of the kubelet has not been answered for {seconds:.0f} s")
         return Response(503, f"{'; '.join(unhealthy)}\n".encode()) if unhealthy else Response(200, b"ok\n")
 
     def readyz(self) -> Response:

@@ -65,6 +65,7 @@ class Reporter:
         state_problem: str | None,
         cdi_problem: str,
         node_files_problem: str,
+        probe_server_problem: str,
         cores: CoresHeld,
         now: datetime,
     ) -> None:
@@ -82,6 +83,7 @@ class Reporter:
             plan=world.plan,
             observed=world.observed,
             holdings=world.holdings,
+            held_twice=world.allocations.found,
             cores=cores,
             registrations=registrations,
             config=taken.reported(world.config, self._taken, offered, registrations, sections, was_applied=was_applied),
@@ -101,6 +103,7 @@ class Reporter:
             state_problem=state_problem,
             cdi_problem=cdi_problem,
             node_files_problem=node_files_problem,
+            probe_server_problem=probe_server_problem,
             lost=world.lost,
             confirm_problems=(*world.confirm_problems, *world.confirm_spent, *world.confirm_waits),
             previous=self.conditions,

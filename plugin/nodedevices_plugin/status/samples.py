@@ -111,6 +111,11 @@ RESOURCE_SERVED_BY_ANOTHER = gauge(
     "resource",
 )
 HOLDERS_KNOWN = gauge("nodedevices_holders_known", "1 if the list of holders is up to date, else 0.")
+DOUBLE_ALLOCATIONS = gauge(
+    "nodedevices_double_allocations",
+    "Devices, partitions and shares of one that the kubelet has given to more than one pod; the condition "
+    "AllocatedOnce names them and the pods.",
+)
 CDI_PROBLEM = gauge(
     "nodedevices_cdi_problem",
     "1 if a CDI specification is missing or broken, else 0. `source`: that with the driver's libraries "
@@ -238,6 +243,7 @@ def _resources(facts: NodeFacts) -> Iterator[Sample]:
         yield RESOURCE_REGISTERED, [each.resource], each.state is RegistrationState.REGISTERED
         yield RESOURCE_SERVED_BY_ANOTHER, [each.resource], each.state is RegistrationState.SERVED_BY_ANOTHER
     yield HOLDERS_KNOWN, [], facts.holdings.state is HoldersState.SYNCED
+    yield DOUBLE_ALLOCATIONS, [], len(facts.held_twice or ())
 
 
 def _configuration(facts: NodeFacts) -> Iterator[Sample]:

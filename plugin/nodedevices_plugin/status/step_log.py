@@ -54,6 +54,7 @@ class StepLog:
         _verdicts(before.verdicts, after.verdicts)
         if after.plan != before.plan:
             _plan(before.plan, after.plan)
+        _double_allocations(before, after)
         self._config(before, outcome, metrics)
         self._probe(problems(after.inventory))
         for each in outcome.logged:
@@ -105,6 +106,16 @@ class StepLog:
                 log.warning("configuration entry matches nothing on this node", what=note.text)
         if before.active.effective != outcome.world.active.effective:
             log.info("active configuration changed", hash=outcome.world.active.applied_hash)
+
+
+def _double_allocations(before: World, after: World) -> None:
+    was, now = before.allocations.found or (), after.allocations.found or ()
+    for each in now:
+        if each not in was:
+            log.error("the kubelet has given a device to two pods", device=each.device_id, id=each.id, pods=each.pods)
+    for each in was:
+        if each.id not in {one.id for one in now}:
+            log.info("no two pods hold the device any more", device=each.device_id, id=each.id)
 
 
 def _devices(inventory: Inventory) -> dict[str, DeviceFact]:

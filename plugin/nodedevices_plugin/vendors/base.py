@@ -24,6 +24,7 @@ from nodedevices_api.sections import Injection, Resources, Sharing
 from nodedevices_probe.protocol import DeviceFact, PciePath
 
 from nodedevices_plugin.model import ContainerEdits, Grant, Inventory, InventoryDevice, Unit
+from nodedevices_plugin.model.optional import OptionalInterface
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, CdiSource
 
 
@@ -92,7 +93,7 @@ class Vendor(Protocol):
 
 # --- optional interfaces ----------------------------------------------------------------------------------------------
 @runtime_checkable
-class EveryMaker(Protocol):
+class EveryMaker(OptionalInterface, Protocol):
     """A vendor of a kind of device that many makers build (NICs): it has all devices of its types, of any `vendor` in
     the probe's line, except those of a maker that is itself registered and knows the type."""
 
@@ -101,7 +102,7 @@ class EveryMaker(Protocol):
 
 
 @runtime_checkable
-class Elsewhere(Protocol):
+class Elsewhere(OptionalInterface, Protocol):
     """A vendor of devices that are not hardware of the node (pools): they cannot break here, so a fault lasts only as
     long as its probe reports it."""
 
@@ -119,7 +120,7 @@ class VendorShares:
 
 
 @runtime_checkable
-class OwnShares(Protocol):
+class OwnShares(OptionalInterface, Protocol):
     """A vendor whose devices are shared by their nature: several containers use one device, without a sharing mode. A
     policy's `sharing.resources` for the resource comes first."""
 
@@ -133,14 +134,14 @@ class OwnShares(Protocol):
 
 
 @runtime_checkable
-class OwnTopology(Protocol):
+class OwnTopology(OptionalInterface, Protocol):
     """A vendor with resources whose ids are sent to the kubelet without a NUMA node."""
 
     def without_topology(self, name: str, naming: Naming) -> bool: ...
 
 
 @runtime_checkable
-class Described(Protocol):
+class Described(OptionalInterface, Protocol):
     """A vendor whose devices exist because a device file describes them."""
 
     def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
@@ -151,7 +152,7 @@ class Described(Protocol):
 
 
 @runtime_checkable
-class OwnNodes(Protocol):
+class OwnNodes(OptionalInterface, Protocol):
     """A vendor whose devices have device nodes in common, which the probe lists with each of them."""
 
     def own_nodes(self, fact: DeviceFact) -> Collection[str]:
@@ -160,7 +161,7 @@ class OwnNodes(Protocol):
 
 
 @runtime_checkable
-class PairScore(Protocol):
+class PairScore(OptionalInterface, Protocol):
     """A vendor that knows better than PCIe (`path_score`) how well two of its devices work together."""
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
@@ -169,7 +170,7 @@ class PairScore(Protocol):
 
 
 @runtime_checkable
-class GatheredPartitions(Protocol):
+class GatheredPartitions(OptionalInterface, Protocol):
     """A vendor whose partitions go to a container from as few devices as possible. Other vendors' partitions come from
     as many as possible."""
 
@@ -179,7 +180,7 @@ class GatheredPartitions(Protocol):
 
 
 @runtime_checkable
-class OtherNames(Protocol):
+class OtherNames(OptionalInterface, Protocol):
     """A vendor whose units have further names in `sharing.resources[].devices`, beside id and index.
     `resources.exclude` and `spec.unschedulable` must mean the same device after a reboot, so they do not accept such a
     name; the message there gives the id."""
@@ -192,7 +193,7 @@ class OtherNames(Protocol):
 
 
 @runtime_checkable
-class IndexIds(Protocol):
+class IndexIds(OptionalInterface, Protocol):
     """A vendor whose plugins may give containers indices instead of ids (injection.deviceIDStrategy index)."""
 
     def index_id(self, unit: Unit) -> str:
@@ -201,7 +202,7 @@ class IndexIds(Protocol):
 
 
 @runtime_checkable
-class ClaimNames(Protocol):
+class ClaimNames(OptionalInterface, Protocol):
     """A vendor with a DRA driver, which names devices in claims (`<driver>/<pool>/<device>`)."""
 
     @property
@@ -221,7 +222,7 @@ class ClaimNames(Protocol):
 
 
 @runtime_checkable
-class HostPaths(Protocol):
+class HostPaths(OptionalInterface, Protocol):
     """A vendor whose containers get device nodes and files of the host only where these exist."""
 
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
@@ -230,7 +231,7 @@ class HostPaths(Protocol):
 
 
 @runtime_checkable
-class Requirements(Protocol):
+class Requirements(OptionalInterface, Protocol):
     """A vendor whose flags can require something of the host."""
 
     def check(self, node: NodeView) -> None:
@@ -239,7 +240,7 @@ class Requirements(Protocol):
 
 
 @runtime_checkable
-class CdiVendor(Protocol):
+class CdiVendor(OptionalInterface, Protocol):
     """A vendor whose containers may get devices by CDI name (vendors.cdi)."""
 
     @property
@@ -252,7 +253,7 @@ class CdiVendor(Protocol):
 
 
 @runtime_checkable
-class FileFormat(Protocol):
+class FileFormat(OptionalInterface, Protocol):
     """A vendor whose own plugin has a configuration file that this agent reads as well (settings.file). The vendor
     translates its `resources` and `sharing`.
 

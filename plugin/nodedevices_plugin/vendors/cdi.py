@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nodedevices_probe.programs import Program
+
 Document = Mapping[str, Any]
 STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})  # of injection.deviceListStrategies: those that are CDI
 
@@ -85,21 +87,11 @@ class SpecRequest(Protocol):
     """A request to a program of the vendor's for a specification. Frozen; equal requests have equal answers."""
 
     @property
-    def tool(self) -> str:
-        """The program's name: nvidia-ctk."""
-        ...
+    def program(self) -> Program: ...
 
     @property
-    def program(self) -> str:
-        """The program given by the flag `program_flag`; empty: it is searched for on PATH, then in `places`."""
-        ...
-
-    @property
-    def program_flag(self) -> str: ...
-
-    @property
-    def places(self) -> Sequence[str]:
-        """Folders below the driver root."""
+    def path(self) -> str:
+        """The path given by the program's option; empty: it is searched for."""
         ...
 
     @property
@@ -112,8 +104,10 @@ class SpecRequest(Protocol):
         """The path where the driver root is mounted in this container; empty: it is not mounted."""
         ...
 
-    def arguments(self, driver_root: str, dev_root: str) -> Sequence[str]:
-        """Return the arguments of a run that prints the specification as JSON. Empty roots: the container's own."""
+    @property
+    def arguments(self) -> Sequence[str]:
+        """The arguments of a run that prints the specification as JSON, but for those of every run and the roots, which
+        the program says."""
         ...
 
     def accepted(self, document: Document, driver_root: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import HealthState
+from nodedevices_plugin.model.optional import OptionalInterface
 
 
 class Effect(StrEnum):
@@ -64,7 +65,7 @@ class FaultCondition:
 
 
 @runtime_checkable
-class FaultSource(Protocol):
+class FaultSource(OptionalInterface, Protocol):
     """Tells which faults one maker's devices have. Frozen, without state."""
 
     @property

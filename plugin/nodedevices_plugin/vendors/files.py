@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from nodedevices_common.options import Option
 
+from nodedevices_plugin.model.optional import OptionalInterface
 from nodedevices_plugin.vendors.base import Naming
 
 
@@ -44,7 +45,7 @@ class DeviceFile:
 
 
 @runtime_checkable
-class OwnFiles(Protocol):
+class OwnFiles(OptionalInterface, Protocol):
     """A vendor with device files."""
 
     @property
@@ -54,7 +55,7 @@ class OwnFiles(Protocol):
 
 
 @runtime_checkable
-class FileNames(Protocol):
+class FileNames(OptionalInterface, Protocol):
     """A vendor whose device files name resources: an entry that no device of the node has is reported."""
 
     def file_names(self, naming: Naming) -> Mapping[str, tuple[str, str]]:

@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from nodedevices_common.options import Option, Values
 
+from nodedevices_plugin.model.optional import OptionalInterface
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorFlags:
@@ -27,7 +29,7 @@ class VendorFlags:
 
 
 @runtime_checkable
-class OwnFlags(Protocol):
+class OwnFlags(OptionalInterface, Protocol):
     """A vendor with its own flags."""
 
     @property

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from nodedevices_plugin.model import OfferedResource
+from nodedevices_plugin.model.optional import OptionalInterface
 from nodedevices_plugin.vendors.base import NodeView
 
 
@@ -23,7 +24,7 @@ class FolderFiles:
 
 
 @runtime_checkable
-class KeepsFiles(Protocol):
+class KeepsFiles(OptionalInterface, Protocol):
     """A vendor with such files."""
 
     def node_files(self, resources: Sequence[OfferedResource], node: NodeView) -> FolderFiles | None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nodedevices_api import conditions
-from nodedevices_plugin.model import Holder
+from nodedevices_plugin.model import Holder, InventoryDevice, PlanError
 from nodedevices_plugin.vendors.amd.vendor import Amd
+from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.node.sysfs import System
-from nodedevices_probe.protocol import DeviceFact
+from nodedevices_probe.protocol import DeviceFact, Link, Readings
 from nodedevices_probe.simulated.file import from_profile
-from support.facts import START, gpu, gpu_id, old
+from support.facts import START, gpu, gpu_id, inventory_of, old
 from support.stepped_node import Node, nodes
 from support.trees import amd_bus_id, mi300x
 
@@ -113,6 +115,81 @@ def test_the_nearest_gpus_are_preferred_as_by_amds_weights(tmp_path: Path) -> No
     cut = devices(tmp_path)
     assert amd.partition_score(cut[0]) > amd.pair_score(cut[1], cut[2])
     assert amd.pair_score(cut[1], cut[0]) == scores[0, 1], "a link that one end reports is a link"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "score"),
+    [
+        ({"numa_node": 0}, {"numa_node": 0}, 60),
+        ({"numa_node": 0}, {"numa_node": 1}, 50),
+        ({"numa_node": None}, {"numa_node": None}, 50),
+    ],
+)
+def test_a_pair_with_a_link_of_its_own_scores_by_amds_weights(
+    one: dict[str, Any], other: dict[str, Any], score: int
+) -> None:
+    """100 less 20 for two GPUs, 10 for XGMI, 10 or 20 for NUMA nodes: allocator/device.go of AMD's plugin."""
+    others = (Link(kind="XGMI", to=gpu_id(7), count=1), Link(kind="XGMI", to=gpu_id(1), count=1))
+    linked, plain = gpu(0, links=others, **one), gpu(1, links=others[:1], **other)
+    assert (Amd().pair_score(linked, plain), Amd().pair_score(plain, linked)) == (score, score)
+
+
+@pytest.mark.parametrize(("roots", "score"), [(("r0", "r0"), 30), (("r0", "r1"), 20), (("", ""), 20)])
+def test_a_pair_without_a_link_scores_by_its_pcie_root(roots: tuple[str, str], score: int) -> None:
+    elsewhere = (Link(kind="XGMI", to=gpu_id(7), count=1),)
+    for links in ((), elsewhere):
+        one, other = gpu(0, pcie_root=roots[0], numa_node=0), gpu(1, pcie_root=roots[1], numa_node=0, links=links)
+        assert (Amd().pair_score(one, other), Amd().pair_score(other, one)) == (score, score)
+    assert Amd().partition_score(one) == 70, "partitions of one GPU: 10 for each"
+
+
+def test_partitions_of_a_gpu_that_is_excluded_or_gone_are_no_reason_for_mixed() -> None:
+    whole = from_profile("mi300x", node="n").facts.devices[0]
+    cut = replace(from_profile("mi300x-cpx", node="n").facts.devices[0], id="another", index=1)
+    units = Amd().units
+
+    def some(*devices: InventoryDevice, excluded: Set[str] = frozenset(), strategy: str = "single") -> int:
+        return len(units(devices, strategy=strategy, excluded=excluded))
+
+    here, parts = inventory_of(whole).devices[0], inventory_of(cut).devices[0]
+    with pytest.raises(PlanError, match=r"^partitions\.strategy: single: this node has AMD GPUs in several partitions"):
+        some(here, parts)
+    with pytest.raises(PlanError, match=r"\(cpx_nps4, whole\); use mixed"):
+        some(inventory_of(replace(whole, extra={})).devices[0], parts)
+    assert some(here, parts, strategy="mixed") == 9
+    assert some(here, replace(parts, present=False)) == 9
+    ids = frozenset(each.id for each in cut.partitions)
+    assert some(here, parts, excluded=ids) == 9
+    with pytest.raises(PlanError):
+        some(here, parts, excluded=frozenset(sorted(ids)[1:]))
+    earlier = replace(cut.partitions[0], id="earlier", profile="dpx_nps1")
+    held = replace(parts, fact=replace(cut, partitions=(*cut.partitions, earlier)))
+    assert some(replace(held, departed_partitions=frozenset({"earlier"}))) == 9, "a pod still has it"
+    with pytest.raises(PlanError):
+        some(held)
+
+
+@pytest.mark.parametrize(
+    ("readings", "reason", "action", "by_itself"),
+    [
+        ({"remap_failure": True}, "PageRetirementFailure", "Replace", False),
+        ({"remap_pending": True}, "PageRetirementPending", "ResetDevice", True),
+        ({"ecc_uncorrectable_volatile": 1}, "EccUncorrectable", "ResetDevice", True),
+        ({"conditions": (EXPORTER_UNHEALTHY,)}, "ExporterUnhealthy", "Inspect", True),
+    ],
+)
+def test_each_fault_says_what_to_do_and_whether_its_end_proves_the_repair(
+    readings: dict[str, Any], reason: str, action: str, by_itself: bool
+) -> None:
+    [found] = [each for each in Amd().read(Readings(**readings)) if each.evident]
+    assert (found.reason, found.action, found.ends_by_itself) == (reason, action, by_itself)
+    assert reason in Amd().reasons, "a policy's rule may name it"
+
+
+def test_a_gpu_without_errors_has_no_fault_and_one_that_does_not_say_is_not_known() -> None:
+    assert not any(each.evident for each in Amd().read(Readings(ecc_uncorrectable_volatile=0)))
+    ecc = {each.reason: each.evident for each in Amd().read(Readings())}
+    assert ecc["EccUncorrectable"] is None
 
 
 def test_several_partitions_for_one_pod_are_of_one_gpu_and_shares_of_them_of_many(tmp_path: Path) -> None:

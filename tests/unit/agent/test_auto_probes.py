@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.host.hardware import FoundHardware, present
+from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_probe.registry import KINDS
+from nodedevices_probe.serving.tasks import present
 from support.facts import gpu, gpu_id
 from support.probed_node import BROKEN, GPU, NICS, Node, nic, said
 from support.trees import Tree, mi300x
@@ -188,6 +189,6 @@ async def test_it_is_checked_again_when_auto_is_asked_for_and_not_before() -> No
 
 def test_the_check_says_why(tmp_path: Path) -> None:
     mi300x(tmp_path, gpus=1)
-    assert present(tmp_path) == {"amd": "0000:0c:00.0 is a PCI device of vendor 0x1002 and class 0x120000"}
+    assert present(KINDS, tmp_path) == {"amd": "0000:0c:00.0 is a PCI device of vendor 0x1002 and class 0x120000"}
     Tree(tmp_path).file("proc/driver/nvidia/version", "NVRM")
-    assert list(present(tmp_path)) == [each for each in KINDS if each in {"nvml", "amd"}]
+    assert list(present(KINDS, tmp_path)) == [each for each in KINDS if each in {"nvml", "amd"}]

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import yaml
 from nodedevices_plugin.host.cdi_files import CdiFiles
-from nodedevices_plugin.host.cdi_program import ProgramError, ProgramSpec, generate
+from nodedevices_plugin.host.cdi_program import ProgramSpec, generate
 from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.cdi import CdiSpec, SpecRequest
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE, Host
 from nodedevices_plugin.vendors.nvidia.ctk import CtkRequest
+from nodedevices_probe.programs import ProgramError
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 FILE = "k8s.device-plugin.nvidia.com-gpu.json"
@@ -126,7 +127,7 @@ def test_without_nvidia_ctk_it_says_where_it_looked(ctk: Path, tmp_path: Path) -
     with pytest.raises(ProgramError, match=f"nor below {tmp_path}$"):
         generate(replace(REQUEST, driver_root=str(tmp_path)))
     with pytest.raises(ProgramError, match=r"/opt/nvidia-ctk \(--nvidia-ctk-program\): there is no such program"):
-        generate(replace(REQUEST, program="/opt/nvidia-ctk"))
+        generate(replace(REQUEST, path="/opt/nvidia-ctk"))
 
 
 @pytest.mark.parametrize("place", ["usr/bin", "usr/local/nvidia/toolkit"])
@@ -135,7 +136,7 @@ def test_nvidia_ctk_of_the_driver_root_is_used(ctk: Path, tmp_path: Path, place:
     folder.mkdir(parents=True)
     answers(folder, document("GPU-0", library=True))
     assert generate(replace(REQUEST, driver_root=str(tmp_path / "driver-root"))) == document("GPU-0", library=True)
-    named = replace(REQUEST, program=str(folder / "nvidia-ctk"))
+    named = replace(REQUEST, path=str(folder / "nvidia-ctk"))
     assert generate(named) == document("GPU-0", library=True)
 
 
@@ -171,11 +172,11 @@ def test_a_mounted_driver_root_is_checked_and_the_hosts_paths_are_written(ctk: P
     ]
     requested = (ctk / "arguments").read_text().split()
     assert requested[-5:] == [
-        f"--driver-root={root}",
-        f"--dev-root={root}",
         "--feature-flag=a",
         "--disable-hook=b",
         "--disable-hook=c",
+        f"--driver-root={root}",
+        f"--dev-root={root}",
     ]
 
 

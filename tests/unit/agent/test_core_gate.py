@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Collection, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.runtime.worker import Worker
 from support.cores import MEMORY, offered
 from support.facts import GIB, START, gpu, gpu_id, inventory_of
+from support.probes import PATIENCE_SECONDS
 
 AWAY = Holdings(state=HoldersState.UNAVAILABLE, message="PodResources does not answer: refused")
 
@@ -113,27 +115,21 @@ IDS = (f"{gpu_id(0)}::1Gi.0", f"{gpu_id(0)}::1Gi.1")
 
 # --- before an allocation ---------------------------------------------------------------------------------------------
 def test_an_allocation_waits_for_the_pod_that_it_could_be_for(agent: Gated) -> None:
-    async def use() -> None:
-        waiting = asyncio.create_task(agent.gate.ready(MEMORY, 2))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        agent.pods(a="30")
-        await waiting
-        assert agent.book.knows(MEMORY, 2)
-
-    run(use())
+    agent.gate = CoreGate(agent.book, holdings=agent.lists, write=agent.files.write, seen_seconds=PATIENCE_SECONDS)
+    waiting = threading.Thread(target=agent.gate.ready, args=(MEMORY, 2))
+    waiting.start()
+    agent.pods(a="30")
+    waiting.join(PATIENCE_SECONDS / 2)
+    assert not waiting.is_alive()
 
 
 def test_and_not_for_ever(agent: Gated) -> None:
-    async def use() -> None:
-        await agent.gate.ready(MEMORY, 2)
-        assert not agent.book.knows(MEMORY, 2)
-
-    run(use())
+    agent.gate.ready(MEMORY, 2)
+    assert not agent.book.knows(MEMORY, 2)
 
 
 def test_for_other_resources_nothing_waits(agent: Gated) -> None:
-    run(agent.gate.ready("nvidia.com/gpu", 1))
+    agent.gate.ready("nvidia.com/gpu", 1)
     run(agent.gate.before_start("nvidia.com/gpu", ("GPU-0",)))
     assert agent.asked == 0
     assert not agent.folder.exists()

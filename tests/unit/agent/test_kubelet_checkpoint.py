@@ -57,6 +57,15 @@ def test_no_container_has_anything_where_there_are_no_entries() -> None:
         b'{"Data": {"PodDeviceEntries": [{"ResourceName": 7, "DeviceIDs": {}}]}}',
         b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": ["GPU-0"]}]}}',
         b'{"Data": {"PodDeviceEntries": [{"ResourceName": "a/b", "DeviceIDs": {"0": [1]}}]}}',
+        b'{"Data": {"PodDeviceEntries": {}}}',
+        b'{"Data": {"PodDeviceEntries": 0}}',
+        b'{"Data": {"PodDeviceEntries": ""}}',
+        b'{"Data": {"PodDeviceEntries": [{"PodUID": "u", "ContainerName": "c", "ResourceName": "a", "DeviceIDs": 0}]}}',
+        *(
+            b'{"Data": {"PodDeviceEntries": [{"PodUID": "u", "ContainerName": "c", "ResourceName": "a/b",'
+            b' "DeviceIDs": {"0": ' + ids + b"}}]}}"
+            for ids in (b'"GPU-0"', b'{"GPU-0": true}', b"false", b'["\\ud800"]')
+        ),
         b"[" * 100_000,
     ],
 )

@@ -27,12 +27,11 @@ from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
-from nodedevices_plugin.status.report import report
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
 from nodedevices_probe.protocol import MAX_LINE_BYTES, encode
 from support.facts import START, gpu, partition, snapshot
 from support.probes import cancelled, eventually
+from support.stepped_node import report_of
 from support.steps import step
 
 LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
@@ -131,16 +130,7 @@ async def test_no_pass_over_an_accepted_line_stops_the_loop() -> None:
         assert after.plan is not None
         for resource in after.plan.resources:
             encoded(resource)
-        facts = NodeFacts(
-            inventory=after.inventory,
-            verdicts=after.verdicts,
-            plan=after.plan,
-            holdings=after.holdings,
-            started=START,
-            probes=(ProbeFacts(name="any", inventory=after.inventory),),
-            now=START,
-        )
-        to_dict(report(facts))
+        to_dict(report_of(after, START))
 
     await one_pass()  # the first one makes what is made once
     await check(one_pass)

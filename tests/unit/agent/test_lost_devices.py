@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from nodedevices_plugin.model import Cordon
 from nodedevices_probe.protocol import Driver, DriverState, Problem
-from support.facts import gpu
+from support.facts import START, gpu
 from support.probed_node import BOTH, NICS, Node, nic, said
 
 NVML = said("nvml")
@@ -69,6 +69,14 @@ def test_devices_out_of_service_by_hand_that_are_not_seen_are_missing() -> None:
     cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711") for each in (0, 1))
     node.sees(unschedulable=cordons)
     assert node.line("nvml").states == dict.fromkeys(IDS, ("Unhealthy", "Missing"))
+
+
+def test_devices_whose_time_out_of_service_is_over_are_lost_again() -> None:
+    node = had_two()
+    cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711", until=START) for each in (0, 1))
+    node.sees(unschedulable=cordons)
+    assert node.line("nvml").states == dict.fromkeys(IDS, ("Unknown", "Missing"))
+    assert list(node.world.lost) == ["nvml"]
 
 
 def test_a_missing_neighbour_or_a_fault_is_no_lost_driver() -> None:

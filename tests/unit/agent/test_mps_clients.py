@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan, SharingFacts
 from nodedevices_plugin.sharing.base import HelperProcess
-from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, restored, with_helpers
+from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, log_message, restored, with_helpers
 from nodedevices_plugin.sharing.mps import Daemon, Gpu, Mps
-from nodedevices_plugin.sharing.registry import MODES
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from support.facts import START, gpu, gpu_id, healthy
 
@@ -157,3 +157,9 @@ def test_a_client_has_the_words_of_its_own_reason() -> None:
     assert (verdict.state, verdict.recovery_action) == (HealthState.UNHEALTHY, "RestartApp")
     assert "was restarted at" in verdict.message
     assert client_verdict(None, GPU, at(0), MODES) is None
+
+
+def test_the_log_names_the_mode_whose_helper_is_gone() -> None:
+    lost = Client(reason=RESTARTED)
+    assert log_message(lost, MODES) == "MPS client without its daemon"
+    assert log_message(lost, SharingModes((TimeSlicing(),))) == "client without its helper"

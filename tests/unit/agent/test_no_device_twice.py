@@ -10,7 +10,10 @@ its own.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -20,6 +23,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_plugin.granting.topology import build
@@ -34,10 +38,12 @@ from nodedevices_plugin.kubelet.podresources import (
     taken_from,
     with_checkpoint,
 )
+from nodedevices_plugin.kubelet.recent import RecentAllocations
 from nodedevices_plugin.model import AllocationError, HoldersState, Holdings, Inventory, Offer, Plan, RecentAllocate
 from nodedevices_plugin.model.ids import is_core
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
@@ -50,11 +56,12 @@ from nodedevices_probe.protocol import DeviceFact
 from support.exclusive_window import NAME as WINDOWS
 from support.exclusive_window import ExclusiveWindow
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot
+from support.fuzzing import scaled
 from support.hubs import FLAG as HUB_FLAG
 from support.hubs import HubFile, Hubs
 from support.steps import step
 
-pytestmark = pytest.mark.timeout(240)  # thousands of steps, on a machine that runs clusters beside them
+pytestmark = pytest.mark.timeout(scaled(240))  # thousands of steps, on a machine that runs clusters beside them
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=2"], {})
 ALIAS = "ALIAS-"  # before the ids of a probe that calls the same devices otherwise
@@ -218,8 +225,7 @@ class TheNode(RuleBasedStateMachine):
                 self.agent_lists()
             if self.api_server:
                 self.known_object = True
-            outcome = step(
-                self.world,
+            outcome = self.decided(
                 Inputs(
                     snapshot=snapshot(*self.devices()) if self.probe_reports() else None,
                     source=self.probe(),
@@ -234,10 +240,7 @@ class TheNode(RuleBasedStateMachine):
                     else None,
                     unsaved_because="disk full" if self.disk_full else "",
                     helpers=self.helper_facts(),
-                ),
-                self.local(),
-                now=self.now,
-                monotonic=self.clock,
+                )
             )
             self.world = outcome.world
             if not self.disk_full and self.world.state != self.disk:
@@ -249,6 +252,9 @@ class TheNode(RuleBasedStateMachine):
                     self.write_checkpoint()  # at each list of a plugin
                 self.sent = self.world.plan
                 self.plans.append(self.sent)
+
+    def decided(self, inputs: Inputs) -> Step:
+        return step(self.world, inputs, self.local(), now=self.now, monotonic=self.clock)
 
     def helper_facts(self) -> HelperFacts:
         return HelperFacts()
@@ -438,7 +444,7 @@ def same_part(one: str, other: str) -> bool:
 
 
 TheNode.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=25, phases=[Phase.reuse, Phase.generate, Phase.shrink]
+    max_examples=scaled(150), stateful_step_count=25, phases=[Phase.reuse, Phase.generate, Phase.shrink]
 )
 TestNoDeviceTwice = TheNode.TestCase
 
@@ -465,7 +471,7 @@ class TheNodeWithInitContainers(TheNode):
     mig_changes = pod_of_another_plugin_holds = disk_fills_up_or_not = None  # type: ignore[assignment]
 
 
-TheNodeWithInitContainers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=40)
+TheNodeWithInitContainers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(40))
 TestNoDeviceTwiceWithInitContainers = TheNodeWithInitContainers.TestCase
 
 
@@ -499,7 +505,7 @@ class TheNodeWithHelpers(TheNode):
         self.seen = SeenObject(exists=True, generation=2, config=copy.deepcopy(config), config_hash=str(config))
 
 
-TheNodeWithHelpers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=60)
+TheNodeWithHelpers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(60))
 TestNoDeviceTwiceWithHelpers = TheNodeWithHelpers.TestCase
 
 
@@ -559,7 +565,7 @@ def renamed(device: DeviceFact) -> DeviceFact:
     return replace(device, id=ALIAS + device.id, partitions=parts)
 
 
-TheNodeWhoseProbesChange.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=100)
+TheNodeWhoseProbesChange.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(100))
 TestNoDeviceTwiceWhenProbesChange = TheNodeWhoseProbesChange.TestCase
 
 
@@ -593,7 +599,7 @@ class TheNodeWithANic(TheNode):
         super().policy_changes(config)
 
 
-TheNodeWithANic.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=60)
+TheNodeWithANic.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(60))
 TestNoDeviceTwiceWithANic = TheNodeWithANic.TestCase
 
 
@@ -634,7 +640,7 @@ class TheNodeWhoseGpusAreReplaced(TheNode):
     mig_changes = pod_of_another_plugin_holds = disk_fills_up_or_not = None  # type: ignore[assignment]
 
 
-TheNodeWhoseGpusAreReplaced.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=60)
+TheNodeWhoseGpusAreReplaced.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(60))
 TestNoDeviceTwiceWhereGpusAreReplaced = TheNodeWhoseGpusAreReplaced.TestCase
 
 
@@ -723,8 +729,79 @@ class TheNodeThatGivesAllOfAResource(TheNode):
                     assert one.resource == other.resource, (one, other)
 
 
-TheNodeThatGivesAllOfAResource.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=40)
+TheNodeThatGivesAllOfAResource.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(40))
 TestNoDeviceTwiceWhereAllIsGiven = TheNodeThatGivesAllOfAResource.TestCase
+
+
+class Granted(RecentAllocations):
+    """Those of the model."""
+
+    def __init__(self, entries: Callable[[], tuple[RecentAllocate, ...]]) -> None:
+        super().__init__()
+        self.entries = entries  # type: ignore[method-assign]
+
+
+class TheNodeThatIsAskedWhileItDecides(TheNode):
+    """The kubelet's calls are answered by other threads than the one that steps: pods come after a step has taken its
+    facts, and once more when it has decided, before its plan is in use. `moments`: which id they get then, one moment
+    after the other; None: no pod comes."""
+
+    def starts(self) -> None:
+        self.moments: list[int | None] = []
+        self.start()
+        self.seen = SeenObject(exists=True, generation=1, config={}, config_hash="{}")
+        self.time_passes(3.0)
+
+    def agent_starts(self) -> None:
+        super().agent_starts()
+        self.answers = Answers(recent=Granted(lambda: self.recent))
+
+    def decided(self, inputs: Inputs) -> Step:
+        """As the agent does it (agent._pass)."""
+        outcome = super().decided(inputs)
+        self.pod_is_allocated()
+        while (plan := outcome.world.plan) is not None and not self.answers.withdraw(plan, known=inputs.recent):
+            inputs = replace(inputs, recent=self.recent)
+            outcome = super().decided(inputs)
+        self.pod_is_allocated()
+        if plan is not None:
+            self.answers.use(plan, outcome.world.inventory, outcome.world.access.containers)
+        return outcome
+
+    def pod_is_allocated(self) -> None:
+        """By the list that the kubelet has, and the plan that is in use."""
+        pick = self.moments.pop(0) if self.moments else None
+        held = {(each.resource, id_) for each in self.containers.values() for id_ in each.ids}
+        free = [
+            (resource.name, each.id)
+            for resource in self.sent.resources
+            for each in resource.ids
+            if each.healthy and (resource.name, each.id) not in held
+        ]
+        if pick is not None and free:
+            name, id_ = free[pick % len(free)]
+            with contextlib.suppress(AllocationError):
+                self.answers.grant(name, (id_,))
+                self.allocated(name, (id_,))
+
+
+@pytest.mark.parametrize("config", [shares(2), by_memory("20Gi")])
+@pytest.mark.parametrize("back", [False, True])
+def test_no_device_goes_to_two_containers_whenever_the_kubelet_asks_while_the_agent_decides(
+    config: dict[str, Any], back: bool
+) -> None:
+    """A policy comes; and one goes (`back`). Every order of Allocates in the three steps after it."""
+    for moments in itertools.product([None, 0], repeat=5):
+        node = TheNodeThatIsAskedWhileItDecides()
+        node.starts()
+        if back:
+            node.policy_changes(config)
+            node.time_passes(3.0)
+        node.policy_changes({} if back else config)
+        node.moments = list(moments)
+        node.agent_steps()
+        node.no_device_goes_to_two_containers_but_as_shares_of_one_plan()
+        node.no_more_of_a_devices_memory_is_given_than_it_has()
 
 
 NO_TOPOLOGY = build(Inventory())
@@ -822,5 +899,5 @@ class TheNodeWithCores(TheNode):
                 assert seen.setdefault(part, each.pod) == each.pod, (part, self.containers)
 
 
-TheNodeWithCores.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=40)
+TheNodeWithCores.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(40))
 TestNoDeviceTwiceWithCores = TheNodeWithCores.TestCase

@@ -51,6 +51,15 @@ def test_containers_come_in_the_order_in_which_the_kubelet_allocates() -> None:
     assert [(each.name, each.kind) for each in found] == [("warm", INIT), ("proxy", SIDECAR), ("main", MAIN)]
 
 
+def test_a_status_whose_container_has_no_name_is_of_none() -> None:
+    odd = {"phase": "Running", "containerStatuses": [{"name": [], "restartCount": 1}, {"restartCount": 1}]}
+    assert [each.started for each in read(pod(status=odd)).containers] == [False]
+
+
+def test_a_phase_that_is_none_ends_no_pod() -> None:
+    assert not read(pod(status={"phase": []})).finished
+
+
 def test_an_annotation_for_a_container_that_the_pod_has_not_is_kept_as_a_stray() -> None:
     item = pod()
     item["metadata"]["annotations"] = {"nodedevices.io/gpu-cores.mian": "30", "nodedevices.io/gpu-cores.main": "20"}

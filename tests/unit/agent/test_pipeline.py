@@ -261,6 +261,14 @@ def test_at_a_first_start_no_daemon_is_requested_under_pods_that_hold_its_gpus(p
     assert node.given(helpers=ANSWERS).line().counts == {GPU: (8, 8)}
 
 
+def test_a_pod_that_holds_a_gpu_by_its_index_keeps_a_daemon_back_where_indices_are_wanted() -> None:
+    by_index = {**CLIENTS, "injection": {"deviceIDStrategy": "index"}}
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(by_index), holdings=held(holder("1"))).line()
+    assert (node.config, node.world.helpers) == ("WaitingForHolders", None)
+    by_uuid = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=held(holder("1"))).line()
+    assert [each.resource for each in by_uuid.world.helpers or ()] == [GPU], "nobody knows what that would be"
+
+
 def test_at_a_first_start_no_daemon_is_requested_while_another_plugin_offers_its_gpus() -> None:
     theirs = replace(NOBODY, offered=(Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))),))
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=theirs).line()

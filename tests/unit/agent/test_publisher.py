@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from nodedevices_common.backoff import LATE, Draw
 from nodedevices_plugin.status.client import Object, StoreError
 from nodedevices_plugin.status.publisher import Publisher, owned
 from support.fakestore import FakeStore
@@ -40,7 +41,7 @@ class Counts:
 class Desk:
     """A publisher that runs, and what it does."""
 
-    def __init__(self, store: FakeStore) -> None:
+    def __init__(self, store: FakeStore, draw: Draw = lambda low, _: low) -> None:
         self.store = store
         self.later = 0.0  # by which the publisher's clock is ahead
         self.counts = Counts()
@@ -51,7 +52,7 @@ class Desk:
             on_object=self.seen.append,
             metrics=self.counts,
             clock=lambda: time.monotonic() + self.later,
-            draw=lambda low, _: low,
+            draw=draw,
             owner_seconds=0.05,
             credentials_seconds=0.05,
             stop_seconds=0.05,
@@ -193,6 +194,19 @@ async def test_a_field_of_ours_that_somebody_changed_is_set_again(desk: Desk) ->
     assert desk.store.item["status"]["summary"] == {"healthy": 8}
 
 
+async def test_a_field_that_somebody_changed_before_our_write_was_answered_is_set_again(desk: Desk) -> None:
+    desk.store.held = asyncio.Event()
+    desk.want(summary={"healthy": 8})
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.patch_status(summary={"healthy": 1})
+    await desk.until(lambda: desk.seen[-1] == desk.store.item)
+    desk.store.held.set()
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    assert desk.counts.causes[-1] == "repair"
+    assert desk.store.item is not None
+    assert desk.store.item["status"]["summary"] == {"healthy": 8}
+
+
 async def test_a_server_that_is_away_costs_one_write_when_it_is_back(desk: Desk) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
@@ -229,6 +243,21 @@ async def test_retry_after_is_kept_to_whatever_news_come(desk: Desk) -> None:
     await desk.until(lambda: len(desk.store.statuses) == 2)
     assert loop.time() - refused_at >= 0.5
     assert desk.store.calls.count("status") == 3
+
+
+async def test_s12_nodes_that_are_given_the_same_retry_after_do_not_come_back_at_the_same_moment() -> None:
+    """The API server gives all of them the same, in whole seconds. Jitter only makes it longer."""
+    desk = Desk(FakeStore(), draw=lambda _, high: high)
+    desk.store.problem = StoreError("slow down", status=429, retry_after=0.5)
+    task = asyncio.create_task(desk.publisher.run())
+    refused_at = asyncio.get_running_loop().time()
+    desk.want()
+    await desk.until(lambda: 429 in desk.counts.errors)
+    desk.store.problem = None
+    await desk.until(lambda: desk.store.statuses)
+    assert asyncio.get_running_loop().time() - refused_at >= 0.5 * (1 + LATE)
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def test_the_owner_of_an_earlier_node_is_replaced() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition, find
+from nodedevices_plugin.granting.twice import DoubleAllocation
 from nodedevices_plugin.model import (
     Fault,
     HealthState,
@@ -86,6 +87,7 @@ def facts(count: int = 2, **changes: Any) -> NodeFacts:
         "verdicts": healthy(*devices),
         "plan": Plan(resources=(OfferedResource(name=GPU, ids=ids),)),
         "holdings": holding(),
+        "held_twice": (),
         "registrations": (Registration(resource=GPU, state=RegistrationState.REGISTERED),),
         "started": START,
         "now": START + timedelta(seconds=30),
@@ -175,6 +177,7 @@ def test_a_healthy_node_in_full() -> None:
                 ("DevicesHealthy", "AllHealthy"),
                 ("ConfigApplied", "Applied"),
                 ("HoldersKnown", "Synced"),
+                ("AllocatedOnce", "NoDoubleAllocation"),
             )
         ],
     }
@@ -587,6 +590,34 @@ def test_holders_that_may_be_old_are_kept_and_said_to_be_unknown(state: HoldersS
     made = facts(holdings=holding(holder(gpu_id(0)), state=state, message="why"))
     assert condition(made, "HoldersKnown") == ("Unknown", state.value, "why")
     assert len(report(made).devices[0].holders) == 1
+
+
+def test_a_held_device_that_no_probe_lists_and_nothing_remembers_is_named_with_its_pod() -> None:
+    """Its entry went with the state file, and the kubelet alone knows of it."""
+    away = holder(gpu_id(0), f"{gpu_id(7)}::2", f"{gpu_id(7)}::3", "shared::core.4")
+    others = replace(holder("NIC-1", pod="net-0"), resource="other.example/nic")
+    text = f"held, and listed by no probe: {gpu_id(7)} (by ml/train-0); devices that were removed, or another plugin's"
+    assert condition(facts(holdings=holding(away, others)), "HoldersKnown") == ("True", "Synced", text)
+    old_list = holding(away, state=HoldersState.UNAVAILABLE, message="why")
+    assert condition(facts(holdings=old_list), "HoldersKnown")[2] == f"why; {text}"
+    assert condition(facts(9, holdings=holding(away, others)), "HoldersKnown") == ("True", "Synced", "")
+    starting = replace(facts(holdings=holding(away)).inventory, line_time=None)
+    assert condition(facts(inventory=starting, holdings=holding(away)), "HoldersKnown") == ("True", "Synced", "")
+
+
+def test_a_device_of_two_pods_is_named_with_them_and_stays_so_until_a_list_says_otherwise() -> None:
+    twice = DoubleAllocation(device_id=gpu_id(0), id=f"{gpu_id(0)}::3", pods=("ml/a", "ml/b"))
+    many = replace(twice, id=gpu_id(1), device_id=gpu_id(1), pods=("ml/a", "ml/b", "ml/c", "ml/d", "ml/e"))
+    text = (
+        f"the kubelet has given to more than one pod gpu-0 {gpu_id(0)}::3: ml/a and ml/b, "
+        f"gpu-1 {gpu_id(1)}: ml/a and ml/b and ml/c and 2 more; delete all of these pods but one"
+    )
+    assert condition(facts(held_twice=(twice, many)), "AllocatedOnce") == ("False", "DoubleAllocation", text)
+    assert condition(facts(), "AllocatedOnce") == ("True", "NoDoubleAllocation", "")
+    assert condition(facts(held_twice=None), "AllocatedOnce")[:2] == ("Unknown", "Starting")
+    before = report(facts(held_twice=(twice,))).conditions
+    restarted = facts(held_twice=None, previous=before)
+    assert condition(restarted, "AllocatedOnce")[:2] == ("False", "DoubleAllocation")
 
 
 def test_names_no_longer_offered_are_listed_with_since_when() -> None:

@@ -31,6 +31,7 @@ from nodedevices_plugin.status.report import report
 from nodedevices_plugin.status.shares import of_parts
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, START, gpu, gpu_id, mig_id, old, partition
+from support.fuzzing import scaled
 from support.plans import UNFIT
 from support.sharing import facts as ready
 from support.stepped_node import Node
@@ -265,7 +266,7 @@ def test_before_it_is_known_who_holds_what_nothing_is_called_free() -> None:
     assert later["free"] == 22
 
 
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(data=st.data())
 def test_whatever_is_held_in_whatever_unit_the_parts_add_up_to_the_memory_of_the_device(data: st.DataObject) -> None:
     units = {"256Mi": GIB // 4, "1Gi": GIB, "2Gi": 2 * GIB, "3Gi": 3 * GIB}

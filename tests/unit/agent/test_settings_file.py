@@ -121,6 +121,11 @@ def test_null_is_not_set_as_in_nvidias_plugin() -> None:
             'flags: {plugin: {containerDriverRoot: "/driver\\0root"}}',
             "flags.plugin.containerDriverRoot: '/driver\\x00root' has a NUL byte, which no path and no name can have",
         ),
+        (
+            "flags: {mpsRoot: run/mps}",
+            "flags.mpsRoot: 'run/mps' is a relative path; give an absolute one, such as /run/mps",
+        ),
+        ("flags: {plugin: {containerDriverRoot: root}}", "flags.plugin.containerDriverRoot: 'root' is a relative path"),
         ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not implemented yet; 'auto' or 'nvml' is"),
         (
             "flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from nodedevices_common.http import Address
+from nodedevices_common.address import Address
 from nodedevices_common.options import check
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.options import OPTIONS
@@ -124,6 +126,8 @@ def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -
         (["--http-address=9735"], "--http-address: '9735' is not host:port"),
         (["--health-address=9737"], "--health-address: '9737' is not host:port"),
         (["--http-address=:99999"], "--http-address: ':99999' is not host:port"),
+        (["--pod-name=a-1"], "--pod-namespace: missing, with --pod-name 'a-1'; give both"),
+        (["--pod-namespace=ml"], "--pod-name: missing, with --pod-namespace 'ml'; give both"),
         (["--kubelet-socket="], "--kubelet-socket: empty (no registration) is not implemented yet"),
         (["--probe=simulated"], "needs exactly one of --simulated-file and --simulated-profile"),
         (["--simulated-file=x"], "--simulated-file: only goes with --probe simulated"),
@@ -140,6 +144,13 @@ def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -
 )
 def test_what_cannot_be_is_refused_with_what_would_be_right(arguments: list[str], says: str) -> None:
     assert says in refused(arguments)
+
+
+@pytest.mark.parametrize(
+    "name", [each.name for each in OPTIONS if re.search("-(dirs?|file|root|socket|hook-path)$", each.name)]
+)
+def test_a_path_that_is_relative_is_refused(name: str) -> None:
+    assert re.search(f"--{name}: '?here'?(:| is) .* absolute", refused([f"--{name}=here"]))
 
 
 def test_paths_are_absolute_but_for_the_kubeconfig() -> None:

@@ -111,7 +111,7 @@ def test_an_id_that_two_probes_report_is_the_first_ones_and_is_said(first: Seque
     [device] = node.world.inventory.devices
     assert (device.probe, device.fact.product_name) == ("nvml", "nvml")
     [problem] = node.world.inventory.problems
-    assert problem.message == f"nics: {gpu_id(0)} is also reported by the probe nvml"
+    assert (problem.code, problem.message) == ("SameId", f"nics: {gpu_id(0)} is also reported by the probe nvml")
 
 
 def test_nothing_is_offered_before_every_probe_has_reported_or_was_waited_for() -> None:

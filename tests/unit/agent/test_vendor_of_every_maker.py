@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
 from nodedevices_plugin.model import Holder, Unit
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
-from nodedevices_plugin.settings.effective import from_saved, to_saved
+from nodedevices_plugin.settings.effective import from_saved, to_saved, unread
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.vendors.base import Naming
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
@@ -131,6 +132,37 @@ def test_while_a_file_is_wrong_a_policy_applies_with_its_last_content() -> None:
     assert node.now(RULES).offers == {HUB: ["HUB-0"], OTHER: ["HUB-1"]}
     assert node.world.config.reason == "ConfigInvalid"
     assert "not valid JSON; its last content holds" in node.world.config.message
+
+
+UNREADABLE = "applied.node.files.hub-file.shares: "
+
+
+def damaged(node: Hubbed) -> dict[str, Any]:
+    """The saved configuration, with a file's content that nobody can read."""
+    saved = copy.deepcopy(dict(node.world.state.applied or {}))
+    saved["node"]["files"][FLAG]["shares"] = "many"
+    return saved
+
+
+def test_a_saved_content_that_cannot_be_read_costs_its_devices_alone_until_the_file_was_read_again() -> None:
+    shared = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}
+    node = Hubbed(hub(0), gpu(0, readings=old()), file=HubFile(HUB)).now(shared)
+    before = node.offers
+    node.world = replace(node.world, state=replace(node.world.state, applied=damaged(node)))
+    node.breaks("No such file or directory").restarts()
+    assert node.world.active.effective.sections.sharing.strategy == "timeSlicing"
+    assert node.now(shared).offers == {"nvidia.com/gpu": before["nvidia.com/gpu"]}
+    assert node.gives(HubFile(HUB)).now(shared).offers == before
+
+
+def test_what_of_a_saved_configuration_cannot_be_read_is_named() -> None:
+    node = Hubbed(hub(0), file=HubFile(HUB)).now()
+    text = unread(damaged(node), vendors=WITH_HUBS)
+    assert text.startswith(UNREADABLE)
+    assert text.endswith(", and devices of hubs are not offered until the file was read again")
+    assert unread(node.world.state.applied, vendors=WITH_HUBS) == ""
+    assert unread({"sections": {}}, vendors=WITH_HUBS) == "applied: saved configuration: 'resourcePrefix'"
+    assert "applied.node.files.hub-file: " in unread({**damaged(node), "node": {"files": 7}}, vendors=WITH_HUBS)
 
 
 def test_a_content_survives_the_state_file() -> None:

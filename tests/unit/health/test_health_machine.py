@@ -6,8 +6,10 @@ from typing import Literal
 
 import pytest
 from nodedevices_api.sections import HealthRule
+from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState
+from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, ProbeEvent, Readings
 from support.facts import START, Story, gpu, gpu_id, mig_id, old, partition, ruled, well, xid
 
@@ -74,6 +76,7 @@ def test_readings_count_for_themselves(readings: Readings, state: str, reason: s
     assert story.says() == (state, reason)
     assert story.verdict().recovery_action == action
     assert story.verdict().offered == (state != "Unhealthy")
+    assert {each.fault_domain for each in story.verdict().faults} <= {"Device"}
 
 
 def test_of_several_faults_the_one_that_requires_most_is_shown_and_the_others_named() -> None:
@@ -83,6 +86,13 @@ def test_of_several_faults_the_one_that_requires_most_is_shown_and_the_others_na
     assert "also " in verdict.message
     assert "EccUncorrectable" in verdict.message
     assert "RowRemapPending" not in verdict.message
+
+
+def test_the_drivers_own_word_is_in_the_advice_and_named_no_second_time() -> None:
+    required = well(recovery_action="ResetDevice", ecc_uncorrectable_volatile=2)
+    message = Story().line(gpu(0, readings=required), xids=[xid(62)]).verdict().message
+    assert "also EccUncorrectable" in message
+    assert "RecoveryAction" not in message
 
 
 def test_an_xid_is_shown_before_the_reading_that_it_explains() -> None:
@@ -141,6 +151,12 @@ def test_a_driver_that_required_an_action_and_no_longer_does_has_brought_the_gpu
     assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Xid79"), "ResetBus")
     story.line(gpu(0))
     assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
+
+
+def test_an_action_that_was_required_before_the_xid_says_nothing_of_it() -> None:
+    requires = gpu(0, readings=well(recovery_action="ResetBus"))
+    story = Story().line(requires, at=0).line(requires, at=1, xids=[xid(79, after=1)])
+    assert keep_alive(story, gpu(0), seconds=HOLD * 2).says() == ("Unhealthy", "Xid79")
 
 
 def test_a_reboot_is_a_return_to_the_bus() -> None:
@@ -238,6 +254,23 @@ def test_a_confirmation_ends_the_hold_down() -> None:
     assert story.verdict().recovery_action == "None", "a driver with field 230 that requires nothing"
     assert story.says() == ("Unhealthy", "Xid62")
     assert story.line(gpu(0), confirmed=[0]).says() == ("Healthy", "")
+
+
+def test_a_fault_that_a_reboot_did_not_end_is_no_fault_of_before_it() -> None:
+    requires = gpu(0, readings=well(recovery_action="ResetDevice"))
+    story = Story().line(requires).line(requires, boot_id="boot-2").line(gpu(0, readings=old()), boot_id="boot-2")
+    assert story.says()[0] == "Unhealthy", "it cannot be read any more, which ends nothing"
+    ended = Story().line(requires).line(gpu(0, readings=old()), boot_id="boot-2")
+    assert keep_alive(ended, gpu(0, readings=old()), seconds=HOLD * 2).says() == ("Healthy", "")
+
+
+def test_a_clock_that_is_set_moves_what_is_waited_for_with_it() -> None:
+    story = Story().line(gpu(0), at=0, xids=[xid(79)]).line(gpu(0), at=1)
+    fault = story.verdict().faults[0]
+    by = timedelta(hours=3)
+    [moved] = machine.clock_set(story.verdicts, by)[gpu_id(0)].faults
+    assert moved.since == fault.since + by
+    assert moved.last_seen == (None if fault.last_seen is None else fault.last_seen + by)
 
 
 def test_a_confirmation_does_not_outrank_the_facts() -> None:
@@ -360,7 +393,53 @@ def test_a_silent_probe_recovers_nothing() -> None:
 def test_without_a_driver_devices_are_withdrawn_at_once(state: DriverState, reason: str) -> None:
     story = Story().line(gpu(0)).line(driver=Driver(state=state))
     assert (story.says(), story.verdict().offered) == (("Unknown", reason), False)
+    assert story.verdict().fault_domain == "Node"
     assert story.line(gpu(0), driver=LOADED).says() == ("Healthy", "")
+
+
+# --- beside another fault ---------------------------------------------------------------------------------------------
+def test_a_lesser_fault_that_lasts_keeps_no_worse_one() -> None:
+    hot = gpu(0, readings=well(thermal_slowdown=True))
+    story = keep_alive(Story().line(hot, at=0, xids=[xid(62)]), hot, seconds=HOLD + 10)
+    assert story.says() == ("Degraded", "ThermalSlowdown")
+
+
+def test_while_another_fault_as_bad_lasts_it_is_not_said_when_the_hold_down_is_over() -> None:
+    hot = gpu(0, readings=well(thermal_slowdown=True))
+    verdict = Story().line(gpu(0)).line(hot, xids=[xid(999)]).line(hot).verdict()
+    assert verdict.reason == "Xid999"
+    assert f"Healthy after {HOLD} s without a fault; also ThermalSlowdown" in verdict.message
+
+
+def test_what_a_device_answers_instead_of_readings_is_one_fault_whatever_the_words() -> None:
+    story = Story().line(gpu(0, readings=Readings(error="ERROR_UNKNOWN")))
+    first = story.verdict()
+    assert story.line(gpu(0, readings=Readings(error="ERROR_TIMEOUT"))).verdict() == first
+
+
+# --- a probe that sees none of its devices ----------------------------------------------------------------------------
+def test_what_a_blind_probe_sees_again_was_never_missing() -> None:
+    story = Story().line(gpu(0))
+    story.blind = True
+    assert story.line().says() == ("Unknown", "Missing")
+    assert story.verdict().fault_domain == "Node"
+    story.blind = False
+    assert story.line(gpu(0)).says() == ("Healthy", "")
+
+
+def test_a_device_that_was_missing_before_its_probe_became_blind_is_missing_still() -> None:
+    story = Story().line(gpu(0), gpu(1)).line(gpu(1))
+    assert story.says() == ("Unhealthy", "Missing")
+    story.blind = True
+    story.line()
+    assert (story.says(0), story.says(1)) == (("Unhealthy", "Missing"), ("Unknown", "Missing"))
+
+
+def test_a_device_that_a_blind_probe_does_not_see_is_unknown_whatever_lesser_fault_it_has() -> None:
+    story = Story().line(gpu(0), xids=[xid(999)])
+    assert story.says() == ("Degraded", "Xid999")
+    story.blind = True
+    assert story.line().says() == ("Unknown", "Missing")
 
 
 @pytest.mark.parametrize(
@@ -645,6 +724,13 @@ def test_an_error_that_an_instance_contained_stays_in_it() -> None:
     assert mig_id(0, 1) not in story.verdicts
 
 
+def test_what_is_read_of_a_gpu_is_no_fault_of_an_instance_of_its_own() -> None:
+    story = Story(ruled({"Xid94": "Unhealthy"})).line(cut(), xids=[xid(94, gi=8, ci=0)])
+    story.line(cut(readings=well(remap_failure=True)))
+    assert story.says() == ("Unhealthy", "RowRemapFailure")
+    assert [each.reason for each in story.verdicts[mig_id(0, 1)].faults] == ["Xid94"]
+
+
 def test_a_contained_error_without_an_instance_is_the_gpus() -> None:
     story = Story(ruled({"Xid94": "Unhealthy"})).line(cut(), xids=[xid(94)])
     assert story.says() == ("Unhealthy", "Xid94")
@@ -670,6 +756,8 @@ def test_other_events(kind: str, expected: tuple[str, str]) -> None:
 def test_an_xid_whose_gpu_nobody_knows_hurts_none() -> None:
     story = Story().line(gpu(0), xids=[xid(79, None), xid(79, 5)])
     assert story.says() == ("Healthy", "")
+    story.line(gpu(0), xids=[xid(62, None), xid(62, 5), xid(79)])
+    assert story.says() == ("Unhealthy", "Xid79"), "and hides none"
 
 
 def test_a_flood_is_one_fault_and_one_since() -> None:
@@ -687,8 +775,32 @@ def test_an_event_from_the_future_counts_from_now() -> None:
     assert keep_alive(story, gpu(0), seconds=HOLD).says() == ("Healthy", "")
 
 
+@pytest.mark.parametrize("last_seen", [None, timedelta(hours=2)])
+def test_a_remembered_fault_of_a_clock_that_was_ahead_counts_from_now(last_seen: timedelta | None) -> None:
+    story = Story().line(gpu(0, readings=old()), at=0, xids=[xid(79)])
+    [known] = story.verdict().faults
+    later = None if last_seen is None else story.now + last_seen
+    ahead = replace(known, since=story.now + timedelta(hours=1), last_seen=later)
+    story.verdicts = {gpu_id(0): replace(story.verdict(), faults=(ahead,))}
+    [found] = story.line(gpu(0, readings=old()), at=1).verdict().faults
+    assert (found.since, found.last_seen is None or found.last_seen <= story.now) == (story.now, True)
+
+
 def test_messages_are_bounded_however_long_the_error() -> None:
     assert len(Story().line(gpu(0, readings=Readings(error="x" * 5000))).verdict().message) <= 512
+
+
+class Talkative(NoCodes):
+    name = "nvidia"
+    reasons = ("Broken",)
+
+    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
+        return (FaultCondition(reason="Broken", state=HealthState.UNHEALTHY, message="x" * 600, evident=True),)
+
+
+def test_a_vendors_message_is_cut_to_what_the_api_takes() -> None:
+    message = Story(vendors={"nvidia": Talkative()}).line(gpu(0)).verdict().message
+    assert message == "x" * 511 + "\u2026"
 
 
 # --- deadlines ------------------------------------------------------------------------------------------------------

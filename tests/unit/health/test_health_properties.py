@@ -16,6 +16,7 @@ from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.nvidia.xids import look_up
 from nodedevices_probe.protocol import Driver, DriverState, Readings
 from support.facts import REGISTERED, START, Story, gpu, xid
+from support.fuzzing import scaled
 
 HOLD = 30
 RULES = HealthRules(
@@ -100,7 +101,7 @@ def evidence(now: Verdict, story: Story) -> list[float]:
     return [(fault.last_seen - START).total_seconds() if fault.last_seen else story.clock for fault in now.faults]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(steps)
 def test_what_always_holds(history: list[Step]) -> None:
     story = Story(RULES, boot_id="boot-0").line(gpu(0))
@@ -150,7 +151,7 @@ def test_what_always_holds(history: list[Step]) -> None:
         before = now
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(steps)
 def test_a_neighbour_notices_nothing(history: list[Step]) -> None:
     story = Story(RULES).line(gpu(0), gpu(1))
@@ -162,7 +163,7 @@ def test_a_neighbour_notices_nothing(history: list[Step]) -> None:
         assert story.verdict(1) == first
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(steps)
 def test_left_alone_in_good_order_everything_recovers_or_says_what_it_waits_for(history: list[Step]) -> None:
     story = Story(RULES).line(gpu(0))

@@ -17,6 +17,24 @@ def test_the_catalogue_has_every_number_of_nvidias_that_is_in_use() -> None:
     assert actions["ResetDevice"] == 14 + 2  # "RESET_GPU", and the workflows of 48 and 74
 
 
+def test_the_numbers_are_those_that_nvidias_catalogue_does_not_call_unused() -> None:
+    runs = "8 11 13 25 31-32 37-41 43-46 48 54 60 62-64 66-72 74-80 82-86 88-89 92-107 109-110 119-121 126-137 139-172"
+    ends = [[int(end) for end in run.split("-")] for run in runs.split()]
+    assert sorted(CATALOGUE) == [number for run in ends for number in range(run[0], run[-1] + 1)]
+    assert all(number == row.number for number, row in CATALOGUE.items())
+
+
+def test_an_xid_has_the_name_by_which_people_search_for_it() -> None:
+    """The names of the driver's nverror.h begin with the part that failed."""
+    parts = (
+        "ALI C2C CHANNEL EXCESSIVE GPU GSP INFOROM NVLINK PBDMA PCIE PMU PSHC REDUCED RESOURCE ROBUST_CHANNEL SEC SEC2"
+    )
+    others = "SILENT SMBPBI UNCORRECTABLE UNRECOVERABLE VGPU"
+    known = tuple(f"{part}_" for part in f"{parts} {others}".split())
+    assert [row.mnemonic for row in CATALOGUE.values() if not row.mnemonic.startswith(known)] == []
+    assert look_up(31).mnemonic == "ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT"
+
+
 @pytest.mark.parametrize(
     ("number", "kind", "action", "domain"),
     [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import DeviceMatch, Injection, ResourceRule, Resources, SharedResource, Sharing
+from nodedevices_plugin.cores.ids import is_counted
 from nodedevices_plugin.granting.containers import edits, node_containers
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
@@ -63,6 +64,8 @@ def test_whole_gpus_have_a_hundred_ids_each_and_are_offered_under_no_other_name(
 
 def test_every_device_that_is_shared_has_a_hundred_that_are_of_no_device() -> None:
     assert [each.id for each in cores(*cards(2), devices=None).ids] == counted(*range(200))
+    single = cores(*cards(2), devices=None, memory_unit="8Gi")
+    assert [each.id for each in single.ids] == counted(*range(200)), "also one with a single share"
     unknown = gpu(1, memory_bytes=0)
     assert [each.id for each in cores(cards(1)[0], unknown, devices=None).ids] == counted(*range(100))
 
@@ -111,6 +114,13 @@ def test_a_multiple_of_a_hundred_is_all_ids_of_free_gpus() -> None:
     resource = cores(*cards(4))
     assert chosen(resource, [*of(2)[1:], *of(1), *counted(*range(100))], 100) == of(1)
     assert chosen(resource, [*of(1), *of(2), *of(3)], 200, tuple(of(3))) == [*of(1), *of(3)]
+    assert chosen(resource, [*of(1), *of(2), *of(3)], 200, tuple(of(1))) == [*of(1), *of(2)]
+
+
+def test_what_an_init_container_had_stays_with_the_pod_though_others_come_first() -> None:
+    resource = cores(*cards(4))
+    assert chosen(resource, [*of(1), *of(2)], 100, tuple(of(2))) == of(2)
+    assert chosen(resource, counted(*range(30)), 30) == counted(*range(30)), "just as many as are free"
 
 
 def test_several_whole_gpus_are_those_that_are_connected_best() -> None:
@@ -135,10 +145,19 @@ def test_several_whole_gpus_are_those_that_are_connected_best() -> None:
         ([*of(1), *counted(1)], 100, tuple(counted(1)), "request the same in init containers and containers"),
         ([*of(1), *counted(1)], 30, (of(1)[0],), "request the same in init containers and containers"),
         ([*of(1), *of(2)], 100, (of(1)[0], of(2)[0]), "request the same in init containers and containers"),
+        ([*of(1), *of(2)[1:]], 200, (of(1)[0], of(2)[1]), "request the same in init containers and containers"),
+        ([*of(1), *counted(1)], 30, (of(1)[0], *counted(1)), "request the same in init containers and containers"),
+        (of(1), 200, (), "whole GPUs: 2, and 1 of the 2 that this node gives whole are free. Delete the pod, so that"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(free: list[str], size: int, must: tuple[str, ...], says: str) -> None:
     assert says in refused(cores(*cards(3)), free, size, must)
+
+
+def test_where_no_gpu_is_shared_a_request_for_a_part_of_one_is_told_so() -> None:
+    assert "30 requested of shared GPUs, and 0 of 0 on this node are free. No GPU of this node is shared." in refused(
+        cores(*cards(3), devices=("7",)), of(1), 30
+    )
 
 
 # --- what the kubelet chose without asking ----------------------------------------------------------------------------
@@ -164,6 +183,13 @@ def injected(resource: OfferedResource, ids: list[str]) -> Any:
     return edits(grant(resource, ids), node)
 
 
+def test_what_an_init_container_had_of_shared_gpus_counts_for_the_container_after_it() -> None:
+    for had in ((), (3,), (3, 5)):
+        found = chosen(cores(*cards(3)), counted(3, 4, 5, 6), 2, tuple(counted(*had)))
+        assert len(found) == 2
+        assert set(counted(*had)) <= set(found)
+
+
 def test_whole_gpus_are_given_as_ever() -> None:
     gpus = cards(3)
     node = node_containers(inventory_of(*gpus), Injection(pass_device_specs=True))
@@ -176,6 +202,10 @@ def test_whole_gpus_are_given_as_ever() -> None:
 def test_a_count_gives_nothing_so_that_it_cannot_contradict_the_memory() -> None:
     given = injected(cores(*cards(3)), counted(1, 2, 3))
     assert (given.envs, given.mounts, given.devices, given.cdi_devices) == ({}, (), (), ())
+    ids = cores(*cards(3)).ids
+    assert is_counted(ids[-2:])
+    assert not is_counted((ids[0], ids[-1])), "one that has a device gets it"
+    assert not is_counted(())
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from nodedevices_common.pod_requests import INIT
 from nodedevices_plugin.cores.book import CoreBook
+from nodedevices_plugin.cores.container import key as folder_name
 from nodedevices_plugin.cores.ledger import Recorded, claims
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import NodeContainers
@@ -181,6 +182,10 @@ class Setting:
 @pytest.fixture
 def here() -> Setting:
     return Setting()
+
+
+def test_the_folder_of_a_container_has_the_name_that_an_agent_before_an_upgrade_gave_it() -> None:
+    assert folder_name(("b", "a")) == folder_name(("a", "b")) == "7e18f737311b2dc3b2f269dd78396b03"
 
 
 # --- what a container needs -------------------------------------------------------------------------------------------

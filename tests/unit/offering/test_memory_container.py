@@ -97,5 +97,7 @@ def test_a_path_is_mounted_only_at_or_below_a_directory_that_the_node_allows(
     else:
         said = f"sharing.resources[].container.mounts: {LIBRARY['hostPath']}: this node allows "
         assert str(why).startswith(said + (" and ".join(allowed) or "no directory"))
-        with pytest.raises(AllocationError, match=r"libvgpu\.so, which this node does not allow .*container-mount-dir"):
+        with pytest.raises(
+            AllocationError, match=r"libvgpu\.so, which this node does not allow \(--container-mount-dir\);"
+        ):
             container(resource, 1, allowed)

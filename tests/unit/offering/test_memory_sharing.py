@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +11,16 @@ from nodedevices_api.defaults import with_defaults
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Injection, Sections, SharedResource, Sharing
 from nodedevices_common.errors import InputError
+from nodedevices_common.pod_requests import Demand
+from nodedevices_plugin.cores.ledger import Room, Wanted
 from nodedevices_plugin.granting.containers import edits, node_containers
 from nodedevices_plugin.granting.grants import grant
+from nodedevices_plugin.granting.packing import pack
 from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_plugin.granting.topology import build
-from nodedevices_plugin.model import AllocationError, OfferedResource, PlanError, SchedulableId
+from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
+from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.sharing.memory.variables import fraction
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
@@ -138,9 +143,19 @@ def test_a_unit_that_cannot_be_is_refused_with_what_would_be_right(unit: str, sa
 def test_a_list_that_the_kubelet_would_not_read_is_refused_with_the_next_unit_that_fits() -> None:
     with pytest.raises(PlanError) as refused:
         offered(*cards(*[141] * 8), unit="1Mi")
-    assert "gives 1155072 shares" in str(refused.value)
-    assert "give 32Mi" in str(refused.value)
+    too_long = "shares, and one answer to the kubelet would exceed 3 MiB"
+    assert str(refused.value).endswith(f": gives 1155072 {too_long}; give 32Mi")
+    with pytest.raises(PlanError, match=rf": gives 49152 {too_long}; give 2Mi$"):
+        offered(*cards(48), gpu(1, memory_bytes=0), unit="1Mi")
     assert len(offered(*cards(*[141] * 8), unit="32Mi").ids) == 36096
+
+
+def test_a_container_with_shares_of_a_device_whose_memory_is_not_known_is_told_no_limit() -> None:
+    resource = offered(*cards(40))
+    unknown = replace(resource, sharing=replace(resource.sharing, memory=None))
+    gone = replace(resource.ids[0], device_id="gone")
+    for each in (Grant(resource=unknown, ids=resource.ids[:1]), Grant(resource=resource, ids=(gone,))):
+        assert Memory().edits(each, {}) == ContainerEdits()
 
 
 def test_some_devices_of_a_node_are_shared_by_memory_and_others_by_time_slicing() -> None:
@@ -168,6 +183,12 @@ def test_an_entrys_own_strategy_says_which_of_replicas_and_memory_unit_it_has() 
         parse(Sharing, {"strategy": "timeSlicing", "resources": [wrong]})
 
 
+def test_a_device_that_holds_just_one_unit_beside_what_is_reserved_has_one_share() -> None:
+    assert counts(offered(*cards(3), unit="2Gi", memory_reserve="1Gi")) == {gpu_id(0): 1}
+    with pytest.raises(PlanError, match="3Gi of memory, 2Gi of it reserved: give a smaller unit"):
+        offered(*cards(3), unit="2Gi", memory_reserve="2Gi")
+
+
 def test_a_device_of_unknown_memory_has_no_shares() -> None:
     assert counts(offered(gpu(0, memory_bytes=0), *cards(8)[:0], gpu(1, memory_bytes=8 * GIB))) == {gpu_id(1): 8}
 
@@ -180,6 +201,7 @@ def test_shares_have_no_numa_node_unless_that_is_wanted() -> None:
 # --- which ------------------------------------------------------------------------------------------------------------
 def test_a_request_comes_from_the_fullest_device_that_has_room() -> None:
     resource = offered(*cards(8, 8, 8))
+    assert resource.sharing.packing == "binpack", "as reports show it"
     free = [*ids(0, *range(8)), *ids(1, 3, 4, 5), *ids(2, 6, 7)]
     assert asked(resource, free, 3) == tuple(ids(1, 3, 4, 5))
     assert asked(resource, free, 2) == tuple(ids(2, 6, 7))
@@ -218,6 +240,32 @@ def test_a_request_for_more_than_any_device_has_is_told_so() -> None:
     resource = offered(*cards(8, 4))
     with pytest.raises(AllocationError, match="the largest device has 8: request fewer"):
         asked(resource, [each.id for each in resource.ids], 9)
+    with pytest.raises(AllocationError, match=r"none is free; delete the pod, so that it is scheduled again"):
+        asked(resource, [], 8)
+    with pytest.raises(AllocationError, match=r"none is free; delete the pod, so that it is scheduled again"):
+        asked(replace(resource, ids=()), [], 1)
+
+
+@pytest.mark.parametrize(("devices", "more"), [(8, "1; delete"), (10, "1 and 2 devices more; delete")])
+def test_of_many_devices_eight_are_named(devices: int, more: str) -> None:
+    resource = offered(*cards(*[8] * devices))
+    with pytest.raises(AllocationError) as refused:
+        asked(resource, [each for number in range(devices) for each in ids(number, 0)], 2)
+    assert f"{gpu_id(7)}: {more}" in str(refused.value)
+    assert gpu_id(8) not in str(refused.value)
+
+
+def test_an_init_containers_device_without_computing_power_is_said_to_lack_that_and_no_memory() -> None:
+    resource = offered(*cards(8, 8))
+    left = {gpu_id(0): 20, gpu_id(1): 100}
+    room = Room(wanted=Wanted(demand=Demand(percent=50)), left=left, fits=frozenset({gpu_id(1)}))
+    known = [each for each in resource.ids if each.id in {*ids(0, 0, 1), *ids(1, *range(8))}]
+    with pytest.raises(
+        AllocationError, match=r"has 2 free shares of 1Gi and 50 % .* free are \S+: 2 and 20 %, \S+: 8 and"
+    ):
+        pack(resource, known, frozenset(ids(0, 0)), 2, room)
+    with pytest.raises(AllocationError, match="which has 2 for this pod; 3 are requested"):
+        pack(resource, known, frozenset(ids(0, 0)), 3, room)
 
 
 def test_where_only_the_init_containers_device_has_no_room_the_answer_says_so() -> None:

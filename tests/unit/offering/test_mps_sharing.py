@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources, SharedResource, Sharing
-from nodedevices_plugin.model import Inventory, Mount, Plan, SharingFacts
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, Mount, Plan, SharingFacts
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings
 from nodedevices_plugin.pipeline import inventory as stage
+from nodedevices_plugin.pipeline.awaiting import awaited
 from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_plugin.sharing.helpers import helpers, silent, starting
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
@@ -20,6 +22,10 @@ from support.plans import make_plan
 from support.sharing import answers as said
 
 ROOT = "/run/nvidia/mps"
+HOLDER = Holder(
+    namespace="ml", pod="a", container="main", resource="nvidia.com/gpu", ids=(f"{gpu_id(0)}::1",), since=START
+)
+HELD = Holdings(state=HoldersState.SYNCED, holders=(HOLDER,))
 
 
 def clients(
@@ -74,6 +80,10 @@ def test_mps_and_mig_do_not_go_together() -> None:
 def test_clients_and_whole_gpus_need_names_of_their_own() -> None:
     with pytest.raises(PlanError, match=r"\.devices: 1: .*names of their own; give rename"):
         clients(gpu(0), gpu(1), devices=("1",))
+    many = tuple(gpu_id(index) for index in range(8))
+    with pytest.raises(PlanError) as caught:
+        clients(*(gpu(index) for index in range(9)), devices=many)
+    assert caught.value.value == ", ".join(many)[:128]
     found = clients(gpu(0), gpu(1), devices=("1",), rename=True)
     assert [(each.name, each.sharing.name, len(each.ids)) for each in found.resources] == [
         ("nvidia.com/gpu", "none", 1),
@@ -185,3 +195,21 @@ def test_a_list_of_servers_that_a_client_made_up_is_bounded() -> None:
     answer = "\n".join(["4711", "4711", "x", "9" * 5000, *map(str, range(1, 100_000))])
     assert mps.servers(answer)[:2] == (4711, 1)
     assert len(mps.servers(answer)) == mps.MAX_SERVERS
+    assert mps.servers("4194304 41943040") == (4194304,), "the kernel's largest process id, and none"
+
+
+@pytest.mark.parametrize(
+    ("answers", "holdings", "wanted"),
+    [
+        pytest.param({("nvidia.com/gpu", 25): ""}, HELD, True, id="a pod holds a share"),
+        pytest.param({("nvidia.com/gpu", 25): ""}, replace(HELD, holders=()), False, id="no pod does"),
+        pytest.param({("nvidia.com/gpu", 25): ""}, Holdings(state=HoldersState.INCOMPLETE), True, id="not known"),
+        pytest.param({}, HELD, False, id="it does not run"),
+    ],
+)
+def test_a_daemon_of_a_name_that_another_plugin_serves_stays_while_pods_hold_its_shares(
+    answers: dict[tuple[str, int], str], holdings: Holdings, wanted: bool
+) -> None:
+    facts = HelperFacts(answers=said(answers))
+    found = awaited(clients(gpu(0)), inventory_of(gpu(0)), holdings, facts, {"nvidia.com/gpu"})
+    assert bool(found.helpers) is wanted

@@ -133,6 +133,21 @@ def test_on_one_root_those_on_neighbouring_buses_come_first() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("own", "buses", "order"),
+    [
+        (0x20, (0x27, 0x1A), ("NIC-1", "NIC-0")),  # 7 and 6 apart, over a border of sixteen
+        (0x17, (0x2E, None), ("NIC-0", "NIC-1")),  # one without an address is on bus 0, and so 23 apart as well
+    ],
+)
+def test_how_far_buses_are_apart_is_by_their_numbers_and_of_equals_the_first_is_nearer(
+    own: int, buses: tuple[int, int | None], order: tuple[str, ...]
+) -> None:
+    root = "pci0000:00"
+    nics = (nic(n, root, bus) if bus is not None else nic(n, root, pci_bus_id="") for n, bus in enumerate(buses))
+    assert nearest(inventory_of(at(0, root, own), *nics))[gpu_id(0)] == order
+
+
 def test_what_a_probe_says_of_a_path_counts_more_than_numbers() -> None:
     root, path = "pci0000:00", (PcieNeighbour(to="NIC-0", path=PciePath.SINGLE),)
     machine = (at(0, root, 0x07, pcie=path), nic(0, root, 0x48), nic(1, root, 0x08))

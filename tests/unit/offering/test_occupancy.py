@@ -14,10 +14,12 @@ from nodedevices_plugin.model import (
     Holdings,
     Inventory,
     Offer,
+    OfferedResource,
     Plan,
     RecentAllocate,
+    SchedulableId,
 )
-from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
+from nodedevices_plugin.offering.occupancy import HeldId, Parts, collide, held_otherwise, with_all
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held
@@ -113,6 +115,52 @@ def test_of_a_gpu_that_was_partitioned_again_only_what_lies_where_a_held_mig_dev
     anew = replace(anew, fact=replace(anew.fact, partitions=(HALVES[0], *small)))
     plan, _ = protected(MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], anew)))
     assert free(plan) == of(gpu_id(0), mig_id(1, 4)), "nobody knows where the last one lies"
+
+
+@pytest.mark.parametrize(
+    ("start", "size", "where", "same"),
+    [
+        (0, 2, (2, 2), False),
+        (2, 2, (0, 2), False),
+        (0, 3, (2, 2), True),
+        (2, 2, (0, 3), True),
+        (0, 8, (2, 2), True),
+        (2, 2, (0, 8), True),
+        (None, 2, (4, 2), True),
+        (0, None, (4, 2), True),
+        (0, 2, (None, 2), True),
+        (0, 2, (4, None), True),
+    ],
+)
+def test_a_partition_that_is_gone_takes_the_place_of_those_that_it_overlaps_or_may(
+    start: int | None, size: int | None, where: tuple[int | None, int | None], same: bool
+) -> None:
+    gone = partition(1, 0, start=start, size=size)
+    parts = Parts(listed={gone.id: gone, "new": partition(1, 1, start=where[0], size=where[1])}, departed={gone.id})
+    before = HeldId(resource=GPU, id=gone.id, device_id=gpu_id(1), partition_id=gone.id)
+    assert collide("new", before, parts) is same
+    assert collide("unlisted", before, parts)
+
+
+def test_two_partitions_collide_only_if_they_are_one_or_one_of_them_is_not_known() -> None:
+    parts = Parts(listed={each.id: each for each in HALVES}, departed=set())
+    one = HeldId(resource=GPU, id=mig_id(1, 0), device_id=gpu_id(1), partition_id=mig_id(1, 0))
+    assert [collide(each, one, parts) for each in (None, mig_id(1, 0), mig_id(1, 1))] == [True, True, False]
+    assert collide(mig_id(1, 0), replace(one, partition_id=None), parts), "the whole device"
+    assert collide(mig_id(1, 0), replace(one, partition_id="MIG-unknown"), parts)
+
+
+def test_a_holder_of_a_resource_that_is_given_whole_has_all_its_devices() -> None:
+    ids = tuple(SchedulableId(id=each, device_id=each) for each in ("a", "b"))
+    kept = SchedulableId(id="c::0", device_id="c", replica=0)
+    board = OfferedResource(name=GPU, ids=ids, together=True, retained=(kept,))
+    listed = holdings((GPU, "a"), (SHARED, "x"), (None, "claim"))
+    found = with_all(listed, Plan(resources=(OfferedResource(name=SHARED, ids=ids), board)))
+    assert [each.also for each in found.holders] == [("b", "c"), (), ()]
+    assert with_all(listed, Plan(resources=(replace(board, together=False),))) == listed
+    assert with_all(listed, None) == listed
+    nothing = replace(listed, holders=(replace(listed.holders[0], ids=()),))
+    assert with_all(nothing, Plan(resources=(board,))) == nothing
 
 
 def test_mig_devices_beside_a_held_one_under_another_name_stay_free() -> None:

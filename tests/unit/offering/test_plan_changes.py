@@ -8,13 +8,14 @@ from nodedevices_plugin.model import (
     Holder,
     HoldersState,
     Holdings,
+    Offer,
     OfferedResource,
     Plan,
     RecentAllocate,
     SchedulableId,
     SharingFacts,
 )
-from nodedevices_plugin.offering.changes import decide_change, not_listed
+from nodedevices_plugin.offering.changes import decide_change, leaving, none_held, not_listed, wait
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from support.facts import START
@@ -141,3 +142,83 @@ def test_of_several_resources_only_those_by_mps_are_waited_for() -> None:
         False,
         "the change of nvidia.com/gpu waits until these pods have ended: ml/train",
     )
+
+
+def test_a_change_waits_for_an_id_that_only_the_kubelets_checkpoint_gives_to_a_container() -> None:
+    init = Offer(resource="nvidia.com/gpu", ids=("GPU-0",))
+    unlisted = replace(holdings(), possible=(Offer(resource="example.com/nic", ids=("nic-0",)), init))
+    decision = decide_change(WHOLE, SLICED, unlisted, (), whole=True)
+    assert (decision.apply, decision.waiting_for) == (False, ())
+    assert "waits until the pod has ended that holds nvidia.com/gpu GPU-0 (the kubelet's checkpoint" in decision.message
+    several = replace(unlisted, possible=(Offer(resource="nvidia.com/gpu", ids=("GPU-0", "GPU-1", "GPU-2")),))
+    assert "nvidia.com/gpu GPU-0 and 2 more (the" in decide_change(WHOLE, SLICED, several, (), whole=True).message
+    two = replace(unlisted, possible=(Offer(resource="nvidia.com/gpu", ids=("GPU-0", "GPU-1")),))
+    assert "nvidia.com/gpu GPU-0 and 1 more (the" in decide_change(WHOLE, SLICED, two, (), whole=True).message
+    other = replace(unlisted, possible=(Offer(resource="example.com/nic", ids=("nic-0",)),))
+    assert decide_change(WHOLE, SLICED, other, (), whole=True).apply
+    assert decide_change(WHOLE, SLICED, holdings(), (recent("n", age=1, resource="e.com/n"),), whole=True).apply
+
+
+def test_an_entry_without_ids_holds_nothing() -> None:
+    assert decide_change(WHOLE, SLICED, holdings(holder(ids=())), (), whole=True).apply
+
+
+@pytest.mark.parametrize(
+    ("pods", "shown"),
+    [
+        (("a", "a", "b"), "ml/a, ml/b"),
+        (("a", "b", "c", "d", "e"), "ml/a, ml/b, ml/c, ml/d, ml/e"),
+        (("a", "b", "c", "d", "e", "f", "g"), "ml/a, ml/b, ml/c, ml/d, ml/e and 2 more"),
+    ],
+)
+def test_of_the_pods_that_a_change_waits_for_five_are_named(pods: tuple[str, ...], shown: str) -> None:
+    decision = decide_change(WHOLE, SLICED, holdings(*(holder(each) for each in pods)), (), whole=True)
+    assert decision.message == f"the change of nvidia.com/gpu waits until these pods have ended: {shown}"
+
+
+def test_a_message_is_cut_to_what_a_condition_carries() -> None:
+    assert wait((), "x" * 1024).message == "x" * 1024
+    assert wait((), "x" * 1025).message == "x" * 1023 + "\u2026"
+
+
+@pytest.mark.parametrize(
+    ("held", "ages", "none"),
+    [
+        (holdings(), (), True),
+        (holdings(), (30.0,), True),
+        (holdings(), (45.0, 29.9), False),
+        (holdings(holder()), (), False),
+        (replace(holdings(), possible=(Offer(resource="nvidia.com/gpu", ids=("GPU-0",)),)), (), False),
+        (holdings(state=HoldersState.INCOMPLETE), (), False),
+        (replace(holdings(), unread_because="no permission"), (), False),
+    ],
+)
+def test_nothing_is_held_only_if_no_list_no_checkpoint_and_no_young_allocate_says_otherwise(
+    held: Holdings, ages: tuple[float, ...], none: bool
+) -> None:
+    allocates = [recent("GPU-0", age=age) for age in ages]
+    assert none_held(held, allocates, monotonic=NOW) is none
+
+
+def test_ids_that_a_plan_takes_away_are_those_that_are_gone_or_come_to_another_helper() -> None:
+    now = {each.name: each for each in (*WHOLE.resources, *RENAMED.resources)}
+    fewer = plan(gpu=["GPU-0"], shared=["GPU-0::0", "GPU-1::0", "GPU-1::1"])
+    assert leaving(now, fewer) == {"nvidia.com/gpu": {"GPU-1"}}
+    assert leaving(now, Plan(resources=WHOLE.resources)) == {"nvidia.com/shared": {"GPU-0::0", "GPU-1::0"}}
+    ids = {each.id for each in SLICED.resources[0].ids}
+    assert leaving({"nvidia.com/gpu": BY_TIME.resources[0]}, BY_MPS) == {"nvidia.com/gpu": ids}
+    assert leaving({"nvidia.com/gpu": BY_TIME.resources[0]}, SLICED) == {}
+
+
+def test_a_resource_that_is_given_whole_changes_with_any_of_its_devices() -> None:
+    """A pod with any of its ids has all of them."""
+    board = plan(board=["GPU-0::0", "GPU-1::0"]).resources[0]
+    whole = Plan(resources=(replace(board, together=True),))
+    grown = plan(board=["GPU-0::0", "GPU-1::0", "GPU-2::0"]).resources[0]
+    wider = Plan(resources=(replace(grown, together=True),))
+    has = holdings(holder(resource="nvidia.com/board", ids=("GPU-0::0",)))
+    decision = decide_change(whole, wider, has, ())
+    assert (decision.apply, decision.waiting_for) == (False, has.holders)
+    assert leaving({"nvidia.com/board": whole.resources[0]}, wider) == {"nvidia.com/board": {"GPU-0::0", "GPU-1::0"}}
+    more = Plan(resources=(replace(board, together=True, ids=(*board.ids, replace(board.ids[0], id="GPU-0::1"))),))
+    assert leaving({"nvidia.com/board": whole.resources[0]}, more) == {}, "more shares of the same devices"

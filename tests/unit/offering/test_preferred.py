@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -7,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_plugin.granting import topology
+from nodedevices_plugin.granting.gathering import gather
 from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_plugin.granting.topology import Topology
-from nodedevices_plugin.model import AllocationError, OfferedResource
+from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_probe.protocol import DeviceFact, Link, PcieNeighbour, PciePath
 from support.facts import gpu, gpu_id, healthy, inventory_of, silent_gpu
-from support.plans import make_plan
+from support.fuzzing import scaled
+from support.plans import UNFIT, make_plan
 
 # What NVIDIA's device plugin v0.20.0 answered on these machines (go-gpuallocator's best-effort policy).
 # Pairs of GPUs and their direct NVLinks; every other pair has none.
@@ -144,6 +147,13 @@ def test_without_topology_the_first_are_preferred() -> None:
     assert prefer(whole(A100X8), ids(ALL), [], 3, Topology()) == tuple(ids((0, 1, 2)))
 
 
+def test_nothing_is_known_of_a_device_that_has_left_and_a_whole_one_is_no_pair_with_itself() -> None:
+    scores = topology.build(inventory_of(gpu(0), gpu(1)))
+    assert scores.score(gpu_id(0), gpu_id(1)) > 0
+    for one, other in ((gpu_id(0), "gone"), ("gone", gpu_id(1)), ("gone", "gone"), (gpu_id(1), gpu_id(1))):
+        assert scores.score(one, other) == 0
+
+
 def test_numa_stands_in_for_an_unknown_pcie_topology() -> None:
     gpus = tuple(gpu(number, numa_node=number % 2) for number in range(4))
     scores = topology.build(inventory_of(*gpus))
@@ -172,6 +182,11 @@ def test_an_impossible_request_for_whole_gpus_gets_an_empty_list(
     assert prefer(whole(A100X8), ids(available), ids(must), size, scores) == ()
 
 
+def test_what_an_init_container_had_is_all_that_its_pod_gets_where_that_is_enough() -> None:
+    resource, scores = whole(A100X8), topology.build(inventory_of(*A100X8))
+    assert prefer(resource, ids((2, 5)), ids((2, 5)), 2, scores) == tuple(ids((2, 5)))
+
+
 def test_an_unknown_id_is_an_error_only_when_the_others_do_not_suffice() -> None:
     resource, scores = whole(A100X8), topology.build(inventory_of(*A100X8))
     with pytest.raises(AllocationError, match="does not offer GPU-gone"):
@@ -179,6 +194,60 @@ def test_an_unknown_id_is_an_error_only_when_the_others_do_not_suffice() -> None
     with pytest.raises(AllocationError, match="does not offer GPU-gone"):
         prefer(resource, ids(ALL), ["GPU-gone"], 2, scores)
     assert prefer(resource, ["GPU-gone", *ids((0, 1))], [], 2, scores) == tuple(ids((0, 1)))
+    with pytest.raises(AllocationError, match=r"does not offer a, b, c \(any more\)"):
+        prefer(resource, ["d", "c", "b", "a"], [], 1, scores)
+    with pytest.raises(AllocationError, match=r"does not offer x{128} \(any more\)"):
+        prefer(resource, ["x" * 200], [], 1, scores)
+
+
+def test_partitions_of_several_devices_are_those_with_the_best_pairs() -> None:
+    """Six pairs: of 3 and 1 partitions three are of one device, of 2 and 2 two; the others are pairs of devices."""
+    near, far = 60, 10
+    of = {"a": 3, "b": 3, "c": 2, "d": 2}
+    rows = tuple(
+        tuple(70 if one == other else near if {one, other} == {"c", "d"} else far for other in of) for one in of
+    )
+    assert gathered(of, rows, 4) == {"c", "d"}
+
+
+@pytest.mark.parametrize(("pair", "chosen"), [(15, {"b", "c"}), (5, {"a"})])
+def test_two_partitions_are_of_one_device_where_that_is_the_best_pair(pair: int, chosen: set[str]) -> None:
+    of = {"a": 2, "b": 1, "c": 1}
+    rows = ((10, 0, 0), (0, 0, pair), (0, pair, 0))
+    assert gathered(of, rows, 2) == chosen
+
+
+def test_partitions_of_which_some_are_not_gathered_are_spread() -> None:
+    pairs = Topology({"a": 0, "b": 1}, ((9, 0), (0, 9)), frozenset({"a"}))
+    ids = tuple(SchedulableId(id=f"{of}.{n}", device_id=of, partition_id=f"{of}.{n}") for of in "ab" for n in (0, 1))
+    chosen = prefer(OfferedResource(name="example.com/part", ids=ids), [each.id for each in ids], [], 2, pairs)
+    assert chosen == ("a.0", "b.0")
+
+
+def test_of_equally_good_devices_those_with_the_fewest_free_partitions_are_emptied_first() -> None:
+    of = {"a": 3, "b": 2, "c": 2}
+    assert gathered(of, ((0, 0, 0), (0, 0, 0), (0, 0, 0)), 2) == {"b"}
+
+
+@pytest.mark.parametrize("best", [range(6), range(6, 12), range(0, 12, 2)])
+def test_the_best_of_very_many_sets_of_partitions_is_found_wherever_it_is(best: range) -> None:
+    """Of 12 devices there are 220 sets of 3, and more of 4: not all are tried."""
+    rows = tuple(tuple(100 if {one, other} <= {*best} else 1 for other in range(12)) for one in range(12))
+    assert gathered({str(each): 1 for each in range(12)}, rows, 6) == {str(each) for each in best}
+
+
+def test_of_very_many_sets_of_partitions_that_are_equally_good_the_first_devices_are_taken() -> None:
+    rows = ((1,) * 12,) * 12
+    assert gathered({f"{each:02}": 1 for each in range(12)}, rows, 6) == {f"{each:02}" for each in range(6)}
+
+
+def gathered(of: dict[str, int], rows: tuple[tuple[int, ...], ...], needed: int) -> set[str]:
+    """The devices of the partitions that are chosen, of so many free ones of each."""
+    pairs = Topology({name: at for at, name in enumerate(of)}, rows, frozenset(of))
+    free = [SchedulableId(id=f"{name}.{part}", device_id=name) for name, count in of.items() for part in range(count)]
+    chosen = gather((), free, needed, pairs)
+    assert len(chosen) == needed
+    return {each.device_id for each in chosen}
 
 
 def test_a_lost_neighbour_never_makes_the_question_fail() -> None:
@@ -186,6 +255,39 @@ def test_a_lost_neighbour_never_makes_the_question_fail() -> None:
     gpus = (gpu(0), silent_gpu(1), gpu(2), gpu(3))
     scores = topology.build(inventory_of(*gpus))
     assert len(prefer(whole(gpus), ids((0, 2, 3)), [], 2, scores)) == 2
+
+
+def linked(count: int, *groups: tuple[int, ...]) -> tuple[OfferedResource, Topology]:
+    """So many devices, those of a group with links to each other."""
+    names = [gpu_id(number) for number in range(count)]
+    near = [{one, other} for group in groups for one, other in combinations(group, 2)]
+    rows = tuple(
+        tuple((one != other) * (100 if {one, other} in near else 10) for other in range(count)) for one in range(count)
+    )
+    ids = tuple(SchedulableId(id=name, device_id=name) for name in names)
+    return OfferedResource(name="nvidia.com/gpu", ids=ids), Topology({name: at for at, name in enumerate(names)}, rows)
+
+
+@pytest.mark.parametrize(
+    ("count", "groups", "must", "size", "chosen"),
+    [
+        (20, ((3, 8, 11, 14, 19),), (), 5, (3, 8, 11, 14, 19)),
+        (20, ((3, 8, 11, 14, 19),), (14,), 5, (3, 8, 11, 14, 19)),
+        (20, ((3, 8, 11, 14, 19),), (14,), 6, (0, 3, 8, 11, 14, 19)),
+        (16, ((3, 12), (7, 14)), (), 4, (3, 7, 12, 14)),
+        (20, ((3, 12), (7, 14), (8, 15)), (12,), 5, (0, 3, 7, 12, 14)),
+        (20, ((0, 1), (2, 3), (8, 9, 10, 11)), (), 5, (4, 8, 9, 10, 11)),
+        (20, (), (), 5, (0, 1, 2, 3, 4)),
+        (20, (), (7,), 5, (0, 1, 2, 3, 7)),
+        (16, (), (), 9, (0, 1, 2, 3, 4, 5, 6, 7, 8)),
+        (20, (tuple(range(16)),), (), 5, (0, 1, 2, 3, 4)),
+    ],
+)
+def test_of_many_devices_those_with_links_go_together_and_no_link_is_broken_without_need(
+    count: int, groups: tuple[tuple[int, ...], ...], must: tuple[int, ...], size: int, chosen: tuple[int, ...]
+) -> None:
+    resource, scores = linked(count, *groups)
+    assert prefer(resource, ids(tuple(range(count))), ids(must), size, scores) == tuple(ids(chosen))
 
 
 # --- shares -----------------------------------------------------------------------------------------------------------
@@ -197,6 +299,12 @@ def test_shares_come_from_the_least_shared_gpu_first() -> None:
     assert prefer(resource, everything, [share(0, 1)], 2, Topology()) == (share(0, 1), share(1, 0))
     uneven = [share(0, 0), share(0, 1), share(0, 2), share(1, 0)]
     assert prefer(resource, uneven, [], 1, Topology()) == (share(0, 0),)
+
+
+def test_of_equally_shared_gpus_the_one_that_gave_none_yet_is_next() -> None:
+    resource = shares(2, 4)
+    three_of_the_second = [each.id for each in resource.ids if each.id != share(1, 0)]
+    assert prefer(resource, three_of_the_second, [], 2, Topology()) == (share(0, 0), share(1, 1))
 
 
 @pytest.mark.parametrize(
@@ -224,10 +332,12 @@ def test_packed_takes_the_most_shared_gpu() -> None:
 
 def test_a_share_that_is_out_of_service_does_not_count_as_taken() -> None:
     """NVIDIA's plugin takes it for allocated, and so packs onto the GPU with the bad one."""
-    resource = shares(3, 2, cordoned=frozenset({gpu_id(0)}))
-    available = [share(1, 0), share(2, 0), share(2, 1)]
-    assert prefer(resource, available, [], 1, Topology()) == (share(2, 0),)
-    assert prefer(resource, available, [], 1, Topology(), packed=True) == (share(1, 0),)
+    resource = shares(2, 4)
+    held = (share(0, 0), share(0, 1))  # under another id: blocked, and not allocated under this one
+    ids = tuple(replace(each, blocked=UNFIT) if each.id in held else each for each in resource.ids)
+    available = [each.id for each in ids if each.id not in (*held, share(1, 0))]
+    assert prefer(replace(resource, ids=ids), available, [], 1, Topology()) == (share(0, 2),)
+    assert prefer(replace(resource, ids=ids), available, [], 1, Topology(), packed=True) == (share(1, 1),)
 
 
 def test_too_many_shares_are_an_error() -> None:
@@ -250,7 +360,7 @@ def requests(draw: st.DrawFn, most: int) -> tuple[tuple[DeviceFact, ...], tuple[
     return machine(count, nvlinks, per_socket=4), tuple(available), tuple(must), size
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(requests(8))
 def test_up_to_eight_gpus_no_set_is_better_and_none_as_good_comes_before_it(
     request: tuple[tuple[DeviceFact, ...], tuple[int, ...], tuple[int, ...], int],
@@ -269,7 +379,7 @@ def test_up_to_eight_gpus_no_set_is_better_and_none_as_good_comes_before_it(
     assert prefer(whole(gpus), ids(available[::-1]), ids(must), size, scores) == chosen
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(requests(20))
 def test_beyond_eight_gpus_the_set_is_valid_and_no_worse_than_the_first_ones(
     request: tuple[tuple[DeviceFact, ...], tuple[int, ...], tuple[int, ...], int],

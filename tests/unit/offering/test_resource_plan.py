@@ -16,10 +16,21 @@ from nodedevices_api.sections import (
     SharedResource,
     Sharing,
 )
-from nodedevices_plugin.model import HealthState, Inventory, OfferedResource, Plan, SharingFacts, Verdict
+from nodedevices_plugin.model import (
+    HealthState,
+    Inventory,
+    OfferedResource,
+    Plan,
+    SchedulableId,
+    SharingFacts,
+    Unit,
+    Verdict,
+)
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings, shape_of
+from nodedevices_plugin.offering.shares import share
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
+from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition, silent_gpu, snapshot
 from support.plans import gated, make_plan
@@ -130,8 +141,23 @@ def test_some_devices_may_be_shared_and_the_others_whole(devices: tuple[str, ...
     assert ids(together) == [gpu_id(0), f"{gpu_id(1)}::0", f"{gpu_id(1)}::1"]
 
 
+@pytest.mark.parametrize(
+    ("own", "replicas"),
+    [
+        (VendorShares(counts=(3, 3)), 3),
+        (VendorShares(counts=(3, 2)), None),
+        (VendorShares(counts=(3, 3), together=True), None),
+    ],
+)
+def test_devices_that_are_shared_by_nature_are_requested_in_any_number(own: VendorShares, replicas: int | None) -> None:
+    units = tuple(Unit(each) for each in inventory_of(gpu(0), gpu(1)).devices)
+    [found] = share({"example.com/hub": units}, Sharing(), {"example.com/hub": own})
+    assert (found.sharing.replicas, found.together) == (replicas, own.together)
+    assert not found.fail_requests_greater_than_one
+
+
 def test_the_first_so_many_devices_may_be_shared() -> None:
-    found = plan(gpu(0), gpu(1), gpu(2), sharing=slices(2, devices=("first:1", "2"), rename_by_default=True))
+    found = plan(gpu(0), gpu(1), gpu(2), sharing=slices(2, devices=("first:1", "2", "first:x"), rename_by_default=True))
     assert {resource.name: ids(resource) for resource in found.resources} == {
         "nvidia.com/gpu": [gpu_id(1)],
         "nvidia.com/gpu.shared": [f"{gpu_id(number)}::{share}" for number in (0, 2) for share in (0, 1)],
@@ -387,3 +413,15 @@ def test_whatever_the_machine(
     assert not {each.device_id for each in listed} & set(resources.exclude)
     assert not {each.partition_id for each in listed} & set(resources.exclude)
     assert make_plan(inventory, verdicts, settings) == whole
+
+
+def test_the_shape_of_a_plan_has_what_the_kubelet_was_sent_and_nothing_that_is_only_kept_for_pods() -> None:
+    one, kept = SchedulableId(id="a", device_id="a"), SchedulableId(id="b", device_id="b")
+    plan = Plan(
+        resources=(
+            OfferedResource(name="both", ids=(one,), retained=(kept,), unlisted=(kept,)),
+            OfferedResource(name="empty", ids=()),
+            OfferedResource(name="kept", ids=(), retained=(kept,)),
+        )
+    )
+    assert shape_of(plan).resources == (OfferedResource(name="both", ids=(one,)), OfferedResource(name="empty", ids=()))

@@ -22,7 +22,6 @@ from nodedevices_plugin.sharing.memory.grant import MemoryGrant
 from nodedevices_plugin.sharing.memory.variables import fraction
 
 MOUNT_DIR = "container-mount-dir"  # the flag that allows a directory
-_WORD = re.compile(r"\$\(([A-Z_]+)\)")
 _WORDS: Mapping[str, Callable[[MemoryGrant], str]] = {
     "MEMORY_LIMIT_MIB": lambda grant: str(grant.limit_bytes // MEBIBYTE),
     "MEMORY_LIMIT_BYTES": lambda grant: str(grant.limit_bytes),
@@ -32,6 +31,8 @@ _WORDS: Mapping[str, Callable[[MemoryGrant], str]] = {
     "DEVICE_ID": lambda grant: grant.device,
     "DEVICE_INDEX": lambda grant: grant.index,
 }
+# Any other word stays as it is; the API server and the agent accept none (nodedevices_api.container).
+_WORD = re.compile(rf"\$\(({'|'.join(_WORDS)})\)")
 
 
 def template(given: ContainerTemplate | None) -> ContainerEdits:
@@ -78,6 +79,5 @@ def _not_allowed(wanted: ContainerEdits, directories: tuple[str, ...]) -> str:
 
 
 def _word(found: re.Match[str], grant: MemoryGrant) -> str:
-    """Return the word's value. An unknown word stays; the API server and the agent accept none
-    (nodedevices_api.container)."""
-    return _WORDS[found[1]](grant) if found[1] in _WORDS else found[0]
+    """Return the word's value."""
+    return _WORDS[found[1]](grant)

@@ -26,7 +26,7 @@ class MemoryGrant:
     device_units: int
     units: int
     limit_bytes: int
-    cores_shared: bool = False
+    cores_shared: bool
     cores: int | None = None
 
 

@@ -44,8 +44,8 @@ class Memory:
     def split(self, request: SplitRequest) -> Split:
         """Split each device by its own memory: a node may have several models. A device without known memory has no
         shares."""
-        place, given = f"{request.place}.memoryUnit", request.rule.unit_of_memory
-        unit = _bytes(given, place)
+        place, given = f"{request.place}.memoryUnit", request.rule.unit_of_memory or "0"
+        unit = to_bytes(given)
         if unit < LEAST_UNIT or unit % MEBIBYTE:
             raise PlanError(place, given, "give whole MiB, such as 1Gi")
         if not request.renamed:
@@ -60,7 +60,7 @@ class Memory:
         for each in request.units:
             if 0 < each.memory_bytes < reserve + unit:
                 raise PlanError(place, given, _too_large(each, reserve))
-        counts = tuple(max(0, each.memory_bytes - reserve) // unit for each in request.units)
+        counts = tuple(max(0, (each.memory_bytes - reserve) // unit) for each in request.units)
         return Split(
             counts=counts,
             sharing=MemoryFacts(
@@ -90,12 +90,6 @@ class Memory:
     def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:
         facts = resource.sharing
         return memory_container.refusal(facts.container, settings) if isinstance(facts, MemoryFacts) else None
-
-
-def _bytes(quantity: str | None, place: str) -> int:
-    if quantity is None:
-        raise PlanError(place, "absent", "memory needs memoryUnit, such as 1Gi")
-    return to_bytes(quantity)
 
 
 def _too_large(unit: Unit, reserve: int) -> str:

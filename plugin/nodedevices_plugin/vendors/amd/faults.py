@@ -9,10 +9,6 @@ from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
 
 RESET = "ResetDevice"
-REASONS = (
-    *("EccUncorrectable", "PageRetirementFailure", "PageRetirementPending", "ThermalSlowdown", "DeviceNodeMissing"),
-    "ExporterUnhealthy",
-)
 
 
 def read(readings: Readings) -> tuple[FaultCondition, ...]:
@@ -52,3 +48,6 @@ def read(readings: Readings) -> tuple[FaultCondition, ...]:
         ),
         hot(readings),
     )
+
+
+REASONS = tuple(each.reason for each in read(Readings()))

@@ -15,8 +15,6 @@ from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
 from nodedevices_plugin.vendors.nic import onload
 
-REASONS = ("LinkDown", "NoLink", "DriverUnbound", "DeviceNodeMissing", "OnloadMissing", "ThermalSlowdown")
-
 
 def read(readings: Readings) -> tuple[FaultCondition, ...]:
     return (
@@ -50,3 +48,6 @@ def read(readings: Readings) -> tuple[FaultCondition, ...]:
         ),
         hot(readings),
     )
+
+
+REASONS = tuple(each.reason for each in read(Readings()))

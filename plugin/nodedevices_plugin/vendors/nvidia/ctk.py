@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from nodedevices_probe.nvidia.ctk import NVIDIA_CTK
+from nodedevices_probe.programs import Program
+
 from nodedevices_plugin.vendors.cdi import CdiSpec
 from nodedevices_plugin.vendors.nvidia import cdi, nodes
 from nodedevices_plugin.vendors.nvidia.cdi import Host
@@ -19,30 +22,25 @@ from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 class CtkRequest:
     """A request to nvidia-ctk for a spec.
 
-    names: the devices that it must have. program: nvidia-ctk itself; empty: it is searched for. driver_root: where the
+    names: the devices that it must have. path: nvidia-ctk itself; empty: it is searched for. driver_root: where the
     driver root is mounted in this container, if it is.
     """
 
-    tool: ClassVar[str] = "nvidia-ctk"
-    program_flag: ClassVar[str] = "--nvidia-ctk-program"
-    places: ClassVar[tuple[str, ...]] = ("usr/bin", "usr/local/bin", "usr/local/nvidia/toolkit")
+    program: ClassVar[Program] = NVIDIA_CTK
 
     names: frozenset[str]
     id_strategy: str = "uuid"
     host: Host
-    program: str = ""
+    path: str = ""
     driver_root: str = ""
     hook_path: str = ""
     feature_flags: tuple[str, ...] = ()
     disable_hooks: tuple[str, ...] = ()
 
-    def arguments(self, driver_root: str, dev_root: str) -> list[str]:
-        """Options of nvidia-ctk 1.14 and later; the last two are 1.18's."""
-        roots = [f"--driver-root={driver_root}", f"--dev-root={dev_root}"] if driver_root else []
+    @property
+    def arguments(self) -> list[str]:
         return [
-            *("cdi", "generate", "--format=json", f"--vendor={cdi.VENDOR}", "--class=gpu"),
-            f"--device-name-strategy={self.id_strategy}",
-            *roots,
+            *(f"--vendor={cdi.VENDOR}", "--class=gpu", f"--device-name-strategy={self.id_strategy}"),
             *([f"--nvidia-ctk-path={self.hook_path}"] if self.hook_path else []),
             *(f"--feature-flag={each}" for each in self.feature_flags),
             *(f"--disable-hook={each}" for each in self.disable_hooks),
@@ -63,7 +61,7 @@ def request(gpus: CdiSpec, own: NvidiaSettings, host: Host, *, id_strategy: str)
         names=frozenset(str(each["name"]) for each in gpus.document["devices"]),
         id_strategy=id_strategy,
         host=host,
-        program=own.ctk_program,
+        path=own.ctk_program,
         driver_root=own.driver_root_here,
         hook_path=own.cdi_hook_path,
         feature_flags=own.cdi_feature_flags,

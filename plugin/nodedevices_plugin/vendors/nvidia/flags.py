@@ -14,7 +14,9 @@ from typing import Any
 from nodedevices_api.base import to_dict
 from nodedevices_api.sections import Health
 from nodedevices_common.options import Option, Values, option, with_flag_variables
+from nodedevices_common.text import show
 
+from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.vendors.flags import VendorFlags
 from nodedevices_plugin.vendors.nvidia import driver_directory, imex
 from nodedevices_plugin.vendors.nvidia.cdi import FEATURES, Host
@@ -67,13 +69,13 @@ def settings(values: Values) -> NvidiaSettings:
     """Raises PlanError."""
     driver_directory.check_alone(values.items("device-list-strategy"))
     return NvidiaSettings(
-        driver_root=values.text("driver-root") or "/",
-        dev_root=values.text("dev-root"),
+        driver_root=_absolute("driver-root", values, "/run/nvidia/driver") or "/",
+        dev_root=_absolute("dev-root", values, "/run/nvidia/driver"),
         features=tuple(each for each in FEATURES if values.truth(f"{each}-enabled")),
         imex_channels=imex.channel_ids(values.items("imex-channel-ids")),
         imex_required=values.truth("imex-required"),
         cdi_annotation_prefix=values.text("cdi-annotation-prefix"),
-        cdi_hook_path=values.text("nvidia-cdi-hook-path"),
+        cdi_hook_path=_absolute("nvidia-cdi-hook-path", values, "/usr/bin/nvidia-cdi-hook"),
         cdi_feature_flags=values.items("cdi-feature-flags"),
         cdi_disable_hooks=values.items("cdi-disable-hooks"),
         cdi_without_libraries=values.truth("cdi-without-libraries"),
@@ -86,6 +88,14 @@ def settings(values: Values) -> NvidiaSettings:
             vulkan_icd_container_path=_folder("vulkan-icd-ctr-path", values),
         ),
     )
+
+
+def _absolute(option: str, values: Values, example: str) -> str:
+    """A path of the host, which a container runtime is told. Raises PlanError."""
+    text = values.text(option)
+    if text and not text.startswith("/"):
+        raise PlanError(f"--{option}", show(text), f"give an absolute path, such as {example}")
+    return text
 
 
 def _folder(option: str, values: Values, *, may_be_empty: bool = False) -> str:

@@ -8,8 +8,6 @@ from nodedevices_probe.protocol import Readings
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
 
-REASONS = ("FirewallTripped", "DeviceNodeMissing", "NoShell", "ThermalSlowdown")
-
 
 def read(readings: Readings) -> tuple[FaultCondition, ...]:
     return (
@@ -32,3 +30,6 @@ def read(readings: Readings) -> tuple[FaultCondition, ...]:
         ),
         hot(readings),
     )
+
+
+REASONS = tuple(each.reason for each in read(Readings()))

@@ -1,0 +1,102 @@
+"""Finds devices that two pods hold, by comparing what the kubelet has allocated with the holders that it lists.
+
+The kubelet decides which id goes to which container, and it can be wrong: one that has lost its checkpoint takes the
+devices of running pods for free, one whose checkpoint was restored gives them away by an old record, and a List at the
+wrong moment drops an allocation that is under way (kubernetes/kubernetes#137534, open in March 2026). It is answered
+nevertheless: only the kubelet knows which pods have ended, every List is older than its request, and a refusal for what
+an old List says would fail each pod that follows another one on its device.
+
+So an Allocate is compared by the Lists after it, the first of which is called within a second. What two Lists in a row
+show is certain: one is put together pod by pod, while the kubelet ends and admits others. A container that restarts,
+and containers of one pod that have the same ids one after the other (init containers), are no two holders. Nor is a pod
+that has ended and is listed still: the kubelet takes its devices from it before it lists or allocates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+
+from nodedevices_plugin.model.ids import is_core
+from nodedevices_plugin.offering.occupancy import HeldId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class DoubleAllocation:
+    """A device, a partition or a share of one, and the pods that hold it. `pods`: <namespace>/<pod>, sorted."""
+
+    device_id: str
+    id: str
+    pods: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """`found`: shown by two Lists in a row; None before the first complete List. `latest`: shown by the last one.
+    `taken`: time.monotonic() when that was called."""
+
+    found: tuple[DoubleAllocation, ...] | None = None
+    latest: tuple[DoubleAllocation, ...] = ()
+    taken: float = 0.0
+
+    @property
+    def unsure(self) -> bool:
+        """True when the next List will show whether there is one more."""
+        return self.latest != (self.found or ())
+
+    def after(self, latest: Sequence[DoubleAllocation], taken: float) -> Comparison:
+        """Return the comparison after another complete List."""
+        before = {each.id: frozenset(each.pods) for each in self.latest}
+        both = (
+            replace(each, pods=tuple(pod for pod in each.pods if pod in before.get(each.id, ()))) for each in latest
+        )
+        return Comparison(found=tuple(each for each in both if len(each.pods) > 1), latest=tuple(latest), taken=taken)
+
+
+def held_twice(
+    held: Iterable[HeldId], *, by_nature: Set[str] = frozenset(), departed: Set[str] = frozenset()
+) -> tuple[DoubleAllocation, ...]:
+    """Return what more than one pod holds, sorted: one id, or a whole device or partition and a part of it.
+
+    DRA claims are left out: one may be for several pods. `by_nature`: resources that several containers use without a
+    sharing mode: only the same id is the same thing. `departed`: partitions that no longer exist, and whose place
+    another one may have.
+    """
+    by_device: dict[str, list[HeldId]] = {}
+    for each in held:
+        if each.holder and each.resource is not None:
+            by_device.setdefault(each.device_id, []).append(each)
+    found: dict[tuple[str, str], set[str]] = {}
+    for device_id, ids in by_device.items():
+        for id_, pods in (*_same_ids(ids), *_parts(ids, by_nature, departed)):
+            found.setdefault((device_id, id_), set()).update(pods)
+    return tuple(
+        DoubleAllocation(device_id=device_id, id=id_, pods=tuple(sorted(pods)))
+        for (device_id, id_), pods in sorted(found.items())
+    )
+
+
+def _same_ids(ids: Iterable[HeldId]) -> Iterator[tuple[str, Set[str]]]:
+    pods: dict[tuple[str | None, str], set[str]] = {}
+    for each in ids:
+        pods.setdefault((each.resource, each.id), set()).add(each.holder)
+    for (_, id_), of_id in pods.items():
+        if len(of_id) > 1:
+            yield id_, of_id
+
+
+def _parts(ids: Iterable[HeldId], by_nature: Set[str], departed: Set[str]) -> Iterator[tuple[str, Set[str]]]:
+    """Yield each whole device or partition of which another pod has all or some."""
+    taken = {
+        (each.partition_id, each.holder, each.replica is None or is_core(each.id)): each.part_id
+        for each in ids
+        if each.resource not in by_nature and each.partition_id not in departed
+    }
+    for (partition_id, holder, whole), part_id in taken.items():
+        others = {
+            pod
+            for other, pod, all_of_it in taken
+            if pod != holder and (partition_id in {None, other} or (other is None and not all_of_it))
+        }
+        if whole and others:
+            yield part_id, {holder, *others}

@@ -1,0 +1,140 @@
+"""S31: the kubelet gives one device to two pods. What is one, when it is certain, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from nodedevices_plugin.granting.twice import Comparison, DoubleAllocation, held_twice
+from nodedevices_plugin.model import Holder, HoldersState, Holdings
+from nodedevices_plugin.offering.occupancy import HeldId
+from support.facts import START, gpu, gpu_id
+from support.stepped_node import Node
+
+GPU = "nvidia.com/gpu"
+
+
+def held(
+    id_: str, pod: str, *, resource: str | None = GPU, part: str | None = None, replica: int | None = None
+) -> HeldId:
+    return HeldId(resource=resource, id=id_, device_id="GPU-0", partition_id=part, replica=replica, holder=pod)
+
+
+WHOLE = held("GPU-0", "ml/a")
+SHARE = held("GPU-0::1", "ml/a", replica=1)
+MIG = held("MIG-1", "ml/a", part="MIG-1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "id_"),
+    [
+        (WHOLE, held("GPU-0", "ml/b"), "GPU-0"),
+        (SHARE, held("GPU-0::1", "ml/b", replica=1), "GPU-0::1"),
+        (MIG, held("MIG-1", "ml/b", part="MIG-1"), "MIG-1"),
+        (WHOLE, held("GPU-0", "ml/b", resource="example.com/h100"), "GPU-0"),
+        (WHOLE, held("GPU-0::3", "ml/b", resource="nvidia.com/gpu.shared", replica=3), "GPU-0"),
+        (WHOLE, held("MIG-1", "ml/b", part="MIG-1"), "GPU-0"),
+        (MIG, held("GPU-0::3", "ml/b", replica=3), "MIG-1"),
+        (MIG, held("MIG-1::0", "ml/b", part="MIG-1", replica=0), "MIG-1"),
+        (held("GPU-0::core.7", "ml/a", replica=7), held("GPU-0::1Gi.3", "ml/b", replica=3), "GPU-0"),
+    ],
+)
+def test_s31_the_same_device_of_two_pods_is_found_under_whatever_ids(one: HeldId, other: HeldId, id_: str) -> None:
+    expected = (DoubleAllocation(device_id="GPU-0", id=id_, pods=("ml/a", "ml/b")),)
+    assert held_twice([one, other]) == held_twice([other, one]) == expected
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        held("GPU-0::2", "ml/b", replica=2),
+        held("GPU-0::1", "ml/a", resource="nvidia.com/gpu.shared", replica=1),
+        held("GPU-0::1", "", replica=1),
+        held("gpu.nvidia.com/n1/gpu-0", "ml/b", resource=None),
+        replace(held("GPU-0::1", "ml/b", replica=1), device_id="GPU-1"),
+    ],
+    ids=["another-share", "the-same-pod", "a-holder-that-is-not-known", "a-claim", "another-device"],
+)
+def test_what_two_pods_may_have_is_no_double_allocation(other: HeldId) -> None:
+    assert held_twice([SHARE, other]) == ()
+
+
+def test_two_partitions_side_by_side_or_one_that_is_gone_are_none() -> None:
+    assert held_twice([MIG, held("MIG-2", "ml/b", part="MIG-2")]) == ()
+    assert held_twice([MIG, held("MIG-2::0", "ml/b", part="MIG-2", replica=0)]) == ()
+    assert held_twice([MIG, held("GPU-0", "ml/b")], departed={"MIG-1"}) == ()
+
+
+def test_of_a_device_that_is_shared_by_nature_only_the_same_id_is() -> None:
+    hca = held("nic-0::1", "ml/a", resource="rdma/hca", replica=1)
+    assert held_twice([hca, held("nic-0", "ml/b", resource="rdma/alone")], by_nature={"rdma/hca"}) == ()
+    assert len(held_twice([hca, replace(hca, holder="ml/b")], by_nature={"rdma/hca"})) == 1
+
+
+A_AND_B = DoubleAllocation(device_id="GPU-0", id="GPU-0", pods=("ml/a", "ml/b"))
+
+
+def test_one_list_proves_nothing_and_two_in_a_row_do() -> None:
+    """A List is put together pod by pod: a device may have gone from the first to the second meanwhile."""
+    once = Comparison().after([A_AND_B], 1.0)
+    assert (once.found, once.unsure) == ((), True)
+    twice = once.after([A_AND_B], 2.0)
+    assert (twice.found, twice.unsure) == ((A_AND_B,), False)
+    assert twice.after([], 3.0).found == ()
+    assert once.after([], 2.0).after([A_AND_B], 3.0).found == ()
+
+
+def test_a_device_that_goes_from_pod_to_pod_is_held_by_one_at_a_time() -> None:
+    passed_on = replace(A_AND_B, pods=("ml/b", "ml/c"))
+    assert Comparison().after([A_AND_B], 1.0).after([passed_on], 2.0).found == ()
+
+
+# --- in the agent's steps ---------------------------------------------------------------------------------------------
+def container(pod: str, *ids: str) -> Holder:
+    return Holder(namespace="ml", pod=pod, container="main", resource=GPU, ids=ids, since=START)
+
+
+def lists(taken: float, *holders: Holder, forgotten: tuple[Holder, ...] = ()) -> Holdings:
+    return Holdings(state=HoldersState.SYNCED, holders=holders, forgotten=forgotten, taken=taken)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node(gpu(0), gpu(1)).line()
+
+
+A, B = container("a", gpu_id(0)), container("b", gpu_id(0))
+TWICE = (DoubleAllocation(device_id=gpu_id(0), id=gpu_id(0), pods=("ml/a", "ml/b")),)
+
+
+def test_a_step_finds_it_with_the_second_list_and_looks_for_that_by_itself(node: Node) -> None:
+    node.given(holdings=lists(2.0, A, B)).wait(1.0)
+    assert not node.world.allocations.found
+    assert node.last is not None
+    assert node.last.deadline == node.clock + 1.0, "equal lists wake no step"
+    node.wait(1.0)
+    assert not node.world.allocations.found, "the same list once more"
+    node.given(holdings=lists(7.0, A, B)).wait(1.0)
+    assert node.world.allocations.found == TWICE
+    node.given(holdings=lists(12.0, B)).wait(5.0)
+    assert not node.world.allocations.found
+
+
+def test_a_list_that_is_not_complete_changes_nothing(node: Node) -> None:
+    node.given(holdings=lists(2.0, A, B)).wait().given(holdings=lists(7.0, A, B)).wait()
+    for state in (HoldersState.INCOMPLETE, HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED):
+        node.given(holdings=replace(lists(12.0), state=state)).wait(1.0)
+        assert node.world.allocations.found == TWICE
+
+
+def test_a_pod_that_the_kubelet_has_forgotten_goes_on_holding_its_device(node: Node) -> None:
+    for taken in (2.0, 7.0):
+        node.given(holdings=lists(taken, B, forgotten=(A,))).wait(1.0)
+    assert node.world.allocations.found == TWICE
+
+
+def test_the_kubelet_is_answered_all_the_same(node: Node) -> None:
+    """It decides: only it knows which pods have ended, and each list is older than its request."""
+    node.now({}, A)
+    assert node.offers[GPU] == [gpu_id(0), gpu_id(1)]
+    assert node.container(GPU, gpu_id(0)).envs["NVIDIA_VISIBLE_DEVICES"] == gpu_id(0)

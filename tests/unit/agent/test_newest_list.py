@@ -1,0 +1,71 @@
+"""What each ListAndWatch stream is to send next: the newest list, once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_plugin.kubelet.newest import NOTHING_SENT, NewestList
+
+
+def read(newest: NewestList, sent: int) -> tuple[list[bytes], int]:
+    """What a reader gets that has this version and reads until it has the newest; and the version that it has then."""
+    got = []
+    while (following := newest.after(sent)) is not None:
+        shown, sent = following
+        got.append(shown)
+    return got, sent
+
+
+def test_a_new_reader_gets_the_newest_list_once() -> None:
+    newest = NewestList(b"first")
+    newest.show(b"second")
+    assert read(newest, NOTHING_SENT)[0] == [b"second"]
+
+
+def test_a_reader_that_takes_late_gets_the_newest_of_many_changes_once() -> None:
+    newest = NewestList(b"first")
+    _, sent = read(newest, NOTHING_SENT)
+    for n in range(100):
+        assert newest.show(b"%d" % n)
+    assert read(newest, sent)[0] == [b"99"]
+
+
+def test_an_equal_list_is_not_sent() -> None:
+    newest = NewestList(b"first")
+    _, sent = read(newest, NOTHING_SENT)
+    assert not newest.show(b"first")
+    assert read(newest, sent)[0] == []
+
+
+def test_a_list_that_was_taken_back_while_nobody_read_is_sent_as_it_is_now() -> None:
+    newest = NewestList(b"first")
+    _, sent = read(newest, NOTHING_SENT)
+    newest.show(b"second")
+    newest.show(b"first")
+    assert read(newest, sent)[0] == [b"first"]
+
+
+def test_the_same_list_is_sent_once_more_to_every_reader_that_has_it() -> None:
+    newest = NewestList(b"first")
+    had = [read(newest, NOTHING_SENT)[1] for _ in range(2)]
+    newest.show_again()
+    assert [read(newest, sent)[0] for sent in had] == [[b"first"], [b"first"]]
+
+
+@given(st.lists(st.sampled_from(["a", "b", "again", "reader 0", "reader 1"])))
+def test_whenever_readers_take_each_has_the_newest_then_and_got_no_list_twice(steps: list[str]) -> None:
+    newest, shown = NewestList(b"a"), [b"a"]
+    had: list[tuple[int, list[bytes]]] = [(NOTHING_SENT, []), (NOTHING_SENT, [])]  # what each was sent
+    for step in [*steps, "reader 0", "reader 1"]:
+        if step.startswith("reader"):
+            sent, before = had[int(step[-1])]
+            lists, sent = read(newest, sent)
+            had[int(step[-1])] = sent, [*before, *lists]
+            assert len(lists) <= 1
+            assert [*before, *lists][-1] == shown[-1]
+        elif step == "again":
+            newest.show_again()
+            shown.append(shown[-1])
+        elif newest.show(step.encode()):
+            shown.append(step.encode())
+    assert all(len(lists) <= len(shown) for _, lists in had)

@@ -1,0 +1,38 @@
+"""What is known of the state file after a write."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from nodedevices_plugin.host.state_keeper import StateKeeper
+from nodedevices_plugin.pipeline.state import State
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.status.metrics import AgentMetrics
+
+
+async def test_a_configuration_of_another_version_is_written_back_and_is_not_taken_for_one_that_is_saved(
+    tmp_path: Path,
+) -> None:
+    """An agent starts after a downgrade: it has not decided yet what to offer, and saves a new verdict."""
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    written = asyncio.Event()
+    local = parse(["--node-name=n1"], {})
+    keeper = StateKeeper(
+        tmp_path / "state.json",
+        metrics=AgentMetrics(facts=lambda: None, probes=dict),
+        on_written=written.set,
+        local=local,
+    )
+    applied = {"sections": {"sharing": {"strategy": "of-a-newer-version"}}, "resourcePrefix": "nvidia.com"}
+    await keeper.keep(State(applied=applied, boot_id="boot-1"), 100.0)
+    await written.wait()
+    await asyncio.sleep(0)
+    assert not failures
+    assert (keeper.saved, keeper.problem) == (None, None)
+    assert keeper.load().applied == applied
+    assert keeper.lost is not None
+    assert keeper.lost.startswith("at start: applied: ")
+    assert keeper.lost.endswith("; kept as state.json.unreadable")

@@ -1,0 +1,175 @@
+"""Answers while the offer changes: what a plan takes away is granted to nobody between its decision and its use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import pytest
+from nodedevices_plugin.granting.answers import Answers
+from nodedevices_plugin.granting.containers import NodeContainers, edits
+from nodedevices_plugin.granting.grants import grant
+from nodedevices_plugin.model import (
+    AllocationError,
+    ContainerEdits,
+    Grant,
+    OfferedResource,
+    Plan,
+    RecentAllocate,
+    SchedulableId,
+    SharingFacts,
+)
+from nodedevices_plugin.vendors.device_nodes import DeviceNodes
+from support.exclusive_window import ExclusiveWindow
+from support.facts import START, gpu, inventory_of
+
+GPU, NIC = "nvidia.com/gpu", "example.com/nic"
+
+
+def resource(name: str, *ids: str) -> OfferedResource:
+    return OfferedResource(name=name, ids=tuple(SchedulableId(id=each, device_id=each) for each in ids))
+
+
+def plan(*gpus: str) -> Plan:
+    return Plan(resources=(resource(NIC, "nic-0"), resource(GPU, *gpus)))
+
+
+def allocate(*ids: str, name: str = GPU) -> RecentAllocate:
+    return RecentAllocate(resource=name, ids=ids, time=START, monotonic=1.0)
+
+
+class Lately:
+    """What was granted since the plan was decided."""
+
+    granting = nullcontext()
+
+    def __init__(self, *after: RecentAllocate) -> None:
+        self.after = after
+
+    def since(self, known: Sequence[RecentAllocate]) -> Sequence[RecentAllocate]:
+        return self.after
+
+
+def answers(*after: RecentAllocate) -> Answers:
+    made = Answers(recent=Lately(*after))
+    made.use(plan("GPU-0", "GPU-1"), inventory_of(gpu(0)), NodeContainers())
+    return made
+
+
+def granted(of: Answers, *ids: str, name: str = GPU) -> list[str]:
+    return [each.id for each in of.grant(name, ids).ids]
+
+
+def test_an_id_that_is_about_to_go_is_granted_to_nobody_and_the_others_are() -> None:
+    some = answers()
+    assert some.withdraw(plan("GPU-1"), known=())
+    with pytest.raises(AllocationError, match=r"nvidia\.com/gpu: this node is about to offer GPU-0 no longer\. Delete"):
+        some.grant(GPU, ["GPU-1", "GPU-0"])
+    assert granted(some, "GPU-1") == ["GPU-1"]
+    assert granted(some, "nic-0", name=NIC) == ["nic-0"]
+
+
+def test_a_plan_that_was_dropped_leaves_nothing_withdrawn() -> None:
+    some = answers()
+    some.withdraw(plan("GPU-1"), known=())
+    some.use(plan("GPU-0", "GPU-1"), inventory_of(gpu(0)), NodeContainers())
+    assert granted(some, "GPU-0") == ["GPU-0"]
+
+
+@pytest.mark.parametrize(
+    ("after", "may"),
+    [
+        ((allocate("GPU-0"),), False),
+        ((allocate("GPU-1"), allocate("GPU-1", "GPU-0")), False),
+        ((allocate("GPU-0"), allocate("GPU-1")), False),
+        ((allocate("GPU-1"), allocate("GPU-0", name=NIC)), True),
+        ((), True),
+    ],
+)
+def test_a_plan_is_decided_again_where_an_id_that_it_takes_away_was_granted_meanwhile(
+    after: tuple[RecentAllocate, ...], may: bool
+) -> None:
+    assert answers(*after).withdraw(plan("GPU-1"), known=()) is may
+
+
+def test_a_plan_that_takes_nothing_away_waits_for_nothing() -> None:
+    some = answers(allocate("GPU-0"))
+    assert some.withdraw(plan("GPU-0", "GPU-1", "GPU-2"), known=())
+    assert granted(some, "GPU-0") == ["GPU-0"]
+
+
+def test_a_resource_that_is_gone_is_refused_in_words() -> None:
+    with pytest.raises(AllocationError, match=r"example\.com/other: this node no longer offers it; delete the pod"):
+        answers().grant("example.com/other", ["x"])
+
+
+def test_who_asks_in_one_thread_withdraws_at_once() -> None:
+    alone = Answers()
+    alone.use(plan("GPU-0", "GPU-1"), inventory_of(gpu(0)), NodeContainers())
+    assert alone.withdraw(plan("GPU-1"), known=())
+
+
+def in_shares(*devices: str) -> OfferedResource:
+    """Two shares of each, with windows; the last device is whole."""
+    *shared, whole = devices
+    ids = [SchedulableId(id=f"{each}::{n}", device_id=each, replica=n) for each in shared for n in (0, 1)]
+    windows = SharingFacts(mode=ExclusiveWindow(), replicas=2)
+    return OfferedResource(name=GPU, ids=(*ids, SchedulableId(id=whole, device_id=whole)), sharing=windows)
+
+
+@pytest.mark.parametrize(
+    ("packed", "preferred"), [({}, "GPU-1::0"), ({"packed": False}, "GPU-1::0"), ({"packed": True}, "GPU-0::1")]
+)
+def test_shares_are_preferred_of_the_least_shared_device_unless_the_node_packs_them(
+    packed: dict[str, bool], preferred: str
+) -> None:
+    some = Answers()
+    offered = in_shares("GPU-0", "GPU-1", "GPU-2")
+    some.use(Plan(resources=(offered,)), inventory_of(gpu(0)), NodeContainers(), **packed)
+    assert some.prefer(GPU, ["GPU-0::1", "GPU-1::0", "GPU-1::1"], [], 1) == (preferred,)
+
+
+@pytest.mark.parametrize(
+    ("ids", "windows"),
+    [
+        (["GPU-0::1"], {"EXCLUSIVE_WINDOW": "1 of 2"}),
+        (["GPU-1", "GPU-0::1"], {"EXCLUSIVE_WINDOW": "1 of 2"}),
+        (["GPU-1"], {}),
+    ],
+)
+def test_what_shares_need_is_decided_by_the_shares_and_not_by_whole_devices_beside_them(
+    ids: list[str], windows: dict[str, str]
+) -> None:
+    known = DeviceNodes(nodes={"GPU-0": (), "GPU-1": ()})
+    assert edits(grant(in_shares("GPU-0", "GPU-1"), ids), NodeContainers(others=known)).envs == windows
+
+
+def test_a_container_that_gets_none_of_a_resource_of_two_makers_is_told_so_by_both() -> None:
+    """An image may request everything that there is of one of them."""
+
+    class Tells:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def edits(self, grant: Grant) -> ContainerEdits:
+            return ContainerEdits(envs={self.name: ",".join(each.id for each in grant.ids) or "void"})
+
+    makers = {"one": Tells("ONE"), "other": Tells("OTHER")}
+    node = NodeContainers(vendors={"GPU-0": "one", "NIC-0": "other"}, by_vendor=makers)
+    mixed = resource(GPU, "GPU-0", "NIC-0")
+    assert edits(Grant(resource=mixed, ids=()), node).envs == {"ONE": "void", "OTHER": "void"}
+    assert edits(grant(mixed, ["NIC-0"]), node).envs == {"OTHER": "NIC-0"}
+    assert edits(grant(mixed, ["NIC-0", "GPU-0"]), node).envs == {"ONE": "GPU-0", "OTHER": "NIC-0"}
+
+
+def test_devices_that_no_vendor_knows_come_with_the_device_nodes_that_their_probe_lists() -> None:
+    node = NodeContainers(others=DeviceNodes(nodes={"nic-0": ("/dev/x0",), "nic-1": ("/dev/x1",)}))
+    given = edits(grant(resource(NIC, "nic-0", "nic-1"), ["nic-1"]), node)
+    assert [each.host_path for each in given.devices] == ["/dev/x1"]
+
+
+def test_gpus_are_preferred_by_how_they_are_connected() -> None:
+    gpus = gpu(0, numa_node=0), gpu(1, numa_node=1), gpu(2, numa_node=1)
+    some, all_ = Answers(), tuple(each.id for each in gpus)
+    some.use(Plan(resources=(resource(GPU, *all_),)), inventory_of(*gpus), NodeContainers())
+    assert some.prefer(GPU, all_, [], 2) == all_[1:]
