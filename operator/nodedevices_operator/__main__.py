@@ -1,7 +1,13 @@
-"""`python -m nodedevices_operator`, the same as `nodedevices-operator`."""
+"""`nodedevices-operator` and `python -m nodedevices_operator`. The garbage collector rests while main.py is loaded."""
 
-import sys
+from nodedevices_common import loading
 
-from nodedevices_operator.main import main
 
-sys.exit(main())
+def main() -> int:
+    with loading.quickly(), loading.needing("nodedevices-operator", "operator"):
+        from nodedevices_operator.main import main as run  # noqa: PLC0415  see above
+    return run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -24,6 +24,7 @@ from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.consequences import taint_patch
 from nodedevices_operator.kube.apply import utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
+from nodedevices_operator.reconcile.cluster_properties import properties
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import identified, named, pod_path
 
@@ -51,8 +52,9 @@ PLACES = (
 )
 
 
-async def clean_up(kube: Kube, *, dry_run: bool) -> int:
-    """Remove, or with `dry_run` only say, what is ours. Returns how many objects could not be cleaned."""
+async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = False) -> int:
+    """Remove, or with `dry_run` only say, what is ours; ClusterProperty objects only where there is a right to look for
+    them. Returns how many objects could not be cleaned."""
     cleaned = failed = 0
     for place in PLACES:
         try:
@@ -64,8 +66,27 @@ async def clean_up(kube: Kube, *, dry_run: bool) -> int:
             if error.status != 404:  # no CRD: nothing of ours there
                 log.warning("failed to list", kind=place.kind, error=str(error))
                 failed += 1
+    if cluster_properties:
+        done, not_done = await _properties(kube, dry_run=dry_run)
+        cleaned, failed = cleaned + done, failed + not_done
     log.info("cleanup done", removed=0 if dry_run else cleaned, would_remove=cleaned if dry_run else 0, failed=failed)
     return failed
+
+
+async def _properties(kube: Kube, *, dry_run: bool) -> tuple[int, int]:
+    """ClusterProperty objects, which are ours as a whole."""
+    try:
+        version, found = await properties(kube)
+        for item in found:
+            metadata = item["metadata"]
+            if not dry_run:
+                path = named(names.PROPERTIES % version, metadata["name"])
+                await kube.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+            log.info("would remove" if dry_run else "removed", kind="ClusterProperty", name=metadata["name"])
+    except KubeError as error:
+        log.warning("failed to remove", kind="ClusterProperty", error=str(error))
+        return 0, 1
+    return len(found), 0
 
 
 async def _objects(kube: Kube, place: _Place) -> AsyncIterator[dict[str, Any]]:

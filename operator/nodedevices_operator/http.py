@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nodedevices_common import http
-from nodedevices_common.http import Address, HttpHandler, HttpServer, Response
+from nodedevices_common.address import Address
+from nodedevices_common.http import HttpHandler, HttpServer, Response
 
 HealthCheck = Callable[[], str]  # empty: all is well; else what is wrong
 

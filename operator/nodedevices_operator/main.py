@@ -1,11 +1,11 @@
-"""`nodedevices-operator run | cleanup`: signals, and the parts put together.
+"""`nodedevices-operator run | cleanup | check`: signals, and the parts put together.
 
 Several replicas may run: each lists and watches, and the one that holds the Lease writes (kube/election.py). One that
 loses it ends, and begins anew as a standby. `--leader-elect=false`: there is one only, and no Lease.
 
 `nodedevices-operator extender` is another program in the same image: extender/main.py.
 
-What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
+What it uses of the API (the whole of its RBAC; `cleanup` and `check` use the same):
 
     nodedevices.io  nodedevices              get list watch patch   spec: config and what goes with it
     nodedevices.io  nodedevices/status       patch                  own conditions, affectedPods
@@ -20,6 +20,8 @@ What it uses of the API (the whole of its RBAC; `cleanup` uses the same):
     core            pods                     delete                 only with --delete-rejected-pods
     core            events                   create                 on pods and NodeDevices
     core            configmaps               create get patch watch nodedevices-actions, in its own namespace
+    about           clusterproperties        get list create patch  only with --cluster-properties
+                                             delete
     coordination    leases                   create get patch       nodedevices-operator, in its own namespace
 
 HTTP on :9736: /metrics, /healthz (this process works), /readyz (it sees: everything was listed and is watched, and it
@@ -45,6 +47,7 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cache.rejected import RejectedPods
+from nodedevices_operator.check import check
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.extender import main as extender
 from nodedevices_operator.extender import settings as extender_settings
@@ -81,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asyncio.run(extender.run(settings))
         elif settings.command == "cleanup":
             return asyncio.run(_clean_up(settings))
+        elif settings.command == "check":
+            return asyncio.run(_check(settings))
         else:
             asyncio.run(run(settings))
     except (KubeError, OSError, LostLeadershipError) as error:
@@ -92,9 +97,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _clean_up(settings: OperatorSettings) -> int:
     kube = await KubeClient.connect(settings.kubeconfig)
     try:
-        return FAILED if await clean_up(kube, dry_run=settings.dry_run) else 0
+        properties = settings.cluster_properties
+        return FAILED if await clean_up(kube, dry_run=settings.dry_run, cluster_properties=properties) else 0
     finally:
         await kube.close()
+
+
+async def _check(settings: OperatorSettings) -> int:
+    kube = await KubeClient.connect(settings.kubeconfig)
+    try:
+        verdict = await check(kube, settings.namespace, elected=settings.leader_elect)
+    finally:
+        await kube.close()
+    sys.stdout.write(f"NodeDevices {verdict.sentence}\n")
+    return 0 if verdict.works else FAILED
 
 
 async def run(settings: OperatorSettings) -> None:
@@ -122,25 +138,28 @@ async def run(settings: OperatorSettings) -> None:
         retired_seconds=settings.retired_seconds,
         rejected=RejectedPods(kube),
         delete_rejected=settings.delete_rejected_pods,
+        cluster_properties=settings.cluster_properties,
         events=kube,
         standby=election is not None,
     )
 
     def ended(why: str) -> None:
         if not stop.is_set():
-            log.warning("watches ended, relisting before restarting them", why=why)
+            log.warning("watches ended, restarting them and relisting", why=why)
             metrics.watch_restarts.inc()
-            manager.relister.soon()
+            manager.relister.ended()
 
-    watch = Watch(settings.kubeconfig, manager.arrived, ended, manager.relister.again)
+    watch = Watch(
+        settings.kubeconfig, manager.arrived, ended, known=manager.known, positioned=manager.relister.positioned
+    )
     manager.relister.stalled = lambda: watch.restart("watch missed changes that a list shows")
 
     def listed() -> None:
-        watch.start()
         gc.collect()
         gc.freeze()  # the collector would go through all that is known, 0.2 s for 5,000 nodes, in the middle of a fault
 
-    manager.relister.watch = listed
+    manager.relister.begin_watches = watch.start
+    manager.relister.complete = listed
     kube.trust_changed = lambda: watch.restart("the cluster's CA or the client certificate changed")
     tasks: list[asyncio.Task[None]] = []
 

@@ -16,10 +16,11 @@ import structlog
 from nodedevices_api.conditions import STALE
 from nodedevices_api.nodedevices import HealthState
 
-from nodedevices_operator.cache.queue import KeyQueue, RetryLater
+from nodedevices_operator.cache.queue import KeyQueue
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.relist import RELIST_SECONDS, Relister
 from nodedevices_operator.cache.store import Cache, Dirty, faults
+from nodedevices_operator.cache.workers import RetryLater, Workers
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.consequences import faulty
@@ -28,6 +29,7 @@ from nodedevices_operator.desired.problems import node_problems
 from nodedevices_operator.kube.apply import Writer, utc_now
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
+from nodedevices_operator.reconcile.cluster_properties import ClusterProperties
 from nodedevices_operator.reconcile.fleet import KEY as FLEET_KEY
 from nodedevices_operator.reconcile.fleet import NAMESPACE, FleetGate, ObjectEvents, RecordWatch
 from nodedevices_operator.reconcile.node import ConcernError, NodeReconciler
@@ -37,7 +39,8 @@ from nodedevices_operator.reconcile.surveyor import Surveyor
 from nodedevices_operator.reconcile.tallies import Tallies
 from nodedevices_operator.records.kinds import Kind, Record
 
-NODE_WORKERS = 16  # each waits for one call at a time; the client allows 32
+NODE_WORKERS = 16  # each waits for one call at a time, as all do; the client allows 32
+MARK_WORKERS = 10  # so that a pod's mark never waits for a connection
 POLICY_WORKERS = 2
 MOST_UNHEALTHY = 1000  # devices that have a series of their own, and containers that hold them
 HEALTH_STATES: tuple[HealthState, ...] = get_args(HealthState)
@@ -62,6 +65,7 @@ class Manager:
         now: Callable[[], str] = utc_now,
         rejected: RejectedPods | None = None,
         delete_rejected: bool = False,
+        cluster_properties: bool = False,
         events: ObjectEvents | None = None,
         concerns: Sequence[Factory] = CONCERNS,
         standby: bool = False,
@@ -116,6 +120,7 @@ class Manager:
             self._watch = RecordWatch(
                 events, namespace=namespace, wanted=self._gate.open, changed=lambda: self.fleet.add(FLEET_KEY)
             )
+        self._properties = ClusterProperties(self.cache, writer) if cluster_properties else None
         self.relister = Relister(kube, self.cache, metrics, self.dirty, period=relist_seconds, clock=clock)
         self.relister.synced = self._synced
         self.relister.went_back = self._forget_writes
@@ -130,12 +135,16 @@ class Manager:
         self.cache.last_event[kind] = self._clock()
         self.dirty(self.cache.remove(kind, record.name, record.uid) if deleted else self.cache.observe(kind, record))
 
+    def known(self, kind: Kind, name: str) -> Record | None:
+        """What is known of an object; any thread may call it."""
+        return self.cache.records(kind).get(name)
+
     def dirty(self, dirty: Dirty) -> None:
         """Have these keys reconciled. Until this replica leads and its cache is synced none is: all will be."""
         if not (self._leading and self.cache.synced):
             return
         for name in sorted(dirty.nodes):  # a roll-out begins with the first
-            self.nodes.add(name, urgent=name in dirty.urgent)
+            self.nodes.add(name, urgent=name in dirty.urgent, ahead=name in dirty.faults)
         for name in dirty.policies:
             self.policies.add(name, delay=SUM_UP_SECONDS)
 
@@ -146,8 +155,8 @@ class Manager:
         self._rollouts.hold()
         self.fleet.add(FLEET_KEY)
         left = {name for name, node in self.cache.nodes.items() if node.marked}  # perhaps without a NodeDevices
-        urgent = frozenset(name for name, record in self.cache.node_devices.items() if faults(record))
-        self.dirty(Dirty(frozenset(self._unseen | left), frozenset(self.cache.policies), urgent=urgent))
+        at_fault = frozenset(name for name, record in self.cache.node_devices.items() if faults(record))
+        self.dirty(Dirty(frozenset(self._unseen | left), frozenset(self.cache.policies), faults=at_fault))
 
     def _switched(self, nodes: Sequence[str]) -> None:
         """The breaker has opened or closed: nodes with faults and policies that act on them say so."""
@@ -174,20 +183,28 @@ class Manager:
         if self.cache.synced and not before:
             self._synced()
             self.relister.soon()
+        nodes, policies, fleet = Workers(self.nodes), Workers(self.policies), Workers(self.fleet)
         return [
             *(
-                asyncio.create_task(self.nodes.run(self.reconcile_node, failure=self._failed), name=f"node-{index}")
+                asyncio.create_task(nodes.run_ahead(self.mark_node), name=f"mark-{index}")
+                for index in range(MARK_WORKERS)
+            ),
+            *(
+                asyncio.create_task(nodes.run(self.reconcile_node, failure=self._failed), name=f"node-{index}")
                 for index in range(NODE_WORKERS)
             ),
             *(
-                asyncio.create_task(
-                    self.policies.run(self.reconcile_policy, failure=self._failed), name=f"policy-{index}"
-                )
+                asyncio.create_task(policies.run(self.reconcile_policy, failure=self._failed), name=f"policy-{index}")
                 for index in range(POLICY_WORKERS)
             ),
-            asyncio.create_task(self.fleet.run(self.reconcile_fleet, failure=self._failed), name="fleet"),
+            asyncio.create_task(fleet.run(self.reconcile_fleet, failure=self._failed), name="fleet"),
             *([] if self._watch is None else [asyncio.create_task(self._watch.run(), name="record")]),
+            *([] if (kept := self._properties) is None else [asyncio.create_task(kept.run(), name="properties")]),
         ]
+
+    async def mark_node(self, name: str) -> None:
+        """Mark the pods of a node whose faults are others than before; all else follows in its reconciliation."""
+        await self._measured("marks", self._node.mark, name)
 
     async def reconcile_node(self, name: str) -> float | None:
         record = self.cache.node_devices.get(name)
@@ -227,8 +244,7 @@ class Manager:
             result = "requeued"
             raise RetryLater(error.retry_after, str(error)) from error
         finally:
-            self.metrics.reconciles.labels(kind, result).inc()
-            self.metrics.duration.labels(kind).observe(time.perf_counter() - began)
+            self.metrics.reconciled(kind, result, time.perf_counter() - began)
         return again
 
     def _failed(self, key: str, error: Exception, delay: float) -> None:

@@ -16,7 +16,8 @@ class OperatorMetrics(Exposition):
     build_info = gauge("nodedevices_operator_build_info", "Version of the operator.", "version")
     reconciles = counter(
         "nodedevices_operator_reconciles_total",
-        "Total reconciliations of a node, a policy, or the fleet's actions, by kind and result.",
+        "Total reconciliations of a node, of its pods' marks (`marks`, before all else when faults change), a policy, "
+        "or the fleet's actions, by kind and result.",
         "kind result",
     )
     duration = histogram(
@@ -147,6 +148,7 @@ class OperatorMetrics(Exposition):
         super().__init__()
         self.build_info.labels(__version__).set(1)
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._reconciles: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def requested(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Count a request to the API server that has ended."""
@@ -154,6 +156,14 @@ class OperatorMetrics(Exposition):
         if series is None:  # looking them up costs more than counting
             series = self.requests.labels(verb, resource, str(code)), self.request_seconds.labels(verb)
             self._series[verb, resource, code] = series
+        series[0].inc()
+        series[1].observe(seconds)
+
+    def reconciled(self, kind: str, result: str, seconds: float) -> None:
+        """Count a reconciliation that has ended."""
+        series = self._reconciles.get((kind, result))
+        if series is None:
+            series = self._reconciles[kind, result] = self.reconciles.labels(kind, result), self.duration.labels(kind)
         series[0].inc()
         series[1].observe(seconds)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import cast
 
 from nodedevices_common import logs
+from nodedevices_common.address import Address, parse_address
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import Address, parse_address
 from nodedevices_common.options import (
     PREFIX,
     Parser,
@@ -120,11 +120,16 @@ class OperatorSettings(Common):
         "shares by memory; needs the [component delete-rejected-pods](operations.md#pods-that-a-node-rejected)",
         default=False,
     )
+    cluster_properties: bool = setting(
+        "keep a ClusterProperty (about.k8s.io) for each product, at most 20; needs the "
+        "[component cluster-properties](operations.md#several-clusters)",
+        default=False,
+    )
     leader_elect: bool = setting(
         "several replicas agree by Lease nodedevices-operator which of them writes; false: this is the only one",
         default=True,
     )
-    command: str  # run | cleanup
+    command: str  # run | cleanup | check
     dry_run: bool
 
 
@@ -135,8 +140,10 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSe
     """Flags over environment over defaults. InputError; `--help` prints and raises SystemExit(0)."""
     variables = from_environment(OPTIONS, environment, prefix=PREFIX)
     parsed, flags = _parser().read(arguments, rest="unknown argument; see nodedevices-operator --help")
-    if parsed.command not in ("run", "cleanup"):
-        raise InputError(f"{parsed.command!r}: unknown command; give run or cleanup, or extender before all flags")
+    if parsed.command not in ("run", "cleanup", "check"):
+        raise InputError(
+            f"{parsed.command!r}: unknown command; give run, cleanup or check, or extender before all flags"
+        )
     if parsed.dry_run and parsed.command != "cleanup":
         raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
     given = defaults(OPTIONS) | variables | flags
@@ -153,9 +160,10 @@ def _parser() -> Parser:
         "command",
         nargs="?",
         default="run",
-        metavar="run|cleanup|extender",
+        metavar="run|cleanup|check|extender",
         help="run (default); cleanup: remove all that NodeDevices wrote to Nodes, pods, NodeDevices and "
-        "DevicePolicies; extender: a scheduler extender for shares of memory, with flags of its own: extender --help",
+        "DevicePolicies; check: say in a line, within a minute, whether agents and operator work; extender: a "
+        "scheduler extender for shares of memory, with flags of its own: extender --help",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="cleanup only: log what would be removed, and change nothing"

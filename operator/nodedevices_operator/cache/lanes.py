@@ -1,45 +1,71 @@
-"""Keys that are ready, in two lanes: urgent ones go before all others, in the order in which they came.
+"""Keys that are ready, in three lanes: those ahead of all others, which have workers of their own, then urgent ones,
+then the others; each lane in the order in which its keys came.
 
-After URGENT_IN_A_ROW urgent keys one of the others has its turn: no flood of faults stops them.
+While keys are ahead, the workers of the other lanes hold back. After IN_A_ROW keys of a lane the lanes behind it have
+a turn: no flood of faults stops them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-URGENT_IN_A_ROW = 8
+IN_A_ROW = 8
 
 
 class Lanes:
-    """A key is there once; one that waits among the others becomes urgent and keeps its time, never the other way."""
+    """A key is there once; one that waits may move to a lane before its own and keeps its time, never the other
+    way."""
 
     def __init__(self) -> None:
-        self._urgent: OrderedDict[str, float] = OrderedDict()  # each with since when
+        self._ahead: OrderedDict[str, float] = OrderedDict()  # each with since when
+        self._urgent: OrderedDict[str, float] = OrderedDict()
         self._others: OrderedDict[str, float] = OrderedDict()
-        self._in_a_row = 0  # urgent keys that were taken since one of the others was
+        self._ahead_in_a_row = 0  # that were taken since a key of the lanes behind was
+        self._urgent_in_a_row = 0
 
     def __len__(self) -> int:
-        return len(self._urgent) + len(self._others)
+        return len(self._ahead) + len(self._urgent) + len(self._others)
 
     def waited(self, now: float) -> float:
         """Return for how long the key that waits longest has been ready; 0: none is."""
-        since = (next(iter(each.values())) for each in (self._urgent, self._others) if each)
+        since = (next(iter(each.values())) for each in (self._ahead, self._urgent, self._others) if each)
         return max(0.0, now - min(since, default=now))
 
-    def push(self, key: str, now: float, *, urgent: bool) -> None:
-        if key in self._urgent:
+    def push(self, key: str, now: float, *, urgent: bool = False, ahead: bool = False) -> None:
+        if key in self._ahead:
             return
-        if urgent:
+        if ahead:
+            self._ahead[key] = self._urgent.pop(key, self._others.pop(key, now))
+        elif key in self._urgent:
+            return
+        elif urgent:
             self._urgent[key] = self._others.pop(key, now)
         else:
             self._others.setdefault(key, now)
 
-    def take(self) -> str | None:
-        """Return the next key; None: none is ready."""
-        others_turn = self._others and self._in_a_row >= URGENT_IN_A_ROW
-        lane = self._urgent if self._urgent and not others_turn else self._others
-        if not lane:
+    @property
+    def has_ahead(self) -> bool:
+        return bool(self._ahead)
+
+    @property
+    def has_next(self) -> bool:
+        """True when `take` returns a key."""
+        held_back = self._ahead and self._ahead_in_a_row < IN_A_ROW
+        return bool(self._urgent or self._others) and not held_back
+
+    def take_ahead(self) -> str | None:
+        """Return the next key of those ahead; None: there is none."""
+        if not self._ahead:
             return None
-        self._in_a_row = self._in_a_row + 1 if lane is self._urgent else 0
-        key, _ = lane.popitem(last=False)
-        return key
+        self._ahead_in_a_row += 1
+        return self._ahead.popitem(last=False)[0]
+
+    def take(self) -> str | None:
+        """Return the next key of the lanes behind; None: none is ready, or those ahead go first."""
+        if not self.has_next:
+            return None
+        self._ahead_in_a_row = 0
+        others_turn = self._others and self._urgent_in_a_row >= IN_A_ROW
+        lane = self._urgent if self._urgent and not others_turn else self._others
+        self._urgent_in_a_row = self._urgent_in_a_row + 1 if lane is self._urgent else 0
+        return lane.popitem(last=False)[0]

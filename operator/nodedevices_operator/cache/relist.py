@@ -1,8 +1,12 @@
 """The authoritative LIST: what really exists, whatever the watch has delivered or missed.
 
-kopf forgets deletions across a 410 and a watch can stall, so every ten minutes, with jitter, each kind is read in
-pages; at once when the watches have ended, which restart only after a complete LIST; and a moment after kopf has
-listed by itself, or a write has met an object that is gone. Objects that the LIST shows
+It is the only LIST: kopf watches without one (kube/handlers.py). So it comes when a watch has begun, and shows what
+was before: once at the start, and again after a watch that was too old (410) or has ended. What a LIST shows and the
+watch delivers meet in the cache, where the newer state counts; an object that the watch has reported as deleted while
+a LIST was under way is not taken from that LIST.
+
+Every ten minutes, with jitter, everything is listed, because a watch can stall; and a moment after a write
+has met an object that is gone. Objects that the LIST shows
 are taken in. An object that a complete LIST does not show is read by name, and goes only on the API server's own
 404: a failed, partial or empty LIST never removes anything. A change that the LIST shows and the watch of that kind
 does not deliver within a few seconds means that this watch has stalled; the watches are restarted. In between, one
@@ -17,10 +21,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import structlog
 from nodedevices_api import GROUP
@@ -30,7 +36,7 @@ from nodedevices_operator.cache.store import Cache, Dirty, older
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, Record, read
-from nodedevices_operator.records.names import POLICIES, named
+from nodedevices_operator.records.names import NO_OBJECT, POLICIES, named
 
 RELIST_SECONDS = 600.0
 JITTER = 0.1
@@ -38,9 +44,11 @@ BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # after a 
 MAX_CONFIRMED = 500  # by name, for one LIST: a list that misses more is not trusted this time
 MISSING_BACKOFF = replace(BACKOFF, max_seconds=5.0)  # while the CRDs are missing: a LIST costs next to nothing
 CHECK_SECONDS = 30.0  # between two small questions: kopf does not report that the API server is away
-AGAIN_SECONDS = 5.0  # after the last object that kopf listed by itself
+AGAIN_SECONDS = 5.0  # after the last write that met an object that is gone
+BEGIN_SECONDS = 10.0  # for the watches to begin, before a LIST; one that begins later has another LIST
 AT_ONCE = 100  # objects that are read before others go on: some 15 ms
 HEARING_SECONDS = 10.0  # for the watch to deliver what a LIST has shown
+KINDS = (Kind.POLICY, Kind.NODE, Kind.NODE_DEVICES)  # in the order in which they are listed
 CRDS = {kind: f"{kind.value.rpartition('/')[2]}.{GROUP}" for kind in (Kind.NODE_DEVICES, Kind.POLICY)}
 
 log = structlog.get_logger()
@@ -73,24 +81,45 @@ class Relister:
         self._period = period
         self._clock = clock
         self.synced: Callable[[], None] = _nothing  # called once, after the first complete LIST of everything
-        self.watch: Callable[[], None] = _nothing  # called each time that a LIST was complete: the CRDs are there
+        self.begin_watches: Callable[[], None] | None = None  # called when every kind is there; None: nothing watches
+        self.complete: Callable[[], None] = _nothing  # called each time that everything was listed
         self.stalled: Callable[[], None] = _nothing  # called when the watch misses what the LIST shows
         self.went_back: Callable[[], None] = _nothing  # called when the cluster shows an earlier state than it did
         self._soon = asyncio.Event()
+        self._all = True  # everything is to be listed
+        self._due: set[Kind] = set()  # else these kinds
+        self._watching = False  # the watches have been begun, and have not ended
+        self._begun: set[Kind] = set()  # kinds whose watch began after their last LIST did
+        self._news = asyncio.Event()  # a watch has begun, or they have ended
         self._again: asyncio.TimerHandle | None = None
         self._unconfirmed: dict[Kind, float | None] = {}  # kinds with changes by LIST alone, and their last watch event
         self.last_complete: float | None = None  # clock
         self.problem = ""  # why the last LIST failed
 
     def soon(self) -> None:
-        """LIST as soon as possible."""
+        """LIST everything as soon as possible."""
+        self._all = True
         self._soon.set()
 
     def again(self) -> None:
         """LIST a few seconds after the last call of this: no watch delivers what was deleted meanwhile."""
         if self._again is not None:
             self._again.cancel()
-        self._again = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._soon.set)
+        self._again = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.soon)
+
+    def positioned(self, kind: Kind) -> None:
+        """The watch of this kind has begun anew: what was before is for a LIST."""
+        self._begun.add(kind)
+        self._due.add(kind)
+        self._news.set()
+        self._soon.set()
+
+    def ended(self) -> None:
+        """The watches have ended: they begin again, and then everything is listed."""
+        self._watching = False
+        self._begun.clear()
+        self._news.set()
+        self.soon()
 
     async def run(self) -> None:
         """LIST for ever. Until the first complete LIST of everything the cache is not synced."""
@@ -101,6 +130,7 @@ class Relister:
                 await self.once()
             except KubeError as error:
                 failures += 1
+                self._all = True
                 backoff = MISSING_BACKOFF if isinstance(error, MissingCRDs) else BACKOFF
                 wait = backoff.after(failures, at_least=error.retry_after)
                 self._explain(error, wait)
@@ -109,6 +139,8 @@ class Relister:
                     log.info("relist succeeded again")
                 failures = 0
                 self.problem = ""
+                if not (self._all or self._due):
+                    self._soon.clear()  # what was wanted meanwhile has been listed
                 wait = self._period * random.uniform(1 - JITTER, 1 + JITTER)
                 if self._unconfirmed:
                     await asyncio.sleep(HEARING_SECONDS)
@@ -122,37 +154,32 @@ class Relister:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, CHECK_SECONDS)):
                     await self._soon.wait()
-            if self._clock() < until and not self.problem:
+            if self._clock() < until and not self.problem and not self._soon.is_set():
                 try:
                     async for _ in self._kube.pages(POLICIES):
                         break
                 except KubeError as error:
                     if error.status != 429:
-                        return
+                        break
+        if not self._soon.is_set():
+            self._all = True
 
     async def once(self) -> None:
-        """One LIST of every kind. KubeError when one could not be completed; what was seen until then is kept."""
+        """One LIST of every kind that is due, once its watch has begun. KubeError when one could not be completed; what
+        was seen until then is kept."""
         self._unconfirmed = {}
-        missing: list[str] = []
-        back = 0
-        for kind in (Kind.POLICY, Kind.NODE, Kind.NODE_DEVICES):
-            last = self._cache.last_event.get(kind)
-            try:
-                missed, earlier = await self._list(kind)
-            except KubeError as error:
-                self._metrics.relists.labels(kind.name.lower(), "failed").inc()
-                if error.status != 404 or error.absent is not None or kind not in CRDS:
-                    raise
-                missing.append(CRDS[kind])
-                continue
-            self._metrics.relists.labels(kind.name.lower(), "complete").inc()
-            back += earlier
-            if missed and self._cache.synced:
-                self._unconfirmed[kind] = last
-        if missing:
-            raise MissingCRDs(missing)
-        self.last_complete = self._clock()
-        self.watch()
+        if self.begin_watches is not None and not self._watching:
+            await self._each(KINDS, self._look_for)
+            self._watching = True
+            self.begin_watches()
+            await self._until_begun()
+        some = [] if self._all else [kind for kind in KINDS if kind in self._due]
+        self._all = False
+        kinds = some or KINDS
+        back = await self._each(kinds, self._relist)
+        if len(kinds) == len(KINDS):
+            self.last_complete = self._clock()
+            self.complete()
         if not self._cache.synced:
             self._cache.synced = True
             log.info(
@@ -170,6 +197,50 @@ class Relister:
             self.went_back()
             self.stalled()  # a watch may wait for versions that are far away again
 
+    async def _each(self, kinds: Sequence[Kind], do: Callable[[Kind], Awaitable[int]]) -> int:
+        """Do it for these kinds; returns the sum. MissingCRDs names all that are not installed."""
+        missing: list[str] = []
+        count = 0
+        for kind in kinds:
+            try:
+                count += await do(kind)
+            except KubeError as error:
+                if error.status != 404 or error.absent is not None or kind not in CRDS:
+                    raise
+                missing.append(CRDS[kind])
+        if missing:
+            raise MissingCRDs(missing)
+        return count
+
+    async def _look_for(self, kind: Kind) -> int:
+        """KubeError where the API server does not have the kind, or does not let us list it."""
+        async for _ in self._kube.pages(kind.value, fieldSelector=NO_OBJECT):
+            break
+        return 0
+
+    async def _until_begun(self) -> None:
+        """Until every kind is watched. A LIST does not depend on it: what begins later is listed again."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_SECONDS):
+                while self._watching and not self._begun.issuperset(KINDS):
+                    self._news.clear()
+                    await self._news.wait()
+
+    async def _relist(self, kind: Kind) -> int:
+        """Returns how many objects are older than known."""
+        last, begun = self._cache.last_event.get(kind), kind in self._begun
+        self._begun.discard(kind)
+        self._due.discard(kind)
+        try:
+            missed, back = await self._list(kind)
+        except KubeError:
+            self._metrics.relists.labels(kind.name.lower(), "failed").inc()
+            raise
+        self._metrics.relists.labels(kind.name.lower(), "complete").inc()
+        if missed and self._cache.synced and not begun:
+            self._unconfirmed[kind] = last
+        return back
+
     def check_watch(self) -> None:
         """Restart the watch when it has delivered nothing of the kinds of which a LIST showed changes since it
         began."""
@@ -183,18 +254,26 @@ class Relister:
     async def _list(self, kind: Kind) -> tuple[int, int]:
         """Returns how many changes the LIST showed that were not known, and how many objects are older than known."""
         before = dict(self._cache.records(kind))
+        removed = self._cache.removed = set()
         seen: set[str] = set()
         missed = back = 0
-        async for page in self._kube.pages(kind.value):
-            for number, raw in enumerate(page, start=1):
-                if number % AT_ONCE == 0:
-                    await asyncio.sleep(0)  # others go first
-                record = read(kind, raw)
-                seen.add(record.name)
-                earlier = self._earlier(kind, record, before.get(record.name))
-                back += earlier
-                missed += self._take(self._cache.observe(kind, record, force=earlier))
-            await asyncio.sleep(0)
+        gc.disable()  # nearly all of it stays: the collector would look through it again and again
+        try:
+            async for page in self._kube.pages(kind.value):
+                for number, raw in enumerate(page, start=1):
+                    if number % AT_ONCE == 0:
+                        await asyncio.sleep(0)  # others go first
+                    record = read(kind, raw, before.get(_name(raw)))
+                    seen.add(record.name)
+                    if record.uid in removed:
+                        continue
+                    earlier = self._earlier(kind, record, before.get(record.name))
+                    back += earlier
+                    missed += self._take(self._cache.observe(kind, record, force=earlier))
+                await asyncio.sleep(0)
+        finally:
+            gc.enable()
+            self._cache.removed = None
         absent = sorted(set(before) - seen)
         if len(absent) > MAX_CONFIRMED:
             log.warning(
@@ -243,6 +322,10 @@ class Relister:
             why = {} if isinstance(error, MissingCRDs) else {"error": str(error)}
             log.warning(what, retry_seconds=round(wait, 1), **why)
         self.problem = what
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    return str(raw.get("metadata", {}).get("name", ""))
 
 
 def _nothing() -> None:

@@ -30,7 +30,8 @@ class Dirty:
 
     nodes: frozenset[str] = frozenset()
     policies: frozenset[str] = frozenset()
-    urgent: frozenset[str] = frozenset()  # those of the nodes whose faults are others than before
+    faults: frozenset[str] = frozenset()  # those of the nodes whose faults are others than before
+    urgent: frozenset[str] = frozenset()  # those that go before the others for another reason
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.policies)
@@ -59,6 +60,7 @@ class Cache:
     revisions: dict[str, int] = field(default_factory=dict)  # node -> a number that no other state of its NodeDevices
     # and its Node has had; what decides nothing (a heartbeat) leaves it
     changes: int = 0  # of these so far
+    removed: set[str] | None = None  # uids of objects that are gone since a LIST began; None: none is under way
 
     def records(self, kind: Kind) -> Mapping[str, Record]:
         match kind:
@@ -83,6 +85,8 @@ class Cache:
 
     def remove(self, kind: Kind, name: str, uid: str) -> Dirty:
         """The object of that uid is gone; another of its name stays."""
+        if self.removed is not None:
+            self.removed.add(uid)
         before = self.records(kind).get(name)
         if before is None or before.uid != uid:
             return NOTHING
@@ -110,7 +114,12 @@ class Cache:
         if before is None or before.heartbeat != record.heartbeat:
             self.heartbeats[record.name] = HeartbeatArrival(self.clock(), first=before is None)
         if before == record:
-            seen = replace(before, heartbeat=record.heartbeat, resource_version=record.resource_version)
+            seen = replace(
+                before,
+                heartbeat=record.heartbeat,
+                resource_version=record.resource_version,
+                fingerprints=record.fingerprints,
+            )
             self.node_devices[record.name] = seen
             stale = record.condition(STALE)
             beats = before.heartbeat != record.heartbeat and stale is not None and stale.status == "True"
@@ -122,7 +131,7 @@ class Cache:
             return Dirty(name)
         self.changed_at[record.name] = self.clock()
         others = faults(record) != (faults(before) if before is not None else frozenset())
-        return Dirty(name, urgent=name if others else frozenset())
+        return Dirty(name, faults=name if others else frozenset())
 
     def _observe_node(self, record: NodeRecord) -> Dirty:
         before = self.nodes.get(record.name)

@@ -8,7 +8,6 @@ full again.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,13 +19,13 @@ FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
 class Repairs:
     """Repairs of one value that another writer may keep changing back. Times are by the monotonic clock."""
 
-    _times: deque[float] = field(default_factory=lambda: deque(maxlen=FIGHT_REPAIRS))
+    _times: tuple[float, ...] = ()  # of the last of them; most nodes have none
 
     def contested(self, now: float) -> bool:
         """Count one more repair. True when it is better to pause than to repair; then it is not counted."""
         if len(self._times) == FIGHT_REPAIRS and now - self._times[0] < FIGHT_WINDOW_SECONDS:
             return True
-        self._times.append(now)
+        self._times = (*self._times, now)[-FIGHT_REPAIRS:]
         return False
 
 

@@ -23,6 +23,7 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import PODS
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
+from nodedevices_operator.records.shared import shared
 
 HELD_BACK_SECONDS = 60.0  # until the node's pods are listed again
 RECHECK_SECONDS = 10.0  # after lowering; the scheduler and the kubelet have seen it by then
@@ -89,7 +90,7 @@ class CapacityConcern:
             (plan.status, plan.reason, plan.message), requeue_after=HELD_BACK_SECONDS if plan.held_back else None
         )
         if plan.matches(node):
-            memory.names, memory.values = frozenset(plan.values), plan.values
+            memory.names, memory.values = shared(plan.values), plan.values
             return outcome
         if self._contested(memory, plan):
             text = "another writer keeps changing it on the Node; find it in the Node's managedFields"
@@ -100,7 +101,7 @@ class CapacityConcern:
         except KubeError as error:
             return failed_to("write the Node's capacity", error, names.NOT_WRITTEN)
         log.info("capacity set", node=node.name, capacity=dict(plan.values))
-        memory.names, memory.values = frozenset(plan.values), plan.values
+        memory.names, memory.values = shared(plan.values), plan.values
         if lowers:
             memory.recheck = True
             return replace(outcome, requeue_after=min(outcome.requeue_after or RECHECK_SECONDS, RECHECK_SECONDS))

@@ -79,6 +79,16 @@ class MarksObserved:
         if error not in self.problems:
             self.problems.append(error)
 
+    def other_fault(self, uid: str, holding: Holding) -> Affected | None:
+        """Where the state of what is worst is not known: the fault of another device that the pod was marked for."""
+        entry = self.known.get(uid)
+        return entry if holding.unknown and entry is not None and entry.device != holding.device else None
+
+    def fault_over(self, uid: str, holding: Holding) -> Affected | None:
+        """The same, once that fault is over."""
+        entry = self.other_fault(uid, holding)
+        return entry if entry is not None and pods.fault_over(self.record, entry) else None
+
 
 @dataclass(frozen=True, slots=True)
 class MarkPlan:
@@ -92,7 +102,7 @@ class MarkPlan:
 
 
 class PodMarksConcern:
-    info = Info("pod-marks", section="faults", informs=True)
+    info = Info("pod-marks", section="faults", informs=True, first=True)
 
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
@@ -119,13 +129,15 @@ class PodMarksConcern:
         view.affected = pods.bounded((*record.affected, *left))
         if not view.reported or sections is None:
             return Outcome(problems=tuple(problems))
-        memory = self._nodes.get(record.name)
-        if memory is None:
-            memory = self._nodes[record.name] = MarkMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
         known = {entry.uid: entry for entry in (*left, *record.affected)}
-        seen = MarksObserved(record, view.scope, sections.faults, memory, known, problems=problems)
         always = sections.faults.pod_condition == "Always"
         holdings = pods.holdings(record, healthy_too=always)
+        memory = self._nodes.get(record.name)
+        if memory is None:
+            memory = MarkMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
+            if holdings or known:  # most nodes are well, and there is nothing to remember of them
+                self._nodes[record.name] = memory
+        seen = MarksObserved(record, view.scope, sections.faults, memory, known, problems=problems)
         self._prune(memory, holdings)
         for holding in holdings:
             if holding.undecided:
@@ -151,7 +163,8 @@ class PodMarksConcern:
         others = [it for it in known if it.uid not in at_fault]
         staying = [it for it in others if (it.namespace, it.name) in observed.unsure]
         leaving = tuple(it for it in others if it not in staying)
-        marked = [pods.affected(holding, uid) for uid, holding in at_fault.items()]
+        # An entry names the fault that the mark is for, until the mark is written anew.
+        marked = [observed.other_fault(uid, it) or pods.affected(it, uid) for uid, it in at_fault.items()]
         entries = pods.bounded([*leaving, *staying, *marked])
         left_out = tuple(entry for entry in marked if entry not in entries)
         not_marked = {entry.uid for entry in left_out}
@@ -184,10 +197,13 @@ class PodMarksConcern:
         """
         seen = plan.seen
         gone: set[str] = set()
+        replaced: dict[str, Affected] = {}
         for uid, holding in plan.marks.items():
             try:
                 if not await self._mark(seen, uid, holding, known_at):
                     gone.add(uid)
+                elif seen.fault_over(uid, holding) is not None:
+                    replaced[uid] = pods.affected(holding, uid)
             except KubeError as error:
                 self._failed(seen, uid, holding, error)
         for uid, holding in seen.events_only.items():
@@ -205,7 +221,7 @@ class PodMarksConcern:
                     gone.add(entry.uid)
                 else:
                     seen.problem(error)
-        return tuple(entry for entry in plan.entries if entry.uid not in gone)
+        return tuple(replaced.get(entry.uid, entry) for entry in plan.entries if entry.uid not in gone)
 
     # --- finding -----------------------------------------------------------------------------------------------------
     async def _left_behind(self, view: View) -> list[Affected]:
@@ -317,8 +333,8 @@ class PodMarksConcern:
     # --- writing -----------------------------------------------------------------------------------------------------
     async def _mark(self, seen: MarksObserved, uid: str, holding: Holding, known_at: float | None) -> bool:
         """Write the pod's condition and Event. False: it has ended, and nothing is written to it any more."""
-        mark = _mark_of(holding)
-        if seen.memory.marked.get(uid) == mark:
+        mark, over = _mark_of(holding), seen.fault_over(uid, holding)
+        if seen.memory.marked.get(uid) == mark and over is None:
             return True
         entry = pods.affected(holding, uid)
         pod = await self._read(seen, entry.namespace, entry.name)
@@ -328,7 +344,9 @@ class PodMarksConcern:
             seen.memory.ended.add(uid)
             return False
         shown = pods.own_condition(pod)
-        condition = pods.pod_condition(holding, shown, self._writer.now())
+        condition = pods.pod_condition(holding, shown, self._writer.now(), fault_over=over is not None)
+        if over is not None and shown is not None and shown.status == "False":
+            await self._recovered_event(seen, over, f"{over.device} is no longer at fault; was {over.reason}")
         shown_before = same(shown, condition)
         if not shown_before:
             await self._set_condition(seen, entry, condition)
@@ -390,15 +408,18 @@ class PodMarksConcern:
         else:
             name = f"{device.name} {entry.device}" if device is not None else entry.device
             text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
-        if shown.status == "False" and seen.faults.event:
-            about = events.About("Pod", entry.name, entry.uid, entry.namespace)
-            what = events.EventIdentity(record.name, entry.device, entry.reason, entry.since)
-            message = f"{text} again; was {entry.reason}" if well else text
-            await self._event(seen, events.recovered(about, what, message, self._writer.now()))
+        if shown.status == "False":
+            await self._recovered_event(seen, entry, f"{text} again; was {entry.reason}" if well else text)
         condition = pods.healthy_condition(text, shown, self._writer.now())
         if not same(shown, condition):
             await self._set_condition(seen, entry, condition)
         return True
+
+    async def _recovered_event(self, seen: MarksObserved, entry: Affected, message: str) -> None:
+        if seen.faults.event:
+            about = events.About("Pod", entry.name, entry.uid, entry.namespace)
+            what = events.EventIdentity(seen.record.name, entry.device, entry.reason, entry.since)
+            await self._event(seen, events.recovered(about, what, message, self._writer.now()))
 
     async def _event(self, seen: MarksObserved, body: Mapping[str, Any]) -> None:
         """An Event is a service: where it may not be written (a namespace that is ending), the condition remains."""

@@ -42,6 +42,7 @@ class Info:
     condition: str = ""  # its type on NodeDevices.status, where it has one; no other concern has the same
     by_generation: bool = True  # the condition is about a generation of spec, and says which
     informs: bool = False  # it only says what is so: it goes on where its section is understood in part
+    first: bool = False  # when faults change it runs once by itself, before anything else is written for any node
 
 
 class Shown(Enum):
@@ -207,8 +208,8 @@ class View:
 
     def wrote(self, kind: Kind, raw: JsonObject) -> None:
         """Go on with what a write or a read returned. It may hold other writers' news as well."""
-        self.dirty(self.cache.observe(kind, read(kind, raw)))
         name = self.record.name
+        self.dirty(self.cache.observe(kind, read(kind, raw, self.cache.records(kind).get(name))))
         self.record = self.cache.node_devices.get(name, self.record)
         if self.node is not None:
             self.node = self.cache.nodes.get(name, self.node)

@@ -1,7 +1,7 @@
 """The concerns of a node, in the order in which they run; one line for each.
 
-The order matters in six places. Configuration comes first: the others act by what it resolves. Staleness comes before
-the Node's condition, which says it. The Node is written before its pods. Pod
+The order matters in five places. Configuration comes first: the others act by what it resolves. Staleness comes before
+the Node's condition, which says it. Pod
 marks write NodeDevices.status with the outcomes of those before them, then the pods. A pod is evicted when it has
 been marked: a Job's podFailurePolicy acts on its condition. And labels to select by wait for all of it.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from nodedevices_operator.concerns.capacity import CapacityConcern
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
 from nodedevices_operator.concerns.device_events import DeviceEventsConcern
+from nodedevices_operator.concerns.double_allocation_events import DoubleAllocationEventsConcern
 from nodedevices_operator.concerns.evictions import EvictionsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
 from nodedevices_operator.concerns.node_condition import NodeConditionConcern
@@ -47,6 +48,7 @@ CONCERNS: tuple[Factory, ...] = (
     RejectedPodsConcern,
     DeviceEventsConcern,
     NoticeEventsConcern,
+    DoubleAllocationEventsConcern,
     ServiceEventsConcern,
     ObjectLabelsConcern,
 )

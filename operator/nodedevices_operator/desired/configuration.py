@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -174,7 +175,7 @@ def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mappi
     return Trial(
         supplies=mine.supplies,
         conflicts=mine.conflicts,
-        changes=tuple(each for each in mine.supplies if not _equal(each, would[each], config.get(each, {}))),
+        changes=tuple(each for each in mine.supplies if not means_the_same(each, would[each], config.get(each, {}))),
         misfit=understood(would).misfit,
         faults=would["faults"] if "faults" in mine.supplies else None,
         now=config,
@@ -216,18 +217,24 @@ def _merge(contenders: Sequence[_Candidate]) -> tuple[dict[str, Any], dict[str, 
 
 
 def _same(section: str, one: _Candidate, other: _Candidate) -> bool:
-    """True when two policies mean the same: `{}` and a section that spells out the defaults do."""
-    return _equal(section, one.sections[section], other.sections[section])
+    return means_the_same(section, one.sections[section], other.sections[section])
 
 
-def _equal(section: str, one: object, other: object) -> bool:
+def means_the_same(section: str, one: object, other: object) -> bool:
+    """True when they mean the same: `{}` and a section that spells out the defaults do."""
     if one == other:
         return True
+    mine, theirs = (_in_full(section, orjson.dumps(it)) for it in (one, other))
+    return mine is not None and mine == theirs
+
+
+@lru_cache(1024)  # a fleet has few different ones
+def _in_full(section: str, given: bytes) -> Mapping[str, Any] | None:
+    """Return the section with its defaults; None: it cannot be read."""
     try:
-        mine, theirs = (with_defaults(parse(Sections, {section: it})) for it in (one, other))
+        return to_dict(with_defaults(parse(Sections, {section: orjson.loads(given)})))
     except InputError:
-        return False
-    return to_dict(mine) == to_dict(theirs)
+        return None
 
 
 def _failed(outcome: PolicyOutcome) -> PolicyOutcome:

@@ -19,6 +19,7 @@ from nodedevices_common.times import zoned_time
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.pods import Holding
 from nodedevices_operator.records.objects import HealthRecord, HolderRecord, NodeDevicesRecord, TaintRecord
+from nodedevices_operator.records.shared import shared
 
 GRACE_SECONDS = 60  # of AfterGrace without graceSeconds
 KEEP = "nodedevices.io/evict"  # annotation of a pod; "false": it is never evicted by us
@@ -88,7 +89,7 @@ def faulty(record: NodeDevicesRecord) -> dict[str, str]:
 
 def unclear(record: NodeDevicesRecord) -> frozenset[str]:
     """Ids of devices and partitions whose state is not known now."""
-    return frozenset(
+    return shared(
         part.id
         for device in record.devices
         for part in device.parts

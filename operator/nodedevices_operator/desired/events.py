@@ -1,6 +1,6 @@
 """Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, DevicesUnavailable and
-DeletingRejectedPod, and EventsSuppressed for those that were too many; on DevicePolicies ActionsStopped, ActionsResumed
-and ResumeRefused.
+DeletingRejectedPod, DoubleAllocation, and EventsSuppressed for those that were too many; on DevicePolicies
+ActionsStopped, ActionsResumed and ResumeRefused.
 
 The name is a hash of (uid of the object, device, reason, since), so that writing the same thing again is a 409 and no
 duplicate, whichever replica writes it and however often the operator was killed.
@@ -15,6 +15,7 @@ from typing import Any
 from nodedevices_api import API_VERSION
 from nodedevices_api.conditions import (
     ACTIONS_STOPPED,
+    DOUBLE_ALLOCATION,
     EVENT_BLOCKED,
     EVENT_EVICTION,
     EVENT_FAULT,
@@ -78,6 +79,11 @@ def recovered(about: About, what: EventIdentity, message: str, now: str) -> dict
 def service(about: About, what: EventIdentity, message: str, now: str, *, back: bool) -> dict[str, Any]:
     """People took a device out of service, or brought it back."""
     return _event(about, what, (EVENT_IN_SERVICE if back else EVENT_OUT_OF_SERVICE, "Normal"), message, now)
+
+
+def double_allocation(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
+    """The node's kubelet has given a device to two pods."""
+    return _event(about, what, (DOUBLE_ALLOCATION, "Warning"), message, now)
 
 
 def evicting(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from nodedevices_api.defaults import Resolved
 from nodedevices_api.matching import matches, near_types
 from nodedevices_api.sections import Resources, SharedResource, Sharing
 from nodedevices_common.quantity import MEBIBYTE
+from nodedevices_common.text import some
 
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records.names import is_pod
@@ -49,10 +50,10 @@ class IdChanges:
         if (more := len(self.counted) - MAX_NAMES) > 0:
             parts.append(f"and {more} more names")
         if self.uncounted:
-            parts.append(f"ids that may change, how many is not known before: {_some(self.uncounted, MAX_NAMES)}")
+            parts.append(f"ids that may change, how many is not known before: {some(self.uncounted, MAX_NAMES)}")
         if self.pods:
             others = "" if self.pods_known else " and perhaps others"
-            parts.append(f"held by {_some(self.pods, MAX_PODS)}{others}: these keep what they hold until they end")
+            parts.append(f"held by {some(self.pods, MAX_PODS)}{others}: these keep what they hold until they end")
         elif parts and not self.pods_known:
             parts.append("which pods hold them is not known")
         return "; ".join(parts)
@@ -261,8 +262,3 @@ def _named(device: DeviceRecord, resources: Resources, near: Mapping[str, frozen
         ):
             return rule.name
     return None
-
-
-def _some(them: Sequence[str], most: int) -> str:
-    more = len(them) - most
-    return ", ".join(them[:most]) + (f" and {more} more" if more > 0 else "")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
+from nodedevices_common.text import some
 
 from nodedevices_operator.desired.vendors.port import VendorLabels
 from nodedevices_operator.desired.vendors.registry import VENDORS
@@ -54,9 +55,8 @@ def plan_labels(
     values |= _timestamps(values, node, now, {vendor.timestamp for vendor, _ in described if vendor.timestamp})
     if not conflicts:
         return LabelPlan(values, "True", names.IN_SYNC, f"{len(values)} labels")
-    listed = ", ".join(f"{key}={node.labels[key]} (wanted: {wanted[key]})" for key in sorted(conflicts)[:NAMED])
-    more = f" and {len(conflicts) - NAMED} more" if len(conflicts) > NAMED else ""
-    message = f"another owner has {listed}{more}; remove the label from the Node, or from whatever sets it"
+    listed = some((f"{key}={node.labels[key]} (wanted: {wanted[key]})" for key in sorted(conflicts)), NAMED)
+    message = f"another owner has {listed}; remove the label from the Node, or from whatever sets it"
     return LabelPlan(values, "False", names.CONFLICT, message)
 
 

@@ -21,6 +21,7 @@ from nodedevices_api.defaults import Resolved
 from nodedevices_api.nodedevices import MAX_AFFECTED_PODS
 from nodedevices_common import conditions
 from nodedevices_common.conditions import ConditionRecord
+from nodedevices_common.text import some
 from nodedevices_common.times import seconds_between, zoned_time
 
 from nodedevices_operator.desired.capacity import FINISHED
@@ -241,11 +242,13 @@ def _matches(identity: str, held: set[str]) -> bool:
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
-def pod_condition(holding: Holding, previous: ConditionRecord | None, now: str) -> dict[str, Any]:
+def pod_condition(
+    holding: Holding, previous: ConditionRecord | None, now: str, *, fault_over: bool = False
+) -> dict[str, Any]:
     """Return the condition for the state of what the pod holds; Degraded is True with reason Degraded.
 
     Unknown keeps the current status: a monitor that hangs must not empty a Service. A pod that shows no
-    condition has no status to keep.
+    condition has no status to keep. `fault_over`: the current status is for a fault of another device that is over.
     """
     health, text = holding.health, fault_text(holding)
     if health.state == "Healthy":
@@ -255,7 +258,7 @@ def pod_condition(holding: Holding, previous: ConditionRecord | None, now: str) 
     if not holding.unknown:
         return _condition("False", health.reason or health.state, text, previous, now)
     text += f" Health unknown since {health.since}"
-    status = previous.status if previous is not None else ""
+    status = "True" if fault_over else previous.status if previous is not None else ""
     if status not in _STATUSES:
         return _condition("Unknown", health.reason or "Unknown", f"{text}.", previous, now)
     text += f"; status {status} is the last known."
@@ -297,8 +300,7 @@ def device_text(device: DeviceRecord) -> str:
     text = describe(device.name, device.id, device.health)
     if not held:
         return f"{text} Not held by any pod."
-    more = f" and {len(held) - MAX_HOLDERS_SHOWN} more" if len(held) > MAX_HOLDERS_SHOWN else ""
-    text = f"{text} Held by {', '.join(held[:MAX_HOLDERS_SHOWN])}{more}."
+    text = f"{text} Held by {some(held, MAX_HOLDERS_SHOWN)}."
     if device.unlisted:
         text += f" {device.unlisted} further holders are not listed here, so their pods are not marked."
     return text
@@ -322,6 +324,12 @@ def affected(holding: Holding, uid: str) -> Affected:
     return Affected(holder.namespace, holder.pod, uid, holding.device, holding.health.reason, holding.health.since)
 
 
+def fault_over(record: NodeDevicesRecord, entry: Affected) -> bool:
+    """True when what the entry names is no longer Unhealthy, as far as is known, or no longer there."""
+    found = (part.health for device in record.devices for part in device.parts if part.id == entry.device)
+    return entry.device != NO_DEVICE and all(_severity(each) <= _SEVERITY["Degraded"] for each in found)
+
+
 def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
     """Return entries for the pods of one node that carry our condition because of a fault of a device that is no longer
     known."""
@@ -330,21 +338,20 @@ def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:
         shown = own_condition(pod)
         if shown is None or finished(pod) or shown.reason in {"Healthy", names.NOT_MONITORED}:
             continue
-        found.append(entry(pod))
+        found.append(entry(pod, shown))
     return found
 
 
-def entry(pod: Mapping[str, Any]) -> Affected:
-    """Return the entry for a pod that carries our condition, because of a device that is no longer known."""
-    metadata, shown = pod["metadata"], own_condition(pod)
-    reason, since = ("", "") if shown is None else (shown.reason, shown.since)
+def entry(pod: Mapping[str, Any], shown: ConditionRecord) -> Affected:
+    """Return the entry for a pod that shows our condition, because of a device that is no longer known."""
+    metadata = pod["metadata"]
     return Affected(
         str(metadata.get("namespace", "")),
         str(metadata.get("name", "")),
         str(metadata.get("uid", "")),
         NO_DEVICE,
-        reason if WORD.fullmatch(reason) else "",
-        since or str(metadata.get("creationTimestamp", "")),
+        shown.reason if WORD.fullmatch(shown.reason) else "",
+        shown.since or str(metadata.get("creationTimestamp", "")),
     )
 
 

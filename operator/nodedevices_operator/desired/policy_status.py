@@ -25,6 +25,7 @@ from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
+from nodedevices_operator.records.shared import shared
 
 MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message
@@ -165,7 +166,7 @@ def node_outcome(
     else:
         waiting = applied.message if applied is not None and applied.status != "True" else ""
     return NodeOutcome(
-        selected=frozenset(name for name, policy in policies.items() if policy.selects(labels)),
+        selected=shared(name for name, policy in policies.items() if policy.selects(labels)),
         outcomes=configuration.outcomes,
         held=configuration.held,
         active=active,

@@ -49,12 +49,12 @@ class _Source:
 class FleetNode:
     """One node as budgets and breakers see it."""
 
-    faults: Mapping[str, str] = field(default_factory=dict)  # id of what is at fault -> since when
-    unclear: frozenset[str] = frozenset()  # ids whose state is not known now
-    silent: bool = False  # it says nothing of its devices
-    out: bool = False  # out of service
-    source: _Source | None = None
-    coming: str = ""  # the policy that is to supply the section here
+    faults: Mapping[str, str]  # id of what is at fault -> since when
+    unclear: frozenset[str]  # ids whose state is not known now
+    silent: bool  # it says nothing of its devices
+    out: bool  # out of service
+    source: _Source | None
+    coming: str  # the policy that is to supply the section here
 
 
 class Reacting:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodedevices_api import conditions as names
-from nodedevices_common.text import clip
+from nodedevices_common.text import clip, some
 from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.records.objects import NodeDevicesRecord, ResourceRecord, WithheldRecord
@@ -59,8 +59,7 @@ def _why(record: NodeDevicesRecord, resources: list[ResourceRecord]) -> Iterator
         if resource.withheld:
             yield f"not offered of {resource.name}: {', '.join(map(_withheld, resource.withheld))}"
     if excluded := [device.name for device in record.devices if device.excluded]:
-        more = f" and {len(excluded) - MAX_DEVICES} more" if len(excluded) > MAX_DEVICES else ""
-        yield f"excluded by resources.exclude: {', '.join(excluded[:MAX_DEVICES])}{more}"
+        yield f"excluded by resources.exclude: {some(excluded, MAX_DEVICES)}"
 
 
 def _withheld(each: WithheldRecord) -> str:

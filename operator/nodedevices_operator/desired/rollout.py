@@ -31,6 +31,7 @@ from nodedevices_common.times import seconds_between
 from nodedevices_operator.desired.configuration import MAX_POLICIES, Configuration, config_hash
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records.objects import ChangeRecord, NodeDevicesRecord, NodeRecord, PolicyRecord, PolicyRef
+from nodedevices_operator.records.shared import shared
 
 STAGED = ("serving", "resources", "sharing", "partitions", "injection", "health", "discovery")
 SETTLE_SECONDS = 10.0  # an agent's next status comes within 5 s (its token bucket), and probes report every few seconds
@@ -103,7 +104,7 @@ def standing(
         for section in STAGED
         if (record.config or {}).get(section) != wanted.config.get(section)
     }
-    members = frozenset((*before.values(), *after.values()))
+    members = shared((*before.values(), *after.values()))
     if record.change is None:
         return Standing(members=members, pending=pending, free=_free(record, node))
     watched = frozenset(record.change.policies)
@@ -259,7 +260,7 @@ def most_nodes(policy: PolicyRecord | None, nodes: int) -> int:
     """Return how many nodes of so many take a change at one time. A policy that is deleted goes by the built-in
     default."""
     most = _rollout(policy).max_nodes
-    return max(1, -(-int(most.rstrip("%")) * nodes // 100)) if isinstance(most, str) else most
+    return max(1, -(-int(most.removesuffix("%")) * nodes // 100)) if isinstance(most, str) else most
 
 
 def pause_of(policy: PolicyRecord | None) -> int:

@@ -16,6 +16,7 @@ from functools import lru_cache
 import orjson
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
+from nodedevices_common.text import some
 
 from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import evictions, stronger, tainting
@@ -60,9 +61,8 @@ class Preview:
         for each in self.evictions:
             groups.setdefault((_refusal(answers, each.action), each.grace_seconds), []).append(each.pod)
         for (why, grace), pods in sorted(groups.items()):
-            more = f" and {len(pods) - MAX_PODS} more" if len(pods) > MAX_PODS else ""
             after = f" when {grace} s since its mark are over" if grace else ""
-            what = f"evict {', '.join(sorted(pods)[:MAX_PODS])}{more}{after}"
+            what = f"evict {some(sorted(pods), MAX_PODS)}{after}"
             if why:
                 refused.setdefault(why, []).append(what)
             else:

@@ -24,8 +24,9 @@ import orjson
 import structlog
 from aiohttp import web
 from nodedevices_common import __version__
+from nodedevices_common.address import Address
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import METRICS_TEXT, Address
+from nodedevices_common.http import METRICS_TEXT
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_operator.extender.cache import SharesCache

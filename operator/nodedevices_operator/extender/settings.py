@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nodedevices_common.address import Address, parse_address
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import Address, parse_address
 from nodedevices_common.options import (
     PREFIX,
     Parser,

@@ -25,8 +25,8 @@ class HeldShares:
     pod: str  # namespace/name
     container: str
     shares: int
-    uid: str = ""  # "": not known
-    cores: int = 0  # percent of the device's computing power; 0: not known
+    uid: str  # "": not known
+    cores: int  # percent of the device's computing power; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class WithheldShares:
 
 @dataclass(frozen=True, slots=True)
 class MemoryResource:
-    """The devices of a node whose shares have this name, by index."""
+    """The devices of a node whose shares have this name, by index; there is at least one."""
 
     name: str
     spread: bool
@@ -92,17 +92,17 @@ def read(raw: Raw) -> NodeShares:
         usable = _usable(device)
         for part in (device, *mappings(device.get("partitions"))):
             shares = mapping(part.get("shares"))
-            resource, free = shares.get("resource"), shares.get("free")
-            if not isinstance(resource, str) or not isinstance(free, int) or not shares.get("unit"):
+            resource = shares.get("resource")
+            if not isinstance(resource, str) or not isinstance(shares.get("free"), int) or not shares.get("unit"):
                 continue
-            total, held = _count(shares.get("total")), _count(shares.get("held"))
+            total, held, free = (_count(shares.get(each)) for each in ("total", "held", "free"))
             shared = SharedDevice(
                 id=intern(str(part.get("id", ""))),
                 index=index,
                 total=total,
                 held=held,
-                free=max(0, free),
-                offered=usable and _usable(part) and max(0, free) + held >= total,
+                free=free,
+                offered=usable and _usable(part) and free + held >= total,
                 holders=tuple(_holders(part, resource)),
                 truncated=truncated,
                 missing=_missing(device) or _missing(part),

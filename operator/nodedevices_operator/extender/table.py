@@ -74,7 +74,7 @@ class Table:
     _scores: dict[int, int] = field(init=False, default_factory=dict)  # of single containers, by size
 
     def __post_init__(self) -> None:
-        self.largest = max(self.free.values(), default=0)
+        self.largest = max(self.free.values())
         self._totals = {each.id: each.total for each in self.resource.devices}
 
     def fits(self, request: PodRequest) -> bool:
@@ -86,8 +86,6 @@ class Table:
 
     def outcome(self, request: PodRequest) -> PodFit:
         """Return what becomes of one more pod."""
-        if request.single and self.cores is None:
-            return self._judge(request)
         known = self._outcomes.get(request)
         if known is None:
             if len(self._outcomes) >= MAX_OUTCOMES:
@@ -133,7 +131,7 @@ class Table:
         """Return why there is no room for the first container that has none, for the pod's owner."""
         at, name = len(placement.devices), self.resource.name
         size, container = request.steps[at][1], request.names[at]
-        largest = max((each.total for each in self.resource.devices), default=0)
+        largest = max(each.total for each in self.resource.devices)
         if size > largest:
             return f"no single GPU has {size} units of {name} (largest: {largest}); request fewer"
         if not any(empty.values()):
@@ -234,6 +232,7 @@ class _Timeline:
         self._resource = resource
         self._free = free
         self._cores = cores
+        self._power = cores.left if cores is not None else {}
         self._holding = holding
         self._returns = returns
         self._unlisted = sum(each.unlisted for each in resource.devices)
@@ -243,13 +242,11 @@ class _Timeline:
         for pod in sorted((*pods, *(each.pod for each in gone)), key=lambda it: it.order):
             self._return_until(pod.order[1])
             if pod.uid in ends:
-                before, power = dict(self._free), dict(self._cores.left) if self._cores is not None else {}
+                before, power = dict(self._free), dict(self._power)
                 request = pod.requests[self._resource.name]
                 self._place(request.steps, request.demands)
                 for device, count in before.items():
-                    taken, used = count - self._free[device], 0
-                    if self._cores is not None and device in power:
-                        used = power[device] - self._cores.left[device]
+                    taken, used = count - self._free[device], power.get(device, 0) - self._power.get(device, 0)
                     if taken or used:
                         self._returns.append((ends[pod.uid], device, taken, used))
             else:
@@ -263,8 +260,8 @@ class _Timeline:
         for at, device, shares, power in self._returns:
             if arrival is None or at < arrival or at == LONG_AGO:
                 self._free[device] += shares
-                if self._cores is not None and device in self._cores.left:
-                    self._cores.left[device] += power
+                if device in self._power:
+                    self._power[device] += power
             else:
                 left.append((at, device, shares, power))
         self._returns = left

@@ -48,21 +48,23 @@ class Filtered:
     unknown: int = 0  # of those that passed
 
     def answer(self, arguments: Arguments) -> bytes:
-        """Return the ExtenderFilterResult."""
+        """Return the ExtenderFilterResult. Raises InputError where Nodes are nested more deeply than can be sent."""
         nodes = None
         if arguments.nodes is not None:
             passed = set(self.passed)
             kept = [each for each in arguments.nodes["items"] if _name(each) in passed]
             nodes = {**arguments.nodes, "items": kept}
-        return orjson.dumps(
-            {
-                "Nodes": nodes,
-                "NodeNames": self.passed if arguments.by_name else None,
-                "FailedNodes": self.failed,
-                "FailedAndUnresolvableNodes": self.never,
-                "Error": "",
-            }
-        )
+        result = {
+            "Nodes": nodes,
+            "NodeNames": self.passed if arguments.by_name else None,
+            "FailedNodes": self.failed,
+            "FailedAndUnresolvableNodes": self.never,
+            "Error": "",
+        }
+        try:
+            return orjson.dumps(result)
+        except orjson.JSONEncodeError as error:  # more can be read than written
+            raise InputError(f"Nodes: they cannot be sent back ({error}); send NodeNames") from error
 
 
 def read_arguments(body: bytes) -> Arguments:

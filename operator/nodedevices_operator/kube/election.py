@@ -9,6 +9,9 @@ The holder may write (`may_write`) for RENEW_SECONDS after it last *began* a ren
 LEASE_SECONDS, after which another candidate takes the Lease. So a process that was paused for longer sends nothing when
 it goes on. What it had sent before may still arrive, and the next leader's first pass corrects it.
 
+Where an answer of the API server takes longer than ANSWER_SECONDS, the Lease cannot be kept, and no replica leads. More
+patience would need a longer Lease, and a leader that died would be followed later.
+
 kubernetes.aio.leaderelection is not used: it measures by the wall clock, waits for an answer without a limit, ends when
 a connection does, and never releases the Lease (kubernetes 36.0).
 """
@@ -32,11 +35,12 @@ from nodedevices_operator.records.names import ELECTION, LEASE_NAME, lease_path,
 
 LEASE_SECONDS = 12  # without a renewal, and another takes it
 RENEW_SECONDS = 9.0  # without a renewal, and its holder writes nothing more and ends
-ANSWER_SECONDS = 4.0  # for one try: reading it and writing it
-RETRY_SECONDS = 1.0  # between two tries of a candidate
-KEEP_SECONDS = 2.0  # between two renewals
+ANSWER_SECONDS = 4.0  # to one request; a renewal begins while the one before still counts, so less than half of RENEW
+RETRY_SECONDS = 1.0  # between two tries of a candidate, and after a renewal that failed
+KEEP_SECONDS = 2.0  # from the beginning of a renewal to the next one
 JITTER = 0.2
 MAX_LEASE_SECONDS = 3600  # whatever another one wrote
+MAX_TRANSITIONS = (1 << 31) - 1  # an int32: the API server refuses more, and then none could ever lead
 RELEASED_SECONDS = 1  # as client-go: the duration in a Lease that was released
 
 log = structlog.get_logger()
@@ -128,11 +132,14 @@ class Election:
 
     async def keep(self) -> None:
         """Renew for ever. Raises LostLeadershipError when another one leads, or could by now."""
+        next_at = (self._clock() if self._renewed_at is None else self._renewed_at) + KEEP_SECONDS
         while True:
-            await asyncio.sleep(KEEP_SECONDS if not self.problem else RETRY_SECONDS)
+            await asyncio.sleep(max(0.0, next_at - self._clock()))
+            began = self._clock()
             await self.attempt()
             if why := self.lost():
                 raise LostLeadershipError(why)
+            next_at = began + (KEEP_SECONDS if not self.problem else RETRY_SECONDS)
 
     async def release(self) -> None:
         """Give the Lease up, if it is ours, so that another need not wait. Call it when nothing is written any more."""
@@ -158,35 +165,38 @@ class Election:
 
     async def attempt(self) -> bool:
         """One try to get or renew it. Returns whether it was; where that is not known, `problem` says why."""
-        began = self._clock()
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                held = await self._try()
+            renewed_at = await self._try()
         except (KubeError, TimeoutError) as error:
             self._failed(error)
             return False
         if self.problem and self._seen is not None and self.leader:
             log.info("the Lease is known", leader=self.leader)
         self.problem = ""
-        if held:
-            self._renewed_at = began
-        return held
+        if renewed_at is not None:
+            self._renewed_at = renewed_at
+        return renewed_at is not None
 
-    async def _try(self) -> bool:
-        """Returns whether the Lease is ours by now. KubeError: not known."""
+    async def _try(self) -> float | None:
+        """Returns when the write began by which the Lease is ours now; None: it is not. KubeError and TimeoutError: not
+        known."""
         ours = self._seen if self._seen is not None and self._seen.holder == self.identity else None
-        if ours is not None and self.may_write() and await self._won(self._write(ours, self.identity)):
-            return True  # as a rule no one else has written it
+        if ours is not None and self.may_write():
+            renewed_at = await self._won(self._write(ours, self.identity))
+            if renewed_at is not None:
+                return renewed_at  # as a rule no one else has written it
         try:
-            lease = Lease.read(await self._kube.get(lease_path(self._namespace)))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                lease = Lease.read(await self._kube.get(lease_path(self._namespace)))
         except KubeError as error:
             if error.status != 404:
                 raise
-            body = self._body(None, self.identity)
-            return self._may_create() and await self._won(self._kube.create(leases(self._namespace), body))
+            if not self._may_create():
+                return None
+            return await self._won(self._kube.create(leases(self._namespace), self._body(None, self.identity)))
         self._observe(lease)
         if lease.holder not in ("", self.identity) and self._clock() < self._seen_at + lease.seconds:
-            return False
+            return None
         return await self._won(self._write(lease, self.identity))
 
     def _may_create(self) -> bool:
@@ -197,15 +207,17 @@ class Election:
             self._absent_at = self._clock()
         return self._clock() >= self._absent_at + LEASE_SECONDS
 
-    async def _won(self, answer: Awaitable[JsonObject]) -> bool:
-        """False when another one has written it before; a read shows who."""
+    async def _won(self, answer: Awaitable[JsonObject]) -> float | None:
+        """Returns when this write began; None when another one has written before; a read shows who."""
+        began = self._clock()
         try:
-            self._observe(Lease.read(await answer))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                self._observe(Lease.read(await answer))
         except KubeError as error:
             if error.status != 409:
                 raise
-            return False
-        return True
+            return None
+        return began
 
     async def _write(self, lease: Lease, holder: str) -> JsonObject:
         return await self._kube.apply(lease_path(self._namespace), self._body(lease, holder), ELECTION)
@@ -213,11 +225,12 @@ class Election:
     def _body(self, lease: Lease | None, holder: str) -> JsonObject:
         now = rfc3339(self._wall(), microseconds=True)
         kept = lease if lease is not None and lease.holder == holder else None
+        taken = kept is None and bool(holder)
         spec: dict[str, Any] = {
             "leaseDurationSeconds": LEASE_SECONDS if holder else RELEASED_SECONDS,
             "acquireTime": (kept.acquired if kept is not None else "") or now,
             "renewTime": now,
-            "leaseTransitions": 0 if lease is None else lease.transitions + (kept is None and bool(holder)),
+            "leaseTransitions": 0 if lease is None else min(lease.transitions + taken, MAX_TRANSITIONS),
         } | ({"holderIdentity": holder} if holder else {})
         metadata = {"name": LEASE_NAME, "namespace": self._namespace}
         if lease is not None:

@@ -5,7 +5,7 @@ CRD deleted, a bad answer to a watch). In its own loop neither can reach the res
 over are frozen records, in order.
 
 kopf finds out once, at its start, what there is to watch, and goes on without a kind that it does not find. So it is
-started only when every kind has been listed (`start`, after every end as well), and ended again when it has not
+started only when every kind is there (`start`, after every end as well), and ended again when it has not
 found them all. `running` says that it watches all of them.
 """
 
@@ -16,7 +16,9 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import kopf
@@ -29,6 +31,7 @@ from nodedevices_operator.records.kinds import Kind, Record, read
 from nodedevices_operator.records.names import MANAGER
 
 Arrived = Callable[[Kind, bool, Record], None]
+Known = Callable[[Kind, str], Record | None]  # what is known of an object, also in another thread
 
 RESTART_BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # while kopf keeps ending
 STEADY_SECONDS = 60.0  # having run so long, it starts at the first delay again
@@ -36,6 +39,8 @@ JOIN_SECONDS = 5.0
 SPARSE_SECONDS = 60.0
 END_SECONDS = 3.0  # for kopf's tasks to end, once cancelled
 CLOSE_SECONDS = 0.25  # TLS connections are closed by the loop, a moment after their session
+GATHER_SECONDS = 0.02  # between two looks at what has come: waking the other loop costs more than taking an event in
+AT_ONCE = 100  # events that are taken in before others go on: some 10 ms
 
 log = structlog.get_logger()
 
@@ -59,8 +64,9 @@ class Sparse(logging.Filter):
 class Watch:
     """The watches of NodeDevices, DevicePolicies and Nodes. Made and used in the operator's loop.
 
-    `ended` is called each time that they have ended, with why; they restart after another `start`. `listed` is called
-    for every object that kopf has listed by itself, at its start and after a 410: it delivers no deletion from before.
+    `ended` is called each time that they have ended, with why; they restart after another `start`. `positioned` is
+    called with a kind each time that its watch begins anew, at kopf's start and after a 410: it delivers what comes
+    from then on, and nothing from before.
     """
 
     def __init__(
@@ -68,14 +74,18 @@ class Watch:
         kubeconfig: str | None,
         arrived: Arrived,
         ended: Callable[[str], None],
-        listed: Callable[[], None] = lambda: None,
+        known: Known = lambda _kind, _name: None,
+        positioned: Callable[[Kind], None] = lambda _: None,
     ) -> None:
         self.running = False
         self._kubeconfig = kubeconfig
         self._arrived = arrived
+        self._known = known
         self._ended = ended
-        self._listed = listed
+        self._positioned = positioned
         self._home = asyncio.get_running_loop()
+        self._news: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()  # for the operator's loop
+        self._called = False  # the operator's loop has been called to take them
         self._why = ""  # they were ended by us
         self._wanted = threading.Event()
         self._ending = threading.Event()
@@ -90,7 +100,7 @@ class Watch:
             logging.getLogger(name).addFilter(Sparse())
 
     def start(self) -> None:
-        """Begin, if they are not running; every kind has just been listed."""
+        """Begin, if they are not running; every kind is there."""
         self._wanted.set()
         if not self.started:
             self._thread.start()
@@ -161,7 +171,7 @@ class Watch:
         finding = asyncio.create_task(self._find(insights, stop))
         try:
             roots = await kopf.spawn_tasks(
-                registry=make_registry(self._deliver, self._kubeconfig),
+                registry=make_registry(self._deliver, partial(self._post, self._positioned), self._kubeconfig),
                 settings=make_settings(),
                 insights=insights,
                 clusterwide=True,
@@ -192,16 +202,35 @@ class Watch:
         stop.set()
         return f"the API server does not offer {', '.join(sorted(absent))} yet"
 
-    def _deliver(self, kind: Kind, event: str | None, raw: Mapping[str, Any]) -> None:
-        self._post(self._arrived, kind, event == "DELETED", read(kind, raw))
-        if event is None:
-            self._post(self._listed)
+    def _deliver(self, kind: Kind, event: str, raw: Mapping[str, Any]) -> None:
+        before = self._known(kind, raw["metadata"]["name"])
+        self._post(self._arrived, kind, event == "DELETED", read(kind, raw, before))
 
     def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Have the operator's loop call it, in order. It is woken once for all that has come until it looks."""
+        self._news.append((callback, arguments))
+        if self._called:
+            return
+        self._called = True
         try:
-            self._home.call_soon_threadsafe(callback, *arguments)
+            self._home.call_soon_threadsafe(self._take_news)
         except RuntimeError:  # the operator's loop is closed: the process is ending
             self._ending.set()
+
+    # --- in the operator's loop again --------------------------------------------------------------------------------
+    def _take_news(self) -> None:
+        taken = 0
+        while self._news and taken < AT_ONCE:
+            callback, arguments = self._news.popleft()
+            callback(*arguments)
+            taken += 1
+        if taken:  # more is likely to come: look again, instead of being woken for each
+            self._home.call_later(0.0 if self._news else GATHER_SECONDS, self._take_news)
+            return
+        self._called = False
+        if self._news:  # it came in between, and has not called
+            self._called = True
+            self._home.call_soon(self._take_news)
 
 
 def _quiet(_: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:

@@ -76,7 +76,7 @@ class Leftovers:
                 wanted = pods.released_condition(pod, self._writer.now())
                 if same(shown, wanted):
                     continue
-                marked = pods.entry(pod)
+                marked = pods.entry(pod, shown)
                 try:
                     await self._writer.pod_condition(marked, wanted)
                 except KubeError as error:

@@ -3,6 +3,9 @@
 Level-based, and safe to be killed anywhere. Nothing is written that the cache shows already, and nothing at all before
 the cache is synced. What a concern raises is its own: the others go on, and the node is reconciled again after a
 back-off. What a policy's status says of the node is handed over at the end.
+
+When a node's faults change, its concerns that are `first` have run once by then, alone (`mark`): pods are marked while
+policies, Nodes and Events wait.
 """
 
 from __future__ import annotations
@@ -60,6 +63,20 @@ class NodeReconciler:
         self._counters: dict[tuple[str, str], Counter] = {}
         self._uids: dict[str, str] = {}  # by node, of the Node that what is remembered is about
 
+    async def mark(self, name: str) -> None:
+        """Run the concerns that are first, by the configuration that is in effect; `reconcile` comes next and is the
+        one that is retried. Nothing is done for a node that has not been reconciled before: it has no conditions of
+        ours, and what an earlier NodeDevices has left on its pods is looked for first."""
+        record, node = self._cache.node_devices.get(name), self._cache.nodes.get(name)
+        if record is None or node is None or self._uids.get(name, node.uid) != node.uid or not belongs(record, node):
+            return
+        if not any(record.condition(info.condition) for info in self._infos if info.condition):
+            return
+        view = self._view(record, node)
+        for concern in self._concerns:
+            if concern.info.first:
+                view.outcomes[concern.info.name] = await self._run(concern, view)
+
     async def reconcile(self, name: str) -> float | None:
         """Returns the seconds after which to reconcile without any event; raises to be retried."""
         record = self._cache.node_devices.get(name)
@@ -71,15 +88,7 @@ class NodeReconciler:
         if node is not None and self._uids.setdefault(name, node.uid) != node.uid:
             self.forget(name)  # deleted and created again between two reconciliations
             self._uids[name] = node.uid
-        view = View(
-            before=record,
-            record=record,
-            node=node if node is not None and belongs(record, node) else None,
-            cache=self._cache,
-            dirty=self._dirty,
-            infos=self._infos,
-            now=self._now(),
-        )
+        view = self._view(record, node if node is not None and belongs(record, node) else None)
         for concern in self._concerns:
             view.outcomes[concern.info.name] = await self._run(concern, view)
         problems = [error for outcome in view.outcomes.values() for error in outcome.problems]
@@ -90,6 +99,17 @@ class NodeReconciler:
                 problems.append(error)
         self._account(view)
         return self._finish(view, problems)
+
+    def _view(self, record: NodeDevicesRecord, node: NodeRecord | None) -> View:
+        return View(
+            before=record,
+            record=record,
+            node=node,
+            cache=self._cache,
+            dirty=self._dirty,
+            infos=self._infos,
+            now=self._now(),
+        )
 
     async def _run(self, concern: Concern[Any, Any], view: View) -> Outcome:
         """One concern, alone: whatever it raises is its own outcome."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from nodedevices_operator.desired.rollout import RolloutState, Standing, most_nodes, resumed, wrong_word
 from nodedevices_operator.records.objects import PolicyRecord
+from nodedevices_operator.records.shared import shared
 
 PolicyGroup = frozenset[str]  # policies whose sections come to a node together, for which it waits
 NAMED = 3  # nodes
@@ -99,7 +100,7 @@ class Rollouts:
         while more := {each for each, by in standing.pending.items() if by & stopping} - held:
             held |= more  # a policy's sections go together
             stopping = stopping.union(*(standing.pending[each] for each in more))
-        going = frozenset[str]().union(*(by for each, by in standing.pending.items() if each not in held))
+        going = shared(name for each, by in standing.pending.items() if each not in held for name in by)
         under_way = standing.under_way | (going if not standing.free else frozenset())
         worse_off = "" if going & standing.under_way else standing.worse_off
         groups = _together(standing.pending[section] for section in held)

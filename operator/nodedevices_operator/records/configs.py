@@ -24,7 +24,10 @@ _configs: WeakValueDictionary[bytes, _Config] = WeakValueDictionary()
 
 def one_of_equals(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same object for all nodes with that configuration; it goes with the last record that has it."""
-    key = sha256(orjson.dumps(config, option=orjson.OPT_SORT_KEYS)).digest()
+    try:
+        key = sha256(orjson.dumps(config, option=orjson.OPT_SORT_KEYS)).digest()
+    except TypeError:  # an integer of more than 64 bits, which no schema of ours allows
+        return config
     known = _configs.get(key)
     if known is None:
         known = _configs[key] = _Config(config)

@@ -33,6 +33,8 @@ _READERS: Mapping[Kind, Callable[[Mapping[str, Any]], Record]] = {
 }
 
 
-def read(kind: Kind, raw: Mapping[str, Any]) -> Record:
-    """Return the record of a raw object."""
+def read(kind: Kind, raw: Mapping[str, Any], before: Record | None = None) -> Record:
+    """Return the record of a raw object. `before`: an earlier one of it, of which what has not changed is kept."""
+    if kind is Kind.NODE_DEVICES and isinstance(before, NodeDevicesRecord):
+        return node_devices_record(raw, before)
     return _READERS[kind](raw)

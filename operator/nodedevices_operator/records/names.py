@@ -23,6 +23,7 @@ POD_CONDITION = f"{MANAGER}-pod-condition"  # Pod.status.conditions
 POLICY_STATUS = f"{MANAGER}-policy-status"  # DevicePolicy.status
 FLEET = f"{MANAGER}-fleet"  # the ConfigMap of the fleet gate
 ELECTION = f"{MANAGER}-election"  # Lease.spec
+CLUSTER_PROPERTIES = f"{MANAGER}-cluster-properties"  # ClusterProperty
 
 LEASE_NAME = MANAGER  # of the Lease that the leader holds
 
@@ -35,6 +36,12 @@ NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 NODE_DEVICES = f"/apis/{GROUP}/{VERSION}/nodedevices"
 POLICIES = f"/apis/{GROUP}/{VERSION}/devicepolicies"
+
+PROPERTIES = "/apis/about.k8s.io/%s/clusterproperties"
+CLUSTER_PROPERTY_VERSIONS = ("v1beta1", "v1alpha1")  # newest first; v1alpha1 alone is served by older ones of it
+OURS = f"app.kubernetes.io/managed-by={MANAGER}"  # a label selector, of whole objects that the operator makes
+
+NO_OBJECT = "metadata.name=-"  # a field selector: the API server looks this one name up, and lists nothing
 
 
 def named(collection: str, name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from sys import intern
+from sys import hash_info, intern
 from typing import Annotated, Any
 
 from nodedevices_api.base import to_dict
@@ -38,8 +38,8 @@ from nodedevices_operator.records.names import (
     TAINT,
     XID_CONDITION,
 )
+from nodedevices_operator.records.shared import shared
 from nodedevices_operator.records.traits import (
-    UNKNOWN_MODEL,
     UNKNOWN_PLATFORM,
     DeviceModel,
     PartitionProfile,
@@ -49,13 +49,15 @@ from nodedevices_operator.records.traits import (
     profile,
 )
 
+_PRINT = hash_info.width // 8  # bytes of a fingerprint: a hash with a key that is this process's own
+
 
 @dataclass(frozen=True, slots=True)
 class HealthRecord:
     state: Interned = "Unknown"
     reason: Interned = ""
     message: str = ""
-    since: str = ""
+    since: Interned = ""
     action: Annotated[Interned, At("recoveryAction")] = ""
     domain: Annotated[Interned, At("faultDomain")] = ""
     xids: tuple[int, ...] = ()  # of all its faults, since the machine booted
@@ -115,13 +117,13 @@ class DeviceRecord:
     memory_mib: int
     health: HealthRecord
     parts: tuple[PartRecord, ...]  # the device itself first
+    model: DeviceModel
     unlisted: Annotated[int, At("holdersTruncated")] = 0  # holders that are left out of the parts
     type: Interned = ""
     unschedulable: Present = False  # people took it out of service
     index: int = 0  # in the driver's order
     excluded: bool = False  # by resources.exclude, it or each of its partitions
     notices: tuple[NoticeRecord, ...] = ()
-    model: DeviceModel = UNKNOWN_MODEL
     pcie_root: Annotated[Interned, At("attributes", "pcieRoot")] = ""
     shares: Annotated[int, At("shares", "total")] = 0  # how many it is offered as; 0: it is not shared
     shares_of: Annotated[Interned, At("shares", "resource")] = ""  # the resource of these; "": of several
@@ -264,6 +266,9 @@ class NodeDevicesRecord:
     affected: Annotated[tuple[Affected, ...], At("status", "affectedPods")] = ()
     conditions: Annotated[tuple[ConditionRecord, ...], At("status", "conditions")] = ()
     boot_id: Annotated[str, At("status", "agent", "bootID")] = ""  # of the boot that the devices' health is about
+    fingerprints: bytes = field(
+        default=b"", compare=False, repr=False
+    )  # of the raw devices, by a hash with a secret key
     heartbeat: Annotated[str, At("status", "agent", "heartbeatTime")] = field(default="", compare=False)
     resource_version: Annotated[str, At("metadata", "resourceVersion")] = field(default="", compare=False)
 
@@ -340,23 +345,26 @@ class PolicyRecord:
 
 
 # --- from raw objects ------------------------------------------------------------------------------------------------
-def node_devices_record(raw: Raw) -> NodeDevicesRecord:
-    """Return the record of a NodeDevices."""
+def node_devices_record(raw: Raw, before: NodeDevicesRecord | None = None) -> NodeDevicesRecord:
+    """Return the record of a NodeDevices. Devices that are as they were `before` are the same objects: as a rule one of
+    them changes, and they are most of an object."""
     metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
     managed = mappings(metadata.get("managedFields"))
     owner = next((it for it in mappings(metadata.get("ownerReferences")) if it.get("kind") == "Node"), {})
     config = spec.get("config")
     others = (it for it in managed if not _applied(it, OBJECT_LABELS))
     said = mapping(status.get("configuration"))
+    devices, fingerprints = _devices(mappings(status.get("devices")), before)
     return _node_devices(
         raw,
         owner_uid=text(owner.get("uid")),
         labels_owned=_owned(managed, OBJECT_LABELS, "f:metadata", "f:labels"),
-        labels_of_others=frozenset().union(*(_keys(it, "f:metadata", "f:labels") for it in others)),
+        labels_of_others=shared(key for it in others for key in _keys(it, "f:metadata", "f:labels")),
         config=one_of_equals(without_reserved_labels(config)[0]) if isinstance(config, dict) else None,
         out_of_service=tuple(_out_of_service(it, managed) for it in mappings(spec.get("unschedulable"))),
         configuration=_configuration(said, files_alone="refused" not in said and bool(mappings(said.get("refusals")))),
-        devices=tuple([_device_record(it) for it in mappings(status.get("devices"))]),
+        devices=devices,
+        fingerprints=fingerprints,
         platform=platform(status),
         probe_starting=any(it.get("state") == "Starting" for it in mappings(status.get("probes"))),
     )
@@ -371,8 +379,26 @@ def _out_of_service(entry: Raw, managed: Sequence[Raw]) -> OutOfServiceRecord:
     return _entry_out_of_service(entry, since=since, manager=text(by.get("manager")))
 
 
-def _device_record(raw: Raw) -> DeviceRecord:
+def _devices(found: Sequence[Raw], before: NodeDevicesRecord | None) -> tuple[tuple[DeviceRecord, ...], bytes]:
+    """Return the records of these devices, and their fingerprints."""
+    known: dict[bytes, DeviceRecord] = {}
+    if before is not None:
+        prints = before.fingerprints
+        known = {prints[at * _PRINT : (at + 1) * _PRINT]: it for at, it in enumerate(before.devices)} if prints else {}
+    healths: dict[HealthRecord, HealthRecord] = {}  # most of a node's are equal
+    try:
+        prints = b"".join([hash(dumps(it)).to_bytes(_PRINT, "big", signed=True) for it in found])
+    except TypeError:  # an integer of more than 64 bits, which no schema of ours allows
+        return tuple([_device_record(it, healths) for it in found]), b""
+    records = [
+        known.get(prints[at * _PRINT : (at + 1) * _PRINT]) or _device_record(it, healths) for at, it in enumerate(found)
+    ]
+    return tuple(records), prints
+
+
+def _device_record(raw: Raw, healths: dict[HealthRecord, HealthRecord]) -> DeviceRecord:
     health, known = _health(mapping(raw.get("health"))), model(raw)
+    health = healths.setdefault(health, health)
     partitions = mappings(raw.get("partitions"))
     own = ((mapping(it.get("health")), it) for it in partitions)
     return _device(
@@ -463,7 +489,7 @@ def _applied(entry: Raw, manager: object) -> bool:
 
 
 def _owned(managed: Sequence[Raw], manager: str, outer: str, inner: str) -> frozenset[str]:
-    return frozenset().union(*(_keys(each, outer, inner) for each in managed if _applied(each, manager)))
+    return shared(key for each in managed if _applied(each, manager) for key in _keys(each, outer, inner))
 
 
 def _has_condition(managed: Sequence[Raw], manager: str) -> bool:
@@ -480,7 +506,8 @@ def _keys(entry: Raw, outer: str, inner: str) -> set[str]:
 
 _node_devices = reader(
     NodeDevicesRecord,
-    given="owner_uid labels_owned labels_of_others config out_of_service configuration devices platform probe_starting",
+    given="owner_uid labels_owned labels_of_others config out_of_service configuration devices fingerprints platform "
+    "probe_starting",
 )
 _entry_out_of_service = reader(OutOfServiceRecord, given="since manager")
 _configuration = reader(ConfigurationRecord, given="files_alone")

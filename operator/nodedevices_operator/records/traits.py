@@ -24,11 +24,11 @@ class DeviceModel:
     """Properties of a physical device. Texts are empty where the agent does not say. `extra`: what only some devices
     have, by name. `capacity`: what it has besides memory, by name."""
 
-    vendor: str = ""
-    product: str = ""
-    memory_mib: int = 0
-    extra: tuple[tuple[str, AttributeValue], ...] = ()
-    capacity: tuple[tuple[str, int], ...] = ()
+    vendor: str
+    product: str
+    memory_mib: int
+    extra: tuple[tuple[str, AttributeValue], ...]
+    capacity: tuple[tuple[str, int], ...]
 
     def attribute(self, name: str) -> AttributeValue | None:
         return next((value for key, value in self.extra if key == name), None)
@@ -77,7 +77,7 @@ class Platform:
         return next((each for each in self.drivers if each.name == name), NO_DRIVER)
 
 
-UNKNOWN_MODEL, UNKNOWN_PLATFORM, NO_DRIVER = DeviceModel(), Platform(), DriverRecord()
+UNKNOWN_PLATFORM, NO_DRIVER = Platform(), DriverRecord()
 
 _model = lru_cache(REMEMBERED)(DeviceModel)
 _profile = lru_cache(REMEMBERED)(PartitionProfile)

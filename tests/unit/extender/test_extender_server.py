@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from nodedevices_common.http import Address
+from nodedevices_common.address import Address
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.metrics import ExtenderMetrics
 from nodedevices_operator.extender.server import Certificate, Server, ServerLimits
@@ -140,6 +140,16 @@ def test_a_body_that_cannot_be_read_is_a_400_with_words(verb: str, body: bytes) 
     status, words = answer("POST", f"/scheduler/{verb}", body)
     assert status == 400
     assert "send" in words
+
+
+def test_nodes_that_are_nested_more_deeply_than_can_be_answered_are_a_400() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    nodes = {"items": [{"metadata": {"name": "n2", "labels": deep}}]}
+    status, words = answer("POST", "/scheduler/filter", {**ARGUMENTS, "NodeNames": None, "Nodes": nodes})
+    assert status == 400
+    assert "send NodeNames" in words
 
 
 def test_a_wrong_method_or_path_is_said_so() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from nodedevices_common.address import Address
 from nodedevices_common.errors import InputError
-from nodedevices_common.http import Address
 from nodedevices_operator.extender import settings
 from nodedevices_operator.extender.server import Certificate, ServerLimits
 from nodedevices_operator.main import main

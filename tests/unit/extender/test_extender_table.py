@@ -3,6 +3,7 @@ kubelet and the agent will do."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.extender.cache import LEAST_REQUESTS, SharesCache
 from nodedevices_operator.extender.requests import requests_of
-from nodedevices_operator.extender.table import PodFit
+from nodedevices_operator.extender.table import MAX_OUTCOMES, PodFit
 from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod
 from support.odd_json import with_odd_value
 
@@ -20,7 +21,11 @@ OTHER = "example.com/other-memory"
 def judge(remembered: SharesCache, wanted: dict[str, Any], node: str = "n1", now: float = 1.0) -> PodFit:
     table = remembered.table(node, MEMORY, now)
     assert table is not None
-    return table.outcome(requests_of(wanted, {MEMORY})[MEMORY])
+    request = requests_of(wanted, {MEMORY})[MEMORY]
+    found = table.outcome(request)
+    for _ in range(2):  # what is remembered says the same
+        assert (table.fits(request), table.score(request)) == (not found.refusal, found.score)
+    return found
 
 
 def free(remembered: SharesCache, node: str = "n1", now: float = 1.0) -> list[int]:
@@ -33,9 +38,17 @@ def free(remembered: SharesCache, node: str = "n1", now: float = 1.0) -> list[in
 def test_a_pod_that_fits_the_sum_of_a_node_and_no_single_gpu_is_refused_in_words() -> None:
     known = cache(node_devices("n1", gpu(0, 24, held=12), gpu(1, 24, held=9)))
     assert judge(known, pod("p", 15)).refusal == ""
-    refused = judge(known, pod("p", 20))
-    assert refused.refusal == f"no single GPU has 20 free units of {MEMORY} (largest free: 15)"
-    assert not refused.never
+    for size in (20, 24):
+        refused = judge(known, pod("p", size))
+        assert refused.refusal == f"no single GPU has {size} free units of {MEMORY} (largest free: 15)"
+        assert not refused.never
+
+
+@pytest.mark.parametrize(("size", "fits"), [(15, True), (16, False)])
+def test_a_node_passes_for_as_much_as_its_emptiest_gpu_has(size: int, fits: bool) -> None:
+    table = cache(node_devices("n1", gpu(0, 24, held=12), gpu(1, 24, held=9))).table("n1", MEMORY, 1.0)
+    assert table is not None
+    assert table.fits(requests_of(pod("p", size), {MEMORY})[MEMORY]) is fits
 
 
 def test_a_request_that_no_gpu_of_the_node_could_ever_meet_says_so() -> None:
@@ -192,6 +205,15 @@ def test_a_pod_of_a_name_used_before_holds_nothing_of_the_earlier_ones_where_uid
     assert free(known) == [24, 0]
 
 
+def test_a_pod_that_follows_one_of_its_name_has_a_place_of_its_own() -> None:
+    first, second = pod("same", 10, node="n1"), pod("same", 10, node="n1")
+    second["metadata"]["uid"] = "another"
+    known = cache(node_devices("n1", gpu(0, 24, holder("same", 10) | {"podUID": "uid-same"}), gpu(1, 10)), first)
+    known.remove_pod(first)
+    known.observe_pod(second)
+    assert free(known) == [24, 0]
+
+
 def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_has() -> None:
     mirror = pod("static", 10, node="n1")
     mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
@@ -199,23 +221,25 @@ def test_a_static_pod_is_known_by_the_uid_that_the_kubelet_has() -> None:
     assert free(known) == [14]
 
 
-def test_where_not_all_holders_are_listed_the_earliest_pods_have_the_unlisted_shares() -> None:
-    """60 are held, 10 of them by a listed holder: `old` and `older` have the other 50, and `new` is yet to come."""
+@pytest.mark.parametrize(("held", "left"), [(60, 25), (70, 15)])
+def test_where_not_all_holders_are_listed_the_earliest_pods_have_the_unlisted_shares(held: int, left: int) -> None:
+    """60 are held, 10 of them by a listed holder: `old` and `older` have the other 50, and `new` is yet to come. So it
+    is where 10 more are held, since these are not enough for it."""
     known = cache(
-        node_devices("n1", gpu(0, 100, holder("listed", 10), held=60, truncated=2)),
+        node_devices("n1", gpu(0, 100, holder("listed", 10), held=held, truncated=2)),
         pod("listed", 10, node="n1"),
         pod("new", 15, node="n1", scheduled="2026-11-22T12:00:09Z"),
         pod("older", 20, node="n1", scheduled="2026-11-22T12:00:01Z"),
         pod("old", 30, node="n1", scheduled="2026-11-22T12:00:02Z"),
     )
-    assert free(known) == [25]
+    assert free(known) == [left]
 
 
 # --- several containers ----------------------------------------------------------------------------------------------
 def test_each_container_needs_a_gpu_of_its_own_choice() -> None:
     known = cache(node_devices("n1", gpu(0, 10), gpu(1, 12)))
     assert judge(known, pod("p", container("a", 10), container("b", 12))).refusal == ""
-    refused = judge(known, pod("p", container("a", 12), container("b", 11)))
+    refused = judge(known, pod("p", container("a", 12), container("b", 11), container("c", 1)))
     assert refused.refusal == (
         f"no single GPU has 11 free units of {MEMORY} for container b beside the pod's others (largest free: 10)"
     )
@@ -256,6 +280,17 @@ def test_what_an_init_container_had_beyond_the_others_stays_with_the_pod_though_
     assert free(known) == [14]
 
 
+def test_what_an_init_container_had_is_on_a_gpu_that_is_not_known_before_the_last_container_is_shown() -> None:
+    half = pod("half", container("one", 4), container("two", 4), init=[container("fetch", 10)], node="n1")
+    known = cache(node_devices("n1", gpu(0, 24, holder("half", 4, container="one"))), half)
+    assert free(known) == [16]
+
+
+def test_what_a_pod_keeps_unseen_takes_no_more_than_there_is() -> None:
+    held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
+    assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6), free=3)), held)) == [0]
+
+
 # --- computing power -------------------------------------------------------------------------------------------------
 def test_a_gpu_needs_room_in_computing_power_where_that_is_shared() -> None:
     known = cache(node_devices("n1", gpu(0, 24, held=2, cores_held=80), gpu(1, 24, held=20, cores_held=10)))
@@ -264,6 +299,20 @@ def test_a_gpu_needs_room_in_computing_power_where_that_is_shared() -> None:
     assert judge(known, pod("p", 8, cores={"main": "50"})) == PodFit(
         refusal=f"no single GPU has 8 free units of {MEMORY} and 50 % of its computing power free (where the memory is "
         "free: 21 %)"
+    )
+
+
+def test_a_refusal_says_how_much_computing_power_is_left_at_most_where_the_memory_is_free() -> None:
+    known = cache(node_devices("n1", *(gpu(n, 24, held=2, cores_held=held) for n, held in enumerate((80, 60, 70)))))
+    assert judge(known, pod("p", 4, cores={"main": "50"})).refusal.endswith("(where the memory is free: 41 %)")
+
+
+def test_who_has_the_memory_on_the_gpu_of_its_init_containers_may_lack_computing_power_there() -> None:
+    known = cache(node_devices("n1", gpu(0, 24, held=14, cores_held=80), gpu(1, 24, cores_held=0)))
+    both = container("main", 10), container("small", 1)
+    wanted = pod("p", *both, init=[container("fetch", 10)], cores={"fetch": "10", "main": "50", "small": "1"})
+    assert judge(known, wanted).refusal.startswith(
+        f"no single GPU has 10 free units of {MEMORY} and 50 % of its computing power free for container main"
     )
 
 
@@ -295,6 +344,9 @@ def test_what_comes_and_goes_takes_computing_power_and_gives_it_back() -> None:
     assert judge(known, pod("p", 4, cores={"main": "50"})).refusal != ""
     known.remove_pod(coming)
     assert judge(known, pod("p", 4, cores={"main": "100"})).refusal == ""
+    known.observe_pod(pod("other", 4, node="n1", cores={"main": "60"}))
+    assert judge(known, pod("p", 4, cores={"main": "40"})).refusal == ""
+    assert judge(known, pod("p", 4, cores={"main": "41"})).refusal != "", "as much as it had is given back, and no more"
 
 
 def test_tencents_name_says_it_too_and_the_annotation_comes_first() -> None:
@@ -345,6 +397,18 @@ def test_the_score_is_that_of_the_gpu_which_the_agent_will_choose() -> None:
     spread = cache(node_devices("n1", gpu(0, 20, held=10, packing="spread"), gpu(1, 20, packing="spread")))
     assert judge(packed, pod("p", 10)).score == 10
     assert judge(spread, pod("p", 10)).score == 5
+
+
+@pytest.mark.parametrize(("total", "free"), [(24, 30), (0, 30), (0, 5)])
+@pytest.mark.parametrize(("packing", "score"), [("binpack", 0), ("spread", 10)])
+def test_a_gpu_that_says_more_is_free_than_there_is_scores_as_an_empty_one(
+    total: int, free: int, packing: str, score: int
+) -> None:
+    known = cache(node_devices("n1", gpu(0, total, free=free, held=0, packing=packing)))
+    table = known.table("n1", MEMORY, 1.0)
+    assert table is not None
+    assert table.score(requests_of(pod("p", 4), {MEMORY})[MEMORY]) == score
+    assert judge(known, pod("p", container("a", 2), container("b", 2))).score == score
 
 
 # --- what is not known -----------------------------------------------------------------------------------------------
@@ -451,6 +515,11 @@ def test_a_pod_that_is_none_requests_nothing(odd: dict[str, Any]) -> None:
     assert requests_of(odd, {MEMORY}) == {}
 
 
+def test_of_a_pods_requests_those_for_other_resources_are_left_out() -> None:
+    spec = {"containers": [{"name": "a", "resources": {"requests": {"cpu": "2", MEMORY: "3", OTHER: "1"}}}]}
+    assert requests_of({"spec": spec}, {MEMORY}).keys() == {MEMORY}
+
+
 def test_large_amounts_are_read_as_kubernetes_writes_them() -> None:
     assert requests_of(pod("p", container("a", 0)), {MEMORY}) == {}
     spec = {"containers": [{"name": "a", "resources": {"limits": {MEMORY: "1k"}}}]}
@@ -479,6 +548,19 @@ def test_whatever_stands_at_any_place_of_an_object_nothing_is_raised(data: st.Da
 
 
 # --- what is remembered ----------------------------------------------------------------------------------------------
+def test_whatever_is_requested_a_table_remembers_a_few_answers_only() -> None:
+    table = cache(node_devices("n1", gpu(0, 24))).table("n1", MEMORY, 1.0)
+    assert table is not None
+    longest = 0
+    for size in range(1, 40):
+        request = requests_of(pod("p", size), {MEMORY})[MEMORY]
+        table.outcome(request)
+        table.score(request)
+        remembered = (getattr(table, each.name) for each in fields(table))
+        longest = max(longest, *(len(each) for each in remembered if isinstance(each, dict)))
+    assert longest == MAX_OUTCOMES
+
+
 def test_pods_that_are_gone_leave_nothing_behind() -> None:
     """Names of containers are part of what is remembered of a pod, and those of a CI's are new in each."""
     known = cache(node_devices("n1", gpu(0, 24), gpu(1, 24)), pod("stays", container("only", 3), node="n1"))

@@ -39,7 +39,7 @@ def test_what_changes_a_nodes_faults_is_urgent_and_nothing_else_is() -> None:
     def change(before: dict[str, Any], after: dict[str, Any]) -> frozenset[str]:
         found = known((Kind.NODE_DEVICES, before)).observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, after))
         assert found.nodes == {"n1"}
-        return found.urgent
+        return found.faults
 
     well, held = device(0), device(0, holders=[holder()])
     faulty = device(0, "Unhealthy", "Xid79")
@@ -50,7 +50,7 @@ def test_what_changes_a_nodes_faults_is_urgent_and_nothing_else_is() -> None:
     assert change(node_devices(faulty), node_devices(worse, version=2)) == {"n1"}  # a pod that is to be marked
     assert change(node_devices(well), node_devices(held, version=2)) == frozenset()
     assert change(node_devices(well), node_devices(well, resources=[], version=2)) == frozenset()
-    assert known().observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, node_devices(faulty))).urgent == {"n1"}
+    assert known().observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, node_devices(faulty))).faults == {"n1"}
 
 
 def test_an_older_state_never_replaces_a_newer_one() -> None:

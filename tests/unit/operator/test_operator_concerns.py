@@ -52,6 +52,9 @@ ALONE = "/api/v1/namespaces/ml/pods/alone"
 RECORD = names.config_map_path("nodedevices-system", NAME)
 
 
+TWICE = {"AllocatedOnce": ("False", "DoubleAllocation")}
+
+
 def broken(make: Factory, method: str, error: Exception) -> Factory:
     """A concern of which one method raises."""
 
@@ -76,7 +79,7 @@ def own_rig() -> FakeKube:
     made.put(NODE, raw_node({GPU: 1}))
     made.objects[NODE]["status"]["nodeInfo"] = {"bootID": "boot-1"}
     lost = device(0, holders=[holder()], health=health("Unhealthy", "Xid79", xids=[79]))
-    made.put(ITEM, node_devices(lost, agent={"heartbeatTime": SINCE, "bootID": "boot-1"}))
+    made.put(ITEM, node_devices(lost, agent={"heartbeatTime": SINCE, "bootID": "boot-1"}, conditions=TWICE))
     made.put(POD, raw_pod())
     capacity = [{"name": MEMORY, "perNode": 7}]
     sections: dict[str, Any] = {

@@ -107,6 +107,8 @@ def test_an_edit_that_is_refused_leaves_what_the_policy_gave_this_node() -> None
     assert found.config == {"sharing": sharing(4)}
     assert found.policies == before.policies
     assert found.reason == "PolicyInvalid"
+    assert found.message.startswith("policy p is not accepted (")
+    assert "), generation 3 stays in effect; " in found.message
 
 
 def test_a_deleted_policy_gives_nothing_any_more() -> None:

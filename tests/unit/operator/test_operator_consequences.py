@@ -242,6 +242,22 @@ def test_some_pods_are_never_evicted(metadata: dict[str, Any], why: str) -> None
     assert (why in found) if why else found == ""
 
 
+@pytest.mark.parametrize(
+    ("shown", "effect", "more"),
+    [
+        ((), "NoSchedule", True),
+        (("NoSchedule",), "NoSchedule", False),
+        (("NoSchedule",), "NoExecute", True),
+        (("NoExecute",), "NoSchedule", False),
+    ],
+)
+def test_a_taint_that_takes_no_more_than_the_one_shown_is_no_new_action(
+    shown: tuple[str, ...], effect: str, more: bool
+) -> None:
+    taints = [TaintRecord(value="Xid79", effect=each) for each in shown]
+    assert consequences.stronger(TaintRecord(value="Xid79", effect=effect), taints) is more
+
+
 # --- budgets ---------------------------------------------------------------------------------------------------------
 def fleet_record(name: str, *devices: dict[str, Any], generation: int = 1, **faults: Any) -> NodeDevicesRecord:
     spec = {
@@ -259,6 +275,16 @@ def test_a_policys_nodes_are_those_that_take_their_section_from_it() -> None:
     [pool] = found.pools
     assert (pool.policy, set(pool.nodes), pool.limits.per_hour) == ("p", {"a", "b", "c"}, 3)
     assert found.faults == {"b": {"GPU-0": SINCE}}
+
+
+def test_a_policy_that_gives_a_node_other_sections_only_does_not_limit_it() -> None:
+    other = {"name": "h", "generation": 1, "priority": 9, "sections": ["health"]}
+    own = {"name": "p", "generation": 1, "priority": 0, "sections": ["faults"]}
+    both, one = (
+        record(device(0), spec={"config": {"faults": {}}, "policies": refs}) for refs in ([other, own], [other])
+    )
+    assert [pool.policy for pool in survey({"n1": both}, {}).pools] == ["p"]
+    assert survey({"n1": one}, {}).pools == []
 
 
 def test_a_node_that_is_not_ready_cordoned_tainted_or_unknown_is_out_of_service() -> None:

@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
-import copy
+import asyncio
+import contextlib
+import itertools
 import random
-from collections.abc import Mapping
+import selectors
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
-from nodedevices_operator.kube.election import LEASE_SECONDS, RENEW_SECONDS, Election
+from nodedevices_operator.kube.election import LEASE_SECONDS, RENEW_SECONDS, Election, LostLeadershipError
 from nodedevices_operator.kube.port import KubeError
+from support.leases import LeaseServer
 
 NAMESPACE = "nodedevices-system"
 AT = datetime(2026, 11, 23, 9, 41, 7, tzinfo=UTC)
 RELEASED = {"leaseDurationSeconds": 1, "renewTime": "2026-11-23T09:00:00.000000Z", "leaseTransitions": 4}
-
-
-class LeaseServer:
-    """The API server's part: one Lease, with optimistic locking. `fails`: what the next requests end with; a write that
-    `loses_answers` lands, and its sender does not learn of it."""
-
-    def __init__(self) -> None:
-        self.lease: dict[str, Any] | None = None
-        self.fails: KubeError | None = None
-        self.loses_answers = False
-        self.version = 0
-
-    def spec(self) -> Mapping[str, Any]:
-        assert self.lease is not None
-        spec: Mapping[str, Any] = self.lease["spec"]
-        return spec
-
-    def put(self, **spec: Any) -> None:
-        self.version += 1
-        self.lease = {"metadata": {"uid": "u", "resourceVersion": str(self.version)}, "spec": spec}
-
-    async def get(self, path: str) -> Mapping[str, Any]:
-        self._fail()
-        if self.lease is None:
-            raise KubeError("GET: 404", status=404)
-        return copy.deepcopy(self.lease)
-
-    async def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._fail()
-        if self.lease is not None:
-            raise KubeError("POST: 409", status=409)
-        return self._stored(body)
-
-    async def apply(self, path: str, body: Mapping[str, Any], manager: str, *, force: bool = True) -> Mapping[str, Any]:
-        self._fail()
-        if self.lease is None or body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
-            raise KubeError("PATCH: 409", status=409)
-        return self._stored(body)
-
-    def _fail(self) -> None:
-        if self.fails is not None:
-            raise self.fails
-
-    def _stored(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.put(**body["spec"])
-        if self.loses_answers:
-            raise KubeError("PATCH: no answer")
-        assert self.lease is not None
-        return copy.deepcopy(self.lease)
 
 
 class Time:
@@ -108,6 +65,8 @@ async def test_the_first_leads_and_the_second_stands_by(server: LeaseServer, tim
         "renewTime": "2026-11-23T09:41:07.000000Z",
         "leaseTransitions": 0,
     }
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    assert server.paths == {leases, f"{leases}/nodedevices-operator"}
 
 
 async def test_a_lease_that_is_renewed_is_never_taken(server: LeaseServer, time: Time) -> None:
@@ -171,6 +130,124 @@ async def test_a_released_lease_is_taken_at_once(server: LeaseServer, time: Time
     assert not a.may_write()
     assert "holderIdentity" not in server.spec()
     assert await b.attempt()
+
+
+class NoWait(selectors.DefaultSelector):
+    """Waits for nothing: what the loop would wait has passed at once."""
+
+    passed = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.passed += max(0.0, timeout or 0.0)
+        return super().select(timeout if timeout is None else 0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which time passes only while nothing else is to be done, and then at once."""
+
+    def __init__(self) -> None:
+        self._waits = NoWait()
+        super().__init__(self._waits)
+
+    def time(self) -> float:
+        return 1000.0 + self._waits.passed
+
+
+@pytest.mark.parametrize("after", [0.0, 0.01, 0.5, 0.99, 5.3])
+def test_s14_a_leader_that_is_stopped_is_followed_within_two_seconds(server: LeaseServer, after: float) -> None:
+    """Whenever between two tries of the other one it was."""
+
+    async def hand_over() -> float:
+        a, b = (
+            Election(server, namespace=NAMESPACE, identity=each, clock=loop.time, wall=lambda: AT)
+            for each in ("a", "b")
+        )
+        await a.acquire()
+        keeping, standby = asyncio.create_task(a.keep()), asyncio.create_task(b.acquire())
+        await asyncio.sleep(after)
+        keeping.cancel()
+        await a.release()
+        released = loop.time()
+        await standby
+        assert b.may_write()
+        return loop.time() - released
+
+    with contextlib.closing(VirtualLoop()) as loop:
+        assert loop.run_until_complete(hand_over()) <= 2.0
+
+
+class SlowLeaseServer(LeaseServer):
+    """Each answer takes `seconds`. A write lands when they are over, whether or not its sender still waits."""
+
+    seconds = 0.0
+
+    async def get(self, path: str) -> Mapping[str, Any]:
+        await asyncio.sleep(self.seconds)
+        return await super().get(path)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self._later(partial(super().create, path, body))
+
+    async def apply(self, path: str, body: Mapping[str, Any], manager: str, *, force: bool = True) -> Mapping[str, Any]:
+        return await self._later(partial(super().apply, path, body, manager, force=force))
+
+    async def _later(self, land: Callable[[], Coroutine[Any, Any, Mapping[str, Any]]]) -> Mapping[str, Any]:
+        async def write() -> Mapping[str, Any]:
+            await asyncio.sleep(self.seconds)
+            return await land()
+
+        writing = asyncio.create_task(write())
+        writing.add_done_callback(lambda it: it.cancelled() or it.exception())  # perhaps none waits any more
+        return await asyncio.shield(writing)
+
+
+async def replica(server: LeaseServer, name: str, led: list[tuple[str, float]]) -> None:
+    """Lead whenever it can, as a new process after each loss."""
+    loop = asyncio.get_running_loop()
+    for life in itertools.count():
+        one = Election(server, namespace=NAMESPACE, identity=f"{name}{life}", clock=loop.time, wall=lambda: AT)
+        watching = asyncio.create_task(may_write(one, led))
+        with contextlib.suppress(LostLeadershipError):
+            await one.acquire()
+            await one.keep()
+        watching.cancel()
+
+
+async def may_write(one: Election, led: list[tuple[str, float]]) -> None:
+    while True:
+        if one.may_write():
+            led.append((one.identity, round(asyncio.get_running_loop().time(), 1)))
+        await asyncio.sleep(0.1)
+
+
+def test_s12_a_lease_is_taken_and_kept_while_each_answer_takes_almost_four_seconds() -> None:
+    async def scene() -> None:
+        server, led = SlowLeaseServer(), list[tuple[str, float]]()
+        server.seconds = 3.9
+        _ = [asyncio.create_task(replica(server, name, led)) for name in "ab"]
+        await asyncio.sleep(600)
+        assert len({identity for identity, _ in led}) == 1
+        assert len(led) > 10 * 500, "all the time, once it was taken"
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scene())
+
+
+def test_s12_while_each_answer_takes_five_seconds_none_leads_and_afterwards_one_does() -> None:
+    async def scene() -> None:
+        loop, server, led = asyncio.get_running_loop(), SlowLeaseServer(), list[tuple[str, float]]()
+        _ = [asyncio.create_task(replica(server, name, led)) for name in "ab"]
+        await asyncio.sleep(30)
+        server.seconds, slow_from = 5.0, loop.time()
+        await asyncio.sleep(300)
+        server.seconds, fast_from = 0.0, loop.time()
+        await asyncio.sleep(60)
+        assert max(Counter(at for _, at in led).values()) == 1, "never two at once"
+        assert [at for _, at in led if slow_from + RENEW_SECONDS < at < fast_from] == []
+        assert any(fast_from < at < fast_from + LEASE_SECONDS + 5.0 for _, at in led)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scene())
 
 
 async def test_who_does_not_lead_releases_nothing(server: LeaseServer, time: Time) -> None:
@@ -270,3 +347,10 @@ async def test_never_may_two_write(server: LeaseServer, time: Time, seed: int) -
         assert len(writers) <= 1, f"seed {seed}: {writers}"
         led.update(writers)
     assert len(led) == len(candidates)
+
+
+async def test_a_lease_that_counts_no_further_is_taken_all_the_same(server: LeaseServer, time: Time) -> None:
+    """The API server refuses more than an int32, and then no replica could lead until a person deletes the Lease."""
+    server.put(**RELEASED | {"leaseTransitions": 2**31 - 1})
+    assert await candidate(server, time, "a").attempt()
+    assert server.spec()["leaseTransitions"] == 2**31 - 1

@@ -89,6 +89,11 @@ def test_that_the_holders_are_not_known_is_said() -> None:
         pytest.param(node(resources=shared(32, 4)), {"sharing": sharing(2)}, id="shared by the node's own settings"),
         pytest.param(node(resources=[resource(5, 5)]), {"resources": {"exclude": ["GPU-3"]}}, id="does not add up"),
         pytest.param(node(), {"partitions": {"strategy": "mixed"}}, id="partitions"),
+        pytest.param(
+            node(device(0, attributes=H100), device(1, type="nic", attributes=H100), resources=[resource(2, 2)]),
+            {"resources": {"exclude": ["GPU-0"]}},
+            id="another type",
+        ),
     ],
 )
 def test_where_there_is_a_doubt_there_is_no_number(found: NodeDevicesRecord, then: dict[str, Any]) -> None:

@@ -313,11 +313,16 @@ def test_mig_devices_of_a_missing_gpu_are_not_counted_and_do_not_make_the_node_i
 @pytest.mark.parametrize(
     ("capability", "family"),
     [
+        ("1.3.0", "tesla"),
+        ("2.1.0", "fermi"),
         ("3.7.0", "kepler"),
+        ("5.2.0", "maxwell"),
+        ("6.1.0", "pascal"),
         ("7.0.0", "volta"),
         ("7.5.0", "turing"),
         ("8.6.0", "ampere"),
         ("8.9.0", "ada-lovelace"),
+        ("9.0.0", "hopper"),
         ("10.0.0", "blackwell"),
         ("12.0.0", "blackwell"),
         ("13.0.0", "rubin"),
@@ -345,6 +350,20 @@ def test_what_the_machine_says() -> None:
     assert (published["cuda.driver-version.minor"], published["cuda.driver-version.revision"]) == ("148", "")
     assert not any(key.startswith("cuda.runtime") for key in published)
     assert feature_labels(record(gpu(0)))["nvidia.com/gpu.machine"] == "unknown"
+
+
+@pytest.mark.parametrize("version", ["570", "570.open", "570.1.2.3"])
+def test_a_driver_whose_version_is_none_of_nvidias_has_no_labels(version: str) -> None:
+    labels = feature_labels(record(gpu(0), drivers=[{"name": "nvidia", "version": version}]))
+    assert not any("cuda.driver" in key for key in labels)
+
+
+@pytest.mark.parametrize("host", [{"version": "535.54.06"}, {"branch": "r536_22"}])
+def test_a_virtual_gpu_has_its_labels_where_half_of_its_host_is_known(host: dict[str, str]) -> None:
+    labels = feature_labels(record(gpu(0), machine={"vgpu": host}))
+    assert labels["nvidia.com/vgpu.present"] == "true"
+    assert labels["nvidia.com/vgpu.host-driver-version"] == host.get("version", "")
+    assert labels["nvidia.com/vgpu.host-driver-branch"] == host.get("branch", "")
 
 
 def test_every_value_is_one_that_kubernetes_takes() -> None:

@@ -23,6 +23,8 @@ from nodedevices_operator.records.kinds import Kind, read
 from structlog.testing import capture_logs
 from support.clock import Clock
 from support.fakekube import FakeKube, Raw
+from support.fuzzing import scaled
+from support.marking import next_node
 from support.opfacts import GPU, MEMORY, SINCE, device, holder, node_devices, raw_policy, resource
 
 LIAR, NEIGHBOUR = "liar", "neighbour"
@@ -81,7 +83,7 @@ class World:
     async def settle(self) -> None:
         """Every node that is due is reconciled, as the workers do it."""
         for _ in range(20):
-            if (node := self.manager.nodes.take()) is None:
+            if (node := await next_node(self.manager)) is None:
                 return
             try:
                 self.manager.nodes.done(node, await self.manager.reconcile_node(node))
@@ -267,7 +269,7 @@ STATUS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(st.lists(st.tuples(DEVICES, STATUS), min_size=1, max_size=3))
 def test_whatever_it_reports_only_its_own_node_and_pods_are_written(reports: list[tuple[list[Raw], Raw]]) -> None:
     async def live() -> None:

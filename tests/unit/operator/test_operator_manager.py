@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from nodedevices_api.nodedevices import AffectedPod
-from nodedevices_operator.cache.queue import MAX_LATE_SECONDS, RetryLater
+from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
+from nodedevices_operator.cache.workers import RetryLater
 from nodedevices_operator.concerns.labels import MOST_WRITES
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
 from nodedevices_operator.kube.port import KubeError
@@ -150,7 +151,7 @@ async def test_a_fault_goes_before_a_policy_that_reaches_all_nodes(kube: FakeKub
     manager.arrived(Kind.POLICY, False, read(Kind.POLICY, policy))
     assert len(manager.nodes) == 51
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, report(kube, devices=FAULT)))
-    assert manager.nodes.take() == "n1"
+    assert manager.nodes.take_ahead() == "n1"
 
 
 async def test_an_operator_that_starts_looks_at_faulty_nodes_first(kube: FakeKube, clock: Clock) -> None:
@@ -158,7 +159,7 @@ async def test_an_operator_that_starts_looks_at_faulty_nodes_first(kube: FakeKub
     report(kube, devices=FAULT)
     manager = Manager(kube, OperatorMetrics(), clock=clock)
     await manager.relister.once()
-    assert manager.nodes.take() == "n1"
+    assert manager.nodes.take_ahead() == "n1"
 
 
 # --- waits that the server sets --------------------------------------------------------------------------------------

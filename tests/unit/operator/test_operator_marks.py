@@ -20,6 +20,7 @@ from nodedevices_operator.records import names as paths
 from nodedevices_operator.records.kinds import Kind, read
 from support.contract import INVALID_SHARING
 from support.fakekube import FakeKube, Raw
+from support.marking import next_node
 from support.opfacts import GPU, NOW, SINCE, device, health, holder, node_devices, raw_policy, record
 
 LATER = "2026-11-21T12:30:00Z"
@@ -74,7 +75,7 @@ class Cluster:
         await self._rest()
 
     async def _rest(self) -> None:
-        while (name := self.manager.nodes.take()) is not None:
+        while (name := await next_node(self.manager)) is not None:
             await self.manager.reconcile_node(name)
             self.manager.nodes.done(name)
 
@@ -158,6 +159,19 @@ async def test_the_pods_that_held_the_device_get_one_event_however_often_it_come
     assert notices(cluster) == [("uid-shares-it", text), ("uid-train", text)]
     assert cluster.pod_mark("train") == ("", "")
     assert cluster.kube.written("/pods/") == []
+
+
+async def test_what_fails_after_an_event_has_one_of_its_own() -> None:
+    cluster = Cluster()
+    for name in ("train", "shares-it"):
+        cluster.pod(name, "n1")
+    await cluster.start(n1=[well(0, "train")])
+    await cluster.report("n1", struck(0, "train"))
+    await cluster.report("n1", struck(0, "train", "shares-it"))
+    assert [uid for uid, _ in notices(cluster)] == ["uid-shares-it", "uid-train"]
+    await cluster.report("n1", struck(0, "train", "shares-it", since=LATER))
+    await cluster.report("n1", struck(0, "train", "shares-it", since=LATER, code="Xid13"))
+    assert len(notices(cluster)) == 6
 
 
 async def test_a_pod_that_came_after_it_and_one_of_another_partition_get_nothing() -> None:
@@ -315,6 +329,24 @@ async def test_a_lesser_fault_is_reported_where_another_device_is_silent() -> No
     await cluster.start(a=[silent(0, "web"), worn])
     assert cluster.pod_mark("web")[0] == "True"
     assert cluster.affected("a") == ["web"]
+
+
+async def test_a_pod_is_well_again_with_its_faulty_device_though_the_probe_of_another_is_silent() -> None:
+    """The silent one was well when it was last seen; else the pod would be out of its Service for as long as that."""
+    cluster = Cluster()
+    cluster.pod("web", "a", gated=True)
+    await cluster.start(a=[lost(0, "web"), well(1, "web")])
+    await cluster.report("a", lost(0, "web"), silent(1, "web"))
+    assert cluster.pod_mark("web") == ("False", "Xid79")
+    await cluster.report("a", silent(0, "web"), silent(1, "web"))
+    assert cluster.pod_mark("web") == ("False", "ProbeSilent"), "nobody knows whether it is over"
+    await cluster.report("a", well(0, "web"), silent(1, "web"))
+    assert cluster.pod_mark("web") == ("True", "ProbeSilent")
+    assert cluster.affected("a") == ["web"]
+    await cluster.report("a", well(0, "web"), lost(1, "web"))
+    assert cluster.pod_mark("web") == ("False", "Xid79")
+    await cluster.report("a", well(0, "web"), silent(1, "web"))
+    assert cluster.pod_mark("web") == ("False", "ProbeSilent")
 
 
 async def test_with_always_a_pod_that_was_never_seen_well_is_marked_unknown() -> None:

@@ -11,7 +11,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope, scope
+from nodedevices_operator.desired.pods import NO_DEVICE, HolderMatch, Holding, Scope, scope
 from nodedevices_operator.records.objects import Affected, NodeRecord
 from support.opfacts import GPU, MEMORY, NOW, SINCE, device, health, holder, record
 
@@ -185,6 +185,29 @@ def test_affected_pods_are_bounded_and_one_entry_for_each_pod() -> None:
     entries = [Affected("ml", f"pod-{index}", f"uid-{index}", "GPU-0", "Xid79", SINCE) for index in range(400)]
     kept = pods.bounded([entries[0], *entries])
     assert len(kept) == len({it.uid for it in kept}) == 256
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason", "since"),
+    [
+        ({"reason": "Xid79", "lastTransitionTime": SINCE}, "Xid79", SINCE),
+        ({"reason": "no, word"}, "", "2026-11-21T09:00:00Z"),
+    ],
+)
+def test_a_pod_marked_for_a_device_that_is_gone_is_remembered_with_what_it_shows(
+    shown: dict[str, str], reason: str, since: str
+) -> None:
+    marked = pod(status={"conditions": [{"type": POD_DEVICE_HEALTHY, "status": "False", **shown}]})
+    marked["metadata"]["creationTimestamp"] = "2026-11-21T09:00:00Z"
+    assert pods.left_behind([marked]) == [Affected("ml", "trainer", "pod-uid", NO_DEVICE, reason, since)]
+
+
+@pytest.mark.parametrize("reason", ["Healthy", "NotMonitored"])
+def test_a_pod_that_is_well_or_unmarked_or_over_is_not_remembered(reason: str) -> None:
+    shown = {"type": POD_DEVICE_HEALTHY, "status": "True", "reason": reason}
+    failed = {"type": POD_DEVICE_HEALTHY, "status": "False", "reason": "Xid79"}
+    over = pod(status={"phase": "Failed", "conditions": [failed]})
+    assert pods.left_behind([pod(), pod(status={"conditions": [shown]}), over]) == []
 
 
 def test_an_event_has_one_name_for_one_happening() -> None:

@@ -67,6 +67,7 @@ def test_a_refused_policy_says_what_it_is_refused_for_and_where_an_earlier_one_g
     nodes = {"a": NodeOutcome(CHOSEN, {"p": PolicyOutcome(("sharing",), generation=1)}, active=True)}
     conditions = {it["type"]: it for it in said(nodes, refused)["conditions"]}
     assert conditions["Accepted"]["reason"] == "Invalid"
+    assert conditions["Accepted"]["message"].startswith("spec.sharing")
     assert "strategy memory needs memoryUnit" in conditions["Accepted"]["message"]
     assert conditions["Applied"]["reason"] == "NotAccepted"
     assert "earlier generation stays in effect on 1 nodes" in conditions["Applied"]["message"]

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_operator.cache.lanes import URGENT_IN_A_ROW
-from nodedevices_operator.cache.queue import BACKOFF, MAX_LATE_SECONDS, NEWS_SECONDS, KeyQueue, RetryLater
+from nodedevices_operator.cache.lanes import IN_A_ROW
+from nodedevices_operator.cache.queue import BACKOFF, MAX_LATE_SECONDS, NEWS_SECONDS, KeyQueue
+from nodedevices_operator.cache.workers import RetryLater, Workers
 from support.clock import Clock
 
 
@@ -51,10 +52,10 @@ def test_an_urgent_key_goes_before_all_that_wait_and_keeps_its_age(queue: KeyQue
 
 def test_urgent_keys_do_not_keep_the_others_waiting_for_ever(queue: KeyQueue) -> None:
     queue.add("other")
-    for number in range(URGENT_IN_A_ROW + 1):
+    for number in range(IN_A_ROW + 1):
         queue.add(f"urgent-{number}", urgent=True)
-    taken = [queue.take() for _ in range(URGENT_IN_A_ROW + 2)]
-    assert taken.index("other") == URGENT_IN_A_ROW
+    taken = [queue.take() for _ in range(IN_A_ROW + 2)]
+    assert taken.index("other") == IN_A_ROW
 
 
 def test_a_key_is_urgent_until_it_succeeds(queue: KeyQueue, clock: Clock) -> None:
@@ -249,7 +250,8 @@ async def test_workers_work_wait_and_go_on_after_a_failure() -> None:
     def failed(key: str, error: Exception, _: float) -> None:
         failures.append((key, str(error)))
 
-    workers = [asyncio.create_task(queue.run(handler, failure=failed)) for _ in range(3)]
+    each = Workers(queue)
+    workers = [asyncio.create_task(each.run(handler, failure=failed)) for _ in range(3)]
     queue.add("bad")
     queue.add("good")
     queue.add("late", delay=0.02)
@@ -269,7 +271,7 @@ async def test_a_worker_ends_on_request_at_the_moment_a_key_comes(ticks: int) ->
     async def handler(_: str) -> float | None:
         return 60.0
 
-    worker = asyncio.create_task(queue.run(handler, failure=lambda *_: None))
+    worker = asyncio.create_task(Workers(queue).run(handler, failure=lambda *_: None))
     queue.add("later")  # so that it waits with a time limit
     await asyncio.sleep(0.01)
     queue.add("now")
@@ -279,3 +281,78 @@ async def test_a_worker_ends_on_request_at_the_moment_a_key_comes(ticks: int) ->
     done, _ = await asyncio.wait((worker,), timeout=5)
     assert done
     assert worker.cancelled()
+
+
+# --- the pass before -------------------------------------------------------------------------------------------------
+def test_a_key_that_is_added_ahead_has_its_pass_first_and_is_urgent_after_it(queue: KeyQueue) -> None:
+    for key in ("a", "b"):
+        queue.add(key)
+    queue.add("b", ahead=True)
+    assert queue.take() is None  # workers of the roll-out hold back
+    assert queue.take_ahead() == "b"
+    queue.ahead_done("b")
+    assert [queue.take(), queue.take(), queue.take_ahead()] == ["b", "a", None]
+
+
+def test_keys_ahead_do_not_hold_the_others_back_for_ever(queue: KeyQueue) -> None:
+    queue.add("other")
+    for number in range(2 * IN_A_ROW):
+        queue.add(f"ahead-{number}", ahead=True)
+    for _ in range(IN_A_ROW):
+        assert queue.take() is None
+        queue.take_ahead()
+    assert (queue.take(), queue.take()) == ("other", None)
+
+
+def test_a_node_is_with_one_worker_in_both_passes(queue: KeyQueue) -> None:
+    queue.add("n1")
+    queue.take()
+    queue.add("n1", ahead=True)
+    assert queue.take_ahead() is None
+    queue.done("n1")
+    assert (queue.take(), queue.take_ahead()) == (None, "n1")
+    queue.add("n1")
+    assert (queue.take(), queue.take_ahead()) == (None, None)
+    queue.ahead_done("n1")
+    assert queue.take() == "n1"
+
+
+def test_a_node_whose_faults_never_stop_changing_is_reconciled_all_the_same(queue: KeyQueue) -> None:
+    queue.add("n1", ahead=True)
+    assert queue.take_ahead() == "n1"
+    queue.add("n1", ahead=True)
+    queue.ahead_done("n1")
+    assert (queue.take_ahead(), queue.take()) == (None, "n1")
+
+
+async def test_workers_of_both_kinds_wake_for_what_comes_and_when_it_is_due() -> None:
+    real = KeyQueue()
+    done: list[str] = []
+    all_done = asyncio.Event()
+
+    async def mark(key: str) -> None:
+        done.append(f"mark {key}")
+        raise RuntimeError("the reconciliation meets it, too")
+
+    async def reconcile(key: str) -> float | None:
+        done.append(key)
+        if len(done) == 5:
+            all_done.set()
+        return None
+
+    each = Workers(real)
+    workers = [asyncio.create_task(each.run(reconcile, failure=lambda *_: None)) for _ in range(2)]
+    workers += [asyncio.create_task(each.run_ahead(mark)) for _ in range(2)]
+    await asyncio.sleep(0)  # all of them wait
+    real.add("late", delay=0.05)
+    real.add("later", delay=0.1)
+    real.add("now")
+    real.add("fault", ahead=True)
+    async with asyncio.timeout(30):
+        await all_done.wait()
+    assert sorted(done) == ["fault", "late", "later", "mark fault", "now"]
+    assert done.index("mark fault") < done.index("fault")
+    assert done[-2:] == ["late", "later"]
+    for worker in workers:
+        worker.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,6 +17,7 @@ from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import NODE_DEVICES, NODES, POLICIES
 from support.exposed import operator, parsed
+from support.marking import next_node
 from support.opfacts import device, node_devices, raw_node, raw_policy
 
 
@@ -25,11 +28,19 @@ class Shelf:
         self.items: dict[str, list[dict[str, Any]]] = {NODE_DEVICES: [], NODES: [], POLICIES: []}
         self.hidden: set[str] = set()
         self.no_collection = False
+        self.lists: list[str] = []  # of whole collections
+        self.meanwhile: Callable[[], None] = lambda: None  # between the API server's answer and its reading
 
-    async def pages(self, path: str, **_: str) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+        if query:
+            yield []
+            return
+        self.lists.append(path)
         if self.no_collection and path != NODES and not self.items[path]:
             raise KubeError("404 page not found", status=404)
-        yield [it for it in self.items[path] if it["metadata"]["name"] not in self.hidden]
+        page = [it for it in self.items[path] if it["metadata"]["name"] not in self.hidden]
+        self.meanwhile()
+        yield page
 
     async def get(self, path: str) -> JsonObject:
         collection, _, name = path.rpartition("/")
@@ -70,6 +81,24 @@ async def test_a_collection_that_is_gone_is_no_news_of_its_objects(manager: Mana
     assert set(manager.cache.policies) == {"p"}
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_the_garbage_collector_rests_during_a_list_and_not_after_it(
+    manager: Manager, shelf: Shelf, fails: bool
+) -> None:
+    meanwhile: list[bool] = []
+
+    def look() -> None:
+        meanwhile.append(gc.isenabled())
+        if fails:
+            raise KubeError("the API server has gone away")
+
+    shelf.meanwhile = look
+    with pytest.raises(KubeError) if fails else contextlib.nullcontext():
+        await manager.relister.once()
+    assert set(meanwhile) == {False}
+    assert gc.isenabled()
+
+
 async def test_a_watch_that_does_not_report_what_a_list_has_shown_is_started_again(
     manager: Manager, shelf: Shelf
 ) -> None:
@@ -89,7 +118,7 @@ async def test_a_watch_that_does_not_report_what_a_list_has_shown_is_started_aga
     assert stalled == [True]  # nothing was missed
 
 
-@pytest.mark.parametrize("how", ["kopf has listed by itself", "a write met nothing"])
+@pytest.mark.parametrize("how", ["a watch began anew", "a write met nothing"])
 async def test_a_deletion_that_no_watch_has_reported_is_found_by_a_list_soon_after(
     manager: Manager, shelf: Shelf, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,8 +132,7 @@ async def test_a_deletion_that_no_watch_has_reported_is_found_by_a_list_soon_aft
         if how == "a write met nothing":
             manager._failed("p", KubeError("p not found", status=404, absent="p"), 1.0)
         else:
-            manager.relister.again()
-            manager.relister.again()
+            manager.relister.positioned(Kind.POLICY)
         assert manager.cache.policies
         await until(lambda: not manager.cache.policies)
     finally:
@@ -117,6 +145,70 @@ async def until(holds: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("not within 10 s")
+
+
+@pytest.fixture
+async def watched(shelf: Shelf) -> AsyncIterator[Manager]:
+    """A manager whose watches begin when they are called to, all at once; it lists for ever."""
+    made = Manager(shelf, OperatorMetrics())  # type: ignore[arg-type]
+
+    def begin() -> None:
+        for kind in Kind:
+            made.relister.positioned(kind)
+
+    made.relister.begin_watches = begin
+    running = asyncio.create_task(made.relister.run())
+    yield made
+    running.cancel()
+
+
+async def test_everything_is_listed_once_at_the_start_and_after_the_watches_have_begun(
+    shelf: Shelf, watched: Manager
+) -> None:
+    await until(lambda: watched.cache.synced)
+    await asyncio.sleep(0.1)  # another LIST would begin at once
+    assert shelf.lists == [POLICIES, NODES, NODE_DEVICES]
+
+
+async def test_a_watch_that_was_too_old_has_its_kind_listed_again_and_no_other(shelf: Shelf, watched: Manager) -> None:
+    await until(lambda: watched.cache.synced)
+    shelf.lists.clear()
+    watched.relister.positioned(Kind.NODE)
+    await until(lambda: bool(shelf.lists))
+    await asyncio.sleep(0.1)
+    assert shelf.lists == [NODES]
+
+
+async def test_watches_that_have_ended_begin_again_before_everything_is_listed(shelf: Shelf, watched: Manager) -> None:
+    await until(lambda: watched.cache.synced)
+    shelf.lists.clear()
+    watched.relister.ended()
+    await until(lambda: len(shelf.lists) >= 3)
+    await asyncio.sleep(0.1)
+    assert shelf.lists == [POLICIES, NODES, NODE_DEVICES]
+
+
+async def test_what_a_new_watch_cannot_have_delivered_is_no_sign_that_it_has_stalled(
+    manager: Manager, shelf: Shelf
+) -> None:
+    stalled: list[bool] = []
+    manager.relister.stalled = lambda: stalled.append(True)
+    shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=2)]
+    manager.relister.positioned(Kind.POLICY)
+    await manager.relister.once()
+    manager.relister.check_watch()
+    assert (manager.cache.policies["p"].generation, stalled) == (2, [])
+
+
+async def test_an_object_deleted_while_a_list_is_under_way_does_not_come_back_by_it(
+    manager: Manager, shelf: Shelf
+) -> None:
+    """The page was made before the deletion, and is read after the watch has delivered it."""
+    shelf.items[POLICIES] = [raw_policy("p", health={}), raw_policy("new", health={})]
+    gone = read(Kind.POLICY, shelf.items[POLICIES][1])
+    shelf.meanwhile = lambda: manager.arrived(Kind.POLICY, True, gone)
+    await manager.relister.once()
+    assert set(manager.cache.policies) == {"p"}
 
 
 async def test_one_kinds_watch_does_not_count_for_anothers(manager: Manager, shelf: Shelf) -> None:
@@ -208,4 +300,4 @@ async def test_before_the_first_list_news_wait(shelf: Shelf) -> None:
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, node_devices(device(0))))
     assert manager.nodes.take() is None
     await manager.relister.once()
-    assert manager.nodes.take() == "n1"
+    assert await next_node(manager) == "n1"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nodedevices_operator.desired.service import out_of_service
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from support.fakekube import FakeKube, settle
-from support.opfacts import GPU, device, node_devices, raw_node
+from support.opfacts import GPU, device, node_devices, raw_node, record
 
 ITEM = f"{names.NODE_DEVICES}/n1"
 RMA = {"id": "GPU-0", "reason": "RMA 4711"}
@@ -23,7 +24,10 @@ def said(kube: FakeKube) -> list[tuple[str, str]]:
 def write(manager: Manager, kube: FakeKube, *entries: dict[str, Any], by: str = "kubectl-patch") -> None:
     raw = kube.objects[ITEM]
     fields: dict[str, Any] = {f'k:{{"id":"{it["id"]}"}}': {} for it in entries}
-    managed = [{"manager": by, "operation": "Update", "fieldsV1": {"f:spec": {"f:unschedulable": fields}}}]
+    managed = [
+        {"manager": by, "operation": "Update", "fieldsV1": {"f:spec": {"f:unschedulable": fields}}},
+        {"manager": "kubectl-label", "operation": "Update", "fieldsV1": {"f:metadata": {"f:labels": {"f:x": {}}}}},
+    ]
     spec = {**raw["spec"], "unschedulable": list(entries)}
     item = kube.put(ITEM, raw | {"spec": spec, "metadata": raw["metadata"] | {"managedFields": managed}})
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, item))
@@ -97,3 +101,10 @@ async def test_an_entry_that_is_over_is_in_service_again(kube: FakeKube) -> None
     write(manager, kube, RMA | {"until": "2020-01-01T00:00:00Z"})
     await settle(manager)
     assert [reason for reason, _ in said(kube)] == ["DeviceOutOfService", "DeviceInService"]
+
+
+def test_an_entry_is_over_at_its_time_and_not_before() -> None:
+    ends = record(device(0), spec={"unschedulable": [RMA | {"until": "2026-11-21T12:00:00Z"}]})
+    assert out_of_service(ends, "2026-11-21T12:00:00Z") == ({}, None)
+    found, seconds = out_of_service(ends, "2026-11-21T11:59:59Z")
+    assert (list(found), seconds) == (["GPU-0"], 1.0)

@@ -121,3 +121,11 @@ async def test_beside_a_field_that_is_not_known_a_fault_that_is_over_frees_the_n
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, well))
     await settle(manager)
     assert on_node(kube) == ([], "gold", "4")
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [("NodeDevices", "nodedevices.io/v1alpha1"), ("DevicePolicy", "nodedevices.io/v1alpha1"), ("Node", "v1")],
+)
+def test_what_is_applied_names_the_version_of_its_kind(kind: str, version: str) -> None:
+    assert names.identified(kind, "n1", "u")["apiVersion"] == version

@@ -1,0 +1,60 @@
+"""What a cluster has, by product, for whoever looks at several: ClusterProperty objects (about.k8s.io, KEP-2149).
+
+One for each product, `<type>.<product>.nodedevices.io`, and what is too much for that in `other.nodedevices.io`. A hub
+of clusters copies them (ClusterProfile's status.properties), so that no hub needs credentials for this cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from nodedevices_api.conditions import STALE
+
+from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
+
+MOST = 20  # objects
+DOMAIN = "nodedevices.io"
+OTHER = f"other.{DOMAIN}"
+LONGEST_LABEL = 63
+_COUNTS = ("total", "healthy", "held")
+
+
+def cluster_properties(records: Iterable[NodeDevicesRecord]) -> Mapping[str, str]:
+    """Return the values by name: JSON, `{"total":64,"healthy":63,"held":40}`, in devices; partitions count with theirs.
+
+    A device that its driver no longer lists is none. One whose node is not heard of is not healthy, whatever was
+    last reported. Where there are more than `MOST` products, those with the fewest devices are one value.
+    """
+    found: dict[str, Counter[str]] = {}
+    for record in records:
+        stale = record.condition(STALE)
+        heard = stale is None or stale.status != "True"
+        for device in record.devices:
+            if device.missing:
+                continue
+            counts = found.setdefault(_name(device), Counter())
+            counts["total"] += 1
+            counts["healthy"] += heard and device.health.state == "Healthy"
+            counts["held"] += any(part.holders for part in device.parts) or bool(device.unlisted)
+    if len(found) > MOST:
+        rest = found.pop(OTHER, Counter[str]())
+        named = sorted(found, key=lambda name: (-found[name]["total"], name))
+        found[OTHER] = sum((found.pop(name) for name in named[MOST - 1 :]), rest)
+    return {name: _value(counts) for name, counts in sorted(found.items())}
+
+
+def _value(counts: Counter[str]) -> str:
+    return json.dumps({key: counts[key] for key in _COUNTS}, separators=(",", ":"))
+
+
+def _name(device: DeviceRecord) -> str:
+    labels = (_label(device.type), _label(device.model.product))
+    return ".".join((*filter(None, labels), DOMAIN)) if any(labels) else OTHER
+
+
+def _label(text: str) -> str:
+    """A label of a DNS name (RFC 1123): `NVIDIA H100 80GB HBM3` is `nvidia-h100-80gb-hbm3`."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_LABEL].strip("-")
