@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import shutil
 import subprocess
 import tempfile
@@ -16,31 +15,10 @@ from demo.__main__ import shell
 from demo.stage import Stage
 from support.cluster_provider import ClusterProvider
 from support.kubectl import Kubectl
+from support.terminal import ESCAPE, environment, on_a_terminal
 
 ROOT = Path(__file__).parents[2]
-ESCAPE = "\033["
 NOBODY = 65534
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "MAKEFLAGS", "MAKELEVEL"}}
-    return {**kept, **more}
-
-
-def on_a_terminal(*command: str, **more: str) -> str:
-    """What it prints when its standard output is a terminal."""
-    ours, theirs = pty.openpty()
-    with os.fdopen(ours, "rb", buffering=0) as reader:
-        running = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environment(**more))
-        os.close(theirs)
-        said = b""
-        try:
-            while chunk := reader.read(65536):
-                said += chunk
-        except OSError:  # EIO: Linux ends a terminal so
-            pass
-        assert running.wait() == 0, said
-    return said.decode()
 
 
 def test_make_writes_escape_codes_to_a_terminal_only() -> None:

@@ -1,0 +1,171 @@
+"""The agent's facts about a node, read back from its NodeDevices: the devices, and who holds what.
+
+What a status does not have is absent: device nodes, the driver's number of a partition, ids of a holder beyond the
+eighth. So nothing is concluded from these facts before they have led to what the node shows (ids.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from nodedevices_api.conditions import HOLDERS_KNOWN, MISSING
+from nodedevices_common.quantity import to_bytes
+from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_operator.records.names import is_pod
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, InventoryDevice
+from nodedevices_plugin.model.ids import split
+from nodedevices_plugin.offering.occupancy import HeldId
+from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
+
+_SINCE = datetime(1970, 1, 1, tzinfo=UTC)  # times decide nothing here
+
+
+def inventory(status: Raw) -> Inventory:
+    return Inventory(devices=tuple(map(_device, mappings(status.get("devices")))))
+
+
+def complete(status: Raw) -> bool:
+    """True when no device and no partition was left out of the object."""
+    return not any(each.get("partitionsTruncated") for each in mappings(status.get("devices")))
+
+
+def _device(raw: Raw) -> InventoryDevice:
+    attributes, parts = mapping(raw.get("attributes")), mappings(raw.get("partitions"))
+    fact = DeviceFact(
+        id=text(raw.get("id")),
+        name=text(raw.get("name")) or None,
+        index=_number(raw.get("index")) or 0,
+        minor=_number(attributes.get("minor")),
+        type=text(raw.get("type")),
+        vendor=text(attributes.get("vendor")),
+        uuid=text(attributes.get("uuid")),
+        product_name=text(attributes.get("productName")),
+        brand=text(attributes.get("brand")),
+        architecture=text(attributes.get("architecture")),
+        firmware=text(attributes.get("firmware")),
+        pci_bus_id=text(attributes.get("pciBusID")),
+        pcie_root=text(attributes.get("pcieRoot")),
+        numa_node=_number(attributes.get("numaNode")),
+        extra={name: _attribute(mapping(value)) for name, value in mapping(attributes.get("extra")).items()},
+        capacity=_capacity(raw),
+        partitions=tuple(_partition(place, each) for place, each in enumerate(parts)),
+    )
+    health = mapping(raw.get("health"))
+    return InventoryDevice(
+        fact=fact,
+        present=health.get("reason") != MISSING or health.get("state") == "Unknown",
+        last_seen=_SINCE,
+        departed_partitions=frozenset(
+            text(each.get("id")) for each in parts if mapping(each.get("health")).get("reason") == MISSING
+        ),
+    )
+
+
+def _partition(place: int, raw: Raw) -> Partition:
+    return Partition(
+        id=text(raw.get("id")),
+        name=text(raw.get("name")) or None,
+        profile=text(raw.get("profile")),
+        index=place,
+        gi=_number(raw.get("gi")),
+        ci=_number(raw.get("ci")),
+        start=_number(raw.get("start")),
+        size=_number(raw.get("size")),
+        capacity=_capacity(raw),
+    )
+
+
+def _attribute(raw: Raw) -> Attribute:
+    boolean = raw.get("bool")
+    return Attribute(
+        string=text(raw.get("string")) or None,
+        integer=_number(raw.get("int")),
+        boolean=boolean if isinstance(boolean, bool) else None,
+        version=text(raw.get("version")) or None,
+    )
+
+
+def _capacity(raw: Raw) -> dict[str, str]:
+    return {name: value for name, value in mapping(raw.get("capacity")).items() if _is_amount(value)}
+
+
+def _is_amount(value: Any) -> bool:
+    try:
+        to_bytes(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# --- holders ---------------------------------------------------------------------------------------------------------
+def held(status: Raw) -> tuple[HeldId, ...]:
+    """Every id that is held, as far as the status names it."""
+    return tuple(dict.fromkeys(_held(status)))
+
+
+def _held(status: Raw) -> Iterator[HeldId]:
+    for device, part, partition in _parts(status):
+        for holder in _holders(part):
+            pod = f"{holder['namespace']}/{holder['pod']}"
+            for id_ in _ids(holder, partition or device):
+                yield HeldId(
+                    resource=text(holder.get("resource")) or None,
+                    id=id_,
+                    device_id=device,
+                    partition_id=partition,
+                    replica=split(id_)[1],
+                    holder=pod,
+                )
+
+
+def _parts(status: Raw) -> Iterator[tuple[str, Raw, str | None]]:
+    """Return each device and each partition: the device's id, what there is of it, the partition's id."""
+    for device in mappings(status.get("devices")):
+        yield text(device.get("id")), device, None
+        for part in mappings(device.get("partitions")):
+            yield text(device.get("id")), part, text(part.get("id"))
+
+
+def _holders(part: Raw) -> Iterable[Raw]:
+    return (
+        each for each in mappings(part.get("holders")) if is_pod(text(each.get("namespace")), text(each.get("pod")))
+    )
+
+
+def _ids(holder: Raw, own: str) -> list[str]:
+    """Return what the holder has of this part: the part, or shares of it. What it has of other parts is theirs."""
+    given = holder.get("ids")
+    shares = [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
+    return [each for each in shares if split(each)[0] == own] if shares else [own]
+
+
+def holdings(status: Raw) -> Holdings:
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for device, part, partition in _parts(status):
+        for each in _holders(part):
+            key = (each["namespace"], each["pod"], text(each.get("container")), text(each.get("resource")))
+            found.setdefault(key, []).extend(_ids(each, partition or device))
+    known = next((it for it in mappings(status.get("conditions")) if it.get("type") == HOLDERS_KNOWN), {})
+    synced = known.get("status") == "True"
+    return Holdings(
+        state=HoldersState.SYNCED if synced else HoldersState.UNAVAILABLE,
+        message="" if synced else text(known.get("message")),
+        holders=tuple(
+            Holder(
+                namespace=namespace,
+                pod=pod,
+                container=container,
+                resource=resource or None,
+                ids=tuple(sorted(ids)),
+                since=_SINCE,
+            )
+            for (namespace, pod, container, resource), ids in sorted(found.items())
+            if ids
+        ),
+    )

@@ -1,0 +1,194 @@
+"""The names and ids that a node would offer with another configuration, by the agent's own reckoning.
+
+The agent's shape of the configuration in effect must be what the node shows; then its shape of the other configuration
+says what would be. Where it is not (the node's own flags or files have a part in it, a change is still under way), the
+names that may change are said, without a number, as a DryRun policy does (nodedevices_operator.desired.id_changes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import orjson
+from nodedevices_common.errors import NodeDevicesError
+from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.text import place_of
+from nodedevices_operator.desired.id_changes import id_changes
+from nodedevices_operator.desired.stored import understood
+from nodedevices_operator.records.objects import NodeDevicesRecord
+from nodedevices_plugin.model import Inventory, OfferedResource, Plan, PlanError
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.offering.changes import decide_change, held_as
+from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise, not_in
+from nodedevices_plugin.offering.shape import PlanSettings, make_shape
+from nodedevices_plugin.offering.unmatched import unmatched
+from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.helpers import run_by
+
+from nodedevices_dryrun import facts
+
+DECIDE_IDS = ("serving", "resources", "sharing", "partitions")  # as Effective.shape has them
+_POLICY = "policy"  # in status.configuration.sources
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChange:
+    """Numbers of ids; `gone` and `added` differ from their difference where devices change places."""
+
+    name: str
+    before: int
+    after: int
+    gone: int
+    added: int
+    sharing: str  # as it would be
+    by: str = "plugin"
+
+
+@dataclass(frozen=True, slots=True)
+class IdEffect:
+    """`unknown`: why there are no numbers; then `names` are those that may change."""
+
+    resources: tuple[ResourceChange, ...] = ()
+    refused: str = ""  # why the agent would keep the configuration of now
+    waits: str = ""  # why the change would wait as a whole
+    waits_for: tuple[str, ...] = ()  # pods, namespace/name
+    held_back: tuple[str, ...] = ()  # devices that go to no new pod until `pods` have ended
+    pods: tuple[str, ...] = ()  # that hold what would no longer be offered to them
+    unknown: str = ""
+    names: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()  # entries that match nothing on the node
+    assumes: str = ""  # what of the node has to be so, and is not known here
+
+
+def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[str, Any]) -> IdEffect:
+    """`now` and `then`: the node's configuration by policies, in wire form, without and with the change."""
+    if all(now.get(name) == then.get(name) for name in DECIDE_IDS):
+        return IdEffect()
+    status = mapping(raw.get("status"))
+    inventory = facts.inventory(status)
+    before, after = _settings(now), _settings(then)
+    current = _shape(inventory, before)
+    doubt = _doubt(status, record, now, then)
+    if not doubt and (current is None or _summary(current) != _shown(status)):
+        doubt = "what it offers does not follow from its policies alone: its own flags or files have a part in it"
+    if doubt or current is None:
+        changes = id_changes(record, now, then)
+        return IdEffect(unknown=doubt, names=changes.uncounted or tuple(sorted(_shown(status))), pods=changes.pods)
+    try:
+        wanted = make_shape(inventory, after)
+    except PlanError as error:
+        return IdEffect(refused=str(error))
+    observes = after.serving.mode == "Observe"
+    holdings, ids = facts.holdings(status), facts.held(status)
+    decision = decide_change(current, wanted, holdings, (), whole=observes)
+    leaving = set(not_in(wanted, ids)) - set(not_in(current, ids))
+    kept = () if observes else _held_back(current, wanted, ids, inventory)
+    return IdEffect(
+        resources=_changes(current, wanted),
+        waits="" if decision.apply else decision.message,
+        waits_for=_pods(f"{each.namespace}/{each.pod}" for each in decision.waiting_for),
+        held_back=tuple(_named(kept, inventory)),
+        pods=_pods(each.holder for each in leaving),
+        unmatched=tuple(
+            f"{place_of(each.section, each.entry)}: {each.message}" for each in unmatched(inventory, after)
+        ),
+        assumes=_assumes(current, wanted),
+    )
+
+
+def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[str, Any]) -> str:
+    """Return why the status does not say enough; empty: nothing of this kind."""
+    if record.config_hash != record.applied_hash:
+        return "its agent has not applied the configuration of now yet"
+    if any((record.config or {}).get(name) != now.get(name) for name in DECIDE_IDS):
+        return "it does not have what the policies of now come to yet"
+    if not facts.complete(status):
+        return "its object has no room for all partitions"
+    if _observes(now):
+        return "another plugin serves its kubelet now (serving.mode Observe)"
+    sources = mapping(status.get("configuration")).get("sources")
+    own = [each for each in sources if each != _POLICY] if isinstance(sources, list) else []
+    ends = [name for name in DECIDE_IDS if name in now and name not in then]
+    if own and ends:
+        return f"{', '.join(ends)} would come from its own {', '.join(map(str, own))}, which are not known here"
+    return ""
+
+
+def _assumes(current: Plan, wanted: Plan) -> str:
+    """Return what a helper that the node does not have yet takes; whether its component is there no status says."""
+    have, want = ({run_by(each) for each in plan.resources} - {""} for plan in (current, wanted))
+    return ", ".join(sorted(want - have))
+
+
+def _observes(config: Mapping[str, Any]) -> bool:
+    return mapping(config.get("serving")).get("mode") == "Observe"
+
+
+def _settings(config: Mapping[str, Any]) -> PlanSettings:
+    return _read(orjson.dumps({name: config[name] for name in DECIDE_IDS if name in config}))
+
+
+@lru_cache(256)  # a fleet has few different ones
+def _read(config: bytes) -> PlanSettings:
+    return PlanSettings.from_sections(understood(orjson.loads(config)).sections, modes={mps.ROOT: "not known"})
+
+
+def _shape(inventory: Inventory, settings: PlanSettings) -> Plan | None:
+    try:
+        return make_shape(inventory, settings)
+    except NodeDevicesError:
+        return None
+
+
+def _summary(plan: Plan) -> dict[str, tuple[object, ...]]:
+    return {each.name: (len(each.ids), each.sharing.name, each.sharing.replicas) for each in plan.resources}
+
+
+def _shown(status: Raw) -> dict[str, tuple[object, ...]]:
+    return {
+        text(each.get("name")): (each.get("capacity"), text(each.get("sharing")), each.get("replicas"))
+        for each in mappings(status.get("resources"))
+        if each.get("managedBy") == "plugin"
+    }
+
+
+def _changes(current: Plan, wanted: Plan) -> tuple[ResourceChange, ...]:
+    before, after = held_as(current), held_as(wanted)
+    sharing = {each.name: _how(each) for plan in (current, wanted) for each in plan.resources}
+    return tuple(
+        ResourceChange(
+            name=name,
+            before=len(was),
+            after=len(will),
+            gone=len(was - will),
+            added=len(will - was),
+            sharing=sharing[name],
+        )
+        for name in sorted({*before, *after})
+        for was, will in [(before.get(name, frozenset()), after.get(name, frozenset()))]
+        if was != will
+    )
+
+
+def _how(resource: OfferedResource) -> str:
+    sharing = resource.sharing
+    return f"{sharing.name}, {sharing.replicas} each" if sharing.replicas else sharing.name
+
+
+def _held_back(current: Plan, wanted: Plan, ids: Sequence[HeldId], inventory: Inventory) -> list[str]:
+    """Return the devices that the change would withhold from new pods, by id."""
+    already = {each.device_id for each in held_otherwise(current, ids, inventory)}
+    offered = {each.device_id for resource in wanted.resources for each in resource.ids}
+    return sorted({each.device_id for each in held_otherwise(wanted, ids, inventory)} & offered - already)
+
+
+def _named(devices: Sequence[str], inventory: Inventory) -> list[str]:
+    called = device_names(inventory)
+    return [called.get(each, each) for each in devices]
+
+
+def _pods(pods: Any) -> tuple[str, ...]:
+    return tuple(sorted({each for each in pods if each}))

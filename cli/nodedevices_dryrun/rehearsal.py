@@ -1,0 +1,269 @@
+"""Nodes with the policies as they are, beside nodes with the policies as they would be; and what differs.
+
+A roll-out (spec.rollout) is not foreseen: what is said of a node is what it comes to once its turn has come. Taints and
+evictions are answered by the operator's budgets and its breaker, for all nodes together, as if they came at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from nodedevices_api.conditions import ACTIONS_STOPPED, CONFLICT
+from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.text import some
+from nodedevices_common.times import rfc3339
+from nodedevices_operator.desired.capacity import plan_capacity
+from nodedevices_operator.desired.configuration import Configuration, Previous, Trial, means_the_same, resolve
+from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, rehearsed
+from nodedevices_operator.desired.pools import SECTION as FAULTS
+from nodedevices_operator.desired.pools import survey, trial_pool
+from nodedevices_operator.desired.stored import WIRE_SECTIONS, understood
+from nodedevices_operator.desired.trial import Preview, preview
+from nodedevices_operator.records.objects import (
+    NodeDevicesRecord,
+    NodeRecord,
+    PolicyRecord,
+    node_devices_record,
+    node_record,
+)
+
+from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect
+from nodedevices_dryrun.policies import Policies, PolicyChange, changed
+
+# What a change does to a node, the worst first: all but the last two are to be looked at before it is made.
+REFUSED, WAITS, HOLDS_BACK, ACTS, UNCERTAIN, CHANGES, NOTHING = (
+    "Refused",
+    "Waits",
+    "HoldsBack",
+    "Acts",
+    "Uncertain",
+    "Changes",
+    "None",
+)
+HARMFUL = frozenset({REFUSED, WAITS, HOLDS_BACK, ACTS, UNCERTAIN})
+MOST_NAMED = 8  # devices or pods, in a sentence
+_CAPACITY = "capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Raw objects, as an API server gives them. `nodes` None: they cannot be read; then the labels of a NodeDevices
+    count, which the operator copies from its Node."""
+
+    items: Sequence[Raw]
+    policies: Sequence[Raw]
+    nodes: Sequence[Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEffect:
+    """One node. `sections`: of the effective configuration, that would be others."""
+
+    node: str
+    sections: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()  # that supply these, as it would be
+    refused: tuple[str, ...] = ()  # by the operator or the agent, which keep what is in effect
+    ids: IdEffect = field(default_factory=IdEffect)
+    capacity: tuple[ResourceChange, ...] = ()
+    actions: str = ""  # taints and evictions, as a text for people
+    acts: bool = False  # whether there are any, granted or not
+
+    @property
+    def effect(self) -> str:
+        found = self.ids
+        if self.refused or found.refused:
+            return REFUSED
+        if found.waits:
+            return WAITS
+        if found.held_back:
+            return HOLDS_BACK
+        if self.acts:
+            return ACTS
+        if found.unknown and found.pods:
+            return UNCERTAIN
+        return CHANGES if self.sections else NOTHING
+
+    @property
+    def message(self) -> str:
+        found = self.ids
+        parts = [*self.refused, *([f"the agent would refuse it: {found.refused}"] if found.refused else [])]
+        parts += [found.waits] if found.waits else []
+        if found.held_back:
+            devices, pods = some(found.held_back, MOST_NAMED), some(found.pods, MOST_NAMED)
+            parts.append(f"{devices}: not for new pods until these have ended: {pods}")
+        elif found.pods and not found.waits and not found.unknown:
+            parts.append(f"these pods keep what they hold until they end: {some(found.pods, MOST_NAMED)}")
+        if found.unknown:
+            parts.append(f"which ids change is not known: {found.unknown}")
+        if found.assumes:
+            parts.append(f"it is assumed that the node has the component {found.assumes}")
+        return "; ".join([*parts, *([self.actions] if self.actions else []), *found.unmatched])
+
+    def fields(self) -> dict[str, Any]:
+        """Return plain values, by the names of `-o json`."""
+        found = self.ids
+        return {
+            "node": self.node,
+            "effect": self.effect,
+            "policies": list(self.policies),
+            "sections": list(self.sections),
+            "resources": [asdict(each) for each in (*found.resources, *self.capacity)],
+            "mayChange": list(found.names),
+            "heldBack": list(found.held_back),
+            "pods": list(found.pods),
+            "waitsFor": list(found.waits_for),
+            "unmatched": list(found.unmatched),
+            "assumes": found.assumes,
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """`nodes`: only those that a change concerns; `selected`, by policy: how many it selects now, and then."""
+
+    changes: tuple[PolicyChange, ...]
+    nodes: tuple[NodeEffect, ...]
+    selected: Mapping[str, tuple[int, int]]
+
+    @property
+    def harmful(self) -> bool:
+        return any(each.refusal for each in self.changes) or any(each.effect in HARMFUL for each in self.nodes)
+
+
+@dataclass(slots=True)
+class _Node:
+    raw: Raw
+    record: NodeDevicesRecord
+    node: NodeRecord
+    now: Configuration
+    then: Configuration
+    effect: NodeEffect
+    preview: Preview = field(default_factory=Preview)
+
+
+def rehearse(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now: datetime) -> Rehearsal:
+    policies = changed(cluster.policies, given, deleted, now)
+    known = {text(mapping(each.get("metadata")).get("name")): each for each in cluster.nodes or ()}
+    concerned = policies.concerned
+    records: dict[str, NodeDevicesRecord] = {}
+    nodes: dict[str, NodeRecord] = {}
+    found: list[_Node] = []
+    selected = {each.name: [0, 0] for each in policies.changes}
+    for raw in cluster.items:
+        record = node_devices_record(raw)
+        node = _node(record, known)
+        records[record.name], nodes[record.name] = record, node
+        for at, each in enumerate((policies.before, policies.after)):
+            for policy in each:
+                if policy.name in selected and policy.selects(node.labels):
+                    selected[policy.name][at] += 1
+        if any(policy.selects(node.labels) for policy in concerned):
+            found.append(_resolved(raw, record, node, policies))
+    _answered(found, records, nodes, policies, now)
+    effects = tuple(each.effect for each in found if each.effect.effect != NOTHING)
+    return Rehearsal(policies.changes, effects, {name: (was, will) for name, (was, will) in selected.items()})
+
+
+def _node(record: NodeDevicesRecord, known: Mapping[str, Raw]) -> NodeRecord:
+    """Return the Node; where it is not known, one that has the labels of its NodeDevices, and is in service."""
+    raw = known.get(record.name)
+    return NodeRecord(name=record.name, uid="", labels=record.labels) if raw is None else node_record(raw)
+
+
+def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: Policies) -> _Node:
+    previous = Previous(record.config, record.policies)
+    now, then = (resolve(node.labels, each, previous) for each in (policies.before, policies.after))
+    sections = tuple(
+        each for each in WIRE_SECTIONS if not means_the_same(each, now.config.get(each, {}), then.config.get(each, {}))
+    )
+    refused = [then.message] if then.status == "False" and then.message != now.message else []
+    effect = NodeEffect(
+        node=record.name,
+        sections=sections,
+        policies=_suppliers(then, sections),
+        refused=tuple(refused),
+        ids=id_effect(raw, record, now.config, then.config) if sections else IdEffect(),
+    )
+    made = _Node(raw, record, node, now, then, effect)
+    if _CAPACITY in sections:
+        made.effect = _with_capacity(made)
+    if FAULTS in sections and FAULTS in then.config:
+        trial = Trial(faults=then.config[FAULTS], now=now.config, then=then.config)
+        made.preview = preview(trial, record, node.taints)
+    return made
+
+
+def _suppliers(then: Configuration, sections: Iterable[str]) -> tuple[str, ...]:
+    by = {section: ref.name for ref in then.policies for section in ref.sections}
+    return tuple(dict.fromkeys(by[each] for each in sections if each in by))
+
+
+def _with_capacity(made: _Node) -> NodeEffect:
+    """Add what the operator would write on the Node."""
+    before, after = (understood(each.config).sections.capacity for each in (made.now, made.then))
+    ours = made.node.owned | {each.name for each in before}
+    was = plan_capacity(before, made.record, made.node, ours=ours).values
+    plan = plan_capacity(after, made.record, made.node, ours=ours)
+    will = plan.values
+    changes = tuple(
+        ResourceChange(
+            name=name,
+            before=was.get(name, 0),
+            after=will.get(name, 0),
+            gone=max(0, was.get(name, 0) - will.get(name, 0)),
+            added=max(0, will.get(name, 0) - was.get(name, 0)),
+            sharing="none",
+            by="operator",
+        )
+        for name in sorted({*was, *will})
+        if was.get(name, 0) != will.get(name, 0)
+    )
+    refused = (plan.message,) if plan.status == "False" and plan.reason == CONFLICT else ()
+    return replace(made.effect, capacity=changes, refused=(*made.effect.refused, *refused))
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+def _answered(
+    found: Sequence[_Node],
+    records: Mapping[str, NodeDevicesRecord],
+    nodes: Mapping[str, NodeRecord],
+    policies: Policies,
+    now: datetime,
+) -> None:
+    """Add what would be done about faults, as budgets and breaker allow it to each policy."""
+    acting: dict[str, list[_Node]] = {}
+    for each in found:
+        if FAULTS in each.effect.sections and (by := _suppliers(each.then, [FAULTS])):
+            acting.setdefault(by[0], []).append(each)
+    if not any(each.preview.actions for mine in acting.values() for each in mine):
+        return
+    seen, stopped = survey(records, nodes, policies.before), _fleet(policies.before, now)
+    known = {policy.name: policy for policy in policies.after}
+    for name, mine in acting.items():
+        pool = trial_pool(known[name], frozenset(each.record.name for each in mine))
+        actions: list[Action] = [action for each in mine for action in each.preview.actions]
+        answers: Mapping[Action, ActionAnswer] = rehearsed(
+            stopped,
+            pool,
+            actions,
+            now=now,
+            survey=seen,
+            seen=arrivals(None, seen.faults, 0.0),
+            record=known[name].actions_record,
+        )
+        for each in mine:
+            if each.preview.actions:
+                each.effect = replace(each.effect, actions=each.preview.text(answers), acts=True)
+
+
+def _fleet(policies: Iterable[PolicyRecord], now: datetime) -> Fleet:
+    """Return the operator's record, as far as the policies' status says what is in it: whether its breaker is open."""
+    for policy in policies:
+        for each in policy.conditions:
+            if each.type == ACTIONS_STOPPED and each.status == "True":
+                return Fleet(breaker=OPEN, reason=each.message, opened=rfc3339(now), place=policy.actions_record)
+    return Fleet()

@@ -1,0 +1,13 @@
+"""`kubectl nodedevices`: what devices the cluster has, who holds them, whether they are well, and what to do.
+
+    commands/   a file for each command: its options, what it reads, what it writes
+    session     what one run has: options, clock, streams, the API server's client once it is needed
+    views/      objects of the API server to rows and text; decides everything, does no I/O
+    output/     rows to a table, JSON, YAML or names
+    api/        kubeconfig, credentials, requests, pages, watches
+    table       rows and columns, which views make and outputs write
+
+Data goes to stdout, words to stderr. Text that others wrote in objects reaches a terminal with its control characters
+escaped. A command that a shell runs at each prompt must start at once: a module that is slow to load (pydantic,
+`kubernetes`: both slower than all of this package) is imported by none of these (tests/unit/cli holds it).
+"""

@@ -1,0 +1,222 @@
+"""Kubeconfig files, read as kubectl reads them: `--kubeconfig`, else the files of $KUBECONFIG merged (of two entries of
+one name the first counts), else ~/.kube/config, else the service account of the pod that this runs in.
+
+Paths in a file are relative to the file. A field that kubectl would act on and we do not know is refused, never
+ignored: a connection that is less protected than the file says would be worse than none.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodedevices_common.errors import InputError
+from nodedevices_common.raw import mapping, mappings, text
+from nodedevices_common.safe_yaml import load
+from nodedevices_common.text import nearest, show
+
+from nodedevices_kubectl.api.errors import KubeconfigError
+
+MAX_BYTES = 4 << 20
+MAX_VALUES = 200_000
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    server: str
+    authority: bytes = b""  # PEM; empty: the system's
+    insecure: bool = False
+    tls_name: str = ""
+    proxy: str = ""
+    raw: Mapping[str, Any] | None = None  # for exec plugins that want to know
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    token: str = ""
+    token_file: Path | None = None
+    certificate: bytes = b""  # PEM
+    key: bytes = b""
+    name: str = ""  # of basic authentication
+    password: str = ""
+    command: Mapping[str, Any] | None = None  # an exec plugin
+    act_as: str = ""
+    act_as_uid: str = ""
+    act_as_groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    name: str
+    namespace: str
+    cluster: Cluster
+    user: User
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    value: Mapping[str, Any]
+    file: Path
+
+
+class Kubeconfig:
+    """The merged files."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self._current = ""
+        self._entries: dict[str, dict[str, _Entry]] = {"clusters": {}, "users": {}, "contexts": {}}
+        self._files = files
+        for file in files:
+            self._add(file)
+
+    def _add(self, file: Path) -> None:
+        try:
+            if file.stat().st_size > MAX_BYTES:
+                raise KubeconfigError(f"kubeconfig {file}: larger than {MAX_BYTES >> 20} MiB; is it one?")
+            found = load(file.read_bytes(), max_values=MAX_VALUES)
+        except OSError as error:
+            raise KubeconfigError(
+                f"kubeconfig {file}: {error.strerror}; give --kubeconfig or set KUBECONFIG"
+            ) from error
+        except InputError as error:
+            raise KubeconfigError(f"kubeconfig {file}: {error}") from error
+        if found is not None and not isinstance(found, dict):
+            raise KubeconfigError(f"kubeconfig {file}: not a kubeconfig but {show(found)}")
+        content = mapping(found)
+        self._current = self._current or text(content.get("current-context"))
+        for kind, entries in self._entries.items():
+            for each in mappings(content.get(kind)):
+                entries.setdefault(text(each.get("name")), _Entry(mapping(each.get(kind[:-1])), file))
+
+    @property
+    def contexts(self) -> list[str]:
+        return list(self._entries["contexts"])
+
+    @property
+    def current(self) -> str:
+        return self._current
+
+    def server(self, context: str) -> str:
+        """The address of its API server; empty where the kubeconfig does not say."""
+        found = self._entries["contexts"].get(context)
+        cluster = self._entries["clusters"].get(text(found.value.get("cluster"))) if found is not None else None
+        return text(cluster.value.get("server")) if cluster is not None else ""
+
+    def context(self, name: str) -> Context:
+        """The context of this name; empty: the current one."""
+        wanted = name or self._current
+        if not wanted:
+            raise KubeconfigError(
+                f"kubeconfig {self._named_files()}: no current-context; give --context{nearest('', self.contexts)}"
+            )
+        found = mapping(self._need("contexts", wanted, "--context " if name else "current-context ").value)
+        cluster = self._need("clusters", text(found.get("cluster")), f"context {wanted}: cluster ")
+        user = text(found.get("user"))
+        return Context(
+            wanted,
+            text(found.get("namespace")) or "default",
+            _cluster(cluster, text(found.get("cluster"))),
+            _user(self._need("users", user, f"context {wanted}: user "), user) if user else User(),
+        )
+
+    def _need(self, kind: str, name: str, what: str) -> _Entry:
+        found = self._entries[kind].get(name)
+        if found is None:
+            raise KubeconfigError(
+                f"{what}{show(name)}: kubeconfig {self._named_files()} has none of that name"
+                f"{nearest(name, self._entries[kind])}"
+            )
+        return found
+
+    def _named_files(self) -> str:
+        return ", ".join(map(str, self._files))
+
+
+def find(explicit: str | None, environment: Mapping[str, str]) -> Kubeconfig | None:
+    """The kubeconfig to use; None: this runs in a pod, with a service account alone."""
+    if explicit:
+        return Kubeconfig([Path(explicit).expanduser()])
+    named = [Path(each) for each in environment.get("KUBECONFIG", "").split(os.pathsep) if each]
+    if named:
+        there = [each for each in named if each.exists()]
+        if not there:
+            raise KubeconfigError(f"KUBECONFIG={environment['KUBECONFIG']}: no such file")
+        return Kubeconfig(there)
+    usual = Path(environment.get("HOME") or "~").expanduser() / ".kube" / "config"
+    if usual.exists():
+        return Kubeconfig([usual])
+    if "KUBERNETES_SERVICE_HOST" in environment and (SERVICE_ACCOUNT / "token").exists():
+        return None
+    raise KubeconfigError(f"no kubeconfig: {usual} does not exist; give --kubeconfig or set KUBECONFIG")
+
+
+def of_service_account(environment: Mapping[str, str]) -> Context:
+    host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
+    try:
+        cluster = Cluster(
+            f"https://{f'[{host}]' if ':' in host else host}:{port}", (SERVICE_ACCOUNT / "ca.crt").read_bytes()
+        )
+        namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip() or "default"
+    except OSError as error:
+        raise KubeconfigError(f"the pod's service account: {error}") from error
+    return Context("in-cluster", namespace, cluster, User(token_file=SERVICE_ACCOUNT / "token"))
+
+
+def _cluster(entry: _Entry, name: str) -> Cluster:
+    raw = entry.value
+    server = text(raw.get("server"))
+    if not server.startswith(("https://", "http://")):
+        raise KubeconfigError(f"kubeconfig {entry.file}: cluster {name}: server {show(server)}: give https://HOST:PORT")
+    return Cluster(
+        server,
+        _content(entry, "certificate-authority"),
+        raw.get("insecure-skip-tls-verify") is True,
+        text(raw.get("tls-server-name")),
+        text(raw.get("proxy-url")),
+        raw,
+    )
+
+
+def _user(entry: _Entry, name: str) -> User:
+    raw = entry.value
+    if "auth-provider" in raw:
+        raise KubeconfigError(
+            f"kubeconfig {entry.file}: user {name}: auth-provider: not possible here; use an exec plugin, such as "
+            "kubelogin, gke-gcloud-auth-plugin or aws eks get-token"
+        )
+    file = text(raw.get("tokenFile"))
+    groups = raw.get("as-groups")
+    return User(
+        token=text(raw.get("token")),
+        token_file=entry.file.parent / file if file else None,
+        certificate=_content(entry, "client-certificate"),
+        key=_content(entry, "client-key"),
+        name=text(raw.get("username")),
+        password=text(raw.get("password")),
+        command=mapping(raw.get("exec")) or None,
+        act_as=text(raw.get("as")),
+        act_as_uid=text(raw.get("as-uid")),
+        act_as_groups=tuple(filter(None, map(text, groups))) if isinstance(groups, list) else (),
+    )
+
+
+def _content(entry: _Entry, key: str) -> bytes:
+    """PEM, from the file itself (`<key>-data`) or from the one that it names."""
+    if data := text(entry.value.get(f"{key}-data")):
+        try:
+            return base64.b64decode(data, validate=False)
+        except binascii.Error as error:
+            raise KubeconfigError(f"kubeconfig {entry.file}: {key}-data: not base64") from error
+    name = text(entry.value.get(key))
+    if not name:
+        return b""
+    try:
+        return (entry.file.parent / name).read_bytes()
+    except OSError as error:
+        raise KubeconfigError(f"kubeconfig {entry.file}: {key} {name}: {error.strerror}") from error

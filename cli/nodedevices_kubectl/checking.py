@@ -1,0 +1,63 @@
+"""What `check` reads of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from nodedevices_common.raw import Raw
+
+from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.views import facts
+from nodedevices_kubectl.views.check import Seen
+
+SYSTEM_NAMESPACE = "nodedevices-system"
+T = TypeVar("T")
+
+
+def read(session: Session, names: Sequence[str], selector: str, system_namespace: str) -> Seen:
+    """Without names and selector all of the cluster."""
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    api = session.api
+    if names:
+        items = [session.node(name) for name in dict.fromkeys(names)]
+        return Seen(items, allowed(lambda: _named_nodes(session, names)))
+    items, _ = api.list_all(objects.NODE_DEVICES, selector=selector)
+    if not items:
+        return Seen(items)
+    nodes = allowed(lambda: by_name(api.list_all(objects.NODES)[0]))
+    if selector:
+        return Seen(items, nodes)
+    policies, _ = api.list_all(objects.POLICIES)
+    return Seen(items, nodes, whole=True, policies=policies, lease=lease_of(session, system_namespace))
+
+
+def by_name(items: Sequence[Raw]) -> dict[str, Raw]:
+    return {facts.name_of(each): each for each in items}
+
+
+def _named_nodes(session: Session, names: Sequence[str]) -> dict[str, Raw]:
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    found = (session.api.find(objects.at(objects.NODES, name)) for name in dict.fromkeys(names))
+    return by_name([each for each in found if each is not None])
+
+
+def lease_of(session: Session, namespace: str) -> Raw | None:
+    """The operator's; empty: there is none; None: this person may not read it."""
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    return allowed(lambda: session.api.find(objects.operator_lease(namespace)) or {})
+
+
+def allowed(read_it: Callable[[], T]) -> T | None:
+    """Return what is read; None: this person may not read it."""
+    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
+
+    try:
+        return read_it()
+    except ApiError as error:
+        if error.status != 403:
+            raise
+    return None

@@ -1,0 +1,69 @@
+"""`kubectl nodedevices check`: does the whole chain work, from the driver to the pod; and where does it break."""
+
+from __future__ import annotations
+
+import click
+
+from nodedevices_kubectl import checking, options
+from nodedevices_kubectl.listing import Listing, print_rows
+from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.table import Row
+from nodedevices_kubectl.views import check as view
+
+FOUND_BROKEN = 3  # the exit code
+MOST_NEXT = 5  # links of which it is said what to do; -o wide and -o json say it of all
+
+
+@click.command(short_help="Walk the chain from driver to pod, and say where it breaks; exit code 3 for CI.")
+@click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=options.complete_nodes)
+@click.option("--all", "everything", is_flag=True, help="Also links that are ok; the default where nodes are named.")
+@click.option(
+    "--system-namespace", metavar="NS", default=checking.SYSTEM_NAMESPACE, show_default=True, help="Of the operator."
+)
+@options.with_session
+@options.one_listing
+def check(
+    session: Session, listing: Listing, *, names: tuple[str, ...], everything: bool, system_namespace: str
+) -> None:
+    """Walk the chain from driver to pod on each node, and say where it breaks and what to do next. Without names: all
+    nodes, and what is not ok. Exit code 3 when something is broken; a warning is none.
+
+    \b
+    kubectl nodedevices check                # CI, after an installation or an upgrade
+    kubectl nodedevices check n1             # every link of one node
+    """
+    if names and listing.selector:
+        raise click.UsageError("give names, or a selector (-l), not both")
+    count, rows = _judged(session, names, listing.selector, system_namespace)
+    shown = rows if names or everything else [row for row in rows if row.fields["status"] != view.OK]
+    print_rows(session, listing, view.KIND, shown)
+    session.flush()
+    broken = view.broken(rows)
+    session.say(_summary(count, broken, [row for row in rows if row.fields["status"] == view.WARNING]))
+    for row in broken[:MOST_NEXT]:
+        if row.fields["next"]:
+            session.say(f"  {row.name}: {row.fields['next']}")
+    if broken:
+        click.get_current_context().exit(FOUND_BROKEN)
+
+
+def _judged(session: Session, names: tuple[str, ...], selector: str, system_namespace: str) -> tuple[int, list[Row]]:
+    """The number of nodes that have reported, and every link."""
+    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415 - --help needs none of it
+
+    try:
+        seen = checking.read(session, names, selector, system_namespace)
+    except ApiError as error:
+        if not error.no_such_kind:
+            raise
+        return 0, view.rows(view.CLUSTER, [view.not_installed(session.context.name)])
+    return len(seen.items), view.judge(seen, session.now())
+
+
+def _summary(count: int, broken: list[Row], warnings: list[Row]) -> str:
+    nodes = f"{count} node{'' if count == 1 else 's'}"
+    if not broken:
+        return f"{nodes}: nothing is broken" + (f"; warnings: {len(warnings)}." if warnings else ".")
+    where = len({row.fields["node"] for row in broken})
+    links = f"{len(broken)} link{' is' if len(broken) == 1 else 's are'} broken"
+    return f"{nodes}: {links} on {where}. What to do{' first' if len(broken) > MOST_NEXT else ''}:"

@@ -1,0 +1,41 @@
+"""`kubectl nodedevices pods`: a row for each pod that holds devices."""
+
+from __future__ import annotations
+
+import click
+from nodedevices_common.raw import Raw
+
+from nodedevices_kubectl import options
+from nodedevices_kubectl.listing import Listing, Source, show
+from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.table import Row
+from nodedevices_kubectl.views import pods as view
+
+
+@click.command(short_help="List pods that hold devices: which ones, and are they well.")
+@click.argument("names", metavar="[POD]...", nargs=-1)
+@options.namespace
+@options.with_session
+@options.listing
+@options.several
+def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: str, all_namespaces: bool) -> None:
+    """List pods that hold devices: which devices, on which node, since when, and are they well. Pods of the context's
+    namespace, as with kubectl get pods; -A for all.
+
+    \b
+    kubectl nodedevices pods -A --sort-by health
+    kubectl nodedevices pods train-0 -n ml -o wide     # by which resource, how many shares, which ids
+    """
+    if namespace and all_namespaces:
+        raise click.UsageError("give -n or -A, not both")
+    if listing.several and not (namespace or all_namespaces):
+        raise click.UsageError("of several clusters: give -n NAMESPACE or -A")
+    where = "" if all_namespaces else namespace or session.context.namespace
+    wanted = frozenset(names)
+
+    def rows(item: Raw) -> list[Row]:
+        return [row for row in view.rows(item, where) if not wanted or row.fields["pod"] in wanted]
+
+    place = f"in {where} namespace" if where else "in any namespace"
+    who = f"Pod {', '.join(names)} holds no devices" if names else "No pods that hold devices found"
+    show(session, listing, Source(view.KIND, rows, empty=f"{who} {place}."))

@@ -1,0 +1,153 @@
+"""`kubectl nodedevices policy dry-run`: what a changed policy would do, before it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from nodedevices_common.errors import InputError, OperationError
+from nodedevices_common.loading import quickly
+from nodedevices_common.raw import Raw, mapping, text
+
+from nodedevices_kubectl import files, options
+from nodedevices_kubectl.listing import Listing, print_rows
+from nodedevices_kubectl.output import documents
+from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.table import sort_rows
+from nodedevices_kubectl.views import dryrun as view
+from nodedevices_kubectl.views import facts
+
+if TYPE_CHECKING:
+    from nodedevices_dryrun.policies import PolicyChange
+    from nodedevices_dryrun.rehearsal import Cluster
+
+HARMFUL = 3  # the exit code, as of `check`
+_KINDS = ("NodeDevices", "DevicePolicy", "Node")
+_TO_SAVE = "kubectl get nodedevices,devicepolicies,nodes -o json > cluster.json"
+
+
+@click.command(name="dry-run", short_help="What a changed policy would do to nodes, ids and pods.")
+@click.option(
+    "-f", "--filename", "given", metavar="FILE", multiple=True, help="A DevicePolicy in YAML or JSON; -: stdin."
+)
+@click.option(
+    "--delete",
+    "deleted",
+    metavar="NAME",
+    multiple=True,
+    help="What if this policy were deleted.",
+    shell_complete=options.complete_policies,
+)
+@click.option("--from", "saved", metavar="FILE", multiple=True, help="Saved objects in place of a cluster.")
+@options.with_session
+@options.one_listing
+def dry_run(
+    session: Session, listing: Listing, *, given: tuple[str, ...], deleted: tuple[str, ...], saved: tuple[str, ...]
+) -> None:
+    """What would change if these policies were applied or deleted: on which nodes, in which sections, which resource
+    names and ids, and which pods hold what changes. Nothing is written. Exit code 3 when something would be refused,
+    would wait for pods or be held back by them, or take something from pods.
+
+    \b
+    kubectl nodedevices policy dry-run -f share.yaml
+    kubectl nodedevices policy dry-run --delete share
+    kubectl get nodedevices,devicepolicies,nodes -o json > cluster.json
+    kubectl nodedevices policy dry-run -f share.yaml --from cluster.json     # no cluster needed
+    """
+    if not given and not deleted:
+        raise click.UsageError("give a policy with -f FILE, or --delete NAME")
+    if saved and listing.selector:
+        raise click.UsageError("-l: of a cluster; the files of --from are read whole")
+    policies = files.read(given, ("DevicePolicy",))
+    with quickly():  # a fleet's objects stay, too: a third of the time would go into looking through them
+        rehearsal = _rehearsal()
+        cluster = _saved(saved, rehearsal) if saved else _read(session, listing.selector, rehearsal)
+        found = rehearsal.rehearse(cluster, policies, deleted, session.now())
+    refusals = {} if saved else _checked(session, policies, cluster.policies, found.changes)
+    changes = [_fields(each, found.selected, refusals) for each in found.changes]
+    rows = [view.row_of(each.fields()) for each in found.nodes]
+    if listing.output in {"json", "yaml"}:
+        document = documents.document(view.KIND.name, policies=changes, items=[dict(row.fields) for row in rows])
+        session.out(documents.as_json(document) if listing.output == "json" else documents.as_yaml(document))
+    else:
+        print_rows(session, listing, view.KIND, sort_rows(rows, None))
+    session.flush()
+    for line in view.words(changes, rows, len(cluster.items)):
+        session.say(line)
+    if found.harmful or any(each["refusal"] for each in changes):
+        click.get_current_context().exit(HARMFUL)
+
+
+def _rehearsal() -> Any:
+    """Loaded here: it takes longer than a command may take to start."""
+    try:
+        from nodedevices_dryrun import rehearsal  # noqa: PLC0415
+    except ImportError as error:
+        raise OperationError(
+            f"policy dry-run needs {error.name}, which this installation lacks; pipx install 'nodedevices[cli]' has it"
+        ) from error
+    return rehearsal
+
+
+def _saved(paths: Sequence[str], rehearsal: Any) -> Cluster:
+    found: dict[str, list[Raw]] = {kind: [] for kind in _KINDS}
+    for each in files.read(paths, _KINDS):
+        found[each["kind"]].append(each)
+    if not found["NodeDevices"]:
+        raise InputError(f"--from {', '.join(paths)}: there is no NodeDevices in it; take them with: {_TO_SAVE}")
+    return rehearsal.Cluster(found["NodeDevices"], found["DevicePolicy"], found["Node"] or None)  # type: ignore[no-any-return]
+
+
+def _read(session: Session, selector: str, rehearsal: Any) -> Cluster:
+    from nodedevices_kubectl import checking  # noqa: PLC0415
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    items, _ = session.api.list_all(objects.NODE_DEVICES, selector=selector)
+    policies, _ = session.api.list_all(objects.POLICIES)
+    nodes = checking.allowed(lambda: session.api.list_all(objects.NODES)[0])
+    if nodes is None:
+        session.say("You may not read Nodes: the labels that NodeDevices have of them are used.")
+    return rehearsal.Cluster(items, policies, nodes)  # type: ignore[no-any-return]
+
+
+def _checked(
+    session: Session, given: Sequence[Raw], existing: Sequence[Raw], changes: Sequence[PolicyChange]
+) -> dict[str, str]:
+    """Let the API server check what our own schema takes: return by policy what it would refuse."""
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
+
+    there = {facts.name_of(each): each for each in existing}
+    refused = {each.name for each in changes if each.refusal}
+    found: dict[str, str] = {}
+    for each in given:
+        name = facts.name_of(each)
+        if name in refused:
+            continue
+        version = text(mapping(there.get(name, {}).get("metadata")).get("resourceVersion"))
+        body = {key: each[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in each}
+        try:
+            session.api.try_write(objects.POLICIES, body, version)
+        except ApiError as error:
+            if error.status == 403:
+                session.say(f"The API server has not checked policy {name}: {error}")
+            elif 400 <= error.status < 500:
+                found[name] = str(error)
+            else:
+                raise
+    return found
+
+
+def _fields(
+    change: PolicyChange, selected: Mapping[str, tuple[int, int]], refusals: Mapping[str, str]
+) -> dict[str, Any]:
+    was, will = selected[change.name]
+    return {
+        "name": change.name,
+        "change": change.how,
+        "selectsNow": was,
+        "selects": will,
+        "dryRun": change.would_only_report,
+        "refusal": change.refusal or refusals.get(change.name, ""),
+    }

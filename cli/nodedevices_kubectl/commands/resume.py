@@ -1,0 +1,77 @@
+"""`kubectl nodedevices resume`: what stopped itself goes on, since a person has looked at it."""
+
+from __future__ import annotations
+
+import click
+from nodedevices_common.errors import InputError
+
+from nodedevices_kubectl import options
+from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.views import edits, facts, find
+
+
+@click.command(short_help="Let taints and evictions go on after a mass fault, or a stopped roll-out.")
+@click.argument("policy", required=False, default="", shell_complete=options.complete_policies)
+@options.dry_run
+@options.with_session
+def resume(session: Session, *, policy: str, dry_run: bool) -> None:
+    """Without a policy: close the circuit breaker, which stops taints and evictions when many nodes fail at once. With
+    one: let its roll-out go on, which stops while a node is worse off.
+
+    \b
+    kubectl get devicepolicies            # STOPPED: the breaker; ROLLOUT: Stopped
+    kubectl nodedevices resume
+    kubectl nodedevices resume share
+    """
+    if policy:
+        _rollout(session, policy, dry_run=dry_run)
+    else:
+        _actions(session, dry_run=dry_run)
+
+
+def _actions(session: Session, *, dry_run: bool) -> None:
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
+
+    policies, _ = session.api.list_all(objects.POLICIES)
+    found = edits.stopped(policies)
+    if found is None:
+        session.say("Taints and evictions are not stopped: nothing to do.")
+        return
+    for message in found.messages:
+        session.say(f"They were stopped: {message}")
+    namespace, _, name = found.record.partition("/")
+    if not name:
+        raise InputError(
+            "no policy says where the record of the actions is (status.actionsRecord): do as it says above"
+        )
+    try:
+        session.api.merge(objects.configmap(namespace, name), edits.resume_actions(session.now()), dry_run=dry_run)
+    except ApiError as error:
+        if error.absent:
+            raise InputError(f"the record {found.record} is not there: do as it says above") from error
+        if error.status == 403:
+            raise InputError(
+                f"{error}; docs/security.md says which right it takes (patch of this ConfigMap)"
+            ) from error
+        raise
+    session.say(
+        f"{'(dry run) ' if dry_run else ''}Taints and evictions go on; the faults of now do not stop them again."
+    )
+    session.say("To see that they do: kubectl get devicepolicies (STOPPED is False)")
+
+
+def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    path = objects.at(objects.POLICIES, name)
+    found = session.api.find(path)
+    if found is None:
+        raise find.unknown_policy(name, session.api.names(objects.POLICIES))
+    edit = edits.resume_rollout(found)
+    if edit.patch is not None:
+        session.api.merge(path, edit.patch, dry_run=dry_run)
+    for line in edit.said:
+        session.say(f"(dry run) {line}" if dry_run and edit.patch is not None else line)
+    if edit.patch is not None:
+        session.say(f"To see how it goes: kubectl get devicepolicy {facts.name_of(found)} -w")

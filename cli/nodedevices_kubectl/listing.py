@@ -1,0 +1,213 @@
+"""What all commands that list rows do: read, sort, print in the wanted form, and go on with what changes (`-w`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import click
+from nodedevices_common.backoff import Backoff
+from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.text import nearest
+
+from nodedevices_kubectl import clusters
+from nodedevices_kubectl.output import documents
+from nodedevices_kubectl.output.text import TableText
+from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.table import Column, Kind, Row, sort_rows
+from nodedevices_kubectl.views import facts
+
+OUTPUTS = ("table", "wide", "json", "yaml", "name")
+_Node = tuple[str, list[Row]]  # its name and its rows
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    output: str = "table"
+    headers: bool = True
+    sort_by: str = ""
+    selector: str = ""
+    watch: bool = False
+    contexts: tuple[str, ...] = ()
+    all_contexts: bool = False
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one cluster is meant."""
+        return bool(self.contexts) or self.all_contexts
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What rows are made of: the NodeDevices of these nodes (none named: of all), each giving some rows."""
+
+    kind: Kind
+    rows: Callable[[Raw], Iterable[Row]]
+    names: tuple[str, ...] = ()
+    empty: str = ""  # what to say when there is no row
+
+    def node(self, item: Raw) -> _Node:
+        return facts.name_of(item), list(self.rows(item))
+
+
+def show(session: Session, listing: Listing, source: Source) -> None:
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415 - after the options are known to be good
+
+    field = _sort_field(source.kind, listing.sort_by)
+    if source.names and listing.selector:
+        raise click.UsageError("give names, or a selector (-l), not both")
+    if listing.several:
+        _show_several(session, listing, source, field)
+        return
+    if source.names:
+        names = tuple(dict.fromkeys(source.names))
+        items = [session.node(name) for name in names]
+        nodes = [source.node(item) for item in items]
+        version = ""
+        if listing.watch and len(names) > 1:
+            raise click.UsageError("-w: give one name, or none to watch all")
+        if listing.watch:
+            version = text(mapping(items[0].get("metadata")).get("resourceVersion"))
+    else:
+        nodes, version = session.api.read_all(objects.NODE_DEVICES, source.node, selector=listing.selector)
+    printer = _Printer(session, listing, source)
+    printer.first(nodes, field)
+    if listing.watch:
+        _follow(session, listing, source, printer, version)
+
+
+def _show_several(session: Session, listing: Listing, source: Source, field: str | None) -> None:
+    """One table of all clusters; a row with the reason for each that does not answer, and an error at the end."""
+    if listing.watch:
+        raise click.UsageError("-w: of one cluster; give --context")
+    if session.context_name:
+        raise click.UsageError("give --context, or several clusters, not both")
+    contexts, words = session.contexts(listing.contexts)
+    for line in words:
+        session.say(line)
+    answers = clusters.read_all(session, contexts, source.names, listing.selector)
+    kind = replace(source.kind, columns=(Column("CLUSTER", "cluster"), *source.kind.columns))
+    rows, without = [], []  # of devices, and of clusters that have nothing to show
+    for answer in answers:
+        if answer.problem or not answer.installed:
+            fields = {"cluster": answer.context, kind.state: answer.state, "reason": answer.problem}
+            without.append(Row(f"{answer.context}:", fields, key=answer.context))
+        for item in answer.items:
+            for row in source.rows(item):
+                fields = {"cluster": answer.context, **row.fields}
+                rows.append(Row(f"{answer.context}:{row.name}", fields, key=f"{answer.context}:{row.key}"))
+    printer = _Printer(session, listing, replace(source, kind=kind))
+    if not rows and not without:
+        printer.say_empty()
+    printer.print(sort_rows(rows, field) + ([] if listing.output == "name" else without))
+    session.flush()
+    if silent := [answer for answer in answers if answer.problem]:
+        said = "; ".join(f"{answer.context}: {answer.problem}" for answer in silent)
+        raise clusters.ClustersError(f"{len(silent)} of {len(answers)} clusters could not be read: {said}")
+
+
+def print_rows(session: Session, listing: Listing, kind: Kind, rows: Sequence[Row]) -> None:
+    """Rows that are known already, in the wanted form."""
+    field = _sort_field(kind, listing.sort_by)
+    _Printer(session, listing, Source(kind, lambda item: ())).print(sort_rows(rows, field))
+
+
+def _sort_field(kind: Kind, given: str) -> str | None:
+    if not given:
+        return None
+    field = kind.sort_field(given)
+    if field is None:
+        names = kind.sort_names()
+        hint = nearest(given, names)
+        raise click.UsageError(f"--sort-by {given}: no such column{hint or '; there are ' + ', '.join(names)}")
+    return field
+
+
+class _Printer:
+    def __init__(self, session: Session, listing: Listing, source: Source) -> None:
+        self._session, self._listing, self._source = session, listing, source
+        self._columns = source.kind.shown(wide=listing.output == "wide")
+        self._table = TableText(self._columns, colours=session.colours, headers=listing.headers)
+        self._shown: dict[str, dict[str, tuple[object, ...]]] = {}  # node -> row -> what its columns showed
+
+    def first(self, nodes: Sequence[_Node], field: str | None) -> None:
+        rows = []
+        for name, mine in nodes:
+            rows += mine
+            if self._listing.watch:
+                self._shown[name] = {row.key: self._seen(row) for row in mine}
+        if not rows:
+            self.say_empty()
+        self.print(sort_rows(rows, field))
+
+    def say_empty(self) -> None:
+        if self._listing.output not in {"json", "yaml"}:
+            self._session.say(self._source.empty or f"No {self._source.kind.word} found.")
+
+    def changed(self, item: Raw, *, deleted: bool = False) -> None:
+        """Print the rows that are not as they were; say which are gone."""
+        node, rows = self._source.node(item)
+        rows = [] if deleted else rows
+        before, after = self._shown.get(node, {}), {row.key: self._seen(row) for row in rows}
+        for key in before:
+            if key not in after:
+                self._session.say(f"{key}: no longer there")
+        self._shown[node] = after
+        if fresh := [row for row in rows if before.get(row.key) != after[row.key]]:
+            self.print(fresh, again=True)
+        self._session.flush()
+
+    def relisted(self, items: Sequence[Raw]) -> None:
+        there = {facts.name_of(item) for item in items}
+        for node in [each for each in self._shown if each not in there]:
+            self.changed({"metadata": {"name": node}}, deleted=True)
+        for item in items:
+            self.changed(item)
+
+    def _seen(self, row: Row) -> tuple[object, ...]:
+        return tuple(row.fields.get(column.field) for column in self._columns)
+
+    def print(self, rows: Sequence[Row], *, again: bool = False) -> None:
+        out, output = self._session.out, self._listing.output
+        if output == "json":
+            out(documents.as_json(documents.of_rows(self._source.kind, rows)))
+        elif output == "yaml":
+            if again:
+                out("---")
+            out(documents.as_yaml(documents.of_rows(self._source.kind, rows)))
+        elif output == "name":
+            for row in rows:
+                out(row.name)
+        else:
+            for line in self._table.lines(rows, self._session.now()):
+                out(line)
+
+
+def _follow(session: Session, listing: Listing, source: Source, printer: _Printer, version: str) -> None:
+    """Until a person ends it. A watch that breaks goes on from where it was, or from a new list where that is gone."""
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+    from nodedevices_kubectl.api.errors import ApiError, Expired  # noqa: PLC0415
+
+    session.flush()
+    waits, failures = Backoff(initial_seconds=1.0, max_seconds=30.0), 0
+    name = source.names[0] if source.names else ""
+    while True:
+        try:
+            if not version:
+                items, version = session.api.list_all(objects.NODE_DEVICES, selector=listing.selector)
+                printer.relisted([item for item in items if not name or facts.name_of(item) == name])
+            events = session.api.watch(objects.NODE_DEVICES, version, selector=listing.selector, name=name)
+            for event, item in events:
+                version = text(mapping(item.get("metadata")).get("resourceVersion")) or version
+                if event != "BOOKMARK":
+                    printer.changed(item, deleted=event == "DELETED")
+                failures = 0
+        except Expired:
+            version = ""
+        except ApiError as error:
+            if error.status in {401, 403}:
+                raise
+            session.say(f"{error}; trying again")
+            failures += 1
+            time.sleep(waits.after(failures))

@@ -1,0 +1,144 @@
+"""Options that several commands have, named as kubectl names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+from nodedevices_common.errors import NodeDevicesError
+
+from nodedevices_kubectl.listing import OUTPUTS, Listing
+from nodedevices_kubectl.output.colours import CHOICES
+from nodedevices_kubectl.session import Machine, Session
+from nodedevices_kubectl.views import facts
+
+COMPLETION_SECONDS = 2.0  # nobody waits longer for a proposal
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_session(function: Callable[..., None]) -> Callable[..., None]:
+    """--kubeconfig, --context and --color; the function gets a Session in their place."""
+
+    @click.option("--kubeconfig", metavar="FILE", default="", help="kubeconfig; default: $KUBECONFIG, ~/.kube/config.")
+    @click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig; default: the current one.")
+    @click.option(
+        "--color", type=click.Choice(CHOICES), default="auto", help="auto: on a terminal, and without NO_COLOR."
+    )
+    @wraps(function)
+    def call(*, kubeconfig: str, context: str, color: str, **given: Any) -> None:
+        machine = click.get_current_context().obj
+        session = Session(machine, kubeconfig=kubeconfig, context=context, color=color)
+        try:
+            function(session, **given)
+        finally:
+            session.close()
+
+    return call
+
+
+def one_listing(function: Callable[..., None]) -> Callable[..., None]:
+    """What all commands that list have; the function gets a Listing. Goes below `with_session`."""
+
+    @click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table", help="Form of the output.")
+    @click.option("--no-headers", is_flag=True, help="Leave out the line with the headers.")
+    @click.option("--sort-by", metavar="COLUMN", default="", help="A column of the table, such as reason or age.")
+    @click.option(
+        "-l", "--selector", metavar="LABELS", default="", help="Only nodes with these labels: pool=x,zone!=a."
+    )
+    @wraps(function)
+    def call(
+        session: Session,
+        *,
+        output: str,
+        no_headers: bool,
+        sort_by: str,
+        selector: str,
+        watch: bool = False,
+        **given: Any,
+    ) -> None:
+        function(session, Listing(output, not no_headers, sort_by, selector, watch), **given)
+
+    return call
+
+
+def listing(function: Callable[..., None]) -> Callable[..., None]:
+    """The same, and -w."""
+    return click.option("-w", "--watch", is_flag=True, help="Go on with the rows that change.")(one_listing(function))
+
+
+def several(function: Callable[..., None]) -> Callable[..., None]:
+    """--contexts and --all-contexts, which go into the Listing. Goes below `listing`."""
+
+    @click.option("--contexts", metavar="A,B", default="", help="Several clusters in one table, by their contexts.")
+    @click.option("--all-contexts", is_flag=True, help="The cluster of every context.")
+    @wraps(function)
+    def call(session: Session, listing: Listing, *, contexts: str, all_contexts: bool, **given: Any) -> None:
+        named = tuple(filter(None, map(str.strip, contexts.split(","))))
+        if named and all_contexts:
+            raise click.UsageError("give --contexts or --all-contexts, not both")
+        function(session, replace(listing, contexts=named, all_contexts=all_contexts), **given)
+
+    return call
+
+
+def dry_run(function: F) -> F:
+    """--dry-run, which the API server carries out."""
+    return click.option("--dry-run", is_flag=True, help="Let the API server check it, and change nothing.")(function)
+
+
+def namespace(function: F) -> F:
+    """-n and -A."""
+    function = click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")(function)
+    return click.option("-n", "--namespace", metavar="NS", default="", help="Only what pods of this namespace hold.")(
+        function
+    )
+
+
+def _beginning(context: click.Context, collection: str, incomplete: str) -> list[str]:
+    """The names of a collection that begin so. Without an answer there is nothing to propose, and nobody wants to read
+    why in a prompt."""
+    try:
+        with closing(_session(context)) as session:
+            return [name for name in session.api.names(collection) if name.startswith(incomplete)]
+    except NodeDevicesError:
+        return []
+
+
+def _session(context: click.Context) -> Session:
+    given = context.params
+    return Session(
+        context.find_object(Machine) or Machine(),
+        kubeconfig=given.get("kubeconfig") or "",
+        context=given.get("context") or "",
+        seconds=COMPLETION_SECONDS,
+    )
+
+
+def complete_nodes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from nodedevices_kubectl.api.objects import NODE_DEVICES  # noqa: PLC0415
+
+    return _beginning(context, NODE_DEVICES, incomplete)
+
+
+def complete_policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from nodedevices_kubectl.api.objects import POLICIES  # noqa: PLC0415
+
+    return _beginning(context, POLICIES, incomplete)
+
+
+def complete_devices(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """NODE/ first, then NODE/DEVICE."""
+    node, slash, device = incomplete.partition("/")
+    if not slash:
+        return [f"{name}/" for name in complete_nodes(context, parameter, node)]
+    try:
+        with closing(_session(context)) as session:
+            item = session.node(node)
+    except NodeDevicesError:
+        return []
+    names = [unit.name for unit in facts.units(item)]
+    return [f"{node}/{name}" for name in names if name.startswith(device)]

@@ -1,0 +1,95 @@
+"""Rows, and the columns that show them: what views make and outputs write.
+
+A row has all that is known of its thing as plain JSON values under camelCase names (`-o json` writes them as they are);
+a column shows one of them. A column's header in lower case, or the name of any field, is what `--sort-by` takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+Tone = Literal["good", "warning", "bad"]
+NONE = "<none>"
+_NUMBER = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`name`: for `-o name`, and for other commands to take; `key`: by which a watch knows the row again."""
+
+    name: str
+    fields: Mapping[str, Any]
+    key: str = ""
+
+
+def as_text(value: Any, now: datetime) -> str:
+    """Return a field as a cell: `<none>` for what is absent or empty, lists with commas."""
+    if value is None or value in ("", []):
+        return NONE
+    if isinstance(value, list):
+        return ",".join(str(each) for each in value)
+    return str(value)
+
+
+def first_of(most: int) -> Callable[[Any, datetime], str]:
+    """Return a form for lists that shows so many, and how many more there are."""
+
+    def show(value: Any, now: datetime) -> str:
+        names = [str(each) for each in value or ()]
+        more = f",+{len(names) - most}" if len(names) > most else ""
+        return (",".join(names[:most]) + more) or NONE
+
+    return show
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    header: str
+    field: str
+    show: Callable[[Any, datetime], str] = as_text
+    wide: bool = False  # only with -o wide
+    tone: Callable[[str], Tone | None] | None = None  # of the cell's text; the text alone says it, too
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a command lists. `name`: of the JSON document; `word`: for people, in the plural."""
+
+    name: str
+    word: str
+    columns: tuple[Column, ...]
+    state: str = "status"  # field that says Unreachable of a cluster without an answer
+
+    def shown(self, *, wide: bool) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if wide or not column.wide)
+
+    def sort_field(self, given: str) -> str | None:
+        """Return the field that `--sort-by` names, by a header or by the field's own name; None: there is none."""
+        wanted = given.strip().strip("{}").lstrip(".").lower()
+        for column in self.columns:
+            if wanted in {column.header.lower(), column.field.lower()}:
+                return column.field
+        return None
+
+    def sort_names(self) -> list[str]:
+        return [column.header.lower() for column in self.columns]
+
+
+def natural(value: Any) -> tuple[Any, ...]:
+    """Return a key that sorts numbers by size, texts with numbers in them as people count (gpu-2 before gpu-10), and
+    what is absent last."""
+    if value is None or value in ("", []):
+        return (2,)
+    if isinstance(value, int | float):
+        return (0, value)
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return (1, *((0, int(part)) if part.isdecimal() else (1, part) for part in _NUMBER.split(text) if part))
+
+
+def sort_rows(rows: Sequence[Row], field: str | None) -> list[Row]:
+    """Return the rows in order of the field; None: as they came."""
+    return list(rows) if field is None else sorted(rows, key=lambda row: natural(row.fields.get(field)))

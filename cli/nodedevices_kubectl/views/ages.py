@@ -1,0 +1,56 @@
+"""Times as people read them: `5d3h`, as kubectl writes ages (apimachinery's duration.HumanDuration)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from nodedevices_common.raw import Raw, text
+from nodedevices_common.times import zoned_time
+
+from nodedevices_kubectl.table import NONE
+
+UNKNOWN = "<unknown>"
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_YEAR = 365 * _DAY
+
+
+def _pair(seconds: int, large: int, small: int, letters: str) -> str:
+    rest = seconds % large // small
+    return f"{seconds // large}{letters[0]}" + (f"{rest}{letters[1]}" if rest else "")
+
+
+def duration(seconds: int) -> str:
+    """Return two units at most, the smaller one only where it matters."""
+    if seconds < 0:
+        return "0s" if seconds >= -2 else "<invalid>"
+    if seconds < 2 * _MINUTE:
+        return f"{seconds}s"
+    if seconds < 10 * _MINUTE:
+        return _pair(seconds, _MINUTE, 1, "ms")
+    if seconds < 3 * _HOUR:
+        return f"{seconds // _MINUTE}m"
+    if seconds < 8 * _HOUR:
+        return _pair(seconds, _HOUR, _MINUTE, "hm")
+    if seconds < 2 * _DAY:
+        return f"{seconds // _HOUR}h"
+    if seconds < 8 * _DAY:
+        return _pair(seconds, _DAY, _HOUR, "dh")
+    if seconds < 2 * _YEAR:
+        return f"{seconds // _DAY}d"
+    if seconds < 8 * _YEAR:
+        return _pair(seconds, _YEAR, _DAY, "yd")
+    return f"{seconds // _YEAR}y"
+
+
+def age(since: Any, now: datetime) -> str:
+    """Return how long ago a time of an object was."""
+    if not since:
+        return NONE
+    time = zoned_time(since)
+    return UNKNOWN if time is None else duration(int((now - time).total_seconds()))
+
+
+def reported(agent: Raw, now: datetime) -> str:
+    """Return the agent's version, and when it was last heard of."""
+    return f"{text(agent.get('version'))}, last heartbeat {age(agent.get('heartbeatTime'), now)} ago"

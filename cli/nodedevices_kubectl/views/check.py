@@ -1,0 +1,330 @@
+"""The chain from a node's driver to its pods, link by link, and where it breaks.
+
+    node -> agent -> driver -> devices -> health -> configuration -> kubelet -> allocatable -> holders -> pods
+
+Each link is judged by what agent and operator report, so behind a broken `agent` all else is of the past: links after
+one that is broken are not judged where they would only repeat it. `ok`; `warning`: it works, or will by itself;
+`broken`: a person is needed; `unknown`: it cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from nodedevices_common.quantity import whole_units
+from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.text import some
+from nodedevices_common.times import zoned_time
+
+from nodedevices_kubectl.table import Column, Kind, Row
+from nodedevices_kubectl.views import facts
+from nodedevices_kubectl.views.ages import age, reported
+
+OK, WARNING, BROKEN, UNKNOWN = "ok", "warning", "broken", "unknown"
+HEARTBEAT_OVERDUE = timedelta(minutes=15)  # three of the agent's heartbeats
+LEASE_OVERDUE = timedelta(minutes=1)
+MOST_HURT = 4  # pods, named
+CLUSTER = "<cluster>"  # in the column NODE: of no node in particular
+AWAY = "nodedevices.io/agent"  # a Node label; away: no agent is wanted there
+_WAITS = {"WaitingForHolders", "WaitingForKubelet", "WaitingForDaemon", "NoConfig"}
+_OF_THE_KUBELET = {"KubeletUnreachable", "RegistrationRejected", "ServedByAnother"}
+
+KIND = Kind(
+    "Checks",
+    "links of the chain",
+    (
+        Column("NODE", "node"),
+        Column("LINK", "link"),
+        Column("STATUS", "status", tone=facts.tone),
+        Column("NEXT", "next", wide=True),
+        Column("DETAIL", "detail"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    link: str
+    status: str
+    detail: str = ""
+    next: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was read of a cluster. `whole`: all of it, so that links of the cluster are judged, and Nodes without an
+    agent are found. None: this person may not read it."""
+
+    items: Sequence[Raw]
+    nodes: Mapping[str, Raw] | None = None  # by name
+    whole: bool = False
+    policies: Sequence[Raw] | None = None
+    lease: Raw | None = None  # the operator's; empty: there is none
+
+
+def judge(seen: Seen, now: datetime) -> list[Row]:
+    """Every link."""
+    if not seen.items:
+        return rows(CLUSTER, [nothing()])
+    found: list[Row] = []
+    if seen.whole:
+        found += rows(CLUSTER, [operator(seen.lease, now), *policies(seen.policies)])
+    for item in seen.items:
+        name = facts.name_of(item)
+        found += rows(name, chain(item, None if seen.nodes is None else seen.nodes.get(name, {}), now))
+    if seen.whole:
+        reported_on = {facts.name_of(item) for item in seen.items}
+        for name, node in (seen.nodes or {}).items():
+            if name not in reported_on:
+                found += rows(name, without_agent(node))
+    return found
+
+
+def rows(node: str, findings: Sequence[Finding]) -> list[Row]:
+    return [
+        Row(
+            f"{node}/{each.link}",
+            {"node": node, "link": each.link, "status": each.status, "detail": each.detail, "next": each.next},
+            key=f"{node}/{each.link}",
+        )
+        for each in findings
+    ]
+
+
+def nothing() -> Finding:
+    """Where no node has reported: a check that saw nothing must not pass."""
+    return Finding("agents", BROKEN, "no node has reported", "kubectl get pods -A -l app.kubernetes.io/component=agent")
+
+
+def not_installed(context: str) -> Finding:
+    detail = f"the cluster of context {context} has no kind NodeDevices"
+    return Finding("installed", BROKEN, detail, "docs/operations.md#install")
+
+
+def without_agent(node: Raw) -> list[Finding]:
+    """A Node that has no NodeDevices."""
+    labels = mapping(mapping(node.get("metadata")).get("labels"))
+    if labels.get(AWAY) == "away":
+        return [Finding("agent", OK, f"not wanted here (label {AWAY}=away)")]
+    name = facts.name_of(node)
+    return [Finding("agent", WARNING, "no agent has reported on this node", _agent_pods(name))]
+
+
+def chain(item: Raw, node: Raw | None, now: datetime) -> list[Finding]:
+    """`node`: the Node; empty: there is none of this name; None: Nodes cannot be read."""
+    name = facts.name_of(item)
+    found = [_node(name, node)]
+    agent = _agent(item, name, now)
+    found.append(agent)
+    if agent.status == BROKEN:
+        return found
+    for link in (_driver, _devices, _health, _configuration, _kubelet):
+        found.append(link(item, name))
+        if found[-1].status == BROKEN and link in {_driver, _devices}:
+            return found
+    if found[-1].status != BROKEN:
+        found.append(_allocatable(item, node))
+    found += [_holders(item), _pods(item)]
+    return found
+
+
+def _agent_pods(node: str) -> str:
+    return f"kubectl get pods -A -l app.kubernetes.io/component=agent --field-selector spec.nodeName={node}"
+
+
+def _about(found: Raw) -> str:
+    message = text(found.get("message"))
+    return text(found.get("reason")) + (f": {message}" if message else "")
+
+
+def _node(name: str, node: Raw | None) -> Finding:
+    if node is None:
+        return Finding("node", UNKNOWN, "you may not read Nodes")
+    if not node:
+        return Finding("node", BROKEN, "there is no Node of this name", f"kubectl delete nodedevices {name}")
+    ready = facts.condition(node, facts.READY)
+    if ready.get("status") == "True":
+        return Finding("node", OK, "Ready")
+    return Finding("node", BROKEN, _about(ready) or "not Ready", f"kubectl describe node {name}")
+
+
+def _agent(item: Raw, name: str, now: datetime) -> Finding:
+    stale, agent = facts.condition(item, facts.STALE), mapping(facts.status_of(item).get("agent"))
+    if not agent:
+        return Finding("agent", BROKEN, "it has not reported yet", _agent_pods(name))
+    if stale.get("status") == "True":
+        return Finding("agent", BROKEN, _about(stale), _agent_pods(name))
+    beat = zoned_time(agent.get("heartbeatTime"))
+    shown = reported(agent, now)
+    if beat is None or now - beat > HEARTBEAT_OVERDUE:
+        return Finding("agent", BROKEN, shown, _agent_pods(name))
+    return Finding("agent", OK, shown)
+
+
+def _driver(item: Raw, name: str) -> Finding:
+    status = facts.status_of(item)
+    bad = [each for each in mappings(status.get("probes")) if each.get("state") != "Ready"]
+    ready = facts.condition(item, facts.READY)
+    if ready.get("reason") in {"DriverNotLoaded", "ProbeUnavailable"}:
+        return Finding("driver", BROKEN, _about(ready), "docs/troubleshooting.md; on the node: lsmod, nvidia-smi")
+    if bad:
+        said = "; ".join(
+            f"{text(each.get('name'))} is {text(each.get('state'))}: {text(each.get('message'))}" for each in bad
+        )
+        starting = all(each.get("state") == "Starting" for each in bad)
+        return Finding(
+            "driver", WARNING if starting else BROKEN, said, "" if starting else f"kubectl describe nd {name}"
+        )
+    return Finding("driver", OK, facts.drivers(item) or "no driver is reported")
+
+
+def _devices(item: Raw, name: str) -> Finding:
+    ready = facts.condition(item, facts.READY)
+    if ready.get("reason") == "DevicesLost":
+        return Finding("devices", BROKEN, _about(ready), "docs/operations.md#roll-out-of-the-agents")
+    count = facts.number(mapping(facts.status_of(item).get("summary")).get("devices"))
+    if not count:
+        return Finding(
+            "devices",
+            WARNING,
+            "the node has none",
+            "no device is expected here? label the node nodedevices.io/agent=away",
+        )
+    return Finding("devices", OK, f"{count} found")
+
+
+def _health(item: Raw, name: str) -> Finding:
+    found = facts.condition(item, facts.DEVICES_HEALTHY)
+    if found.get("status") == "True":
+        out = facts.number(mapping(facts.status_of(item).get("summary")).get("unschedulable")) or 0
+        return Finding("health", OK, "all healthy" + (f", {out} out of service" if out else ""))
+    status = BROKEN if found.get("status") == "False" else WARNING
+    return Finding("health", status, _about(found), f"kubectl nodedevices devices {name} --unhealthy")
+
+
+def _configuration(item: Raw, name: str) -> Finding:
+    resolved, applied = facts.condition(item, facts.POLICY_RESOLVED), facts.condition(item, facts.CONFIG_APPLIED)
+    explain = f"kubectl nodedevices policy explain {name}"
+    if resolved.get("status") == "False":
+        return Finding("configuration", BROKEN, _about(resolved), explain)
+    if applied.get("status") == "True":
+        if unmatched := mappings(mapping(facts.status_of(item).get("configuration")).get("unmatched")):
+            return Finding(
+                "configuration", WARNING, f"entries that match nothing on this node: {len(unmatched)}", explain
+            )
+        return Finding("configuration", OK, "applied")
+    status = WARNING if text(applied.get("reason")) in _WAITS or not applied else BROKEN
+    return Finding("configuration", status, _about(applied) or "not known yet", explain)
+
+
+def _kubelet(item: Raw, name: str) -> Finding:
+    ready = facts.condition(item, facts.READY)
+    if ready.get("status") == "True":
+        names = [text(each.get("name")) for each in mappings(facts.status_of(item).get("resources"))]
+        return Finding("kubelet", OK, f"registered: {', '.join(names)}" if names else "nothing is offered")
+    if ready.get("reason") in _OF_THE_KUBELET:
+        return Finding("kubelet", BROKEN, _about(ready), "docs/troubleshooting.md")
+    status = WARNING if ready.get("status") == "Unknown" else BROKEN
+    return Finding("kubelet", status, _about(ready) or "not known yet", _agent_pods(name))
+
+
+def _allocatable(item: Raw, node: Raw | None) -> Finding:
+    """What the Node says to the scheduler, beside what the agent has offered to the kubelet."""
+    if not node:
+        return Finding("allocatable", UNKNOWN, "you may not read Nodes" if node is None else "there is no Node")
+    shown = mapping(facts.status_of(node).get("allocatable"))
+    resources = mappings(facts.status_of(item).get("resources"))
+    differ: list[str] = []
+    same: list[str] = []
+    for each in resources:
+        name, healthy = text(each.get("name")), facts.number(each.get("healthy"))
+        if each.get("managedBy") != "plugin" or healthy is None:
+            continue
+        known = whole_units(shown.get(name))
+        (same if known == healthy else differ).append(
+            f"{name}: {known}" + ("" if known == healthy else f", and the agent offers {healthy}")
+        )
+    if differ:
+        nothing = any(": 0, and" in each for each in differ)
+        wait = "the kubelet follows within a minute; then: docs/troubleshooting.md"
+        return Finding("allocatable", BROKEN if nothing else WARNING, "; ".join(differ), wait)
+    return Finding("allocatable", OK, ", ".join(same) or "nothing is offered")
+
+
+def _holders(item: Raw) -> Finding:
+    once, known = facts.condition(item, facts.ALLOCATED_ONCE), facts.condition(item, facts.HOLDERS_KNOWN)
+    if once.get("status") == "False":
+        return Finding("holders", BROKEN, _about(once), "docs/runbooks/NodeDevicesDoubleAllocation.md")
+    if known.get("status") != "True":
+        return Finding("holders", WARNING, _about(known) or "not known yet")
+    held = facts.number(mapping(facts.status_of(item).get("summary")).get("held")) or 0
+    return Finding("holders", OK, f"devices held: {held}")
+
+
+def _pods(item: Raw) -> Finding:
+    hurt = []
+    for unit in facts.units(item):
+        if unit.health.get("state") == facts.UNHEALTHY:
+            hurt += [
+                f"{pod} has {unit.name} ({text(unit.health.get('reason'))})" for pod in facts.pods_of(unit.holders)
+            ]
+    if hurt:
+        return Finding("pods", BROKEN, some(hurt, MOST_HURT), "end these pods, or let a policy: docs/faults.md")
+    return Finding("pods", OK, "none holds a device at fault")
+
+
+def policies(items: Sequence[Raw] | None) -> Iterator[Finding]:
+    """Of all nodes: policies that are refused, that conflict, whose roll-out or whose actions are stopped."""
+    if items is None:
+        yield Finding("policies", UNKNOWN, "you may not read DevicePolicies")
+        return
+    rules: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
+        ("Accepted", "False", BROKEN, {}),
+        ("ActionsStopped", "True", BROKEN, {"next": "kubectl nodedevices resume"}),
+        ("Conflicted", "True", WARNING, {}),
+    )
+    said = False
+    for item in items:
+        name = facts.name_of(item)
+        for kind, bad, status, more in rules:
+            found = facts.condition(item, kind)
+            if found.get("status") == bad:
+                said = True
+                yield Finding(
+                    f"policy {name}",
+                    status,
+                    f"{kind}: {_about(found)}",
+                    **{"next": f"kubectl describe dp {name}", **more},
+                )
+        rollout = facts.condition(item, "RolledOut")
+        if rollout.get("reason") == "Stopped":
+            said = True
+            yield Finding(
+                f"policy {name}",
+                BROKEN,
+                f"RolledOut: {_about(rollout).partition(' Change the policy')[0]}",
+                f"kubectl nodedevices resume {name}",
+            )
+    if not said:
+        yield Finding("policies", OK, f"policies: {len(items)}")
+
+
+def operator(lease: Raw | None, now: datetime) -> Finding:
+    """`lease`: the operator's; empty: there is none; None: it cannot be read."""
+    if lease is None:
+        return Finding("operator", UNKNOWN, "you may not read its Lease")
+    pods = "kubectl get pods -A -l app.kubernetes.io/component=operator"
+    if not lease:
+        return Finding("operator", WARNING, "it has no Lease: one replica without election, or none", pods)
+    spec = mapping(lease.get("spec"))
+    renewed, holder = zoned_time(spec.get("renewTime")), text(spec.get("holderIdentity"))
+    if holder and renewed is not None and now - renewed <= LEASE_OVERDUE:
+        return Finding("operator", OK, f"led by {holder}")
+    return Finding("operator", BROKEN, f"no replica leads since {age(spec.get('renewTime'), now)}", pods)
+
+
+def broken(rows_: Sequence[Row]) -> list[Row]:
+    return [row for row in rows_ if row.fields["status"] == BROKEN]

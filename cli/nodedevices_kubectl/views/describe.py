@@ -1,0 +1,184 @@
+"""A node, or one of its devices, on a screen: sections of names with values, and of small tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from nodedevices_common.raw import Raw, mapping, mappings, text
+
+from nodedevices_kubectl.table import NONE, Column, Row, first_of
+from nodedevices_kubectl.views import devices, facts, nodes
+from nodedevices_kubectl.views.ages import age, reported
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`pairs` under no title, or a table under one."""
+
+    title: str = ""
+    pairs: Sequence[tuple[str, str]] = ()
+    columns: tuple[Column, ...] = ()
+    rows: Sequence[Row] = ()
+
+
+MOST_EVENTS = 20
+_EVENTS = (
+    Column("TYPE", "type"),
+    Column("REASON", "reason"),
+    Column("LAST", "last", age),
+    Column("MESSAGE", "message"),
+)
+_CONDITIONS = (
+    Column("TYPE", "type"),
+    Column("STATUS", "status"),
+    Column("REASON", "reason"),
+    Column("SINCE", "lastTransitionTime", age),
+    Column("MESSAGE", "message"),
+)
+_DEVICES = (
+    Column("DEVICE", "device"),
+    Column("HEALTH", "health", tone=facts.tone),
+    Column("REASON", "reason"),
+    Column("SINCE", "since", age),
+    Column("ACTION", "recoveryAction"),
+    Column("HELD-BY", "heldBy", first_of(devices.MOST_SHOWN)),
+    Column("ID", "id"),
+)
+_RESOURCES = (
+    Column("NAME", "name"),
+    Column("SHARING", "sharing"),
+    Column("IDS", "capacity"),
+    Column("HEALTHY", "healthy"),
+    Column("HELD", "allocated"),
+    Column("FREE", "free"),
+    Column("WITHHELD", "withheld"),
+)
+_POLICIES = (
+    Column("POLICY", "name"),
+    Column("PRIORITY", "priority"),
+    Column("GENERATION", "generation"),
+    Column("SUPPLIES", "sections"),
+)
+_HOLDERS = (
+    Column("NAMESPACE", "namespace"),
+    Column("POD", "pod"),
+    Column("CONTAINER", "container"),
+    Column("RESOURCE", "resource"),
+    Column("SHARES", "shares"),
+    Column("MEMORY", "memory"),
+    Column("HELD-FOR", "since", age),
+)
+_NOTICES = (
+    Column("CODE", "code"),
+    Column("COUNT", "count"),
+    Column("LAST", "time", age),
+    Column("MESSAGE", "message"),
+)
+
+
+def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Iterator[Section]:
+    """`events`: about the node's NodeDevices; None: they cannot be read."""
+    fields = nodes.row(item).fields
+    status = facts.status_of(item)
+    agent = mapping(status.get("agent"))
+    spent = [f"{fields[key]} {word}" for key, word in _COUNTS if fields[key]]
+    pairs = [
+        ("Name", fields["name"]),
+        ("Status", fields["status"]),
+        ("Model", fields["model"]),
+        ("Devices", f"{_or_none(fields['devices'])}" + (f": {', '.join(spent)}" if spent else "")),
+        ("Drivers", facts.drivers(item)),
+        ("Agent", reported(agent, now) if agent else ""),
+        ("Summary", fields["message"]),
+    ]
+    yield Section(pairs=[(name, value or NONE) for name, value in pairs])
+    yield Section("Conditions", columns=_CONDITIONS, rows=_rows(mappings(status.get("conditions"))))
+    yield Section("Probes", columns=_PROBES, rows=_rows(mappings(status.get("probes"))))
+    yield Section("Devices", columns=_DEVICES, rows=list(devices.rows(item)))
+    resources = [{**each, "withheld": _withheld(each)} for each in mappings(status.get("resources"))]
+    yield Section("Resources", columns=_RESOURCES, rows=_rows(resources))
+    yield Section("Policies", columns=_POLICIES, rows=_rows(mappings(mapping(item.get("spec")).get("policies"))))
+    if events is not None:
+        last = sorted(({**each, "last": _last(each)} for each in events), key=lambda each: each["last"])
+        yield Section("Events", columns=_EVENTS, rows=_rows(last[-MOST_EVENTS:]))
+
+
+_COUNTS = (
+    ("healthy", "healthy"),
+    ("degraded", "of them degraded"),
+    ("unhealthy", "unhealthy"),
+    ("unknown", "unknown"),
+    ("held", "held"),
+    ("outOfService", "out of service"),
+)
+_PROBES = (
+    Column("NAME", "name"),
+    Column("STATE", "state"),
+    Column("DEVICES", "devices"),
+    Column("SINCE", "since", age),
+    Column("MESSAGE", "message"),
+)
+
+
+def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
+    fields = next(row.fields for row in devices.rows(item) if row.fields["id"] == unit.id)
+    attributes, health = mapping(unit.device.get("attributes")), unit.health
+    extra = mapping(attributes.get("extra"))
+    xids = health.get("xids")
+    pairs = [
+        ("Node", fields["node"]),
+        ("Device", fields["device"]),
+        ("ID", fields["id"]),
+        ("Partition of", fields["partitionOf"]),
+        ("Profile", fields["profile"]),
+        ("Type", fields["type"]),
+        ("Model", fields["model"]),
+        ("Index", fields["index"]),
+        ("Memory", fields["memory"]),
+        ("PCI address", fields["pciBusID"]),
+        ("PCIe root", text(attributes.get("pcieRoot"))),
+        ("NUMA node", fields["numaNode"]),
+        ("Firmware", text(attributes.get("firmware"))),
+        *((key, _attribute(value)) for key, value in sorted(extra.items())),
+        ("Health", f"{fields['health']} for {age(fields['since'], now)}"),
+        ("Reason", fields["reason"]),
+        ("Message", fields["message"]),
+        ("What helps", fields["recoveryAction"]),
+        ("XIDs since boot", ", ".join(map(str, xids)) if isinstance(xids, list) else ""),
+        ("Out of service", fields["outOfService"]),
+        ("Excluded by", text(unit.raw.get("excluded"))),
+    ]
+    yield Section(pairs=[(name, str(value)) for name, value in pairs if value not in (None, "")])
+    yield Section("Holders", columns=_HOLDERS, rows=_rows(unit.holders))
+    if notices := mappings(unit.raw.get("notices")):
+        yield Section("Notices", columns=_NOTICES, rows=_rows(notices))
+    if not unit.is_partition and mappings(unit.raw.get("partitions")):
+        parts = [row for row in devices.rows(item) if row.fields["partitionOf"] == fields["device"]]
+        yield Section("Partitions", columns=_DEVICES, rows=parts)
+
+
+def _rows(items: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [Row("", each) for each in items]
+
+
+def _last(event: Raw) -> str:
+    """When it came last: where that is depends on who wrote it."""
+    series = text(mapping(event.get("series")).get("lastObservedTime"))
+    return series or text(event.get("lastTimestamp")) or text(event.get("eventTime"))
+
+
+def _or_none(value: Any) -> str:
+    return NONE if value is None else str(value)
+
+
+def _withheld(resource: Raw) -> str:
+    return ",".join(f"{each.get('reason')}={each.get('count')}" for each in mappings(resource.get("withheld")))
+
+
+def _attribute(value: Any) -> str:
+    """An attribute has one of string, int, bool, version."""
+    found = next(iter(mapping(value).values()), "")
+    return str(found).lower() if isinstance(found, bool) else str(found)

@@ -1,0 +1,179 @@
+"""What a person's word about a device is written as, and what there is to say of it.
+
+Each function is given the object as it was just read and returns the change that makes it so, or none where it is so
+already. A change of a list names the resourceVersion that it was made of: of two people who write at the same time the
+second one reads again, and nobody's entry is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from nodedevices_common.errors import InputError
+from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.text import clip, some
+from nodedevices_common.times import rfc3339
+
+from nodedevices_kubectl.views import facts, find
+
+CONFIRM: Final = "nodedevices.io/confirm"
+RESUME_ACTIONS: Final = "nodedevices.io/resume-actions"  # on the ConfigMap that records the actions
+RESUME_ROLLOUT: Final = "nodedevices.io/resume-rollout"  # on a DevicePolicy
+OUTCOMES: Final = ("recovered", "removed")
+MISSING: Final = "Missing"
+NO_REASON: Final = "taken out of service by hand"
+MAX_REASON, MAX_BY = 256, 253  # as the CRD has them
+MOST_PODS = 4  # named
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """`patch`: a merge patch; None: nothing is to be written. `said`: sentences for the person."""
+
+    patch: Mapping[str, Any] | None
+    said: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """What is asked of devices. `reason` empty: as it was, or NO_REASON; `until` empty: until it is taken back."""
+
+    reason: str
+    until: str
+    by: str
+    now: datetime
+
+
+def cordon(item: Raw, devices: Sequence[str], asked: Cordon, *, program: str) -> Edit:
+    """Take the devices of one node out of service."""
+    node = facts.name_of(item)
+    entries = [dict(each) for each in mappings(mapping(item.get("spec")).get("unschedulable"))]
+    said, changed = [], False
+    for name in devices:
+        unit = find.device(item, name)
+        shown = f"{node}/{unit.name}"
+        known = next((each for each in entries if each.get("id") == unit.id), {})
+        reason = asked.reason or text(known.get("reason")) or NO_REASON
+        before, after = _terms(known.get("reason"), known.get("until")), _terms(reason, asked.until)
+        if known and before == after:
+            who = f" by {known['by']}" if known.get("by") else ""
+            said.append(f"{shown} is out of service already{who} ({before}): nothing to do.")
+            continue
+        entry = {"id": unit.id, "reason": reason, "since": text(known.get("since")) or rfc3339(asked.now)}
+        entry |= {"by": clip(asked.by, MAX_BY)} if asked.by else {}
+        entry |= {"until": asked.until} if asked.until else {}
+        entries = [each for each in entries if each is not known] + [entry]
+        changed = True
+        said.append(f"{shown} is out of service ({after}{f'; before: {before}' if known else ''}): no new pod gets it.")
+        if pods := facts.pods_of(unit.holders):
+            keeps = "keeps" if len(pods) == 1 else "keep"
+            said.append(f"It is held by {some(pods, MOST_PODS)}, which {keeps} running.")
+        said.append(f"To take it back: {program} uncordon {shown}")
+    return Edit(_unschedulable(item, entries) if changed else None, said)
+
+
+def _terms(reason: Any, until: Any) -> str:
+    return text(reason) + (f", until {text(until)}" if text(until) else "")
+
+
+def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
+    """Take the devices of one node back into service. One that the node no longer has is named by its id."""
+    node = facts.name_of(item)
+    entries = mappings(mapping(item.get("spec")).get("unschedulable"))
+    said, changed = [], False
+    for name in devices:
+        if any(each.get("id") == name for each in entries):
+            shown, ids, unit = f"{node}/{name}", {name}, None
+        else:
+            unit = find.device(item, name)
+            shown, ids = f"{node}/{unit.name}", {unit.id}
+        kept = [each for each in entries if each.get("id") not in ids]
+        if len(kept) == len(entries):
+            said.append(f"{shown} is not out of service: nothing to do.")
+            parent = text(unit.device.get("id")) if unit is not None and unit.is_partition else ""
+            if unit is not None and any(each.get("id") == parent for each in entries):
+                said.append(f"Its device is: uncordon {node}/{text(unit.device.get('name')) or parent}")
+            continue
+        entries, changed = kept, True
+        state = text(unit.health.get("state")) if unit is not None else ""
+        rest = f"; it is {state}, and goes to no new pod before it is well" if state == facts.UNHEALTHY else ""
+        said.append(f"{shown} is back in service{rest}.")
+    return Edit(_unschedulable(item, entries) if changed else None, said)
+
+
+def _unschedulable(item: Raw, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    version = text(mapping(item.get("metadata")).get("resourceVersion"))
+    return {"metadata": {"resourceVersion": version}, "spec": {"unschedulable": list(entries) or None}}
+
+
+def confirm(item: Raw, devices: Sequence[str], outcome: str, *, program: str) -> Edit:
+    """Say for a person that devices were repaired, or taken out of the machine."""
+    node = facts.name_of(item)
+    ids, said = [], []
+    for name in devices:
+        unit = find.device(item, name)
+        shown = f"{node}/{unit.name}"
+        state = text(unit.health.get("state")) or facts.UNKNOWN
+        reason = text(unit.health.get("reason"))
+        if outcome == "removed" and reason != MISSING:
+            raise InputError(
+                f"{shown} is {state}{f' ({reason})' if reason else ''}: its removal can be confirmed once its driver "
+                f"no longer lists it (reason Missing). To keep it from new pods: {program} cordon {shown}"
+            )
+        if outcome == "recovered" and state == facts.HEALTHY:
+            said.append(f"{shown} is Healthy: nothing to confirm.")
+            continue
+        ids.append(unit.id)
+        what = "forgotten once no pod holds it" if outcome == "removed" else "judged again without its earlier faults"
+        said.append(f"{shown} is confirmed as {outcome}: it will be {what}.")
+        if outcome == "recovered":
+            said.append("While the driver still requires an action, or a reading is bad, it stays as it is.")
+        said.append(f"To see what the agent made of it: {program} describe {shown}")
+    if not ids:
+        return Edit(None, said)
+    value = ",".join(f"{each}={outcome}" for each in ids)
+    annotations = mapping(mapping(item.get("metadata")).get("annotations"))
+    if annotations.get(CONFIRM) == value:
+        value += ","  # the agent acts once on each value; an empty entry makes it another one, and says nothing more
+    return Edit({"metadata": {"annotations": {CONFIRM: value}}}, said)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why actions about faults are stopped, by the policies' own words. `record`: namespace/name of the ConfigMap."""
+
+    record: str
+    messages: tuple[str, ...]
+
+
+def stopped(policies: Sequence[Raw]) -> Stopped | None:
+    """None: they are not."""
+    found = [policy for policy in policies if facts.condition(policy, "ActionsStopped").get("status") == "True"]
+    if not found:
+        return None
+    records = [text(facts.status_of(policy).get("actionsRecord")) for policy in found]
+    messages = [text(facts.condition(policy, "ActionsStopped").get("message")) for policy in found]
+    return Stopped(next(filter(None, records), ""), tuple(dict.fromkeys(filter(None, messages))))
+
+
+def resume_actions(now: datetime) -> dict[str, Any]:
+    return {"metadata": {"annotations": {RESUME_ACTIONS: rfc3339(now)}}}
+
+
+def resume_rollout(policy: Raw) -> Edit:
+    """Let a stopped roll-out go on, for this generation of the policy and no later one."""
+    name = facts.name_of(policy)
+    about = facts.condition(policy, "RolledOut")
+    metadata = mapping(policy.get("metadata"))
+    generation = str(facts.number(metadata.get("generation")) or "")
+    if mapping(metadata.get("annotations")).get(RESUME_ROLLOUT) == generation:
+        return Edit(None, [f"The roll-out of {name} was resumed already for generation {generation}: nothing to do."])
+    if about.get("reason") != "Stopped":
+        state = text(about.get("reason")) or "no state yet"
+        return Edit(None, [f"The roll-out of {name} is not stopped ({state}): nothing to do."])
+    patch = {"metadata": {"annotations": {RESUME_ROLLOUT: generation}}}
+    why = text(about.get("message")).partition(" Change the policy")[0]
+    return Edit(patch, [f"The roll-out of {name} goes on for generation {generation}. It was stopped: {why}"])

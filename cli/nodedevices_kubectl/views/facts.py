@@ -1,0 +1,118 @@
+"""What several views read of a raw NodeDevices: its conditions, its devices with their partitions, their holders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nodedevices_common.raw import Raw, mapping, mappings, text
+
+from nodedevices_kubectl.table import Tone
+
+# As nodedevices_api.conditions has them, which loads pydantic; a test compares.
+READY = "Ready"
+DEVICES_HEALTHY = "DevicesHealthy"
+CONFIG_APPLIED = "ConfigApplied"
+HOLDERS_KNOWN = "HoldersKnown"
+ALLOCATED_ONCE = "AllocatedOnce"
+CAPACITY_SYNCED = "CapacitySynced"
+LABELS_SYNCED = "LabelsSynced"
+TAINT_SYNCED = "TaintSynced"
+EVICTIONS_SYNCED = "EvictionsSynced"
+POLICY_RESOLVED = "PolicyResolved"
+STALE = "Stale"
+
+HEALTHY, DEGRADED, UNHEALTHY, UNKNOWN = "Healthy", "Degraded", "Unhealthy", "Unknown"
+WORST = (UNHEALTHY, UNKNOWN, DEGRADED, HEALTHY)
+_TONES: dict[str, Tone] = {
+    **dict.fromkeys(("Unhealthy", "NotReady", "Unreachable", "Forbidden", "False", "broken"), "bad"),
+    **dict.fromkeys(("Degraded", "Unknown", "Stale", "warning"), "warning"),
+    **dict.fromkeys(("Healthy", "Ready", "True", "ok"), "good"),
+}
+
+
+def tone(cell: str) -> Tone | None:
+    """Return the tone of a cell that begins with a word of health: `Healthy,OutOfService`."""
+    return _TONES.get(cell.partition(",")[0])
+
+
+def name_of(item: Raw) -> str:
+    return text(mapping(item.get("metadata")).get("name"))
+
+
+def status_of(item: Raw) -> Raw:
+    return mapping(item.get("status"))
+
+
+def condition(item: Raw, kind: str) -> Raw:
+    """Return the condition of this type; an empty one where there is none."""
+    for each in mappings(status_of(item).get("conditions")):
+        if each.get("type") == kind:
+            return each
+    return {}
+
+
+def drivers(item: Raw) -> str:
+    """Return the drivers with their versions."""
+    named = [(text(each.get("name")), text(each.get("version"))) for each in mappings(status_of(item).get("drivers"))]
+    return ", ".join(" ".join(filter(None, each)) for each in named)
+
+
+def number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def action_of(health: Raw) -> str:
+    """Return what would help; empty: nothing is to be done."""
+    action = text(health.get("recoveryAction"))
+    return "" if action == "None" else action
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A device, or a partition of it, which has its device's health where it has none of its own."""
+
+    raw: Raw
+    device: Raw  # the physical one
+
+    @property
+    def is_partition(self) -> bool:
+        return self.raw is not self.device
+
+    @property
+    def id(self) -> str:
+        return text(self.raw.get("id"))
+
+    @property
+    def name(self) -> str:
+        return text(self.raw.get("name")) or self.id
+
+    @property
+    def health(self) -> Raw:
+        return mapping(self.raw.get("health")) or mapping(self.device.get("health"))
+
+    @property
+    def holders(self) -> list[Raw]:
+        return mappings(self.raw.get("holders"))
+
+    @property
+    def out_of_service(self) -> str:
+        return text(self.raw.get("unschedulable")) or text(self.device.get("unschedulable"))
+
+
+def units(item: Raw) -> Iterator[Unit]:
+    """Every device of the node, each followed by its partitions."""
+    for device in mappings(status_of(item).get("devices")):
+        yield Unit(device, device)
+        for partition in mappings(device.get("partitions")):
+            yield Unit(partition, device)
+
+
+def pod_of(holder: Raw) -> str:
+    return f"{text(holder.get('namespace'))}/{text(holder.get('pod'))}"
+
+
+def pods_of(holders: Sequence[Raw]) -> list[str]:
+    """Return the pods, each once, in their order."""
+    return list(dict.fromkeys(map(pod_of, holders)))

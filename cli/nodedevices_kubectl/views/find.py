@@ -1,0 +1,61 @@
+"""Which device a person means: `NODE/DEVICE`, the device by name, index, id, or the beginning of its id."""
+
+from __future__ import annotations
+
+from nodedevices_common.errors import InputError
+from nodedevices_common.raw import Raw
+from nodedevices_common.text import nearest
+
+from nodedevices_kubectl.views import facts
+
+SHORTEST_BEGINNING = 8  # of an id: GPU-1a2b
+
+
+def split(given: str) -> tuple[str, str]:
+    """Return node and device; the device is empty where a node alone was given."""
+    node, _, device = given.partition("/")
+    if not node:
+        raise InputError(f"{given}: give NODE or NODE/DEVICE, such as n1/gpu-0")
+    return node, device
+
+
+def split_device(given: str) -> tuple[str, str]:
+    node, device = split(given)
+    if not device:
+        raise InputError(f"{given}: give node and device as NODE/DEVICE, such as n1/gpu-0")
+    return node, device
+
+
+def device(item: Raw, wanted: str) -> facts.Unit:
+    """The one device or partition that is meant. InputError where it is none or several."""
+    node = facts.name_of(item)
+    units = list(facts.units(item))
+    for matches in (
+        [unit for unit in units if wanted in {unit.id, unit.name}],
+        [unit for unit in units if not unit.is_partition and str(unit.device.get("index")) == wanted],
+        [unit for unit in units if len(wanted) >= SHORTEST_BEGINNING and unit.id.startswith(wanted)],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            several = ", ".join(f"{unit.name} ({unit.id})" for unit in matches[:8])
+            raise InputError(f"{node}/{wanted}: this is {len(matches)} devices: {several}; give a name or an id")
+    known = [unit.name for unit in units]
+    if not known:
+        raise InputError(f"{node}/{wanted}: node {node} has no devices")
+    hint = nearest(wanted, known) or f"; it has {known[0]} to {known[-1]}"
+    raise InputError(f"{node}/{wanted}: node {node} has no such device{hint}")
+
+
+def unknown_node(name: str, known: list[str]) -> InputError:
+    """Return what to say of a node that has no NodeDevices."""
+    hint = nearest(name, known)
+    if not hint and known:
+        hint = f"; there are {len(known)}: kubectl nodedevices nodes -o name"
+    return InputError(f"node {name}: there is no NodeDevices of this name{hint or '; there is none at all'}")
+
+
+def unknown_policy(name: str, known: list[str]) -> InputError:
+    """Return what to say of a DevicePolicy that is not there."""
+    hint = nearest(name, known) or "; kubectl get devicepolicies lists them"
+    return InputError(f"policy {name}: there is none of this name{hint}")

@@ -1,0 +1,103 @@
+"""A row for each device, with what its agent measures: how busy it is, its memory, power and temperature.
+
+The readings are the agent's metrics nodedevices_device_* (docs/metrics.md, Telemetry), by the device's id.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from nodedevices_common.raw import Raw, text
+
+from nodedevices_kubectl.table import NONE, Column, Kind, Row, first_of
+from nodedevices_kubectl.views import devices, facts
+
+NO_AGENT = "there is no pod of its agent in this namespace"
+NO_TELEMETRY = "its agent runs without --telemetry"
+IDLE_BELOW = 0.01  # of the time
+_GIB = 1 << 30
+_LINE = re.compile(r'^nodedevices_device_(\w+)\{[^}]*uuid="([^"]+)"[^}]*\} (\S+)$', re.MULTILINE)
+METRICS = {  # nodedevices_device_*, and their fields here
+    "utilization_ratio": "utilization",
+    "memory_used_bytes": "memoryUsedBytes",
+    "memory_bytes": "memoryBytes",
+    "power_watts": "powerWatts",
+    "temperature_celsius": "temperatureCelsius",
+}
+Readings = Mapping[str, Mapping[str, float]]  # by the device's id
+
+
+def _percent(value: Any, now: datetime) -> str:
+    return NONE if value is None else f"{100 * value:.0f}%"
+
+
+def _gib(value: Any, now: datetime) -> str:
+    return NONE if value is None else f"{value / _GIB:.1f}Gi"
+
+
+def _whole(unit: str) -> Any:
+    return lambda value, now: NONE if value is None else f"{value:.0f}{unit}"
+
+
+KIND = Kind(
+    "Top",
+    "devices",
+    (
+        Column("NODE", "node"),
+        Column("DEVICE", "device"),
+        Column("UTIL", "utilization", _percent),
+        Column("MEMORY-USED", "memoryUsedBytes", _gib),
+        Column("MEMORY", "memoryBytes", _gib),
+        Column("POWER", "powerWatts", _whole("W")),
+        Column("TEMP", "temperatureCelsius", _whole("C")),
+        Column("HELD-BY", "heldBy", first_of(devices.MOST_SHOWN)),
+        Column("REASON", "problem"),
+        Column("MODEL", "model", wide=True),
+        Column("ID", "id", wide=True),
+    ),
+    state="problem",
+)
+
+
+def readings(metrics: str) -> Readings:
+    """Return what a text of metrics says of devices."""
+    found: dict[str, dict[str, float]] = {}
+    for name, device, value in _LINE.findall(metrics):
+        if (field := METRICS.get(name)) and (number := _number(value)) is not None:
+            found.setdefault(device, {})[field] = number
+    return found
+
+
+def _number(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def rows(item: Raw, known: Readings, problem: str, *, idle: bool = False) -> Iterator[Row]:
+    """The node's devices; one row with the reason where nothing is known. `idle`: only those that pods hold and that
+    compute nothing."""
+    node = facts.name_of(item)
+    problem = problem or ("" if any("utilization" in each for each in known.values()) else NO_TELEMETRY)
+    if problem:
+        yield Row(node, {"node": node, "problem": problem}, key=node)
+        return
+    held: dict[str, list[str]] = {}  # by device, with what pods hold of its partitions
+    for unit in facts.units(item):
+        held.setdefault(text(unit.device.get("id")), []).extend(facts.pods_of(unit.holders))
+    for row in devices.rows(item):
+        if row.fields["partitionOf"]:
+            continue
+        id_ = row.fields["id"]
+        mine, pods = known.get(id_, {}), list(dict.fromkeys(held[id_]))
+        if idle and (not pods or mine.get("utilization", 1.0) >= IDLE_BELOW):
+            continue
+        shown = {key: row.fields[key] for key in ("node", "device", "id", "model")}
+        measured = {field: mine.get(field) for field in METRICS.values()}
+        yield Row(row.name, {**shown, **measured, "heldBy": pods, "problem": ""}, key=row.key)

@@ -1,0 +1,259 @@
+"""Where the chain from driver to pod breaks, what policies make of a node, versions, and proposals for a shell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from nodedevices_common import __version__
+from nodedevices_kubectl.completing import proposals
+from nodedevices_kubectl.session import Machine
+from support.command_line import CommandLine, JsonObject, condition, failed, gpu, node
+from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi
+
+LINKS = ["node", "agent", "driver", "devices", "health", "configuration", "kubelet", "allocatable", "holders", "pods"]
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodedevices-system/leases/nodedevices-operator"
+
+
+def plain_node(name: str, gpus: int, ready: str = "True", **labels: str) -> JsonObject:
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "status": {
+            "allocatable": {"nvidia.com/gpu": str(gpus)},
+            "conditions": [condition("Ready", ready, "KubeletReady" if ready == "True" else "NodeStatusUnknown")],
+        },
+    }
+
+
+@pytest.fixture
+def well(api: RecordedApi) -> RecordedApi:
+    """One node on which all is well, an operator that leads, and one policy."""
+    api.add(NODE_DEVICES, node("n1", gpu(0, "ml/train-0"), gpu(1)))
+    api.add(NODES, plain_node("n1", 2))
+    api.add(
+        POLICIES, {"metadata": {"name": "share"}, "status": {"conditions": [condition("Accepted", "True", "Accepted")]}}
+    )
+    api.singles[LEASE] = {"spec": {"holderIdentity": "operator-1", "renewTime": "2026-11-23T11:59:55.000000Z"}}
+    return api
+
+
+def found(kubectl: CommandLine) -> dict[tuple[str, str], JsonObject]:
+    return {(each["node"], each["link"]): each for each in json.loads(kubectl.out)["items"]}
+
+
+def test_a_cluster_that_is_well_prints_nothing_and_passes(well: RecordedApi, kubectl: CommandLine) -> None:
+    assert kubectl("check") == 0
+    assert (kubectl.out, kubectl.err) == ("", "1 node: nothing is broken.\n")
+
+
+def test_every_link_of_a_named_node_is_shown_in_its_order(well: RecordedApi, kubectl: CommandLine) -> None:
+    assert kubectl("check", "n1", "--no-headers") == 0
+    assert [line.split()[1:3] for line in kubectl.out.splitlines()] == [[link, "ok"] for link in LINKS]
+    kubectl("check", "--all", "-o", "name")
+    assert kubectl.out.split("\n")[:2] == ["<cluster>/operator", "<cluster>/policies"]
+
+
+Break = tuple[str, JsonObject]
+BREAKS: list[Break] = [
+    ("agent", node("n1", gpu(0), conditions=[condition("Stale", "True", "AgentLost")])),
+    ("agent", node("n1", gpu(0), agent={"version": "0.1.0", "heartbeatTime": "2026-11-23T11:00:00Z"})),
+    ("driver", node("n1", gpu(0), conditions=[condition("Ready", "False", "DriverNotLoaded", "no nvidia module")])),
+    ("driver", node("n1", gpu(0), probes=[{"name": "nvml", "state": "Failed", "message": "no library"}])),
+    ("devices", node("n1", gpu(0), conditions=[condition("Ready", "False", "DevicesLost")])),
+    ("health", node("n1", gpu(0, **failed()), gpu(1), gpu(2))),
+    ("configuration", node("n1", gpu(0), gpu(1), conditions=[condition("ConfigApplied", "False", "ConfigInvalid")])),
+    ("kubelet", node("n1", gpu(0), gpu(1), conditions=[condition("Ready", "False", "ServedByAnother")])),
+    ("holders", node("n1", gpu(0), gpu(1), conditions=[condition("AllocatedOnce", "False", "DoubleAllocation")])),
+]
+
+
+@pytest.mark.parametrize(("link", "item"), BREAKS, ids=lambda it: it if isinstance(it, str) else "")
+def test_the_chain_is_shown_to_break_where_it_does(
+    well: RecordedApi, kubectl: CommandLine, link: str, item: JsonObject
+) -> None:
+    well.objects[NODE_DEVICES] = [item]
+    assert kubectl("check", "n1", "-o", "json") == 3
+    broken = [where for (_, where), each in found(kubectl).items() if each["status"] == "broken"]
+    assert broken == [link]
+    assert found(kubectl)["n1", link]["next"]
+    assert f"1 link is broken on 1. What to do:\n  n1/{link}: " in kubectl.err
+
+
+def test_what_will_be_well_by_itself_is_a_warning_and_passes(well: RecordedApi, kubectl: CommandLine) -> None:
+    well.objects[NODE_DEVICES] = [
+        node("n1", gpu(0), gpu(1), conditions=[condition("ConfigApplied", "False", "WaitingForHolders", "ml/train-0")])
+    ]
+    assert kubectl("check") == 0
+    assert kubectl.out.split()[-4:] != []
+    assert "WaitingForHolders: ml/train-0" in kubectl.out
+    assert kubectl.err == "1 node: nothing is broken; warnings: 1.\n"
+
+
+def test_the_nodes_own_numbers_are_compared_with_what_is_offered(well: RecordedApi, kubectl: CommandLine) -> None:
+    well.objects[NODES] = [plain_node("n1", 0)]
+    assert kubectl("check", "n1", "-o", "json") == 3
+    assert found(kubectl)["n1", "allocatable"]["detail"] == "nvidia.com/gpu: 0, and the agent offers 2"
+    well.objects[NODES] = [plain_node("n1", 1)]
+    assert kubectl("check", "n1") == 0
+
+
+def test_a_pod_that_holds_a_device_at_fault_is_named(well: RecordedApi, kubectl: CommandLine) -> None:
+    well.objects[NODE_DEVICES] = [node("n1", gpu(0, "ml/train-0", **failed()), gpu(1), gpu(2))]
+    assert kubectl("check", "n1", "-o", "json") == 3
+    assert found(kubectl)["n1", "pods"]["detail"] == "ml/train-0 has gpu-0 (Xid79)"
+
+
+def test_policies_and_the_operator_are_links_of_the_cluster(well: RecordedApi, kubectl: CommandLine) -> None:
+    well.singles[LEASE] = {"spec": {"holderIdentity": "operator-1", "renewTime": "2026-11-23T11:00:00.000000Z"}}
+    stopped = condition("ActionsStopped", "True", "MassFault", "30 of 40 nodes failed")
+    refused = condition("Accepted", "False", "Invalid", "sharing: ...")
+    well.objects[POLICIES] = [
+        {"metadata": {"name": "evict"}, "status": {"conditions": [stopped]}},
+        {"metadata": {"name": "share"}, "status": {"conditions": [refused]}},
+    ]
+    assert kubectl("check", "-o", "json") == 3
+    shown = found(kubectl)
+    assert shown["<cluster>", "operator"]["detail"] == "no replica leads since 60m"
+    assert shown["<cluster>", "policy evict"]["next"] == "kubectl nodedevices resume"
+    assert shown["<cluster>", "policy share"]["detail"] == "Accepted: Invalid: sharing: ..."
+
+
+def test_a_node_without_an_agent_is_a_warning_unless_none_is_wanted(well: RecordedApi, kubectl: CommandLine) -> None:
+    well.add(NODES, plain_node("cpu", 0), plain_node("away", 0, **{"nodedevices.io/agent": "away"}))
+    assert kubectl("check", "-o", "name") == 0
+    assert kubectl.out == "cpu/agent\n"
+
+
+def test_a_check_that_saw_nothing_does_not_pass(api: RecordedApi, kubectl: CommandLine) -> None:
+    assert kubectl("check") == 3
+    assert "no node has reported" in kubectl.out
+    assert kubectl("check", "-l", "pool=typo") == 3
+    del api.objects[NODE_DEVICES]
+    assert kubectl("check") == 3
+    assert "the cluster of context here has no kind NodeDevices" in kubectl.out
+
+
+def test_who_may_not_read_nodes_sees_the_rest(well: RecordedApi, kubectl: CommandLine) -> None:
+    well.refusals[NODES] = [403]
+    well.refusals[LEASE] = [403]
+    assert kubectl("check", "--all", "-o", "json") == 0
+    shown = found(kubectl)
+    unknown = {where for (_, where), each in shown.items() if each["status"] == "unknown"}
+    assert unknown == {"operator", "node", "allocatable"}
+
+
+# --- policy explain --------------------------------------------------------------------------------------------------
+def resolved(**configuration: object) -> JsonObject:
+    item = node("n1", gpu(0), configuration={"sources": ["policy", "flags", "file"], **configuration})
+    item["status"]["appliedConfigHash"] = "ab"
+    item["spec"] = {
+        "config": {"sharing": {"strategy": "timeSlicing"}, "labels": {"prefix": "x"}},
+        "configHash": "ab",
+        "policies": [
+            {"name": "share", "generation": 3, "priority": 10, "sections": ["sharing"]},
+            {"name": "base", "generation": 1, "priority": 0, "sections": ["labels"]},
+        ],
+    }
+    return item
+
+
+@pytest.fixture
+def policies(api: RecordedApi) -> RecordedApi:
+    api.add(POLICIES, {"metadata": {"name": "share", "generation": 4}, "spec": {"sharing": {}}})
+    api.add(POLICIES, {"metadata": {"name": "base", "generation": 1}, "spec": {"sharing": {}, "labels": {}}})
+    return api
+
+
+EXPLAINED = """\
+NODE   SECTION   POLICY   PRIORITY   GENERATION   STATE     OVERRIDES   VALUE
+n1     labels    base     0          1            applied   <none>      {"prefix": "x"}
+n1     sharing   share    10         3            applied   base        {"strategy": "timeSlicing"}
+"""
+
+
+def test_each_section_is_shown_with_its_policy_and_what_it_overrides(
+    policies: RecordedApi, kubectl: CommandLine
+) -> None:
+    policies.add(NODE_DEVICES, resolved())
+    assert kubectl("policy", "explain", "n1") == 0
+    assert kubectl.out == EXPLAINED
+    assert kubectl.err == (
+        "n1: what no policy sets comes from flags, file, the defaults.\n"
+        "n1: policy share is at generation 4, this node at 3: a roll-out goes on, or waits.\n"
+    )
+
+
+def test_what_is_not_in_effect_says_why(policies: RecordedApi, kubectl: CommandLine) -> None:
+    item = resolved(
+        refusals=[{"section": "sharing", "message": "replicas: 0"}],
+        unmatched=[{"section": "sharing", "entry": "resources[0].name a.b/c", "message": "there is nvidia.com/gpu"}],
+    )
+    item["status"]["conditions"].append(condition("LabelsSynced", "False", "Forbidden"))
+    policies.add(NODE_DEVICES, item)
+    kubectl("policy", "explain", "n1", "-o", "json")
+    assert {each["section"]: each["state"] for each in json.loads(kubectl.out)["items"]} == {
+        "labels": "Forbidden",
+        "sharing": "refused",
+    }
+    assert "n1: sharing.resources[0].name a.b/c matches nothing: there is nvidia.com/gpu" in kubectl.err
+
+
+def test_a_node_without_policies_says_so(api: RecordedApi, kubectl: CommandLine) -> None:
+    item = node("n1")
+    api.add(NODE_DEVICES, item)
+    kubectl("policy", "explain", "n1")
+    assert "n1: the operator has not resolved it yet." in kubectl.err
+    item["spec"] = {"config": {}}
+    kubectl("policy", "explain", "n1")
+    assert "n1: no policy sets anything." in kubectl.err
+
+
+def test_a_group_alone_shows_its_commands_and_is_wrong_use(api: RecordedApi, kubectl: CommandLine) -> None:
+    assert kubectl("policy") == 2
+    assert "explain  Where each part of a node's configuration comes from." in kubectl.err
+    assert "error:" not in kubectl.err
+
+
+# --- version, completion ---------------------------------------------------------------------------------------------
+def test_versions_of_the_plugin_the_agents_and_kubernetes(api: RecordedApi, kubectl: CommandLine) -> None:
+    api.add(NODE_DEVICES, node("n1"), node("n2"), node("n3", agent={"version": "0.0.9"}))
+    api.singles["/version"] = {"gitVersion": "v1.37.2"}
+    kubectl("version")
+    assert kubectl.out == (
+        f"Plugin:      {__version__}\nAgents:      0.1.0 (2 nodes), 0.0.9 (1 node)\nKubernetes:  v1.37.2\n"
+    )
+    api.refusals[NODE_DEVICES] = [403]
+    kubectl("version")
+    assert kubectl.out.splitlines()[1:] == ["Agents:      not yours to read", "Kubernetes:  v1.37.2"]
+    del api.objects[NODE_DEVICES]
+    kubectl("version")
+    assert kubectl.out.splitlines()[1:] == ["Agents:      NodeDevices is not installed", "Kubernetes:  v1.37.2"]
+    asked = len(api.requests)
+    kubectl("version", "--client", "-o", "json")
+    assert json.loads(kubectl.out)["client"] == __version__
+    assert len(api.requests) == asked
+
+
+@pytest.mark.parametrize(
+    ("words", "proposed"),
+    [
+        (["no"], ["nodes"]),
+        (["nodes", ""], ["n1", "n2"]),
+        (["describe", "n"], ["n1/", "n2/"]),
+        (["cordon", "n1/"], ["n1/gpu-0", "n1/gpu-1"]),
+        (["devices", "-o", "j"], ["json"]),
+        (["devices", "--unh"], ["--unhealthy"]),
+        (["--context", "here", "nodes", "n1"], ["n1"]),
+        (["policy", "explain", "n2"], ["n2"]),
+        (["policy", "dry-run", "--delete", "sh"], ["share"]),
+        (["resume", ""], ["share"]),
+        (["--context", "gone", "nodes", ""], []),
+    ],
+)
+def test_a_shell_is_proposed_what_there_is(
+    api: RecordedApi, kubectl: CommandLine, words: list[str], proposed: list[str]
+) -> None:
+    api.add(NODE_DEVICES, node("n1", gpu(0), gpu(1)), node("n2"))
+    api.add(POLICIES, {"metadata": {"name": "share"}})
+    found = proposals(words, Machine(kubectl.environment))
+    assert [each.partition("\t")[0] for each in found] == proposed

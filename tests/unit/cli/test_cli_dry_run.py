@@ -1,0 +1,274 @@
+"""`policy dry-run`: what a changed policy would do is said before anything is written, with and without a cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.command_line import CommandLine, JsonObject, condition, failed, gpu, node
+from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi
+
+SHARED = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}
+
+
+def policy(name: str = "share", /, *, labels: dict[str, str] | None = None, **spec: Any) -> JsonObject:
+    return {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "DevicePolicy",
+        "metadata": {"name": name},
+        "spec": {"nodeSelector": {"matchLabels": labels or {}}, **spec},
+    }
+
+
+def in_effect(item: JsonObject, config: JsonObject, policy_name: str = "share") -> JsonObject:
+    by = {"name": policy_name, "generation": 1, "priority": 0, "sections": sorted(config)}
+    item["spec"] = {"config": config, "configHash": "ab", "policies": [by]}
+    item["status"] |= {"appliedConfigHash": "ab", "configuration": {"sources": ["policy"]}}
+    return item
+
+
+@pytest.fixture
+def fleet(api: RecordedApi) -> RecordedApi:
+    """Two nodes, of which one's GPUs are held, and one that no selector of these tests matches."""
+    api.add(NODE_DEVICES, node("n1", gpu(0, "ml/train-0"), gpu(1)), node("n2", gpu(0)), node("other", gpu(0)))
+    for name in ("n1", "n2"):
+        api.add(NODES, {"metadata": {"name": name, "labels": {"pool": "x"}}})
+    api.add(NODES, {"metadata": {"name": "other"}})
+    return api
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write(*objects: Any, name: str = "policy.yaml") -> str:
+        path = tmp_path / name
+        path.write_text("---\n".join(each if isinstance(each, str) else yaml.safe_dump(each) for each in objects))
+        return str(path)
+
+    return write
+
+
+def found(kubectl: CommandLine) -> dict[str, JsonObject]:
+    return {each["node"]: each for each in json.loads(kubectl.out)["items"]}
+
+
+CHANGED = """\
+NODE   EFFECT      SECTIONS   IDS                   PODS
+n1     HoldsBack   sharing    nvidia.com/gpu:2->4   ml/train-0
+n2     Changes     sharing    nvidia.com/gpu:1->2   <none>
+"""
+SAID = """\
+policy share would be created: it selects 2 of 3 nodes.
+1 node would keep devices from new pods until their pods have ended (HoldsBack).
+1 node would change at once (Changes).
+  n1: gpu-0: not for new pods until these have ended: ml/train-0
+"""
+
+
+def test_a_new_policy_shows_nodes_ids_and_the_pods_that_hold_them_back(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    path = write(policy(labels={"pool": "x"}, sharing=SHARED))
+    assert kubectl("policy", "dry-run", "-f", path) == 3
+    assert (kubectl.out, kubectl.err) == (CHANGED, SAID)
+    assert all("dryRun=All" in target for target, _, _ in fleet.changes)
+
+
+def test_a_policy_that_selects_no_node_says_why(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "y"}, sharing=SHARED))) == 0
+    nothing = "its spec.nodeSelector matches no node with devices"
+    assert kubectl.err == f"policy share would be created: it selects 0 of 3 nodes: {nothing}.\n"
+
+
+def test_where_no_pod_is_concerned_the_exit_code_is_0(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
+    fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0), gpu(1))
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=SHARED)), "-o", "json") == 0
+    assert {name: each["effect"] for name, each in found(kubectl).items()} == {"n1": "Changes", "n2": "Changes"}
+    assert found(kubectl)["n2"]["resources"] == [
+        {
+            "name": "nvidia.com/gpu",
+            "before": 1,
+            "after": 2,
+            "gone": 1,
+            "added": 2,
+            "sharing": "timeSlicing, 2 each",
+            "by": "plugin",
+        }
+    ]
+
+
+def test_saved_objects_give_the_same_answer_without_a_cluster(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    saved = [{**each, "kind": "Node"} for each in fleet.objects[NODES]]
+    listed = write({"kind": "List", "items": fleet.objects[NODE_DEVICES]}, *saved, name="cluster.yaml")
+    path = write(policy(labels={"pool": "x"}, sharing=SHARED))
+    assert kubectl("policy", "dry-run", "-f", path, "--from", listed, "--context", "gone") == 3
+    assert (kubectl.out, kubectl.err) == (CHANGED, SAID)
+    assert not fleet.requests
+
+
+def test_a_deleted_policy_takes_its_shares_along(fleet: RecordedApi, kubectl: CommandLine) -> None:
+    shares = {"name": "nvidia.com/gpu", "capacity": 2, "sharing": "timeSlicing", "replicas": 2, "managedBy": "plugin"}
+    fleet.objects[NODE_DEVICES] = [in_effect(node("n2", gpu(0), resources=[shares]), {"sharing": SHARED})]
+    fleet.add(POLICIES, policy(sharing=SHARED))
+    assert kubectl("policy", "dry-run", "--delete", "share") == 0
+    assert kubectl.out.splitlines()[1].split() == ["n2", "Changes", "sharing", "nvidia.com/gpu:2->1", "<none>"]
+    assert "policy share would be deleted: it selects 1 of 1 nodes now." in kubectl.err
+    assert kubectl("policy", "dry-run", "--delete", "shere") == 1
+    assert "--delete shere: there is no such policy; there are: share" in kubectl.err
+
+
+def test_a_policy_that_is_there_keeps_its_age_and_one_that_is_the_same_changes_nothing(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    fleet.add(POLICIES, policy(sharing=SHARED))
+    fleet.objects[POLICIES][0]["metadata"] |= {"resourceVersion": "5", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert kubectl("policy", "dry-run", "-f", write(policy(sharing=SHARED))) == 0
+    assert "policy share is so already: nothing would change by it." in kubectl.err
+    [(target, _, body)] = fleet.changes
+    assert target.startswith(f"{POLICIES}/share?")
+    assert body["metadata"]["resourceVersion"] == "5"
+
+
+def test_a_name_that_no_node_offers_is_said_beside_the_table(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    """A typo changes nothing, and looks like a change that does no harm."""
+    typo = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpus", "replicas": 4}]}
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=typo))) == 0
+    said = "sharing.resources[0].name nvidia.com/gpus: no such resource on this node; offered: nvidia.com/gpu"
+    assert f"  n2: {said}" in kubectl.err
+
+
+def test_what_the_schema_refuses_is_named_by_field_and_value(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    wrong = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 0}]}
+    assert kubectl("policy", "dry-run", "-f", write(policy(sharing=wrong))) == 3
+    assert "policy share would be refused: spec.sharing.resources[0].replicas: 0 is not allowed; give" in kubectl.err
+    assert not fleet.changes
+
+
+def test_what_the_api_server_refuses_is_refused_and_where_it_may_not_be_asked_that_is_said(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    path = write(policy(labels={"pool": "none"}, sharing=SHARED))
+    for code, exit_code, said in ((422, 3, "policy share would be refused: API"), (403, 0, "has not checked policy")):
+        fleet.refusals[f"POST {POLICIES}"] = [code]
+        assert kubectl("policy", "dry-run", "-f", path) == exit_code
+        assert said in kubectl.err
+
+
+def test_a_configuration_that_the_agent_refuses_is_shown_on_its_node(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    fast = {"devices": [{"match": {"ids": [gpu(1)["id"]]}, "name": "example.com/fast"}]}
+    shares = {"strategy": "timeSlicing", "resources": [{**SHARED["resources"][0], "rename": "example.com/fast"}]}  # type: ignore[dict-item]
+    assert kubectl("policy", "dry-run", "-f", write(policy(resources=fast, sharing=shares)), "-o", "json") == 3
+    assert found(kubectl)["n1"]["effect"] == "Refused"
+    assert "another resource of this node has that name" in found(kubectl)["n1"]["message"]
+    assert found(kubectl)["n2"]["effect"] == "Changes"
+
+
+def test_an_older_policy_of_the_same_priority_that_wins_is_named(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    fleet.add(POLICIES, policy("whole", sharing={"strategy": "none"}))
+    assert kubectl("policy", "dry-run", "-f", write(policy(sharing=SHARED)), "-o", "json") == 3
+    assert found(kubectl)["n2"]["effect"] == "Refused"
+    assert "the older whole stays in effect" in found(kubectl)["n2"]["message"]
+
+
+def test_of_a_node_that_has_not_come_to_the_configuration_of_now_no_number_is_given(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    fleet.add(POLICIES, policy("parts", partitions={"strategy": "mixed"}))
+    assert kubectl("policy", "dry-run", "-f", write(policy(sharing=SHARED)), "-o", "json") == 3
+    assert {each["effect"] for each in found(kubectl).values()} == {"Uncertain", "Changes"}
+    assert found(kubectl)["n1"]["mayChange"] == ["nvidia.com/gpu"]
+    assert found(kubectl)["n1"]["resources"] == []
+
+
+FAULTS = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 5}}
+
+
+def test_taints_and_evictions_are_shown_with_what_budget_and_breaker_say(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0, "ml/train-0", **failed()), gpu(1))
+    path = write(policy(faults=FAULTS))
+    assert kubectl("policy", "dry-run", "-f", path, "-o", "json") == 3
+    assert found(kubectl)["n1"]["effect"] == "Acts"
+    assert "would taint the Node NoSchedule for Xid79" in found(kubectl)["n1"]["message"]
+    stopped = condition("ActionsStopped", "True", "MassFault", "30 of 40 nodes failed")
+    fleet.add(POLICIES, {**policy("evict", labels={"a": "b"}, faults=FAULTS), "status": {"conditions": [stopped]}})
+    assert kubectl("policy", "dry-run", "-f", path, "-o", "json") == 3
+    assert "would not taint the Node NoSchedule for Xid79" in found(kubectl)["n1"]["message"]
+    assert "30 of 40 nodes failed" in found(kubectl)["n1"]["message"]
+
+
+def test_an_extended_resource_of_the_operator_is_counted_or_refused(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    entries = [{"name": "example.com/slot", "perNode": 8}, {"name": "nvidia.com/gpu", "perNode": 1}]
+    assert kubectl("policy", "dry-run", "-f", write(policy(capacity=entries[:1])), "-o", "json") == 0
+    [slots] = found(kubectl)["n1"]["resources"]
+    assert (slots["name"], slots["before"], slots["after"], slots["by"]) == ("example.com/slot", 0, 8, "operator")
+    assert kubectl("policy", "dry-run", "-f", write(policy(capacity=entries)), "-o", "json") == 3
+    assert "nvidia.com/gpu is served by the device plugin" in found(kubectl)["n1"]["message"]
+
+
+def test_a_policy_that_only_reports_is_shown_as_if_it_were_enforced(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    assert kubectl("policy", "dry-run", "-f", write(policy(mode="DryRun", sharing=SHARED))) == 3
+    assert "its mode is DryRun: shown is what Enforce would do" in kubectl.err
+    assert "nvidia.com/gpu:1->2" in kubectl.out
+
+
+def test_who_may_not_read_nodes_sees_what_the_labels_of_nodedevices_select(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    fleet.objects[NODE_DEVICES][1]["metadata"]["labels"] = {"pool": "x"}
+    fleet.refusals[NODES] = [403]
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=SHARED)), "-o", "name") == 0
+    assert kubectl.out == "n2\n"
+    assert "You may not read Nodes" in kubectl.err
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("kind: Pod\nmetadata: {name: a}", "kind: 'Pod' is not read here; give DevicePolicy"),
+        ("kind: DevicePolicy\nmetadata: {}", "metadata.name: None: give the object's name"),
+        ("kind: [", "not YAML: did not find expected node content"),
+        ("3", "3 is no object; give apiVersion, kind, metadata and spec"),
+        ('{"kind": "List", "items": [3]}', "items[0]: 3 is no object"),
+        ("---\n" + yaml.safe_dump(policy(sharing=SHARED)) + "---\nkind: Node", "document 2: kind: 'Node' is not read"),
+    ],
+)
+def test_a_file_that_is_no_policy_is_refused_with_its_place(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any, content: str, why: str
+) -> None:
+    path = write(content)
+    assert kubectl("policy", "dry-run", "-f", path) == 1
+    assert kubectl.err.startswith(f"error: {path}: ")
+    assert why in kubectl.err
+    assert not fleet.requests
+
+
+def test_wrong_use_says_what_would_be_right(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any, tmp_path: Path
+) -> None:
+    path = write(policy(sharing=SHARED))
+    assert kubectl("policy", "dry-run") == 2
+    assert "give a policy with -f FILE, or --delete NAME" in kubectl.err
+    assert kubectl("policy", "dry-run", "-f", str(tmp_path / "none.yaml")) == 1
+    assert "none.yaml: No such file or directory" in kubectl.err
+    assert kubectl("policy", "dry-run", "-f", path, "-f", path) == 1
+    assert "policy share: it is given twice" in kubectl.err
+    assert kubectl("policy", "dry-run", "-f", path, "--from", path) == 1
+    assert "there is no NodeDevices in it; take them with: kubectl get" in kubectl.err

@@ -1,0 +1,200 @@
+"""What the commands write that change something, and what they say of it."""
+
+from __future__ import annotations
+
+import pytest
+from nodedevices_api import conditions
+from nodedevices_api.nodedevices import Unschedulable
+from nodedevices_kubectl.views import edits
+from nodedevices_operator.desired import fleet as breaker
+from nodedevices_operator.records import names
+from nodedevices_plugin.pipeline import confirm
+from support.command_line import CommandLine, JsonObject, condition, failed, gpu, node
+from support.recorded_api import NODE_DEVICES, POLICIES, RecordedApi
+
+RECORDS = "/api/v1/namespaces/nodedevices-system/configmaps"
+GPU_0, GPU_1, GPU_2 = (f"GPU-{index:08d}-0000-4000-8000-000000000000" for index in range(3))
+
+
+@pytest.fixture
+def n1(api: RecordedApi) -> JsonObject:
+    """A node with three devices, of which one is held, one has failed and one is missing."""
+    made = node("n1", gpu(0, "ml/train-0"), gpu(1, **failed()), gpu(2, **failed("Missing")))
+    api.add(NODE_DEVICES, made)
+    return made
+
+
+def test_a_cordon_says_who_why_and_since_when(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
+    n1["spec"]["unschedulable"] = [{"id": GPU_2, "reason": "RMA 1"}]
+    assert kubectl("cordon", "n1/gpu-0", "--reason", "RMA 4711", "--until", "8h") == 0
+    entry = {
+        "id": GPU_0,
+        "reason": "RMA 4711",
+        "by": "jane",
+        "since": "2026-11-23T12:00:00Z",
+        "until": "2026-11-23T20:00:00Z",
+    }
+    assert n1["spec"]["unschedulable"] == [{"id": GPU_2, "reason": "RMA 1"}, entry]
+    assert Unschedulable.model_validate(entry)
+    assert "fieldManager=kubectl-nodedevices" in api.changes[-1][0]
+    assert kubectl.out == ""
+    assert kubectl.err == (
+        "n1/gpu-0 is out of service (RMA 4711, until 2026-11-23T20:00:00Z): no new pod gets it.\n"
+        "It is held by ml/train-0, which keeps running.\n"
+        "To take it back: kubectl nodedevices uncordon n1/gpu-0\n"
+    )
+
+
+def test_what_is_so_already_is_said_and_not_written(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
+    n1["spec"]["unschedulable"] = [{"id": GPU_0, "reason": "RMA 4711", "by": "joe"}]
+    for again in (("cordon", "n1/0"), ("cordon", "n1/0", "--reason", "RMA 4711")):
+        assert kubectl(*again) == 0
+        assert kubectl.err == "n1/gpu-0 is out of service already by joe (RMA 4711): nothing to do.\n"
+    assert kubectl("uncordon", "n1/1") == 0
+    assert kubectl.err == "n1/gpu-1 is not out of service: nothing to do.\n"
+    assert kubectl("confirm", "n1/0", "recovered") == 0
+    assert kubectl.err == "n1/gpu-0 is Healthy: nothing to confirm.\n"
+    assert kubectl("resume") == 0
+    assert kubectl.err == "Taints and evictions are not stopped: nothing to do.\n"
+    assert [path for path, _, _ in api.changes if "selfsubject" not in path] == []
+
+
+def test_a_second_cordon_changes_its_terms_and_keeps_its_beginning(n1: JsonObject, kubectl: CommandLine) -> None:
+    first = {"id": GPU_0, "reason": "RMA 4711", "since": "2026-11-01T00:00:00Z", "until": "2026-11-24T00:00:00Z"}
+    n1["spec"]["unschedulable"] = [first]
+    kubectl("cordon", "n1/0")
+    assert n1["spec"]["unschedulable"] == [
+        {"id": GPU_0, "reason": "RMA 4711", "since": "2026-11-01T00:00:00Z", "by": "jane"}
+    ]
+    assert "before: RMA 4711, until 2026-11-24T00:00:00Z" in kubectl.err
+
+
+def test_an_uncordon_leaves_the_other_entries(n1: JsonObject, kubectl: CommandLine) -> None:
+    """Also of a device that the node no longer has, by its id."""
+    n1["spec"]["unschedulable"] = [{"id": each, "reason": "x"} for each in (GPU_0, GPU_1, "GPU-gone")]
+    assert kubectl("uncordon", "n1/gpu-1", "n1/GPU-gone") == 0
+    assert n1["spec"]["unschedulable"] == [{"id": GPU_0, "reason": "x"}]
+    assert "n1/gpu-1 is back in service; it is Unhealthy, and goes to no new pod before it is well." in kubectl.err
+    kubectl("uncordon", "n1/0")
+    assert "unschedulable" not in n1["spec"]
+
+
+def test_of_two_who_write_at_once_nobodys_entry_is_lost(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
+    path = f"{NODE_DEVICES}/n1"
+    api.interloper = lambda: n1.update(
+        metadata={**n1["metadata"], "resourceVersion": "8"}, spec={"unschedulable": [{"id": GPU_2, "reason": "theirs"}]}
+    )
+    assert kubectl("cordon", "n1/0", "--reason", "ours") == 0
+    assert [each["reason"] for each in n1["spec"]["unschedulable"]] == ["theirs", "ours"]
+    assert [method for method, target in api.requests if target.startswith(path)] == ["GET", "PATCH", "GET", "PATCH"]
+
+
+def test_nothing_is_written_when_one_of_several_is_wrong(
+    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
+) -> None:
+    assert kubectl("cordon", "n1/0", "n2/0") == 1
+    assert kubectl.err == "error: node n2: there is no NodeDevices of this name; known: n1\n"
+    assert kubectl("cordon", "n1/0", "n1/gpu-9") == 1
+    assert not n1["spec"]
+
+
+def test_a_dry_run_asks_the_api_server_and_changes_nothing(
+    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
+) -> None:
+    assert kubectl("cordon", "n1/0", "--dry-run") == 0
+    assert kubectl.err.startswith("(dry run) n1/gpu-0 is out of service")
+    assert "dryRun=All" in api.changes[-1][0]
+    assert not n1["spec"]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("cordon", "n1/0", "--reason", "  "), "--reason: 0 characters; give 1 to 256"),
+        (("cordon", "n1/0", "--reason", "x" * 257), "--reason: 257 characters; give 1 to 256"),
+        (("cordon", "n1/0", "--until", "tomorrow"), "'tomorrow' is no time; give a time with a zone"),
+        (("cordon", "n1/0", "--until", "2026-11-23T11:00:00Z"), "is past; give a time"),
+        (("confirm", "n1/0", "repaired"), "'repaired' is not one of 'recovered', 'removed'"),
+        (("cordon",), "Missing argument 'NODE/DEVICE...'"),
+    ],
+)
+def test_a_wrong_word_is_refused_before_anything_is_asked(
+    n1: JsonObject, api: RecordedApi, kubectl: CommandLine, command: tuple[str, ...], said: str
+) -> None:
+    assert kubectl(*command) == 2
+    assert said in kubectl.err
+    assert not api.requests
+
+
+def test_a_node_alone_is_no_device(n1: JsonObject, kubectl: CommandLine) -> None:
+    assert kubectl("cordon", "n1") == 1
+    assert kubectl.err == "error: n1: give node and device as NODE/DEVICE, such as n1/gpu-0\n"
+
+
+def test_a_confirmation_names_the_id_and_counts_each_time(n1: JsonObject, kubectl: CommandLine) -> None:
+    """The agent acts once on each value: the same words again are another value."""
+    kubectl("confirm", "n1/gpu-1", "recovered")
+    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{GPU_1}=recovered"}
+    assert "it stays as it is" in kubectl.err
+    kubectl("confirm", "n1/gpu-1", "recovered")
+    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{GPU_1}=recovered,"}
+    kubectl("confirm", "n1/gpu-2", "removed")
+    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{GPU_2}=removed"}
+
+
+def test_only_a_missing_devices_removal_can_be_confirmed(
+    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
+) -> None:
+    assert kubectl("confirm", "n1/1", "removed") == 1
+    assert "n1/gpu-1 is Unhealthy (Xid79): its removal can be confirmed once" in kubectl.err
+    assert "kubectl nodedevices cordon n1/gpu-1" in kubectl.err
+    assert not api.changes
+
+
+def policy(name: str, *conditions: JsonObject, **status: object) -> JsonObject:
+    return {
+        "metadata": {"name": name, "generation": 3, "resourceVersion": "1"},
+        "status": {"conditions": list(conditions), **status},
+    }
+
+
+STOPPED = condition("ActionsStopped", "True", "MassFault", "actions are stopped since 11:50: 30 of 40 nodes failed")
+
+
+def test_resume_closes_the_breaker_where_the_policies_say_it_is(api: RecordedApi, kubectl: CommandLine) -> None:
+    record: JsonObject = {"metadata": {"name": "nodedevices-actions", "resourceVersion": "1"}}
+    api.add(RECORDS, record)
+    api.add(POLICIES, policy("evict", STOPPED, actionsRecord="nodedevices-system/nodedevices-actions"))
+    assert kubectl("resume") == 0
+    assert record["metadata"]["annotations"] == {edits.RESUME_ACTIONS: "2026-11-23T12:00:00Z"}
+    assert "They were stopped: actions are stopped since 11:50: 30 of 40 nodes failed" in kubectl.err
+
+
+def test_a_breaker_whose_record_is_gone_is_left_to_the_policys_own_words(
+    api: RecordedApi, kubectl: CommandLine
+) -> None:
+    api.add(RECORDS)
+    api.add(POLICIES, policy("evict", STOPPED, actionsRecord="nodedevices-system/nodedevices-actions"))
+    assert kubectl("resume") == 1
+    assert "the record nodedevices-system/nodedevices-actions is not there: do as it says above" in kubectl.err
+
+
+def test_resume_of_a_policy_lets_this_generation_go_on(api: RecordedApi, kubectl: CommandLine) -> None:
+    stopped = policy("share", condition("RolledOut", "False", "Stopped", "n1: 7 of 8; 3 nodes wait. Change the policy"))
+    api.add(POLICIES, stopped, policy("done", condition("RolledOut", "True", "Done")))
+    assert kubectl("resume", "share") == 0
+    assert stopped["metadata"]["annotations"] == {edits.RESUME_ROLLOUT: "3"}
+    assert "It was stopped: n1: 7 of 8; 3 nodes wait." in kubectl.err
+    kubectl("resume", "share")
+    assert "was resumed already for generation 3: nothing to do" in kubectl.err
+    kubectl("resume", "done")
+    assert "is not stopped (Done): nothing to do" in kubectl.err
+    assert kubectl("resume", "shore") == 1
+    assert kubectl.err == "error: policy shore: there is none of this name; did you mean share?\n"
+
+
+def test_the_words_that_are_written_are_those_that_agent_and_operator_read() -> None:
+    assert breaker.RESUME == edits.RESUME_ACTIONS
+    assert names.RESUME_ROLLOUT == edits.RESUME_ROLLOUT
+    assert confirm.CONFIRM_VALUES == edits.OUTCOMES
+    assert conditions.MISSING == edits.MISSING

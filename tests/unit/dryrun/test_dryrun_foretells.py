@@ -1,0 +1,142 @@
+"""What a dry run says of a node beforehand is what the agent then does: the same node is shown both."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from nodedevices_api.base import to_dict
+from nodedevices_dryrun.ids import IdEffect, id_effect
+from nodedevices_operator.records.objects import node_devices_record
+from nodedevices_plugin.model import Holder
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_probe.protocol import DeviceFact
+from support.facts import START, gpu, gpu_id, mig_id, partition
+from support.stepped_node import Node, report_of
+
+GPU, SHARED, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
+FOUR = tuple(gpu(number) for number in range(4))
+HALVES = tuple(partition(1, part, profile="3g.40gb", start=4 * part, size=4) for part in (0, 1))
+CUT = (gpu(0), gpu(1, mig_enabled=True, partitions=HALVES))
+AT_ONCE = "--operator-wait-seconds=0"
+LOCAL = parse(["--node-name=n1", AT_ONCE, "--mps-root=/run/nvidia/mps"], {})
+MIXED = {"partitions": {"strategy": "mixed"}}
+Config = dict[str, Any]
+
+
+def shared(strategy: str = "timeSlicing", replicas: int | None = 2, **rule: Any) -> Config:
+    one = {"name": GPU, **({"replicas": replicas} if replicas else {}), **rule}
+    return {"sharing": {"strategy": strategy, "resources": [one]}}
+
+
+def pod(name: str, *ids: str, resource: str = GPU) -> Holder:
+    return Holder(namespace="ml", pod=name, container="c", resource=resource, ids=ids, since=START)
+
+
+def shown(node: Node, config: Config) -> dict[str, Any]:
+    """The node's NodeDevices."""
+    status = to_dict(report_of(node.world, node.time))
+    return {"metadata": {"name": "n1"}, "spec": {"config": config}, "status": status}
+
+
+def foretold(node: Node, now: Config, then: Config) -> IdEffect:
+    raw = shown(node, now)
+    return id_effect(raw, node_devices_record(raw), now, then)
+
+
+def numbers(node: Node) -> dict[str, int]:
+    return {name: count for name, (count, _) in node.counts.items() if count}
+
+
+def withheld(node: Node) -> list[str]:
+    """The devices that go to no new pod since one holds them otherwise, by name."""
+    assert node.world.plan is not None
+    found = {
+        each.device_id
+        for resource in node.world.plan.resources
+        for each in resource.ids
+        if each.blocked and each.blocked.reason == "HeldInAnotherShape"
+    }
+    return sorted(f"gpu-{int(each[-4:])}" for each in found)
+
+
+CHANGES = [
+    pytest.param(FOUR, {}, shared(), (pod("a", gpu_id(0)),), id="shares of devices of which one is held"),
+    pytest.param(FOUR, shared(), {}, (pod("a", f"{gpu_id(0)}::1"),), id="the end of sharing"),
+    pytest.param(FOUR, shared(), shared(replicas=4), (pod("a", f"{gpu_id(1)}::0"),), id="more shares"),
+    pytest.param(FOUR, {}, shared(rename=SHARED), (pod("a", gpu_id(3)),), id="another name"),
+    pytest.param(FOUR, {}, shared(devices=["0", "1"]), (pod("a", gpu_id(3)),), id="shares of some"),
+    pytest.param(FOUR, {}, {"resources": {"exclude": [gpu_id(2)]}}, (pod("a", gpu_id(2)),), id="one excluded"),
+    pytest.param(
+        FOUR,
+        {},
+        {"resources": {"devices": [{"match": {"ids": [gpu_id(1)]}, "name": "example.com/fast"}]}},
+        (pod("a", gpu_id(1)), pod("b", gpu_id(2))),
+        id="a name of its own for one",
+    ),
+    pytest.param(FOUR, {}, shared("memory", None, memoryUnit="10Gi"), (pod("a", gpu_id(0)),), id="by memory"),
+    pytest.param(CUT, {"partitions": {"strategy": "mixed"}}, {}, (pod("a", mig_id(1, 0), resource=SLICE),), id="whole"),
+    pytest.param(CUT, {}, MIXED, (pod("a", gpu_id(0)),), id="MIG"),
+]
+
+
+@pytest.mark.parametrize(("devices", "now", "then", "holders"), CHANGES)
+def test_the_ids_and_the_devices_held_back_are_those_of_the_agent(
+    devices: tuple[DeviceFact, ...], now: Config, then: Config, holders: tuple[Holder, ...]
+) -> None:
+    node = Node(*devices).now(now, *holders)
+    before = numbers(node)
+    found = foretold(node, now, then)
+    assert (found.unknown, found.refused, found.waits) == ("", "", "")
+    node.now(then, *holders)
+    after = numbers(node)
+    expected = {name: (before.get(name, 0), after.get(name, 0)) for name in {*before, *after}}
+    changes = {each.name: (each.before, each.after) for each in found.resources}
+    assert {**{name: (count, count) for name, count in before.items()}, **changes} == expected
+    assert sorted(found.held_back) == withheld(node)
+
+
+def test_a_change_that_the_agent_makes_wait_for_pods_is_foretold_with_them() -> None:
+    holders = (pod("a", f"{gpu_id(0)}::0"),)
+    node = Node(*FOUR, local=LOCAL).now(shared(), *holders)
+    found = foretold(node, shared(), shared("mps"))
+    node.now(shared("mps"), *holders)
+    assert node.config == "WaitingForHolders"
+    assert found.waits == node.world.config.message.partition("; ")[0], found
+    assert found.waits_for == ("ml/a",)
+
+
+def test_what_the_agent_refuses_is_foretold_in_its_words() -> None:
+    names = {"devices": [{"match": {"ids": [gpu_id(1)]}, "name": SHARED}]}
+    then = {"resources": names, **shared(rename=SHARED)}
+    node = Node(*FOUR).now({})
+    found = foretold(node, {}, then)
+    node.now(then)
+    assert node.config == "ConfigInvalid"
+    assert found.refused
+    assert node.world.config.message.startswith(found.refused)
+
+
+def test_where_the_nodes_own_flags_have_a_part_no_number_is_given() -> None:
+    own = parse(["--node-name=n1", AT_ONCE, "--resource-prefix=example.com"], {})
+    node = Node(*FOUR, local=own)
+    found = foretold(node.now({}), {}, shared())
+    assert not found.resources
+    assert found.names == ("example.com/gpu", GPU)
+    assert found.unknown.startswith("what it offers does not follow from its policies alone")
+
+
+def test_an_object_of_odd_parts_is_read_without_a_word() -> None:
+    raw = {"status": {"devices": [{}, {"id": 3, "capacity": {"memory": []}, "partitions": [{"holders": [{}]}]}, None]}}
+    assert id_effect(raw, node_devices_record(raw), {}, shared()).resources == ()
+
+
+def test_it_needs_no_package_that_the_command_line_is_not_installed_with() -> None:
+    script = "import sys; from nodedevices_dryrun import rehearsal; "
+    script += "print(*{name.partition('.')[0] for name, it in sys.modules.items() "
+    script += "if name[0] != '_' and 'site-packages' in (getattr(it, '__file__', None) or '')})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    pydantic = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}
+    assert set(done.stdout.split()) <= {*pydantic, "orjson", "yaml"}
