@@ -12,8 +12,8 @@ import yaml
 from support.kubectl import Kubectl
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-# All but the one that needs CRDs of the Prometheus Operator.
-COMPONENTS = sorted({one.name for one in MANIFESTS.glob("components/*")} - {"prometheus"})
+# All but those that need kinds of others: the Prometheus Operator's, OpenShift's.
+COMPONENTS = sorted({one.name for one in MANIFESTS.glob("components/*")} - {"prometheus", "openshift"})
 
 
 @pytest.fixture

@@ -1,0 +1,258 @@
+"""What the chart promises to those who install it: bad values are refused in words, good ones arrive."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helmchart.values import FLAGS, OF_THE_CHART
+from nodedevices_common import __version__
+from nodedevices_operator import settings as operator_settings
+from nodedevices_plugin.settings.flags import parse
+from support import helm
+
+SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
+needs_helm = pytest.mark.skipif(helm.helm() is None, reason="no helm: `make cluster-tools` builds one")
+
+
+@pytest.fixture(scope="module")
+def custom() -> dict[tuple[str, str], dict[str, Any]]:
+    done = helm.template({**helm.CUSTOM, "crds": {"enabled": False}}, "--no-hooks")
+    assert done.returncode == 0, done.stderr
+    documents = yaml.load_all(done.stdout, Loader=yaml.CSafeLoader)
+    return {(one["kind"], one["metadata"]["name"]): one for one in documents if one}
+
+
+Rendered = Mapping[tuple[str, str], dict[str, Any]]
+
+
+def as_reviewed(name: str, shown: str) -> None:
+    """UPDATE_GOLDEN=1 writes it anew."""
+    golden = Path(__file__).with_name(f"{name}.golden.txt")
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(shown)
+    assert shown == golden.read_text()
+
+
+def pod(custom: Rendered, kind: str, name: str) -> dict[str, Any]:
+    spec: dict[str, Any] = custom[kind, name]["spec"]["template"]["spec"]
+    return spec
+
+
+def containers(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in spec["containers"]}
+
+
+@needs_helm
+def test_helm_lint_has_nothing_to_say() -> None:
+    done = helm.run("lint", "--strict", "--quiet", str(helm.CHART))
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+
+
+@needs_helm
+def test_each_wrong_value_is_refused_with_its_place() -> None:
+    wrong = {
+        "agnet": {},
+        "agent": {"flags": {"mig-strategy": "some", "mig-stratgy": "none", "telemetry": "yes"}, "tolerations": "all"},
+        "operator": {"replicas": "two", "flags": {"dry-run": True}},
+        "components": {"mps": {"enable": True}, "observe": {"enabled": "true"}, "gdrcopy": {"enabled": True}},
+        "image": {"pullPolicy": "Sometimes", "registry": "https://registry.example.com/team"},
+        "kubelet": {"rootDir": "kubelet"},
+    }
+    said = helm.template(wrong).stderr
+    for place, what in (
+        ("", "agnet"),
+        ("/agent/flags", "mig-stratgy"),
+        ("/agent/flags/mig-strategy", "'none', 'single', 'mixed'"),
+        ("/agent/flags/telemetry", "boolean"),
+        ("/agent/tolerations", "array"),
+        ("/operator/replicas", "integer"),
+        ("/operator/flags", "dry-run"),
+        ("/components/mps", "enable"),
+        ("/components/observe/enabled", "boolean"),
+        ("/components", "gdrcopy"),
+        ("/image/pullPolicy", "'Always', 'IfNotPresent', 'Never'"),
+        ("/image/registry", "https://registry.example.com/team"),
+        ("/kubelet/rootDir", "pattern"),
+    ):
+        assert re.search(rf"at '{place}': .*{what}", said), (place, what, said)
+
+
+def mappings(schema: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if schema.get("type") == "object":
+        yield place, schema
+    for name, one in schema.get("properties", {}).items():
+        yield from mappings(one, f"{place}.{name}")
+
+
+def test_no_place_of_the_schema_takes_a_key_that_it_does_not_name() -> None:
+    free = {place for place, one in mappings(SCHEMA) if one["additionalProperties"] is not False}
+    ours = {place for place in free if not place.endswith(("resources", "nodeSelector", "abels", "nnotations"))}
+    assert ours == {
+        *(".global", ".operator.affinity", ".components.namedConfigs.configs"),
+        *(f".components.{name}.config" for name in ("generic", "remote", "rdma", "sriov", "onload", "fpgaNames")),
+    }
+
+
+@pytest.mark.parametrize("program", FLAGS)
+def test_every_flag_of_a_program_is_a_value_or_set_by_another_one(program: str) -> None:
+    known = {each.name for each in FLAGS[program]()}
+    given = set(SCHEMA["properties"][program]["properties"]["flags"]["properties"])
+    assert given == known - OF_THE_CHART
+
+
+@needs_helm
+def test_values_that_cannot_work_together_are_all_named_with_what_would_be_right() -> None:
+    done = helm.template(
+        {
+            "agent": {"flags": {"device-list-strategy": ["cdi-cri", "envvar"]}},
+            "operator": {"replicas": 2, "flags": {"leader-elect": False}},
+            "components": {
+                **{name: {"enabled": True} for name in ("sriov", "onload", "oneContainer", "driverDirectory")},
+                "operatorNamespace": {"enabled": True, "name": helm.NAMESPACE},
+                "extenderScheduler": {"enabled": True},
+            },
+        }
+    )
+    assert done.returncode != 0
+    as_reviewed("refused", "\n".join(line for line in done.stderr.splitlines() if line.startswith("  - ")) + "\n")
+
+
+@needs_helm
+def test_images_come_from_the_registry_by_tag_or_digest(custom: Rendered) -> None:
+    for spec in (pod(custom, "DaemonSet", "nodedevices-agent"), pod(custom, "DaemonSet", "nodedevices-mps")):
+        images = {each["image"] for each in (*spec["containers"], *spec.get("initContainers", ()))}
+        assert images == {f"registry.example.com/team/nodedevices-agent:1.2.3@sha256:{'0' * 64}"}
+        assert spec["imagePullSecrets"] == [{"name": "pull"}]
+    [operator] = pod(custom, "Deployment", "nodedevices-operator")["containers"]
+    assert (operator["image"], operator["imagePullPolicy"]) == (
+        "registry.example.com/team/nodedevices-operator:1.2.3",
+        "Always",
+    )
+
+
+@needs_helm
+def test_flags_reach_the_programs_as_they_read_them(custom: Rendered) -> None:
+    agent = containers(pod(custom, "DaemonSet", "nodedevices-agent"))["agent"]
+    read = parse([*agent["args"], "--node-name=n"], {})
+    assert (read.telemetry, read.operator_wait_seconds) == (True, 30.0)
+    assert (read.given["mig-strategy"], read.given["device-list-strategy"]) == ("mixed", ("envvar", "cdi-cri"))
+    assert read.given["memory-reserve"] == "1073741824", "whole, and no 1.073741824e+09"
+    operator = containers(pod(custom, "Deployment", "nodedevices-operator"))["operator"]
+    settings = operator_settings.read(operator["args"], {})
+    assert (settings.leader_elect, settings.relist_seconds) == (False, 300.0)
+
+
+@needs_helm
+def test_the_kubelets_root_moves_the_pod_resources_socket_and_not_the_device_plugins_folder(custom: Rendered) -> None:
+    """The device-plugin folder is a constant in the kubelet (pluginapi.DevicePluginPath), whatever --root-dir says."""
+    volumes = pod(custom, "DaemonSet", "nodedevices-agent")["volumes"]
+    paths = {each["name"]: each["hostPath"]["path"] for each in volumes if "hostPath" in each}
+    assert paths["device-plugins"] == "/var/lib/kubelet/device-plugins"
+    assert paths["pod-resources"] == "/var/lib/k0s/kubelet/pod-resources"
+
+
+@needs_helm
+def test_where_agents_run_and_how_many_change_at_once_is_the_owners_choice(custom: Rendered) -> None:
+    agent = custom["DaemonSet", "nodedevices-agent"]["spec"]
+    assert agent["updateStrategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": "10%"}
+    spec = agent["template"]["spec"]
+    assert spec["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "gpu"}
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required["nodeSelectorTerms"][0]["matchExpressions"] == [
+        {"key": "nodedevices.io/agent", "operator": "NotIn", "values": ["away"]},
+        {"key": "nvidia.com/gpu.present", "operator": "Exists"},
+    ]
+    assert pod(custom, "DaemonSet", "nodedevices-mps")["nodeSelector"]["mps"] == "true"
+
+
+@needs_helm
+def test_what_is_switched_off_is_not_there(custom: Rendered) -> None:
+    there = set(custom)
+    assert ("NetworkPolicy", "nodedevices-operator") in there
+    assert not there & {
+        ("NetworkPolicy", "nodedevices-agent"),
+        ("PodDisruptionBudget", "nodedevices-operator"),
+        ("ClusterRole", "nodedevices-view"),
+        ("ClusterRole", "nodedevices-admin"),
+    }
+
+
+@needs_helm
+def test_files_of_components_come_from_values(custom: Rendered) -> None:
+    def content(name: str, key: str) -> str:
+        text: str = custom["ConfigMap", name]["data"][key]
+        return text
+
+    files = helm.CUSTOM["components"]
+    assert yaml.safe_load(content("nodedevices-generic", "generic.yaml")) == files["generic"]["config"]
+    assert json.loads(content("nodedevices-fpga-names", "NameCustomize.json")) == files["fpgaNames"]["config"]
+    assert content("device-plugin-configs", "default").strip() == files["namedConfigs"]["configs"]["default"].strip()
+
+
+@needs_helm
+def test_objects_of_the_owner_are_installed_with_templates_in_them(custom: Rendered) -> None:
+    assert {("ConfigMap", "of-nodedevices"), ("ConfigMap", "as-text")} <= set(custom)
+
+
+@needs_helm
+def test_labels_of_the_owner_are_on_every_object_and_in_no_selector(custom: Rendered) -> None:
+    for key, one in custom.items():
+        if key[1] not in {"of-nodedevices", "as-text"}:
+            labels = one["metadata"]["labels"]
+            assert (labels["team"], labels["app.kubernetes.io/part-of"]) == ("gpu", "nodedevices"), key
+            assert '"team"' not in json.dumps(one.get("spec", {})), key
+    for kind, name in (("PodMonitor", "nodedevices-agent"), ("PrometheusRule", "nodedevices")):
+        assert custom[kind, name]["metadata"]["labels"]["release"] == "prom"
+
+
+@needs_helm
+@pytest.mark.parametrize("name", ["default", "custom"])
+def test_what_the_owner_reads_and_what_hooks_do_is_as_reviewed(name: str) -> None:
+    """All else is held by the equality with kustomize."""
+    values = {"default": {}, "custom": helm.CUSTOM}[name]
+    arguments = ("install", "nodedevices", str(helm.CHART), "--namespace", helm.NAMESPACE, "--dry-run=client")
+    done = helm.run(*arguments, "--values", "-", given=yaml.safe_dump(values))
+    assert done.returncode == 0, done.stderr
+    hooks = done.stdout.split("\nHOOKS:\n")[1].split("\nMANIFEST:\n")[0]
+    notes = done.stdout.split("\nNOTES:\n")[1]
+    lines = [line.rstrip() for line in f"{hooks}\nNOTES:\n{notes}".splitlines()]  # helm 4.1 and 4.3 differ in blanks
+    as_reviewed(name, "\n".join(line for line in lines if line) + "\n")
+
+
+def rights(text: str) -> set[tuple[str, str, str]]:
+    """(group, resource, verb) of every rule of the cluster roles."""
+    return {
+        (group, resource, verb)
+        for one in yaml.safe_load_all(text)
+        if one and one["kind"] == "ClusterRole"
+        for rule in one["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@needs_helm
+@pytest.mark.parametrize("components", [{}, {"clusterProperties": {"enabled": True}}], ids=str)
+def test_the_clean_up_may_do_nothing_that_the_operator_may_not(components: dict[str, Any]) -> None:
+    cleanup, operator = (
+        helm.template({"components": components}, "--show-only", f"templates/{name}.yaml").stdout
+        for name in ("cleanup", "operator-rbac")
+    )
+    assert rights(cleanup) < rights(operator)
+    assert rights(cleanup)
+    looks = ("about.k8s.io", "clusterproperties", "list") in rights(cleanup)
+    assert looks is ("--cluster-properties" in cleanup) is bool(components)
+
+
+@needs_helm
+def test_the_chart_has_the_version_of_the_project() -> None:
+    chart = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
