@@ -1,0 +1,167 @@
+"""What a chaos run does next follows from its seed and its plan alone."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from chaos import machines, model
+from chaos.decide import SETTLE_EVERY, decide, sequence
+from chaos.model import (
+    Action,
+    CreatePod,
+    Cure,
+    Cut,
+    DeletePod,
+    FillDisk,
+    Kill,
+    Plan,
+    SetPolicy,
+    Settle,
+    SpoilState,
+    StopApiServer,
+    StopKubelet,
+    Strike,
+    after,
+)
+
+LONG = 3000
+BY_API = (CreatePod, DeletePod, SetPolicy, model.Cordon)
+
+
+def plans(seed: int, steps: int = LONG) -> list[tuple[Plan, Action]]:
+    """Each plan, and what is done on it."""
+    found, plan = [], Plan()
+    for step in sequence(seed, steps):
+        found.append((plan, step.action))
+        plan = after(plan, step.action)
+    return found
+
+
+def test_a_seed_gives_the_same_steps_again_and_another_seed_gives_others() -> None:
+    assert sequence(7, 200) == sequence(7, 200)
+    assert sequence(7, 200) != sequence(8, 200)
+
+
+def test_more_steps_begin_with_the_fewer() -> None:
+    assert sequence(7, 200)[:50] == sequence(7, 50)
+
+
+def test_every_so_many_steps_everything_comes_back() -> None:
+    steps = sequence(3, 5 * SETTLE_EVERY)
+    assert [n for n, step in enumerate(steps, 1) if step.action == Settle()] == [SETTLE_EVERY * n for n in range(1, 6)]
+
+
+def test_a_long_run_has_done_everything_that_there_is() -> None:
+    done = {type(action) for _, action in plans(1)}
+    assert done == set(Action.__subclasses__())
+
+
+def test_a_long_run_has_chosen_everything_that_policies_can_say_and_every_fault() -> None:
+    actions = [action for _, action in plans(1)]
+    chosen = {(each.section, each.choice) for each in actions if isinstance(each, SetPolicy) and each.choice}
+    assert chosen == {(section, choice) for section, choices in machines.SECTIONS.items() for choice in choices}
+    struck = {each.kind for each in actions if isinstance(each, Strike)}
+    assert struck == {kind for kinds in machines.FAULTS.values() for kind in kinds}
+    assert {each.part for each in actions if isinstance(each, Kill)} == {"agent", "operator", "extender", "probe"}
+
+
+def test_pods_of_a_long_run_request_every_kind_of_resource_in_every_kind_of_container() -> None:
+    parts = [part for _, action in plans(1) if isinstance(action, CreatePod) for part in action.parts]
+    requested = {resource for part in parts for resource, _ in part.limits}
+    kinds = {value for name, value in vars(machines).items() if name.isupper() and isinstance(value, str)}
+    assert requested >= {each for each in kinds if "/" in each and not each.startswith("/")} | set(machines.MIG)
+    assert {part.kind for part in parts} == {"main", "init", "sidecar"}
+
+
+def test_nothing_is_asked_of_an_api_server_that_is_away() -> None:
+    assert not [action for plan, action in plans(2) if plan.api_away and isinstance(action, (*BY_API, StopApiServer))]
+
+
+def test_a_calm_run_kills_nothing_and_takes_nothing_away() -> None:
+    plan, kinds = Plan(), set()
+    for number in range(1, LONG):
+        action = decide(5, number, plan, calm=True).action
+        kinds.add(type(action))
+        plan = after(plan, action)
+    assert kinds == {*BY_API, Strike, Cure, Cut, Settle}
+
+
+def test_nothing_is_stopped_that_is_stopped() -> None:
+    twice = [
+        action
+        for plan, action in plans(2)
+        if (isinstance(action, StopKubelet) and plan.nodes[action.node].kubelet_away)
+        or (isinstance(action, FillDisk) and plan.nodes[action.node].disk_full)
+        or (isinstance(action, Strike) and action.index in plan.nodes[action.node].faults)
+    ]
+    assert not twice
+
+
+def test_after_settling_nothing_is_away() -> None:
+    for plan, action in plans(4):
+        if action == Settle():
+            assert model.ends(after(plan, action)) == []
+
+
+@pytest.mark.parametrize("node", machines.NODES)
+def test_what_is_struck_and_cut_is_in_the_devices_file_until_it_is_cured(node: str) -> None:
+    plan = Plan()
+    for action in (Strike(node, 0, "lost", "e-1"), Strike(node, 3, "xid79", "e-2"), Cut(node, 2, "two-large")):
+        plan = after(plan, action)
+    text = yaml.safe_load(hardware(plan, node))
+    assert [each["index"] for each in text["devices"]] == [0, 2, 3]
+    assert text["events"] == [{"id": "e-2", "device": 3, "xid": 79}]
+    for back in (Cure(node, 0), Cure(node, 3), Cut(node, 2, "")):
+        plan = after(plan, back)
+    assert yaml.safe_load(hardware(plan, node)) == {"profile": machines.PROFILES[node]}
+
+
+def hardware(plan: Plan, node: str) -> str:
+    here = plan.nodes[node]
+    return machines.hardware(node, [(index, *each) for index, each in here.faults.items()], here.cut)
+
+
+def test_an_absent_device_may_be_forgotten_only_with_the_state_file() -> None:
+    absent = after(Plan(), Strike("n1", 1, "absent", "e"))
+    assert after(absent, Kill("agent", "n1")).nodes["n1"].forgotten == frozenset()
+    assert after(absent, SpoilState("n1", "torn")).nodes["n1"].forgotten == {1}
+    full = after(after(absent, FillDisk("n1")), Kill("agent", "n1"))
+    assert full.nodes["n1"].forgotten == {1}
+    assert after(after(full, Cure("n1", 1)), Settle()).nodes["n1"].forgotten == frozenset()
+
+
+def test_what_goes_before_the_next_agent_has_seen_it_may_be_forgotten_too() -> None:
+    spoiled = after(Plan(), SpoilState("n1", "torn"))
+    assert after(spoiled, Strike("n1", 4, "absent", "e")).nodes["n1"].forgotten == {4}
+    assert after(spoiled, Strike("n1", 1, "xid79", "e")).nodes["n1"].forgotten == frozenset()
+    assert after(spoiled, Strike("n2", 4, "absent", "e")).nodes["n2"].forgotten == frozenset()
+    assert after(after(spoiled, Settle()), Strike("n1", 4, "absent", "e")).nodes["n1"].forgotten == frozenset()
+
+
+def test_a_node_whose_state_file_was_lost_has_forgotten_partitions_for_good() -> None:
+    spoiled = after(Plan(), SpoilState("n1", "lost"))
+    assert after(after(spoiled, Settle()), Cure("n1", 1)).nodes["n1"].has_forgotten
+    assert not spoiled.nodes["n2"].has_forgotten
+    assert not after(Plan(), Kill("agent", "n1")).nodes["n1"].has_forgotten
+
+
+def test_a_renamed_resource_is_shared_under_its_new_name() -> None:
+    said = machines.section("sharing", {"sharing": "four", "resources": "renamed"}, {})
+    assert [each["name"] for each in said["resources"]] == [machines.RENAMED]
+
+
+def test_an_exclusion_names_the_device_by_its_id() -> None:
+    said = machines.section("resources", {"resources": "without-1"}, {0: "GPU-a", 1: "GPU-b"})
+    assert said["exclude"] == ["GPU-b"]
+
+
+def test_a_deleted_policy_says_nothing() -> None:
+    plan = after(after(Plan(), SetPolicy("n1", "sharing", "four")), SetPolicy("n1", "sharing", ""))
+    assert plan.nodes["n1"].chosen == {}
+    assert machines.section("sharing", plan.nodes["n1"].chosen, {}) is None
+
+
+def test_a_step_reads_as_what_is_done() -> None:
+    assert str(Strike("n1", 2, "lost", "e")) == "Strike n1 device 2: lost"
+    assert str(Kill("agent", "n2")) == "Kill agent n2"
+    assert str(decide(1, SETTLE_EVERY, Plan()).action) == "Settle"
