@@ -1,0 +1,272 @@
+"""`make mutants`: do the tests notice a mistake? A random sample of small changes, and for each the tests of its line.
+
+    make mutants                                   # 60 of the pure modules, of a seed that is printed first
+    make mutants N=20 MODULES=nodedevices_plugin.offering.changes SEED=7
+    make mutants RECORD=0                          # with what was recorded last of which test runs which line
+    make mutants TESTS="tests/unit/offering"       # do these notice it? recorded in a minute
+
+First the unit tests run once, recorded. Then each change is made in a process of its own (zygote.py), and the tests
+that run its line run there, the narrowest first; the tree is not touched. A change that no test notices is shown.
+What changes nothing that anybody could see is listed in equivalent.txt with its reason, and not drawn.
+
+Why a tool of our own: mutmut 3.8 changes functions only, not tables, defaults and classes' bodies, where much of our
+vocabulary is, and expects one source root; cosmic-ray 8.7 changes the files of the work tree in place, runs one
+command for all, and brings SQLAlchemy and GitPython. Both would run the whole suite for a mutant of a table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from queue import Queue
+
+from coverage import CoverageData
+from mutants.sources import Mutant, mutants
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / ".cache" / "mutants"
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+ROOTS = {"nodedevices_api": "crds", "nodedevices_common": "crds", "nodedevices_operator": "operator"}
+PURE = [
+    *(f"nodedevices_plugin.{name}" for name in ("cores", "gates", "granting", "health", "model", "offering")),
+    *(f"nodedevices_plugin.{name}" for name in ("pipeline", "settings", "sharing", "vendors")),
+    *(f"nodedevices_plugin.kubelet.{name}" for name in ("checkpoint", "newest")),
+    *(f"nodedevices_operator.{name}" for name in ("desired", "records", "reconcile.rollouts", "reconcile.tallies")),
+    *(f"nodedevices_operator.extender.{name}" for name in ("placement", "requests", "shares", "table", "verbs")),
+    *(f"nodedevices_common.{name}" for name in ("packing", "pod_requests", "quantity")),
+    "nodedevices_api",
+]
+TESTS = os.environ.get("TESTS", "").split() or [
+    *("tests/unit", "tests/conformance/nvidia_device_plugin", "tests/conformance/amd_device_plugin"),
+]
+SLOW = (
+    "tests/unit/agent/test_no_device_twice.py",
+    "tests/unit/rig",
+    "tests/unit/mps",
+)  # the first is a minute of kubelet models
+WITHOUT = [
+    *SLOW,
+    *[f"tests/unit/test_{name}.py" for name in ("alerts", "manifests", "docs_yaml", "docs", "take_along")],
+]
+IGNORED = [f"--ignore={ROOT / path}" for path in WITHOUT]
+NARROW = 40  # as many of the narrowest tests run first: nearly always one of them notices
+# In seconds of processor time, so that a busy machine judges as an idle one does.
+MOST_SECONDS = 60  # of what else runs, by what it took when it was recorded
+PATIENCE = 30  # more than four times that: the tests of a change that never ends are ended
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """Which test runs which line, and how much processor time each takes."""
+
+    took: dict[str, float]
+    recorded: list[CoverageData]
+    breadth: Counter[str]  # lines that a test runs in all
+
+    @classmethod
+    def read(cls) -> Tests:
+        took: dict[str, float] = {}
+        for path in RECORDED.glob("durations.*.json"):
+            took |= json.loads(path.read_text())
+        recorded = [CoverageData(str(path)) for path in RECORDED.glob("lines.*")]
+        breadth: Counter[str] = Counter()
+        for data in recorded:
+            data.read()
+            for file in data.measured_files():
+                for contexts in data.contexts_by_lineno(file).values():
+                    breadth.update(contexts)
+        return cls(took, recorded, breadth)
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Those that could notice it: the narrowest first, and before these, where it is made when the module is
+        loaded, those in files that name the module."""
+        found: set[str] = set()
+        for data in self.recorded:
+            data.set_query_contexts(None)
+            lines = data.contexts_by_lineno(str(mutant.path))
+            for line, contexts in lines.items():
+                if mutant.at_import or mutant.line <= line <= mutant.last:
+                    found.update(contexts)
+        naming = self._of_files_that_name(mutant.path) if mutant.at_import else set()
+        found = (found | naming) & self.took.keys()
+        return sorted(found, key=lambda test: (test not in naming, self.breadth[test], test))
+
+    def at_collection(self, mutant: Mutant) -> bool:
+        """True when its line runs before any test, such as for a table of cases."""
+        return any(
+            "" in contexts and mutant.line <= line <= mutant.last
+            for data in self.recorded
+            for line, contexts in data.contexts_by_lineno(str(mutant.path)).items()
+        )
+
+    def _of_files_that_name(self, path: Path) -> set[str]:
+        module = module_of(path).rpartition(".")
+        names = (f"{module[0]}.{module[2]}", f"from {module[0]} import")
+        files = {test.partition("::")[0] for test in self.took}
+        texts = {file: (ROOT / file).read_text() for file in files}
+        naming = {file for file, text in texts.items() if any(name in text for name in names)}
+        return {test for test in self.took if test.partition("::")[0] in naming}
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts[1:]).removesuffix(".__init__")
+
+
+def files_of(module: str) -> list[Path]:
+    package = module.partition(".")[0]
+    place = ROOT / ROOTS.get(package, "plugin") / module.replace(".", "/")
+    files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    return [file for file in files if file.stat().st_size]
+
+
+def record(jobs: int) -> None:
+    RECORDED.mkdir(parents=True, exist_ok=True)
+    for old in RECORDED.iterdir():
+        old.unlink()
+    packages = ",".join([*ROOTS, "nodedevices_plugin", "nodedevices_probe"])
+    environment = {"MUTANTS_RECORD": str(RECORDED), "MUTANTS_PACKAGES": packages}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "mutants.plugin", "-n", str(jobs)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), **environment}
+    subprocess.run([*command, "--timeout=900", *TESTS, *IGNORED], cwd=ROOT, env=environment, check=False)
+    if not list(RECORDED.glob("durations.*.json")):
+        raise SystemExit("nothing was recorded: do the unit tests run?")
+
+
+class Zygote:
+    """A process that runs tests against changes, one at a time."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "mutants.zygote", *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True)
+        self._ready = False
+
+    def run(self, mutant: Mutant, tests: list[str], seconds: int) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if not self._ready and self._process.stdout.readline() != "ready\n":
+            raise SystemExit("the tests cannot be collected: do they run with make unit?")
+        self._ready = True
+        order = {"path": str(mutant.path), "text": mutant.text(), "line": mutant.line}
+        self._process.stdin.write(json.dumps({**order, "tests": tests, "seconds": seconds}) + "\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().strip()
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class Runner:
+    def __init__(self) -> None:
+        self.bare, self.collected = Zygote("bare"), Zygote("collected", *TESTS, *IGNORED)
+
+    def run(self, mutant: Mutant, tests: list[str], seconds: int, *, at_collection: bool) -> str:
+        """Within a function in place; where that is not possible, or shows nothing although the line runs before
+        any test, with the changed module loaded."""
+        answer = "no" if mutant.at_import else self.collected.run(mutant, tests, seconds)
+        if answer == "no" or (answer == "ok" and at_collection):
+            return self.bare.run(mutant, tests, seconds)
+        return answer
+
+    def end(self) -> None:
+        self.bare.end()
+        self.collected.end()
+
+
+def noticed(mutant: Mutant, tests: Tests, runner: Runner) -> bool:
+    known, at_collection = tests.of(mutant), tests.at_collection(mutant)
+    took = list(accumulate(tests.took[test] for test in known[NARROW:]))
+    rest = known[NARROW : NARROW + sum(each < MOST_SECONDS for each in took)]
+    for some in filter(None, (known[:NARROW], rest)):
+        seconds = PATIENCE + int(4 * sum(tests.took[test] for test in some))
+        if runner.run(mutant, some, seconds, at_collection=at_collection) != "ok":
+            return True
+    return False
+
+
+def control(sample: list[Mutant], tests: Tests, runner: Runner) -> None:
+    """A module without a change fails no test: else every change would count as noticed."""
+    for at_import in (False, True):
+        mutant = next((each for each in sample if each.at_import is at_import and tests.of(each)), None)
+        if mutant is None:
+            continue
+        before = mutant.path.read_bytes()[mutant.start : mutant.end].decode()
+        if noticed(replace(mutant, instead=before), tests, runner):
+            raise SystemExit(f"{mutant.path}: tests fail without a change; do they pass with make unit?")
+
+
+def equivalent() -> set[str]:
+    """Changes that nobody could see, named as below."""
+    lines = EQUIVALENT.read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def named(mutant: Mutant) -> str:
+    """By the file, the text of the line, and the change: a line's number would not last."""
+    source = mutant.path.read_bytes()
+    line = source[source.rfind(b"\n", 0, mutant.start) + 1 :].partition(b"\n")[0]
+    parts = (line.decode(), source[mutant.start : mutant.end].decode(), mutant.instead)
+    return f"{mutant.path.relative_to(ROOT)} | {' | '.join(' '.join(part.split()) for part in parts)}"
+
+
+def main() -> int:
+    seed = int(os.environ.get("SEED") or random.randrange(10**6))
+    modules = os.environ.get("MODULES", "").replace(",", " ").split() or PURE
+    jobs = int(os.environ.get("JOBS") or os.cpu_count() or 1)
+    known = equivalent()
+    every = [each for module in modules for file in files_of(module) for each in mutants(file)]
+    every = [each for each in every if named(each) not in known]
+    sample = random.Random(seed).sample(every, min(int(os.environ.get("N") or 60), len(every)))
+    print(f"SEED={seed}: {len(sample)} of {len(every)} changes of {' '.join(modules)}", flush=True)
+    if os.environ.get("RECORD") != "0":
+        print("recording which test runs which line", flush=True)
+        record(jobs)
+    tests = Tests.read()
+    survived: Counter[str] = Counter()
+    drawn = Counter(module_of(each.path) for each in sample)
+    began = time.monotonic()
+    runners = [Runner() for _ in range(jobs)]
+    control(sample, tests, runners[0])
+    free: Queue[Runner] = Queue()
+    for each in runners:
+        free.put(each)
+
+    def judged(mutant: Mutant) -> bool:
+        runner = free.get()
+        try:
+            return noticed(mutant, tests, runner)
+        finally:
+            free.put(runner)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for at, (mutant, killed) in enumerate(zip(sample, pool.map(judged, sample), strict=True), 1):
+            if not killed:
+                survived[module_of(mutant.path)] += 1
+                print(f"\nSURVIVED {named(mutant)}\n{mutant.diff(ROOT)}\n", flush=True)
+            if at % 10 == 0:
+                print(
+                    f"{at} of {len(sample)}, {survived.total()} survived, {time.monotonic() - began:.0f} s", flush=True
+                )
+    for runner in runners:
+        runner.end()
+    for module, count in sorted(survived.items()):
+        print(f"{module}: {count} of {drawn[module]} survived")
+    found = len(sample) - survived.total()
+    print(f"SEED={seed}: {found} of {len(sample)} killed, {100 * found / max(1, len(sample)):.1f} %")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
