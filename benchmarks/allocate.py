@@ -13,14 +13,28 @@ from collections.abc import Sequence
 from statistics import median
 
 import grpc.aio
+from support.held_loop import plugins_socket
 
 from benchmarks import start
-from benchmarks.offer import CALL_SECONDS, FLOOR_IS, GPU, SERVICE, Offer, allocate, prefer, serving, timed
+from benchmarks.offer import (
+    CALL_SECONDS,
+    FLOOR_IS,
+    GPU,
+    HELD_SECONDS,
+    SERVICE,
+    Offer,
+    allocate,
+    prefer,
+    serving,
+    timed,
+)
 from benchmarks.table import Row, percentile
 
 CALLS = ("Allocate", "GetPreferredAllocation")
 ROUNDS = 2000
 ROUNDS_EACH_SIZE = 150
+ROUNDS_HELD = 500
+SETTLE_SECONDS = 0.2  # until the loop is held
 BURST = 2000
 CALLERS = 16
 ROUNDS_EACH_CALLER = 100
@@ -34,6 +48,8 @@ def measure() -> list[Row]:
     with serving("switch-8") as offer:
         rows += one_at_a_time(offer, preferred_target=PREFERRED_TARGET_MS)
         rows += together(offer)
+    with serving("mig-128") as offer:
+        rows += while_held(offer)
     with serving("shares-8x16") as offer:
         rows += one_at_a_time(offer, preferred_target=None)
     for case in ("memory-1128", "memory-4512", "memory-8192"):
@@ -57,7 +73,7 @@ def in_the_agent() -> list[Row]:
 async def bursts() -> tuple[list[float], list[float]]:
     """Milliseconds of every call: the empty ones, and Allocate."""
     async with start.running() as kubelet:
-        [path] = kubelet.plugin_folder.glob("nodedevices-*.sock")
+        path = plugins_socket(kubelet)
         ids = sorted(kubelet.views[GPU].healthy)
         with grpc.insecure_channel(f"unix:{path}") as channel:
             offer = Offer(str(path), channel, ids, lambda: None)
@@ -65,6 +81,30 @@ async def bursts() -> tuple[list[float], list[float]]:
             floor = await asyncio.to_thread(timed, {"": empty}, rounds=BURST)
             took = await asyncio.to_thread(timed, {"": one}, rounds=BURST)
     return floor[""], took[""]
+
+
+def while_held(offer: Offer) -> list[Row]:
+    """The server's event loop computes for seconds, and does nothing else: the answers, beside empty calls meanwhile,
+    and an empty call meanwhile beside one with an idle loop."""
+    calls = {
+        "an empty call": offer.empty(),
+        "Allocate": offer.call("Allocate", allocate(offer.ids[:1])),
+        "GetPreferredAllocation": offer.call("GetPreferredAllocation", prefer(offer.ids, len(offer.ids) // 2)),
+    }
+    idle = timed({"": offer.empty()}, rounds=ROUNDS_HELD)[""]
+    offer.hold()
+    time.sleep(SETTLE_SECONDS)
+    took: dict[str, list[float]] = {name: [] for name in calls}
+    until = time.monotonic() + HELD_SECONDS - 2 * SETTLE_SECONDS
+    while time.monotonic() < until:
+        for name, found in timed(calls, rounds=1, warm_up=0).items():
+            took[name] += found
+    empty = took.pop("an empty call")
+    held = "while the event loop is held"
+    rows = both(f"an empty call {held}", empty, idle, p99_target=None, floor_is="the same with an idle event loop")
+    for name, found in took.items():
+        rows += both(f"{name} {held}", found, empty, floor_is=f"an empty call {held}")
+    return rows
 
 
 def one_at_a_time(offer: Offer, *, preferred_target: float | None) -> list[Row]:

@@ -1,7 +1,7 @@
 """The least that a client of an API server can do, as floors: nothing is kept and nothing is decided.
 
     python -m benchmarks.bare KUBECONFIG watch    list the operator's three kinds by pages, watch them, decode it all
-    python -m benchmarks.bare KUBECONFIG kopf     the same by kopf, as the operator has it watch: handlers that drop
+    python -m benchmarks.bare KUBECONFIG kopf     the same by kopf, with handlers that drop
     python -m benchmarks.bare KUBECONFIG calls    make the calls that standard input has, a JSON line each; answer with
                                                   the seconds and the CPU that they took, and wait for more lines
 
@@ -134,7 +134,7 @@ async def watch(kubeconfig: str) -> None:
 
 
 async def kopf(kubeconfig: str) -> None:
-    """With the settings of the operator's watches, which docs/decisions/001 gives the reasons for."""
+    """With the settings that cost least. The operator itself takes events before kopf has them (decisions/001)."""
     import logging
 
     import kopf

@@ -28,7 +28,7 @@ from benchmarks.bare import NODE_DEVICES, NODES, Call, Client, apply
 
 MODEL = "nd-bench-model"  # its name is in everything that is of this node alone
 AGENT = "nodedevices-agent"
-PODS_EACH, GPUS_EACH = 2, 4
+PODS_EACH, GPUS_EACH = 8, 1
 AT_FAULT = 3  # the index of the GPU
 CHUNK = 250  # nodes made between two lines of progress
 AT_ONCE = 32
@@ -116,12 +116,15 @@ class Fleet:
     own_uids: dict[str, str]  # of NodeDevices
 
     @classmethod
-    async def create(cls, api: Client, model: Model, count: int, say: Say) -> Fleet:
-        """Nodes, their NodeDevices with a report, and the pods that hold their GPUs."""
+    async def create(cls, api: Client, model: Model, count: int, say: Say, *, with_pods: int) -> Fleet:
+        """Nodes, and their NodeDevices with a report. Of the pods that these name only those exist that will be marked:
+        one on each of the first nodes."""
         fleet = cls(api, model, [f"node-{number:05d}" for number in range(count)], {}, {})
         for start in range(0, count, CHUNK):
             await each(fleet._create, fleet.names[start : start + CHUNK])
-            say(f"{min(start + CHUNK, count)} of {count} nodes, with {PODS_EACH} pods each")
+            say(f"{min(start + CHUNK, count)} of {count} nodes, with {PODS_EACH} holders each")
+        say(f"{with_pods} pods")
+        await each(fleet._create_pod, fleet.names[:with_pods])
         return fleet
 
     async def _create(self, name: str) -> None:
@@ -132,8 +135,9 @@ class Fleet:
         item = await self.api.call(apply(f"{NODE_DEVICES}/{name}", own(name, **owned), AGENT))
         self.own_uids[name] = orjson.loads(item)["metadata"]["uid"]
         await self.report([name])
-        for number in range(PODS_EACH):
-            await self.api.call(Call("POST", pods(), body=pod(f"{name}-{number}", name)))
+
+    async def _create_pod(self, name: str) -> None:
+        await self.api.call(Call("POST", pods(), body=pod(self.model.marked_pod(name), name)))
 
     async def report(self, names: Iterable[str], *, at_fault: bool = False) -> None:
         """What the agents of these nodes write."""

@@ -29,7 +29,8 @@ from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import node_containers
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from nodedevices_plugin.kubelet.server import RecentAllocations, ResourceServer, snapshot
+from nodedevices_plugin.kubelet.recent import RecentAllocations
+from nodedevices_plugin.kubelet.server import ResourceServer, snapshot
 from nodedevices_plugin.model import Blocked, Inventory, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline import inventory
@@ -41,6 +42,8 @@ GPU = "nvidia.com/gpu"
 ILL = Blocked(reason="Unhealthy", message="Xid79")
 FLOOR_IS = "an empty call to the same server"
 CALL_SECONDS = 10
+HELD_SECONDS = 3.0
+SWITCH_SECONDS = 0.001  # as in the agent
 SERVICE = "/v1beta1.DevicePlugin"
 
 
@@ -99,6 +102,7 @@ class Offer:
     channel: grpc.Channel
     ids: list[str]
     change: Callable[[], object]  # one device's health, back and forth
+    hold: Callable[[], object] = lambda: None  # the server's event loop, by force, for HELD_SECONDS
 
     def call(self, method: str, request: Message) -> Callable[[], object]:
         """A blocking call, encoded beforehand; what comes back is not decoded."""
@@ -156,7 +160,7 @@ def serving(case: str) -> Iterator[Offer]:
                 if not path:
                     raise RuntimeError(f"{' '.join(command)} ended before it served")
                 with grpc.insecure_channel(f"unix:{path}") as channel:
-                    offer = Offer(path, channel, [], lambda: say(b"\n") and None)
+                    offer = Offer(path, channel, [], lambda: say(b"\n") and None, lambda: say(b"hold\n") and None)
                     watching = offer.watch()
                     offered = api.ListAndWatchResponse.FromString(next(watching)).devices
                     watching.close()  # type: ignore[attr-defined]  # a generator
@@ -188,9 +192,10 @@ def with_one_ill(resource: OfferedResource) -> OfferedResource:
 
 
 async def serve(folder: Path, case: Case) -> None:
+    sys.setswitchinterval(SWITCH_SECONDS)
     resource, answers = offered(case, folder)
     states = [with_one_ill(resource), resource]
-    recent = RecentAllocations(lambda: None)
+    recent = RecentAllocations()
     observe = AgentMetrics(facts=lambda: None, probes=dict).kubelet_called
     shown = snapshot(resource)
     server = ResourceServer(resource.name, shown, folder=folder, offer=answers, recent=recent, observe=observe)
@@ -198,7 +203,12 @@ async def serve(folder: Path, case: Case) -> None:
     print(server.path, flush=True)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    while await lines.readline():
+    while line := await lines.readline():
+        if line == b"hold\n":
+            free = time.monotonic() + HELD_SECONDS
+            while time.monotonic() < free:
+                pass
+            continue
         server.show(snapshot(states[0]))
         states.reverse()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,3 +50,10 @@ def until_it_rests(pid: int, quiet_seconds: float, done: Callable[[], bool] = la
         if used - before > RESTS_BELOW * WINDOW_SECONDS:
             busy = time.monotonic()
     raise RuntimeError(f"process {pid} did not rest within {LONGEST_SECONDS:.0f} s")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

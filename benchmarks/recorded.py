@@ -217,7 +217,7 @@ class Server:
         return status(404, f"{path} is not recorded") if known is None else web.json_response(known)
 
     def _list(self, path: str, request: web.Request) -> web.Response:
-        items = list(self._collections[path].items.values())
+        items = [] if "fieldSelector" in request.query else list(self._collections[path].items.values())
         start, limit = int(request.query.get("continue") or 0), int(request.query.get("limit") or len(items) or 1)
         page, end = items[start : start + limit], start + limit
         metadata = {"resourceVersion": str(self._version)} | ({"continue": str(end)} if end < len(items) else {})

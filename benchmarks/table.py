@@ -32,7 +32,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 def show(rows: Sequence[Row]) -> str:
     """The rows as text: ratios are measured / floor; a target is a promise, not a test."""
-    header = ("what", "measured", "target", "floor", "ratio", "the floor is")
+    header = ("what", "measured", "target", "met", "floor", "ratio", "the floor is")
     lines = [header, *(cells(row) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(header))]
     return "\n".join(
@@ -45,6 +45,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.what,
         f"{row.measured:.3g} {row.unit}",
         "" if row.target is None else f"{row.target:g} {row.unit}",
+        "" if row.target is None else "yes" if row.measured <= row.target else "no",
         "" if row.floor is None else f"{row.floor:.3g} {row.unit}",
         "" if not row.floor else f"{row.measured / row.floor:.1f}",
         row.floor_is,

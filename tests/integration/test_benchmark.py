@@ -1,5 +1,5 @@
 """`make bench` as far as it needs no root: a fleet of two goes through the operator's part and the extender's, so that
-they cannot rot; so does the part of decisions."""
+they cannot rot; so do the parts of decisions and of kubectl nodedevices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]  # a dozen proces
 ROOT = Path(__file__).parents[2]
 MEASURED = (
     "2 nodes, a restart: start -> ready",
-    "10 nodes, a restart: start -> ready",
+    "6 nodes, a restart: start -> ready",
     "another pod holds a GPU, nothing to write: CPU each",
     "an agent's heartbeat: CPU each",
     "a kubelet's heartbeat on its Node: CPU each",
@@ -40,17 +40,25 @@ def test_the_operators_benchmark_measures_a_tiny_fleet_to_its_last_mark() -> Non
     assert not missing, done.stdout
 
 
-def test_the_benchmark_of_decisions_measures_a_tiny_fleet() -> None:
-    command = [sys.executable, "-m", "benchmarks", "decisions", "--nodes", "2"]
+@pytest.fixture(scope="module")
+def others() -> str:
+    """What the parts without an API server of Kubernetes print, of one process."""
+    command = [sys.executable, "-m", "benchmarks", "decisions", "extender", "kubectl", "--nodes", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
-    missing = [what for what in DECIDED if what not in done.stdout]
-    assert not missing, done.stdout
+    return done.stdout
 
 
-def test_the_extenders_benchmark_measures_a_tiny_fleet() -> None:
-    command = [sys.executable, "-m", "benchmarks", "extender", "--nodes", "2"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-6000:]
+def test_the_benchmark_of_decisions_measures_a_tiny_fleet(others: str) -> None:
+    missing = [what for what in DECIDED if what not in others]
+    assert not missing, others
+
+
+def test_the_extenders_benchmark_measures_a_tiny_fleet(others: str) -> None:
     for what in ("2 nodes: start", "filter 2 names, one size: p50", "prioritize 2 names, 40 sizes: p50", "memory"):
-        assert what in done.stdout
+        assert what in others
+
+
+def test_the_benchmark_of_kubectl_nodedevices_measures_a_tiny_fleet(others: str) -> None:
+    for what in ("nodes: CPU", "devices: first page", "devices as JSON: memory"):
+        assert f"2 nodes of 8 GPUs, {what}" in others
