@@ -1,0 +1,64 @@
+"""The version that upgrades are tested from: its code, its CRDs, its manifests, and what its images are made of.
+
+A release, as soon as there is one. Until then it is a commit: 6b1fc20, with which work on the version before this one
+ended on 23 November 2026. Its operator knows no election and runs alone; its agent writes what files of the SR-IOV,
+RDMA and Onload plugins say into the state file as these files have it, where later ones write models.
+
+What is needed of it is an archive in tests/previous, which `tests/previous/make COMMIT` makes, and not the repository's
+history: a checkout may be shallow, or unpacked from an archive, and a test must not depend on that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cluster.rig.images import Image
+
+COMMIT = "6b1fc20"
+NOT_ON = frozenset({"1.32"})  # its CRDs are refused there: rules that cost too much
+ROOT = Path(__file__).parents[2]
+ARCHIVE = ROOT / "tests" / "previous" / f"{COMMIT}.tar.xz"
+# As its own tests build them.
+IMAGES = (
+    Image("nodedevices-agent", "plugin", ("nodedevices_plugin", "nodedevices_probe"), "agent.lock", tag="previous"),
+    Image("nodedevices-operator", "operator", ("nodedevices_operator",), "operator.lock", tag="previous"),
+)
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []  # until this process ends
+
+Json = dict[str, Any]
+
+
+@cache
+def folder() -> Path:
+    """Its files, as in the root of a checkout."""
+    _KEPT.append(tempfile.TemporaryDirectory(prefix="nd-previous-"))
+    target = Path(_KEPT[-1].name)
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(target, filter="data")
+    return target
+
+
+def crds() -> dict[str, Json]:
+    """Its CRDs, by kind."""
+    found = (
+        yaml.safe_load((folder() / "crds" / f"{name}.yaml").read_text()) for name in ("nodedevices", "devicepolicies")
+    )
+    return {each["spec"]["names"]["kind"]: each for each in found}
+
+
+def environment() -> dict[str, str]:
+    """For a Python that is to import its packages in place of those of this version."""
+    places = (folder() / each for each in ("crds", "plugin", "operator"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
+
+
+def python(*arguments: str) -> list[str]:
+    """A command that runs its code; with `environment`. The packages that it needs are those of this version's."""
+    return [sys.executable, "-P", *arguments]
