@@ -2,8 +2,8 @@
 
 Most of them wait: for a kubelet's period, a hold-down, an API server. So `make test` runs several workers
 (pytest-xdist), and what shares an expensive fixture stays on one worker: each third of the end-to-end tests (a cluster
-each), and each other file by itself. The end-to-end tests start first, on three workers of five, and the rest goes on
-beside them and after them.
+each), and each other file by itself. The end-to-end tests start first, on four workers of seven (one has the chaos),
+and the rest goes on beside them and after them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import settings
+from cluster.rig import versions
+from hypothesis import Phase, settings
+from support.fuzzing import TIMES
 from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
@@ -23,10 +25,13 @@ E2E = "e2e"  # the folder whose tests share real clusters
 # Which files of it have the second cluster, and which the third; all others have the first. Each takes about as long:
 # the longest of them is as long as the whole run.
 CLUSTERS = {
+    # A cluster that its test starts, for some four minutes.
+    "its own": ("chaos",),
     "second": ("held_devices", "memory_peers", "migration", "restarts"),
     # test_e2e_retired.py has this one from first to last, while six minutes pass: here no test restarts a kubelet, the
     # API server or the operator, and none offers the names that it left behind.
     "third": (
+        "alerts",
         "devices",
         "fault_actions",
         "faults",
@@ -50,12 +55,19 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Kubernetes' programs on two cores: memory is plenty, and an API server collects garbage for a seventh of its time, a
 # kubectl for a third.
 os.environ.setdefault("GOGC", "400")
-# Tests do not assert times: a busy machine is not a counterexample.
-settings.register_profile("nodedevices", deadline=None)
+# Tests do not assert times: a busy machine is not a counterexample. The examples of a property are the same at each
+# run, so that it fails for the change that broke it; `make fuzz` draws others.
+PHASES = tuple(each for each in Phase if each is not Phase.explain)  # which costs more than it explains
+settings.register_profile("nodedevices", deadline=None, derandomize=True, phases=PHASES)
+settings.register_profile("fuzz", deadline=None, phases=PHASES, max_examples=TIMES * 100, print_blob=True)
 settings.load_profile("nodedevices")
 
 MOST_OF_A_TEXT = 40
-LONGEST_FIRST = (E2E, "integration", "conformance", "agent", "nvml", "unit")
+LONGEST_FIRST = ("long", E2E, "integration", "conformance", "agent", "nvml", "unit")
+
+
+def pytest_report_header() -> str:
+    return f"Kubernetes of our rig: {versions.chosen().release}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

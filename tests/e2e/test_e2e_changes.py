@@ -105,7 +105,7 @@ def test_with_fewer_shares_only_the_device_of_a_share_that_goes_waits_for_its_po
         cluster.pod("late", cluster.b, {GPU: 1})
         cluster.agreed(cluster.b, "late")
         assert cluster.held(cluster.b, "late") <= free
-        assert cluster.resource_health("goes") == {going: "Healthy"}, "an id that is offered no more"
+        assert cluster.kubelet_says("goes", {going: "Healthy"}), "an id that is offered no more"
         cluster.alive(goes)
         cluster.kubectl.delete("pod", "goes", namespace=NAMESPACE)
         offers(cluster, split(devices, 2))
@@ -125,7 +125,7 @@ def test_a_renamed_resource_leaves_pods_their_device_of_the_old_name(cluster: Cl
         waiting(cluster, {"old": {device}})
         assert cluster.ids(cluster.b) == set()
         cluster.agreed(cluster.b, "old", *names)
-        assert cluster.resource_health("old") == {device: "Healthy"}
+        assert cluster.kubelet_says("old", {device: "Healthy"})
         cluster.alive(old)
         cluster.kubectl.delete("pod", "old", namespace=NAMESPACE)
         offers(cluster, devices, OTHER)
@@ -160,7 +160,7 @@ def test_time_slicing_goes_and_comes_while_pods_hold_shares_and_whole_devices(cl
 
         # Its id is not in the kubelet's list, and still the pod's own status knows of the fault.
         cluster.hardware(cluster.b, simulated.l4s(lost=cluster.devices(cluster.b)[own]["index"]))
-        cluster.until("the pod says so", lambda: cluster.resource_health("share") == {share: "Unhealthy"})
+        cluster.until("the pod says so", lambda: cluster.kubelet_says("share", {share: "Unhealthy"}))
         assert cluster.marked("share", "False")["reason"] == "FallenOffBus"
         cluster.hardware(
             cluster.b, simulated.l4s()

@@ -19,7 +19,7 @@ from support.cluster import GPU, NAMESPACE, SYSTEM, Cluster
 from support.configured import FUSE, KVM, MOST_FUSE, MOST_POOL, POOL, PORT, PORTS, PRESETS, TUN
 from support.fpga_trees import U250_SHELL, U250_TIMESTAMP
 from support.nic_trees import CONNECTX_7, E810, MELLANOX, Nics
-from support.overlay import agent_patch, installed_with
+from support.overlay import SIMULATED_MOUNT, agent_patch, installed_with
 from support.rig_cluster import RigCluster
 from support.trees import Tree
 
@@ -96,13 +96,21 @@ def machine(installed: Cluster) -> Iterator[Machine]:
     inside = f"/var/lib/nodedevices/{FOLDER}"
     reads = f"--root {inside} --interval-seconds 1"
     probes = ",".join(
-        ("simulated", "generic", "remote", *(f"{name}=nodedevices-probe {name} {reads}" for name in PROBES))
+        (
+            "simulated",
+            "generic",
+            "remote",
+            *(f"{name}=nodedevices-probe {name} {reads}" for name in PROBES),
+        )
     )
     agent = agent_patch(
         ("NODEDEVICES_PROBE", probes),
         ("NODEDEVICES_RDMA_CONFIG_FILE", f"{inside}/rdma.json"),
         ("NODEDEVICES_SRIOV_CONFIG_FILE", f"{inside}/sriov.json"),
     )
+    # These programs name a root of their own, so that they run in the agent's container, and need there what they read.
+    devices = {"name": "host-dev", "mountPath": "/driver-root/dev", "readOnly": True}
+    agent["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] = [SIMULATED_MOUNT, devices]
     with (
         character_devices.made(installed, installed.b, *nodes, *configured.nodes_to_make()),
         configured.files(installed, installed.b),
@@ -205,7 +213,7 @@ def test_a_virtual_function_is_named_to_its_pod_and_has_the_link_of_its_card(mac
     rig = machine.rig
     machine.offers(VF, 2)
     held = machine.pod("dpdk", VF)
-    assert rig.kubectl.exec("dpdk", "printenv", "PCIDEVICE_INTEL_COM_VF", namespace=NAMESPACE).strip() == held
+    assert rig.environment("dpdk")["PCIDEVICE_INTEL_COM_VF"] == held
     assert machine.named_as_holder("dpdk") == f"vf-{int(held[-1]) - 1}"
 
     carrier = f"sys/class/net/{VF_PORT}/carrier"
@@ -217,11 +225,11 @@ def test_a_virtual_function_is_named_to_its_pod_and_has_the_link_of_its_card(mac
     machine.offers(VF, 2)
 
 
-def test_the_agent_sees_the_hosts_routes_where_functions_are_offered(machine: Machine) -> None:
+def test_probes_see_the_hosts_routes_where_functions_are_offered(machine: Machine) -> None:
     """The component sriov: by them the card with the node's default route is left out."""
     rig = machine.rig
     agent = rig.agent(rig.b)["metadata"]["name"]
-    assert rig.kubectl.exec(agent, "cat", "/host-net/route", namespace=SYSTEM).startswith("Iface")
+    assert rig.kubectl.exec(agent, "cat", "/host-net/route", namespace=SYSTEM, container="probe").startswith("Iface")
 
 
 def test_nodes_of_dev_are_opened_by_their_pods_one_by_two_at_once_and_one_that_goes_comes_back(

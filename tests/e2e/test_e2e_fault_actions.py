@@ -111,7 +111,7 @@ def test_a_disruption_budget_blocks_the_eviction_until_it_allows_it(cluster: Clu
     assert "The disruption budget keep needs 1 healthy pods and has 1 currently" in said["message"]
     cluster.until("the pod says so", lambda: "EvictionBlocked" in reasons(cluster, pod))
     assert [one["metadata"]["name"] for one in on(cluster, cluster.a)] == [pod]
-    cluster.kubectl.run("delete", "pdb", "keep", "-n", NAMESPACE)
+    cluster.kubectl.delete("pdb", "keep", namespace=NAMESPACE)
     cluster.until("it is evicted", lambda: pod not in {one["metadata"]["name"] for one in cluster.pods()})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
     index = cluster.devices(cluster.a)[bad]["index"]
     before = cluster.ids(cluster.a)
     cluster.until("NodeDevices names the holder", lambda: cluster.devices(cluster.a)[bad].get("holders"))
-    cluster.until("the pod's own status has it", lambda: cluster.resource_health("victim") == {bad: "Healthy"})
+    cluster.until("the pod's own status has it", lambda: cluster.kubelet_says("victim", {bad: "Healthy"}))
 
     cluster.hardware(cluster.a, simulated.h100s(xid79=index))
     cluster.until("the kubelet withdraws it", lambda: cluster.ids(cluster.a) == before - {bad})
@@ -50,8 +49,8 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
     name = cluster.devices(cluster.a)[bad]["name"]
     assert f"{name} {bad}: Xid79: GPU has fallen off the bus (XID 79)" in events
     assert f"Message: 1 of 8: {name} Xid79 (ResetBus; held by {NAMESPACE}/victim)" in status
-    cluster.until("the pod's own status says so", lambda: cluster.resource_health("victim") == {bad: "Unhealthy"})
-    assert list(cluster.resource_health("bystander").values()) == ["Healthy"]
+    cluster.until("the pod's own status says so", lambda: cluster.kubelet_says("victim", {bad: "Unhealthy"}))
+    assert cluster.kubelet_says("bystander", dict.fromkeys(cluster.held(cluster.a, "bystander"), "Healthy"))
     cluster.until("the Node offers one less", lambda: cluster.node_count(cluster.a, GPU) == 7)
     assert cluster.node_count(cluster.a, GPU, "capacity") == 8
     cluster.alive(pod)
@@ -62,7 +61,7 @@ def test_a_fault_reaches_kubelet_nodedevices_pod_and_node_and_so_does_the_recove
     cluster.until("it left", lambda: "also FallenOffBus" in cluster.devices(cluster.a)[bad]["health"]["message"])
     cluster.hardware(cluster.a, simulated.h100s())
     cluster.until("the kubelet has it again", lambda: cluster.ids(cluster.a) == before)
-    cluster.until("the pod's own status, too", lambda: cluster.resource_health("victim") == {bad: "Healthy"})
+    cluster.until("the pod's own status, too", lambda: cluster.kubelet_says("victim", {bad: "Healthy"}))
     cluster.marked("victim", "True")
     cluster.until(
         "the Node's condition is back",
@@ -144,11 +143,11 @@ def test_a_device_that_vanishes_is_missing_and_returns_with_its_id(cluster: Clus
     cluster.hardware(cluster.b, simulated.l4s(without=cluster.devices(cluster.b)[gone]["index"]))
     cluster.until("NodeDevices says why", lambda: cluster.devices(cluster.b)[gone]["health"]["reason"] == "Missing")
     cluster.until("the kubelet withdraws it", lambda: gone not in cluster.ids(cluster.b))
-    cluster.until("the pod's own status says so", lambda: cluster.resource_health("holder") == {gone: "Unhealthy"})
+    cluster.until("the pod's own status says so", lambda: cluster.kubelet_says("holder", {gone: "Unhealthy"}))
     assert cluster.summary(cluster.b)["devices"] == 4
     cluster.hardware(cluster.b, simulated.l4s())
     cluster.until("the kubelet has it again", lambda: gone in cluster.ids(cluster.b))
-    cluster.until("the pod's own status, too", lambda: cluster.resource_health("holder") == {gone: "Healthy"})
+    cluster.until("the pod's own status, too", lambda: cluster.kubelet_says("holder", {gone: "Healthy"}))
     cluster.alive(pod)
 
 
@@ -186,7 +185,7 @@ def test_what_a_program_did_is_an_event_on_its_pod_and_a_notice_on_its_device_an
     for name, pod in pods.items():
         cluster.alive(pod)
         assert cluster.condition("pod", name, HEALTHY, NAMESPACE) == {}
-        assert set(cluster.resource_health(name).values()) == {"Healthy"}
+        assert cluster.kubelet_says(name, dict.fromkeys(cluster.held(cluster.a, name), "Healthy"))
 
 
 def test_a_broken_devices_file_changes_nothing_at_the_kubelet(cluster: Cluster) -> None:
@@ -209,8 +208,7 @@ def test_the_owned_capacity_follows_the_healthy_devices_and_is_repaired_when_som
     cluster.until("it shrinks with the devices", lambda: capacity() == 3 * simulated.L4_MIB)
     cluster.hardware(cluster.b, simulated.l4s())
     cluster.until("it grows with the devices", lambda: capacity() == 4 * simulated.L4_MIB)
-    patch = f'{{"status": {{"capacity": {{"{MEMORY}": "1"}}}}}}'
-    cluster.kubectl.run("patch", "node", cluster.b, "--subresource=status", "--type=merge", "-p", patch)
+    cluster.kubectl.patch("node", cluster.b, {"status": {"capacity": {MEMORY: "1"}}}, subresource="status")
     cluster.until("the edit is repaired", lambda: capacity() == 4 * simulated.L4_MIB)
     cluster.drop_policy("memory")
     cluster.until("it is gone with its policy", lambda: capacity() is None)
@@ -224,13 +222,13 @@ def test_a_device_that_people_take_out_of_service_goes_to_no_new_pod_until_its_t
 
     def take_out(**more: str) -> None:
         spec = {"unschedulable": [entry | more for entry in entries]}
-        cluster.kubectl.run("patch", "nodedevices", cluster.b, "--type=merge", "-p", json.dumps({"spec": spec}))
+        cluster.kubectl.patch("nodedevices", cluster.b, {"spec": spec})
 
     try:
         take_out()
         cluster.until("the kubelet withdraws both", lambda: not cluster.ids(cluster.b) & {own, other})
         cluster.until("NodeDevices says so", lambda: cluster.summary(cluster.b)["unschedulable"] == 2)
-        cluster.until("the kubelet has one word for it", lambda: cluster.resource_health("stays") == {own: "Unhealthy"})
+        cluster.until("the kubelet has one word for it", lambda: cluster.kubelet_says("stays", {own: "Unhealthy"}))
         assert cluster.summary(cluster.b)["healthy"] == 4
         assert cluster.devices(cluster.b)[own]["unschedulable"] == "RMA 4711"
         # Two ids are free. The scheduler counts the request of a pod that holds a withdrawn one against what is left.
@@ -243,5 +241,4 @@ def test_a_device_that_people_take_out_of_service_goes_to_no_new_pod_until_its_t
         cluster.until("both are back by themselves", lambda: cluster.ids(cluster.b) >= {own, other})
         cluster.alive(pod)
     finally:
-        clear = json.dumps({"spec": {"unschedulable": []}})
-        cluster.kubectl.run("patch", "nodedevices", cluster.b, "--type=merge", "-p", clear)
+        cluster.kubectl.patch("nodedevices", cluster.b, {"spec": {"unschedulable": []}})

@@ -76,11 +76,6 @@ def client(cluster: Cluster) -> tuple[str, str]:
     return gpu, f"nvidia{cluster.devices(cluster.b)[gpu]['attributes']['minor']}"
 
 
-def environment(cluster: Cluster) -> dict[str, str]:
-    lines = cluster.kubectl.exec("client", "env", namespace=NAMESPACE).splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line)
-
-
 def nodes(cluster: Cluster) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = json.loads(cluster.kubectl.exec("client", "python3", "-c", LOOK, namespace=NAMESPACE))
     return found
@@ -91,7 +86,7 @@ def test_by_cdi_a_container_has_its_gpus_nodes_and_no_others(with_cdi: None, rig
     inject(rig, deviceListStrategies=[strategy])
     _, own = client(rig)
     assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
-    assert environment(rig)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: None, rig: RigCluster) -> None:
@@ -113,7 +108,7 @@ def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: Non
         rig.until("the agent has seen it", lambda: said in rig.kubectl.logs(agent, namespace="nodedevices-system"))
         _, own = client(rig)
         assert nodes(rig) == {own: [True, 1, 3]}
-        assert environment(rig)["FROM_TOOLKIT"] == own.removeprefix("nvidia")
+        assert rig.environment("client")["FROM_TOOLKIT"] == own.removeprefix("nvidia")
     finally:
         rig.rig.node_exec(rig.b, ["rm", TOOLKIT])
 
@@ -122,13 +117,13 @@ def test_by_device_specs_a_container_has_the_nodes_and_the_variable(with_cdi: No
     inject(rig, deviceListStrategies=["envvar"], passDeviceSpecs=True)
     gpu, own = client(rig)
     assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
-    assert environment(rig)["NVIDIA_VISIBLE_DEVICES"] == gpu
+    assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == gpu
 
 
 def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: RigCluster) -> None:
     inject(rig, deviceListStrategies=["volume-mounts"])
     gpu, _ = client(rig)
-    assert environment(rig)["NVIDIA_VISIBLE_DEVICES"] == MOUNTS
+    assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == MOUNTS
     assert rig.kubectl.exec("client", "ls", MOUNTS, namespace=NAMESPACE).split() == [gpu]
     assert re.match(
         r"c\S+ .* 1, +3 ", rig.kubectl.exec("client", "ls", "-l", MOUNTS, namespace=NAMESPACE).splitlines()[-1]
@@ -152,7 +147,7 @@ def test_by_the_drivers_directory_a_container_reads_it_and_has_its_gpus_nodes_an
     inject(rig, deviceListStrategies=["driver-directory"])
     _, own = client(rig)
     assert nodes(rig) == {name: [True, 1, 3] for name in sorted((*CONTROL, own))}
-    assert not [name for name in environment(rig) if name.startswith("NVIDIA_")]
+    assert not [name for name in rig.environment("client") if name.startswith("NVIDIA_")]
     library = ["cat", "/usr/local/nvidia/lib64/libcuda.so.1", "/etc/vulkan/icd.d/nvidia_icd.json"]
     assert rig.kubectl.exec("client", *library, namespace=NAMESPACE) == "the driver's library{}"
     overwrite = ["sh", "-c", "echo x > /usr/local/nvidia/lib64/libcuda.so.1 || echo refused"]

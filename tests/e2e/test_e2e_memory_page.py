@@ -35,9 +35,21 @@ def one_l4(rig: RigCluster) -> Iterator[RigCluster]:
         rig.kubectl.delete("pod", *PODS, namespace="default")
 
 
+DIFFERS = {
+    r"\s+": " ",  # how wide a column is
+    r"\b(?:[0-9]+[dhms])+\b": "AGE",
+    # By release: what the scheduler says after the reason, and what kubectl says after what it deleted.
+    r"(Insufficient nodedevices\.io/gpu-memory)\..*": r"\1.",
+    r"(deleted) from default namespace$": r"\1",
+}
+
+
 def lines(printed: str) -> list[str]:
-    """Without what differs from run to run: how old an object is, and how wide a column."""
-    return [re.sub(r"\b(?:[0-9]+[dhms])+\b", "AGE", re.sub(r"\s+", " ", line)) for line in printed.splitlines()]
+    """Without what differs from run to run, and from release to release of Kubernetes."""
+    found = printed.splitlines()
+    for pattern, same in DIFFERS.items():
+        found = [re.sub(pattern, same, line) for line in found]
+    return found
 
 
 def test_a_reader_sees_who_has_how_much_of_one_l4_and_why_a_fourth_pod_waits(

@@ -164,7 +164,7 @@ def test_agent_and_kubelet_restart_with_shares_held_and_nothing_is_given_twice(r
         rig.until("the agent's container was restarted", lambda: rig.restarts(rig.b) == restarts + 1)
         rig.until("the kubelet has the same ids", lambda: rig.ids(rig.b, MEMORY) == every)
         rig.until("the Node, too", lambda: rig.node_count(rig.b, MEMORY) == 2 * EACH)
-        assert {name: memory_shares.ids(rig, name) for name in kept} == before
+        rig.until("it knows its pods", lambda: {name: memory_shares.ids(rig, name) for name in kept} == before)
         # What is left are 5 of one card and 7 of the other: each goes to a pod that needs just that.
         left = {physical(each) for each in every}
         free = {

@@ -162,7 +162,7 @@ def test_single_is_refused_where_gpus_are_not_alike_and_those_that_most_are_like
     offer(cluster, "single", {})
 
     def applied() -> bool:
-        policy = cluster.kubectl.json("get", "devicepolicy", "mig")
+        policy = cluster.kubectl.object("devicepolicy", "mig")
         return bool(policy.get("status", {}).get("nodes", {}).get("applied") == 1)
 
     cluster.until("it is in effect, while all are alike", applied)

@@ -102,7 +102,7 @@ def vendors_pods(cluster: Cluster) -> dict[str, dict[str, Any]]:
 
 def allocated_by(cluster: Cluster, pod: str) -> str:
     """Who answered Allocate for it: only the vendor's plugin leaves a name."""
-    return cluster.kubectl.exec(pod, "sh", "-c", "echo ${ALLOCATED_BY:-us}", namespace=NAMESPACE).strip()
+    return cluster.environment(pod).get("ALLOCATED_BY", "us")
 
 
 def labels(cluster: Cluster, node: str) -> dict[str, str]:
@@ -241,9 +241,8 @@ def test_the_page_moves_a_cluster_node_by_node_and_back_under_running_pods(vendo
     assert cluster.held(a, "whole") == held["whole"]
     cluster.pod("last", a, {GPU: 6})
     assert cluster.visible("last") == ids[a] - held["whole"]
-    environment = cluster.kubectl.json("get", "daemonset", "nodedevices-agent", "-n", SYSTEM)["spec"]["template"][
-        "spec"
-    ]["containers"][0]["env"]
+    spec = cluster.kubectl.object("daemonset", "nodedevices-agent", SYSTEM)["spec"]["template"]["spec"]
+    [environment] = [each["env"] for each in spec["containers"] if each["name"] == "agent"]
     taken = {one["name"]: one.get("value") for one in environment}
     assert taken["MPS_ROOT"] == "/run/nvidia/mps"
     assert taken["DEFAULT_CONFIG"] == "default"

@@ -56,7 +56,7 @@ def healthy(cluster: Cluster) -> int | None:
 
 def allocated_by(cluster: Cluster, pod: str) -> str:
     """Who answered Allocate for it: only the vendor's plugin leaves a name."""
-    return cluster.kubectl.exec(pod, "sh", "-c", "echo ${ALLOCATED_BY:-us}", namespace=NAMESPACE).strip()
+    return cluster.environment(pod).get("ALLOCATED_BY", "us")
 
 
 @pytest.fixture
@@ -254,3 +254,5 @@ def test_a_node_that_we_leave_is_the_vendors_plugins_whichever_of_us_registered_
     assert client("third") == "us"
     leave()
     assert client("fourth") == "vendor"
+    uninstall(cluster)
+    cluster.until("the kubelet has noticed that it left, too", lambda: not cluster.ids(cluster.b))

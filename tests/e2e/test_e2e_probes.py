@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from support.cluster import GPU, NAMESPACE, SYSTEM, Cluster
-from support.overlay import container_patch, installed_with, write
+from support.overlay import SIMULATED_MOUNT, container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400, method="signal")]
 
 PROBE = Path(__file__).parent.parent / "support" / "probe.sh"
 SCRIPTS = "/opt/probes"
@@ -46,11 +46,11 @@ def with_second_probe(rig: RigCluster) -> Iterator[RigCluster]:
         "data": {PROBE.name: PROBE.read_text(), "config.yaml": json.dumps({"version": "v1", "flags": flags})},
     }
     rig.kubectl.apply(scripts)
-    volume = {"name": "probes", "configMap": {"name": "probes", "defaultMode": 0o755}}
+    volume = {"name": "scripts", "configMap": {"name": "probes", "defaultMode": 0o755}}
     by_file = (("NODEDEVICES_PROBE", ""), ("CONFIG_FILE", f"{SCRIPTS}/config.yaml"))
     agent = container_patch("nodedevices-agent", "agent", *by_file, volumes=[volume])
     container = agent["spec"]["template"]["spec"]["containers"][0]
-    container["volumeMounts"] = [{"name": "probes", "mountPath": SCRIPTS}]
+    container["volumeMounts"] = [{"name": "scripts", "mountPath": SCRIPTS}, SIMULATED_MOUNT]
     try:
         with installed_with(rig, patches=[agent]):
             yield rig

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from support import simulated
+from support import installing, simulated
 from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, SYSTEM
 from support.kubectl import NotReached
 from support.rig_cluster import RigCluster
@@ -30,9 +30,9 @@ def test_a_kubelet_restart_keeps_ids_pods_and_their_devices(rig: RigCluster) -> 
     rig.restart_kubelet(rig.a)
     rig.until("the kubelet has the same ids", lambda: rig.ids(rig.a) == ids)
     rig.until("the Node offers them", lambda: rig.node_count(rig.a, GPU) == 8)
+    rig.until("the kubelet knows its pods", lambda: rig.held(rig.a, "stays") == devices)
     rig.alive(pod)
     assert rig.visible("stays") == devices
-    assert rig.held(rig.a, "stays") == devices
     rig.pod("after", rig.a, {GPU: 6})
     assert not rig.visible("after") & devices
 
@@ -55,6 +55,16 @@ def test_a_killed_agent_is_back_with_the_same_ids_and_verdicts(rig: RigCluster) 
     assert (health["state"], health["reason"], health["since"]) == ("Unhealthy", "Xid79", since)
     rig.alive(pod)
     rig.marked("stays", "False")
+
+
+def test_s35_an_agent_that_the_kernel_kills_at_its_memory_limit_is_back_with_the_same_ids(rig: RigCluster) -> None:
+    pod = rig.pod("stays", rig.a, {GPU: 2})
+    ids = rig.ids(rig.a)
+    rig.out_of_memory(rig.a, AGENT)
+    rig.until("its container was restarted", lambda: rig.restarts(rig.a) == 1)
+    rig.until("the kubelet has the same ids", lambda: rig.ids(rig.a) == ids)
+    rig.until("NodeDevices is written again", lambda: rig.condition("nodedevices", rig.a, "Ready")["status"] == "True")
+    rig.alive(pod)
 
 
 def test_an_agent_that_is_replaced_flips_no_mark_and_one_that_is_taken_away_makes_its_node_stale(
@@ -93,6 +103,21 @@ def test_a_killed_probe_changes_nothing_at_the_kubelet(rig: RigCluster) -> None:
         rig.until("what the new probe sees arrives", lambda: len(rig.ids(rig.a)) == 7)
     assert all(offered in (ids, rig.ids(rig.a)) for offered in seen())
     assert rig.restarts(rig.a) == restarts
+
+
+def test_s24_probes_and_their_server_that_hang_take_no_gpu_away_and_are_replaced_by_themselves(
+    rig: RigCluster,
+) -> None:
+    pod, restarts = rig.pod("stays", rig.a, {GPU: 2}), rig.restarts(rig.a)
+    ids, servers = rig.ids(rig.a), rig.restarts(rig.a, "probe")
+    rig.freeze(rig.a, PROBE)
+    rig.until("it says so", lambda: rig.device(rig.a, 0)["health"]["reason"] == "ProbeSilent")
+    rig.pod("during", rig.a, {GPU: 1})
+    assert rig.visible("during") <= ids - rig.visible("stays")
+    rig.until("the server was restarted", lambda: rig.restarts(rig.a, "probe") > servers)
+    rig.until("all is well again", lambda: rig.summary(rig.a)["healthy"] == 8)
+    assert (rig.ids(rig.a), rig.restarts(rig.a)) == (ids, restarts)
+    rig.alive(pod)
 
 
 def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigCluster) -> None:
@@ -199,7 +224,7 @@ def test_running_pods_survive_a_kubelet_restart_after_a_fault_shrank_the_owned_c
 
 def test_a_node_recreated_under_a_running_agent_has_its_object_again(rig: RigCluster) -> None:
     agent, before = rig.agent(rig.a), rig.node(rig.a)["metadata"]["uid"]
-    rig.kubectl.run("delete", "node", rig.a)
+    rig.kubectl.delete("node", rig.a)
     rig.restart_kubelet(rig.a)
     anew = rig.until(
         "the kubelet makes the Node anew",
@@ -227,7 +252,8 @@ def test_a_roll_out_that_loses_the_devices_stops_at_the_first_node(rig: RigClust
     before = {node: rig.agent(node)["metadata"]["uid"] for node in (rig.a, rig.b)}
     pod = rig.pod("stays", rig.a, {GPU: 1})
     lost = {"name": "NODEDEVICES_SIMULATED_FILE", "value": "/var/lib/nodedevices/not-mounted.yaml"}
-    template = {"spec": {"containers": [{"name": "agent", "env": [lost]}]}}
+    containers = [{"name": each, "env": [lost]} for each in ("agent", "probe")]  # a path is the same in both
+    template = {"spec": {"containers": containers}}
     rig.kubectl.run("patch", "-n", SYSTEM, AGENTS, "-p", json.dumps({"spec": {"template": template}}))
     try:
         rig.until("the first node has the new version", lambda: replaced(rig, before))
@@ -243,7 +269,7 @@ def test_a_roll_out_that_loses_the_devices_stops_at_the_first_node(rig: RigClust
         rig.alive(pod)
     finally:
         rig.kubectl.run("rollout", "undo", "-n", SYSTEM, AGENTS)
-        rig.kubectl.run("rollout", "status", "-n", SYSTEM, AGENTS, "--timeout=150s", seconds=160)
+        installing.rolled_out(rig.kubectl, AGENTS)
     assert rig.agent(second)["metadata"]["uid"] == before[second]
     rig.until("the first node offers its devices again", lambda: rig.node_count(first, GPU))
     rig.alive(pod)

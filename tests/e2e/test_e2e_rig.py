@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from cluster.rig import cgroups, layout, processes, rig
+from cluster.rig import cgroups, layout, processes, rig, versions
 from cluster.rig.problem import Progress
 from support.cluster_provider import ClusterProvider
 from support.rig import own_name
@@ -41,6 +42,13 @@ def traces(folder: Path, plan: layout.Layout) -> list[str]:
     routes = [line for line in layout.ip("route").splitlines() if plan.bridge in line.split()]
     found = [*map(str, processes.find(folder)), *links, *groups, *mounts, *routes]
     return [*found, str(folder)] if folder.exists() else found
+
+
+def test_every_part_is_of_the_release_that_was_chosen(folder: Path, provider: ClusterProvider) -> None:
+    server = json.loads(provider.kubectl.run("get", "--raw", "/version"))["gitVersion"]
+    nodes = provider.kubectl.items("nodes")
+    kubelets = {each["status"]["nodeInfo"]["kubeletVersion"] for each in nodes}
+    assert {server, *kubelets} == {versions.chosen().release}
 
 
 def test_a_cluster_beside_another_leaves_no_trace_after_its_parts_were_killed(

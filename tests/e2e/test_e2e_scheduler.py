@@ -53,7 +53,7 @@ def account(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Pat
     assert installed.own_rig is not None
     kubectl, folder = installed.kubectl, tmp_path_factory.mktemp("scheduler")
     kubectl.apply(*(each for each in yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text()) if each))
-    token = kubectl.run("create", "token", SCHEDULER, "-n", SYSTEM, "--duration=2h").strip()
+    token = kubectl.token(SCHEDULER, SYSTEM, seconds=2 * 3600)
     return kubeconfig(installed.own_rig.kubeconfig, folder / "kubeconfig", token)
 
 

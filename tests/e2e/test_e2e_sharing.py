@@ -8,7 +8,7 @@ import pytest
 from support import memory_shares, mps
 from support.cluster import GPU, HEALTHY, NAMESPACE, SYSTEM, Cluster
 from support.memory_shares import MEMORY, by_memory, offered
-from support.overlay import MPS, PATH, agent_patch, container_patch, installed_with, write
+from support.overlay import MPS, PATH, SIMULATED_MOUNT, agent_patch, container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e]
@@ -31,6 +31,8 @@ def with_mps(installed: Cluster) -> Iterator[None]:
     container = runner["spec"]["template"]["spec"]["containers"][0]
     container["volumeMounts"] = [{"name": "simulated", "mountPath": "/var/lib/nodedevices"}]
     agent = agent_patch(path, ("CONTAINER_MOUNT_DIR", LIMITER))
+    # NVIDIA's client, by which the agent asks the daemons.
+    agent["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] = [SIMULATED_MOUNT]
     with installed_with(installed, "mps", patches=[agent, runner], other=[MPS]):
         yield
 
@@ -78,7 +80,7 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
     def inside(*argv: str) -> str:
         return rig.kubectl.exec("client", *argv, namespace=NAMESPACE)
 
-    assert inside("printenv", "CUDA_MPS_PIPE_DIRECTORY").strip() == PIPE
+    assert rig.environment("client")["CUDA_MPS_PIPE_DIRECTORY"] == PIPE
     assert rig.visible("client") <= set(rig.devices(rig.b)), "a container sees a device, not a share"
     assert inside("cat", f"{PIPE}/percentage").strip() == "25.0", "the daemon's own pipe folder"
     memory = next(line for line in inside("cat", "/proc/mounts").splitlines() if line.split()[1] == "/dev/shm")
@@ -135,11 +137,12 @@ def test_a_container_with_shares_of_memory_has_limits_of_its_own_and_what_its_po
     def inside(*argv: str) -> str:
         return rig.kubectl.exec("limited", *argv, namespace=NAMESPACE).strip()
 
-    assert inside("printenv", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=8192M"
-    assert inside("printenv", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "36"
+    variables = rig.environment("limited")
+    assert variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=8192M"
+    assert variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "36"
     assert inside("cat", f"/mps/{MEMORY}/pipe/percentage") == "100.0", "its daemon's own pipe folder"
-    assert inside("printenv", "XLA_PYTHON_CLIENT_MEM_FRACTION") == "0.3556"
-    assert inside("printenv", "WHO") == "pod", "a pod's own variables go before"
+    assert variables["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.3556"
+    assert variables["WHO"] == "pod", "a pod's own variables go before"
     assert inside("cat", "/etc/limiter.conf") == "of the node"
     mounted = next(
         line for line in inside("cat", "/proc/mounts").splitlines() if line.split()[1] == "/etc/limiter.conf"

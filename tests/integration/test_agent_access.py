@@ -43,16 +43,14 @@ def node(kubectl: Kubectl) -> Iterator[dict[str, Any]]:
             },
         }
     )
-    yield kubectl.json("get", "node", NODE)
+    yield kubectl.object("node", NODE)
     kubectl.run("delete", "pod", "agent", "-n", NAMESPACE, "--grace-period=0", "--force")
     for part in PARTS:
         kubectl.run("delete", "-n", NAMESPACE, "-f", str(ROOT / "manifests" / "base" / part))
 
 
 def token(kubectl: Kubectl) -> str:
-    return kubectl.run(
-        "create", "token", ACCOUNT, "-n", NAMESPACE, "--bound-object-kind=Pod", "--bound-object-name=agent"
-    ).strip()
+    return kubectl.token(ACCOUNT, NAMESPACE, pod="agent")
 
 
 def kubeconfig(apiserver: ApiServer, folder: Path, name: str, token_file: Path) -> Path:
@@ -122,13 +120,13 @@ def test_a_node_recreated_under_a_running_agent_gets_its_object_once_the_token_n
 
     with AgentProcess(tmp_path, arguments=(f"--kubeconfig={config}",)) as agent:
         wait_until("a report", lambda: owner() == node["metadata"]["uid"])
-        kubectl.run("delete", "node", NODE)
+        kubectl.delete("node", NODE)
         kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         kubectl.run("delete", "nodedevices", NODE)  # as the garbage collector does, for its owner is gone
         wait_until("it is created for the Node of the old token", lambda: owner() == node["metadata"]["uid"])
         token_file.write_text(token(kubectl))  # as a kubelet does after its start, which made the Node anew
-        kubectl.run("delete", "nodedevices", NODE)
-        anew = kubectl.json("get", "node", NODE)["metadata"]["uid"]
+        kubectl.delete("nodedevices", NODE)
+        anew = kubectl.object("node", NODE)["metadata"]["uid"]
         item = wait_until("the new Node owns it", lambda: owner() == anew and _reported(kubectl))
         assert item["status"]["nodeUID"] == anew
         assert agent.lines("the Node was recreated: the token names another one")

@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import yaml
-from support import fleet
+from support import access, fleet
 from support.apiserver import ApiServer
 from support.fleet import FleetNode, device_id, stamp
 from support.kubectl import Kubectl, KubectlError, condition, wait_until
@@ -75,13 +75,8 @@ def agent(nodes: tuple[FleetNode, FleetNode], apiserver: ApiServer, kubectl: Kub
         "spec": {"nodeName": "mine", "serviceAccountName": ACCOUNT, "containers": [{"name": "agent", "image": "none"}]},
     }
     kubectl.apply(pod)
-    bound = ("--bound-object-kind=Pod", "--bound-object-name=agent")
-    token = kubectl.run("create", "token", ACCOUNT, "-n", NAMESPACE, *bound).strip()
-    config = yaml.safe_load(apiserver.kubeconfig.read_text())
-    config["users"] = [{"name": each["name"], "user": {"token": token}} for each in config["users"]]
-    path = tmp_path / "agent.kubeconfig"
-    path.write_text(yaml.safe_dump(config))
-    made = Kubectl(path, kubectl.binary)
+    token = kubectl.token(ACCOUNT, NAMESPACE, pod="agent")
+    made = Kubectl(access.kubeconfig(apiserver.kubeconfig, tmp_path / "agent.kubeconfig", token), kubectl.binary)
 
     def active() -> bool:  # the API server hears of a new policy within a second
         try:
@@ -198,7 +193,7 @@ def test_owning_what_people_and_the_operator_wrote_is_refused(agent: Kubectl, ku
                 apply_object(agent, manager, body)
     apply_object(kubectl, "nodedevices-operator-config", head | {"spec": {"config": {}, "configHash": "cd"}})
     apply_object(kubectl, "person", head)
-    shown = kubectl.json("get", "nodedevices", "mine")
+    shown = kubectl.object("nodedevices", "mine")
     assert (shown["spec"], "annotations" in shown["metadata"]) == ({"config": {}, "configHash": "cd"}, False)
 
 
@@ -212,7 +207,7 @@ def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl, status:
     """An empty list of managedFields resets them; then the operator could no longer take back what it wrote."""
     with suppress(KubectlError):
         patch(agent, [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}], kind="json", status=status)
-    shown = kubectl.json("get", "nodedevices", "mine", "--show-managed-fields")
+    shown = kubectl.object("nodedevices", "mine")
     [entry] = [it for it in shown["metadata"]["managedFields"] if it["manager"] == OPERATORS]
     assert set(entry["fieldsV1"]["f:status"]) == {"f:affectedPods", "f:conditions"}
 
@@ -241,12 +236,12 @@ OUT = {"unschedulable": [{"id": device_id(0), "reason": "RMA 4711"}]}
 def test_an_object_that_was_deleted_is_made_again_with_nothing_but_what_is_out_of_service(
     agent: Kubectl, kubectl: Kubectl, spec: dict[str, Any]
 ) -> None:
-    kubectl.run("delete", "nodedevices", "mine")
+    kubectl.delete("nodedevices", "mine")
     body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "mine"}}
     with pytest.raises(KubectlError, match="an agent may not write spec"):
         agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": spec}))
     agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": OUT}))
-    assert kubectl.json("get", "nodedevices", "mine")["spec"] == OUT
+    assert kubectl.object("nodedevices", "mine")["spec"] == OUT
     with pytest.raises(KubectlError, match="an agent may not write spec"):
         patch(agent, {"spec": {"unschedulable": []}}, status=False)
 

@@ -117,5 +117,5 @@ async def test_what_the_operator_adds_still_fits_beside_a_report_that_was_cut(
         for number in range(AFFECTED)
     ]
     apply(kubectl, {"affectedPods": pods}, "nodedevices-operator-status")
-    found = kubectl.json("get", "nodedevices", NODE)["status"]
+    found = kubectl.object("nodedevices", NODE)["status"]
     assert (len(found["affectedPods"]), len(found["devices"])) == (AFFECTED, GPUS)

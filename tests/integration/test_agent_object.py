@@ -86,7 +86,7 @@ def test_the_object_shows_the_devices_and_every_field_of_it_is_the_agents(
     item = found(kubectl)
     summary = item["status"]["summary"]
     assert (summary["devices"], summary["healthy"], summary["model"]) == (8, 8, "NVIDIA-H100-80GB-HBM3")
-    shown = kubectl.json("get", "nodedevices", NODE, "--show-managed-fields")
+    shown = kubectl.object("nodedevices", NODE)
     assert {entry["manager"] for entry in shown["metadata"]["managedFields"]} == {"nodedevices-agent"}
     assert "spec" not in item or item["spec"] == {}
     assert {one["type"] for one in item["status"]["conditions"]} == {
@@ -94,6 +94,7 @@ def test_the_object_shows_the_devices_and_every_field_of_it_is_the_agents(
         "DevicesHealthy",
         "ConfigApplied",
         "HoldersKnown",
+        "AllocatedOnce",
     }
     assert condition(item, "ConfigApplied")["reason"] == "NoConfig"
     assert condition(item, "Ready")["reason"] == "KubeletUnreachable"
@@ -151,7 +152,7 @@ def _lines_of_the_probe(agent: AgentProcess) -> float:
 
 def test_an_object_deleted_by_hand_is_back_within_seconds(agent: AgentProcess, kubectl: Kubectl) -> None:
     before = found(kubectl)["metadata"]["uid"]
-    kubectl.run("delete", "nodedevices", NODE)
+    kubectl.delete("nodedevices", NODE)
     wait_until("a new object", lambda: status(kubectl) and found(kubectl)["metadata"]["uid"] != before, seconds=30)
     assert len(status(kubectl)["devices"]) == 8
 
@@ -159,9 +160,9 @@ def test_an_object_deleted_by_hand_is_back_within_seconds(agent: AgentProcess, k
 def test_a_device_out_of_service_stays_so_when_the_object_is_deleted(agent: AgentProcess, kubectl: Kubectl) -> None:
     item = found(kubectl)
     entry = {"id": item["status"]["devices"][0]["id"], "reason": "RMA 4711", "by": "me"}
-    kubectl.run("patch", "nodedevices", NODE, "--type=merge", "-p", json.dumps({"spec": {"unschedulable": [entry]}}))
+    kubectl.patch("nodedevices", NODE, {"spec": {"unschedulable": [entry]}})
     wait_until("it is out of service", lambda: status(kubectl)["summary"]["unschedulable"] == 1)
-    kubectl.run("delete", "nodedevices", NODE)
+    kubectl.delete("nodedevices", NODE)
     wait_until("a new object", lambda: found(kubectl).get("status") and uid(kubectl) != item["metadata"]["uid"])
     [again] = found(kubectl)["spec"]["unschedulable"]
     assert {key: again[key] for key in entry} == entry
@@ -242,8 +243,7 @@ def test_the_operators_fields_stay_through_the_agents_writes(agent: AgentProcess
 
 
 def test_a_field_of_the_agents_that_somebody_takes_is_set_again(agent: AgentProcess, kubectl: Kubectl) -> None:
-    patch = json.dumps({"status": {"summary": {"healthy": 1}}})
-    kubectl.run("patch", "nodedevices", NODE, "--subresource=status", "--type=merge", "-p", patch)
+    kubectl.patch("nodedevices", NODE, {"status": {"summary": {"healthy": 1}}}, subresource="status")
     wait_until("set again", lambda: status(kubectl)["summary"]["healthy"] == 8)
     wait_until(
         "reported", lambda: agent.lines("fields of the agent's status were changed by another writer, reapplied")
@@ -256,8 +256,7 @@ def test_people_take_devices_out_of_service_and_they_come_back_when_their_time_i
     device = status(kubectl)["devices"][0]["id"]
 
     def unschedulable(*entries: dict[str, str]) -> None:
-        patch = json.dumps({"spec": {"unschedulable": list(entries)}})
-        kubectl.run("patch", "nodedevices", NODE, "--type=merge", "-p", patch)
+        kubectl.patch("nodedevices", NODE, {"spec": {"unschedulable": list(entries)}})
 
     unschedulable({"id": device, "reason": "RMA 4711"}, {"id": "gpu-1", "reason": "by its name"})
     wait_until("it is out of service", lambda: status(kubectl)["devices"][0].get("unschedulable") == "RMA 4711")

@@ -134,7 +134,7 @@ def test_a_disruption_budget_blocks_an_eviction_which_is_shown_and_tried_again(
         "counted",
         lambda: 'nodedevices_operator_actions_total{kind="Evict",result="blocked"}' in operator.get("/metrics")[1],
     )
-    kubectl.run("delete", "pdb", "keep", "-n", NAMESPACE)
+    kubectl.delete("pdb", "keep", namespace=NAMESPACE)
     wait_until("evicted", lambda: leaving(kubectl, "trainer"))
     assert condition(kubectl.get("dp", "evict"), "Applied").get("reason") != "Failed"
 

@@ -65,10 +65,10 @@ def operator(_installed: None, apiserver: ApiServer, kubectl: Kubectl) -> Accoun
         apiserver.kubeconfig, token_of_pod(kubectl, "nodedevices-operator", namespace=NAMESPACE, node="n1")
     )
 
-    node = FleetNode(kubectl, "n1", uid=kubectl.json("get", "node", "n1")["metadata"]["uid"])
+    node = FleetNode(kubectl, "n1", uid=kubectl.object("node", "n1")["metadata"]["uid"])
     node.create_object()
     node.report()
-    kubectl.run("patch", "nodedevices", "n1", "--type=merge", "-p", json.dumps({"spec": {"unschedulable": [CORDON]}}))
+    kubectl.patch("nodedevices", "n1", {"spec": {"unschedulable": [CORDON]}})
 
     def active() -> bool:  # the API server hears of a new policy within a second
         for path, kind in ((NODE, "labels"), (OBJECT, "annotations")):
@@ -110,7 +110,7 @@ def own_capacity(operator: Account, amounts: dict[str, str]) -> dict[str, Any]:
 def test_its_own_labels_come_change_and_go(operator: Account, kubectl: Kubectl) -> None:
     for labels in ({"example.com_tier": "gold"}, {"example.com_tier": "silver", "nvidia.com_gpu.count": "2"}, {}):
         own_labels(operator, **labels)
-    assert kubectl.json("get", "node", "n1")["metadata"]["labels"] == {
+    assert kubectl.object("node", "n1")["metadata"]["labels"] == {
         "pool": "a",
         "nvidia.com/gpu.product": "of-another",
     }
@@ -118,10 +118,10 @@ def test_its_own_labels_come_change_and_go(operator: Account, kubectl: Kubectl) 
 
 def test_its_taint_comes_and_goes_beside_those_of_others(operator: Account, kubectl: Kubectl) -> None:
     def taints() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = kubectl.json("get", "node", "n1")["spec"]["taints"]
+        found: list[dict[str, Any]] = kubectl.object("node", "n1")["spec"]["taints"]
         return [each for each in found if not each["key"].startswith("node.kubernetes.io/")]
 
-    before = kubectl.json("get", "node", "n1")["spec"]["taints"]
+    before = kubectl.object("node", "n1")["spec"]["taints"]
     operator.patch(NODE, [{"op": "add", "path": "/spec/taints/-", "value": TAINT}], JSON)
     assert taints() == [OTHERS_TAINT, TAINT]
     operator.patch(NODE, [{"op": "remove", "path": f"/spec/taints/{len(before)}"}], JSON)
@@ -130,7 +130,7 @@ def test_its_taint_comes_and_goes_beside_those_of_others(operator: Account, kube
 
 def test_its_capacity_comes_changes_and_goes_and_drift_is_repaired(operator: Account, kubectl: Kubectl) -> None:
     def capacity() -> dict[str, str]:
-        found: dict[str, str] = kubectl.json("get", "node", "n1")["status"]["capacity"]
+        found: dict[str, str] = kubectl.object("node", "n1")["status"]["capacity"]
         return found
 
     for value in ("100", "50"):
@@ -199,7 +199,7 @@ def test_its_labels_of_a_nodedevices_come_change_and_go(operator: Account, kubec
     zone, role = "topology.kubernetes.io/zone", "node-role.kubernetes.io/gpu"
     for labels in ({"pool": "a", zone: "b", role: ""}, {"pool": "b", zone: "b"}, {}, {"pool": "a"}, {}):
         object_labels(operator, labels)
-        assert kubectl.json("get", "nodedevices", "n1")["metadata"].get("labels", {}) == labels
+        assert kubectl.object("nodedevices", "n1")["metadata"].get("labels", {}) == labels
 
 
 def test_its_configuration_of_a_node_comes_changes_and_goes(operator: Account, kubectl: Kubectl) -> None:
@@ -210,35 +210,34 @@ def test_its_configuration_of_a_node_comes_changes_and_goes(operator: Account, k
         {},
     ):
         operator.patch(OBJECT, on_object(spec=spec), APPLY, manager="nodedevices-operator-config")
-        shown = kubectl.json("get", "nodedevices", "n1")["spec"]
+        shown = kubectl.object("nodedevices", "n1")["spec"]
         assert shown == {"unschedulable": [CORDON]} | spec
 
 
 def test_the_last_field_of_spec_is_taken_back(operator: Account, kubectl: Kubectl) -> None:
-    kubectl.run("patch", "nodedevices", "n1", "--type=merge", "-p", json.dumps({"spec": {"unschedulable": None}}))
+    kubectl.patch("nodedevices", "n1", {"spec": {"unschedulable": None}})
     for spec in ({"config": {}, "configHash": "a"}, {}):
         operator.patch(OBJECT, on_object(spec=spec), APPLY, manager="nodedevices-operator-config")
-        assert kubectl.json("get", "nodedevices", "n1").get("spec", {}) == spec
+        assert kubectl.object("nodedevices", "n1").get("spec", {}) == spec
 
 
 def test_empty_lists_of_others_do_not_hold_its_fields_back(operator: Account, kubectl: Kubectl) -> None:
     """Whose last field is taken back by server-side apply, with it go empty lists that others left."""
-    retired = json.dumps({"status": {"retiredResources": []}})
-    kubectl.run("patch", "nodedevices", "n1", "--type=merge", "-p", json.dumps({"spec": {"unschedulable": []}}))
-    kubectl.run("patch", "nodedevices", "n1", "--subresource=status", "--type=merge", "-p", retired)
+    kubectl.patch("nodedevices", "n1", {"spec": {"unschedulable": []}})
+    kubectl.patch("nodedevices", "n1", {"status": {"retiredResources": []}}, subresource="status")
     own = {"conditions": [condition(kind) for kind in OWN_CONDITIONS], "affectedPods": [AFFECTED]}
     for spec in (on_object(spec={"config": {}, "configHash": "a"}), on_object()):
         operator.patch(OBJECT, spec, APPLY, manager="nodedevices-operator-config")
     for status in (on_object(status=own), on_object()):
         operator.patch(f"{OBJECT}/status", status, APPLY, manager="nodedevices-operator-status")
-    shown = kubectl.json("get", "nodedevices", "n1")
-    kubectl.run("patch", "nodedevices", "n1", "--type=merge", "-p", json.dumps({"spec": {"unschedulable": [CORDON]}}))
+    shown = kubectl.object("nodedevices", "n1")
+    kubectl.patch("nodedevices", "n1", {"spec": {"unschedulable": [CORDON]}})
     assert not shown.get("spec", {}).keys() & {"config", "configHash"}
     assert not {each["type"] for each in shown["status"]["conditions"]} & set(OWN_CONDITIONS)
 
 
 def test_its_part_of_a_nodes_status_comes_and_goes_beside_the_agents(operator: Account, kubectl: Kubectl) -> None:
-    before = kubectl.json("get", "nodedevices", "n1")["status"]
+    before = kubectl.object("nodedevices", "n1")["status"]
     own = {"conditions": [condition(kind) for kind in OWN_CONDITIONS], "affectedPods": [AFFECTED]}
     for status in (own, {"conditions": own["conditions"][:1], "affectedPods": []}, {}):
         body = on_object(**({"status": status} if status else {}))
@@ -332,7 +331,7 @@ def test_a_label_that_a_person_set_on_a_nodedevices_stays_theirs(operator: Accou
     """Whether it is changed, removed, applied first with the value that stands there, or taken out of managedFields."""
 
     def label() -> tuple[str, set[str]]:
-        shown = kubectl.json("get", "nodedevices", "n1", "--show-managed-fields")
+        shown = kubectl.object("nodedevices", "n1")
         return shown["metadata"]["labels"]["pool"], labels_at_home(shown)
 
     kubectl.run("label", "nodedevices", "n1", "pool=mine", "--overwrite")
@@ -343,7 +342,7 @@ def test_a_label_that_a_person_set_on_a_nodedevices_stays_theirs(operator: Accou
     object_labels(operator, {"pool": "mine"})
     with pytest.raises(Refused, match=r"metadata\.labels: pool: not the operator's"):
         object_labels(operator, {"pool": "other"})
-    fields = kubectl.json("get", "nodedevices", "n1", "--show-managed-fields")["metadata"]["managedFields"]
+    fields = kubectl.object("nodedevices", "n1")["metadata"]["managedFields"]
     less = [each for each in fields if each["manager"] != person]
     with pytest.raises(Refused, match=f"metadata.managedFields: {person}: the operator may not take"):
         operator.patch(OBJECT, [{"op": "replace", "path": "/metadata/managedFields", "value": less}], JSON)
@@ -356,7 +355,7 @@ def test_the_agents_ownership_stays(operator: Account, kubectl: Kubectl, path: s
     """An empty list of managedFields resets them; then the agent could no longer take back what it wrote."""
     with suppress(Refused):
         operator.patch(path, [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}], JSON)
-    shown = kubectl.json("get", "nodedevices", "n1", "--show-managed-fields")
+    shown = kubectl.object("nodedevices", "n1")
     owners = [it["manager"] for it in shown["metadata"]["managedFields"] if "f:devices" in str(it["fieldsV1"])]
     assert owners == ["nodedevices-agent"]
 
@@ -364,7 +363,7 @@ def test_the_agents_ownership_stays(operator: Account, kubectl: Kubectl, path: s
 @pytest.mark.parametrize("manager", ["nodedevices-operator-status", "nodedevices-agent"])
 def test_owning_what_others_wrote_is_refused(operator: Account, kubectl: Kubectl, manager: str) -> None:
     """Even with the value that stands there: what two managers own stays when the agent takes it back."""
-    shown = kubectl.json("get", "nodedevices", "n1")
+    shown = kubectl.object("nodedevices", "n1")
     ready = [each for each in shown["status"]["conditions"] if each["type"] == "Ready"]
     for path, fields in (
         (f"{OBJECT}/status", {"status": {"resources": shown["status"]["resources"]}}),
@@ -404,7 +403,7 @@ def test_a_label_of_others_is_not_taken_over_by_applying_its_value_first(operato
     with pytest.raises(Refused, match=r"metadata\.labels: pool: not the operator's"):
         own_labels(operator, pool="b")
     own_labels(operator)
-    assert kubectl.json("get", "node", "n1")["metadata"]["labels"]["pool"] == "a"
+    assert kubectl.object("node", "n1")["metadata"]["labels"]["pool"] == "a"
 
 
 def labels_at_home(shown: dict[str, Any]) -> set[str]:
@@ -418,7 +417,7 @@ def labels_at_home(shown: dict[str, Any]) -> set[str]:
 
 def test_nobodys_ownership_is_taken_away_from_him(operator: Account, kubectl: Kubectl) -> None:
     """Without managedFields no kubelet would be known, and its capacity would be anybody's."""
-    shown = kubectl.json("get", "node", "n1", "--show-managed-fields")
+    shown = kubectl.object("node", "n1")
     fields = shown["metadata"]["managedFields"]
     less = [each for each in fields if each["manager"] != "kubelet"]
     ours = [each | {"manager": "nodedevices-operator"} for each in fields]
@@ -431,7 +430,7 @@ def test_nobodys_ownership_is_taken_away_from_him(operator: Account, kubectl: Ku
                 operator.patch(path, [{"op": "replace", "path": "/metadata/managedFields", "value": sent}], JSON)
     with pytest.raises(Refused, match=f"status.capacity: {GPU}: not the operator's"):
         own_capacity(operator, {GPU: "100"})
-    after = kubectl.json("get", "node", "n1", "--show-managed-fields")
+    after = kubectl.object("node", "n1")
     assert labels_at_home(after) == labels_at_home(shown) != set()
 
 
@@ -452,7 +451,7 @@ def test_of_configmaps_it_makes_its_record_and_no_other(operator: Account, kubec
         with pytest.raises(Refused, match="of ConfigMaps it may write only nodedevices-actions"):
             operator_makes(operator, metadata)
     operator_makes(operator, {"name": "nodedevices-actions"})
-    kubectl.run("delete", "configmap", "nodedevices-actions", "-n", NAMESPACE)
+    kubectl.delete("configmap", "nodedevices-actions", namespace=NAMESPACE)
 
 
 def test_it_resumes_no_actions_and_no_rollout_in_a_persons_stead(operator: Account, kubectl: Kubectl) -> None:
@@ -474,14 +473,14 @@ def test_it_resumes_no_actions_and_no_rollout_in_a_persons_stead(operator: Accou
     operator.patch(record, {"data": {"breaker": "Closed"}})  # whose word stays
     with pytest.raises(Refused, match="resume-actions is a person's word"):
         operator.patch(record, {"metadata": {"annotations": {"nodedevices.io/resume-actions": None}}})
-    kubectl.run("delete", "configmap", "nodedevices-actions", "-n", NAMESPACE)
+    kubectl.delete("configmap", "nodedevices-actions", namespace=NAMESPACE)
     kubectl.apply(fleet.policy("p", health={}))
     word = {"metadata": {"annotations": {"nodedevices.io/resume-rollout": "1"}}}
     path = "/apis/nodedevices.io/v1alpha1/devicepolicies/p"
     with pytest.raises(Refused, match="forbidden"):
         operator.patch(path, word)
     operator.patch(f"{path}/status", word | {"status": {"observedGeneration": 1}})  # of metadata it writes nothing
-    assert "annotations" not in kubectl.json("get", "devicepolicy", "p")["metadata"]
+    assert "annotations" not in kubectl.object("devicepolicy", "p")["metadata"]
 
 
 def test_conditions_of_others_cannot_be_dropped_or_hidden_by_their_order(operator: Account) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -121,8 +120,7 @@ def test_an_entry_that_names_a_pod_of_another_node_takes_no_mark_from_it(
     node.fail(0)
     said = wait_until("marked", lambda: pod_mark(kubectl, "trainer"))
     stolen = {"affectedPods": [affected(node)[0] | {"device": device_id(1)}]}
-    patch = json.dumps({"status": stolen})
-    kubectl.run("patch", "nodedevices", "n2", "--subresource=status", "--type=merge", "-p", patch)
+    kubectl.patch("nodedevices", "n2", {"status": stolen}, subresource="status")
     wait_until("noticed", lambda: "affectedPods names a pod of another node" in operator.said())
     assert pod_mark(kubectl, "trainer") == said
     assert [it["reason"] for it in events(kubectl, uid)] == ["DeviceFault"]
@@ -239,3 +237,20 @@ def test_a_node_that_is_not_ready_is_stale_and_its_health_is_not_trusted(
     node.kubelet({fleet.GPU: 2})
     wait_until("fresh", lambda: condition(node.object, "Stale").get("status") == "False")
     wait_until("well", lambda: node_told(node).get("status") == "True")
+
+
+def test_s21_what_was_at_fault_on_a_node_that_dies_stays_so_on_node_and_pods(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    """Nothing is known any more that would say otherwise, and nothing more is known of the other pods."""
+    node = FleetNode(kubectl, "n1").create()
+    for number, name in enumerate(("bad", "good")):
+        pod(kubectl, name, "n1")
+        node.hold(number, name)
+    node.fail(0)
+    mark = wait_until("marked", lambda: pod_mark(kubectl, "bad"))
+    wait_until("at fault", lambda: node_told(node).get("status") == "False")
+    node.kubelet({fleet.GPU: 2}, ready="Unknown")
+    wait_until("stale", lambda: condition(node.object, "Stale").get("reason") == "NodeNotReady")
+    assert (pod_mark(kubectl, "bad"), pod_mark(kubectl, "good")) == (mark, {})
+    assert node_told(node)["status"] == "False"

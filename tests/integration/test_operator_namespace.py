@@ -70,11 +70,9 @@ def test_each_pod_is_admitted_in_its_namespace_and_the_agents_not_in_the_operato
 def test_the_operator_works_there_with_its_own_pods_token_and_within_its_bounds(
     apiserver: ApiServer, kubectl: Kubectl, installed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    kubectl.delete("configmap", RECORD, namespace=AGENTS)  # of other tests on this API server
     node = FleetNode(kubectl, "n1").create()
     kubectl.run("create", "-f", "-", stdin=json.dumps(pod_of(installed, "Deployment", node="n1")))
-    bound = ("--bound-object-kind=Pod", "--bound-object-name=pod")
-    token = kubectl.run("create", "token", "nodedevices-operator", "-n", OPERATORS, *bound).strip()
+    token = kubectl.token("nodedevices-operator", OPERATORS, pod="pod")
     file = kubeconfig(apiserver.kubeconfig, tmp_path / "operator.kubeconfig", token)
     with OperatorProcess(tmp_path, file, f"--namespace={OPERATORS}"):
         kubectl.apply(policy("taint", faults={"taint": {"effect": "NoSchedule"}, "budget": {"perHour": 100}}))

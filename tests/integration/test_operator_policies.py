@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -169,5 +168,5 @@ def test_what_somebody_else_writes_into_our_part_of_the_spec_is_put_right(
     kubectl.apply(policy("shared", sharing=FOUR))
     wait_until("in effect", lambda: config(node) == {"sharing": FOUR})
     patch = {"spec": {"config": {"sharing": {"strategy": "none", "resources": None}}}}
-    kubectl.run("patch", "nd", "n1", "--type=merge", "-p", json.dumps(patch))
+    kubectl.patch("nd", "n1", patch)
     wait_until("put right", lambda: config(node) == {"sharing": FOUR})

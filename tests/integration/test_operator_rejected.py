@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from support import audit, fleet
 from support.access import Account, Refused, token_of_pod
 from support.apiserver import ApiServer
+from support.component_rights import rights_with
 from support.fleet import NAMESPACE, FleetNode, events, get_pod, stamp
 from support.kubectl import Kubectl, wait_until
 from support.operatorprocess import NAMESPACE as SYSTEM
@@ -20,7 +19,6 @@ from support.operatorprocess import OperatorProcess, service_account
 
 pytestmark = pytest.mark.timeout(300)  # each waits for processes to start and to notice
 
-COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "delete-rejected-pods"
 POLICY = "nodedevices-operator-own-deletions"
 MEMORY = "nodedevices.io/gpu-memory"
 SAID = (
@@ -30,37 +28,11 @@ SAID = (
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
 
 
-def component_role() -> dict[str, Any]:
-    """The rule that the component adds, as a role of its own beside the operator's."""
-    document = yaml.safe_load((COMPONENT / "kustomization.yaml").read_text())
-    [added] = [each["patch"] for each in document["patches"] if each["target"]["kind"] == "ClusterRole"]
-    [operation] = yaml.safe_load(added)
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": "delete-rejected-pods"},
-        "rules": [operation["value"]],
-    }
-
-
 @pytest.fixture(scope="module")
 def rights(admin: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A kubeconfig of the operator's account with the component installed."""
-    file = service_account(admin, tmp_path_factory.mktemp("rights"))
-    role = component_role()
-    name = role["metadata"]["name"]
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": "nodedevices-operator", "namespace": SYSTEM}],
-    }
-    admission = [each for each in yaml.safe_load_all((COMPONENT / "own-deletions.yaml").read_text()) if each]
-    admin.apply(role, binding, *admission)
-    yield file
-    admin.run("delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", POLICY)
-    admin.run("delete", "clusterroles,clusterrolebindings", name)
+    with rights_with("delete-rejected-pods", admin, tmp_path_factory.mktemp("rights")) as file:
+        yield file
 
 
 def node_by_memory(kubectl: Kubectl, name: str) -> FleetNode:

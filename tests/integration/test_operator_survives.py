@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nodedevices_api import GROUP
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
-from support import fleet
+from support import audit, fleet
 from support.apiserver import ApiServer
+from support.audit import Right
 from support.fleet import MEMORY, FleetNode, get_pod, memory_capacity, pod, policy
 from support.kubectl import Kubectl, condition, wait_until
-from support.operatorprocess import OperatorProcess, service_account
+from support.marking import next_node
+from support.operatorprocess import NAMESPACE, OperatorProcess, service_account
 
 ROOT = Path(__file__).parents[2]
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
 CRDS = ("nodedevices.nodedevices.io", "devicepolicies.nodedevices.io")
+ACCOUNT = f"{NAMESPACE}:nodedevices-operator"
+WATCHED = {("", "nodes"), (GROUP, "nodedevices"), (GROUP, "devicepolicies")}
 MISSING = "these CRDs are not installed: {}"
 
 
@@ -86,6 +91,39 @@ def test_an_api_server_that_comes_back_finds_the_operator_at_work(
     node.hold(0, "a")
     node.fail(0)
     wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False", seconds=60)
+
+
+def test_s09_nothing_is_written_when_an_api_server_comes_back_to_an_unchanged_cluster(
+    operator: OperatorProcess, kubectl: Kubectl, apiserver: ApiServer
+) -> None:
+    """Neither after the restart nor while it is away, and no Event comes twice."""
+    nodes = [FleetNode(kubectl, f"n{index}").create() for index in range(3)]
+    kubectl.apply(policy("memory", capacity=memory_capacity(), labels={"extra": {"example.com/tier": "gold"}}))
+    uid = pod(kubectl, "a", "n0")
+    nodes[0].hold(0, "a")
+    nodes[0].fail(0)
+    wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
+    wait_until("capacity", lambda: all(MEMORY in node.capacity for node in nodes))
+    settled = wait_until("settled", lambda: _still(kubectl, operator))
+    events, before = fleet.events(kubectl, uid), writes(operator)
+    begin = audit.end(apiserver.audit_log)
+    apiserver.stop_apiserver()
+    wait_until("noticed", lambda: operator.get("/readyz")[0] == 503)
+    apiserver.start_apiserver()
+    wait_until("watched again", lambda: {it[:2] for it in requested(apiserver, begin) if it[2] == "watch"} >= WATCHED)
+    listed = operator.metric("nodedevices_operator_relists_total")
+    wait_until("listed once more", lambda: operator.metric("nodedevices_operator_relists_total") >= listed + 3)
+    assert operator.get("/readyz")[0] == 200
+    assert versions(kubectl) == settled
+    assert [it["metadata"]["uid"] for it in fleet.events(kubectl, uid)] == [it["metadata"]["uid"] for it in events]
+    assert writes(operator) == before
+    assert {verb for _, _, verb in requested(apiserver, begin)} <= {"get", "list", "watch"}
+
+
+def requested(apiserver: ApiServer, after: int) -> set[Right]:
+    """What the operator's account requested since, and what of it was let through."""
+    made = audit.requests(apiserver.audit_log, after=after)
+    return {it.right for it in made if it.account == ACCOUNT and it.right is not None and it.code < 300}
 
 
 def test_sigterm_ends_it_cleanly_and_kill_9_at_any_moment_loses_nothing(
@@ -170,6 +208,30 @@ def test_missing_crds_are_said_and_waited_for_and_the_loss_of_any_leaves_nobody_
         operator.kill()
 
 
+def test_s17_while_the_crd_of_nodedevices_is_away_the_node_keeps_its_capacity(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    """All NodeDevices go with their CRD, which says nothing of what the nodes offer. Nothing is written on the Node."""
+    node = FleetNode(kubectl, "n1").create()
+    kubectl.apply(policy("memory", capacity=memory_capacity()))
+    wait_until("capacity", lambda: condition(node.object, "CapacitySynced").get("status") == "True")
+    wait_until("it rests", lambda: operator.metric("nodedevices_operator_queue_depth") == 0)
+    before = node.node["metadata"]["resourceVersion"]
+    try:
+        kubectl.run("delete", "crd", CRDS[0])
+        wait_until("noticed", lambda: CRDS[0] in operator.get("/readyz")[1])
+        assert operator.get("/readyz")[0] == 503
+        assert node.node["metadata"]["resourceVersion"] == before
+    finally:
+        _install(kubectl)
+    wait_until("ready", lambda: operator.get("/readyz")[0] == 200)
+    node.create_object()
+    node.report()
+    wait_until("at work", lambda: condition(node.object, "CapacitySynced").get("status") == "True")
+    assert node.capacity[MEMORY] == str(2 * 80 * 1024)
+    assert node.node["metadata"]["resourceVersion"] == before
+
+
 def _install(kubectl: Kubectl) -> None:
     kubectl.run("apply", "--server-side", "-k", str(ROOT / "crds"))
     named = [f"crd/{name}" for name in CRDS]
@@ -225,7 +287,7 @@ async def lying(apiserver: ApiServer) -> AsyncIterator[Lying]:
 
 
 async def _settle(core: Manager) -> None:
-    while (name := core.nodes.take()) is not None:
+    while (name := await next_node(core)) is not None:
         await core.reconcile_node(name)
         core.nodes.done(name)
 

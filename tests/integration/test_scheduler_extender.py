@@ -43,7 +43,7 @@ def account(apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Path:
             "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}],
         },
     )
-    token = kubectl.run("create", "token", ACCOUNT, "-n", NAMESPACE).strip()
+    token = kubectl.token(ACCOUNT, NAMESPACE)
     return kubeconfig(apiserver.kubeconfig, tmp_path / "extender.kubeconfig", token)
 
 

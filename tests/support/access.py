@@ -41,8 +41,7 @@ def token_of_pod(kubectl: Kubectl, account: str, *, namespace: str, node: str) -
     name = f"token-of-{account}"
     spec = {"nodeName": node, "serviceAccountName": account, "containers": [{"name": "main", "image": "none"}]}
     kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec})
-    bound = ("--bound-object-kind=Pod", f"--bound-object-name={name}")
-    return kubectl.run("create", "token", account, "-n", namespace, *bound).strip()
+    return kubectl.token(account, namespace, pod=name)
 
 
 def kubeconfig(admin: Path, path: Path, token: str) -> Path:

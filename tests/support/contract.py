@@ -732,7 +732,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal("replicas 1", _sharing(replicas=1), "greater than or equal to 2", "2 or more"),
     Refusal("replicas 16385", _sharing(replicas=16385), "less than or equal to 16384", "16384 or less"),
-    Refusal("memoryUnit as prose", _sharing(memoryUnit="a lot"), "write an amount of memory, such as 80Gi"),
+    Refusal("memoryUnit as prose", _sharing(memoryUnit="a lot"), "memoryUnit"),
     Refusal(
         "holdDownSeconds over a day",
         policy(health={"holdDownSeconds": 86401}),

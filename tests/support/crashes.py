@@ -14,6 +14,7 @@ from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.kube.port import JsonObject, Kube
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
+from support.marking import next_node
 
 MOST_RECONCILES = 200
 
@@ -76,7 +77,7 @@ async def live(kube: Kube, *, rejected: RejectedPods | None = None, delete_rejec
     await manager.relister.once()
     count = 0
     while True:
-        if (name := manager.nodes.take()) is not None:
+        if (name := await next_node(manager)) is not None:
             await manager.reconcile_node(name)
             manager.nodes.done(name)
         elif (name := manager.fleet.take()) is not None:

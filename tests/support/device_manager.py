@@ -1,12 +1,11 @@
 """The kubelet's own device manager and topology manager in a process: they choose ids for pods as a kubelet does, and
-ask the test in the place of a device plugin. tests/cluster/kube/devicemanager has the program and the conversation."""
+ask the test in the place of a device plugin. tests/cluster/devicemanager has the program and the conversation."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import json
-import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from cluster.rig import binaries
+from cluster.rig import binaries, versions
+from cluster.rig.problem import RigError
 
-SOURCE = binaries.MODULE / "devicemanager"
+SOURCE = versions.MODULE.parent / "devicemanager"
 BUILD_SECONDS = 600  # some seconds, as all of it was compiled for the kubelet
 
 
@@ -52,9 +52,11 @@ class Refused(Exception):  # noqa: N818 - reads as what happened
 
 
 def program() -> Path:
-    """The program, built where it is not yet. Raises RigError where the kubelet itself was not built."""
+    """The program, built where it is not yet. Raises RigError where the kubelet itself was not built, or is another."""
+    if (minor := versions.chosen().minor) != versions.DEFAULT:
+        raise RigError(f"the kubelet's device manager is called as in Kubernetes {versions.DEFAULT}, not in {minor}")
     digest = hashlib.sha256()
-    for path in (binaries.MODULE / "go.mod", binaries.MODULE / "go.sum", *sorted(SOURCE.iterdir())):
+    for path in (*versions.chosen().files, *sorted(SOURCE.iterdir())):
         digest.update(path.read_bytes())
     place = binaries.cache() / "bin" / f"devicemanager-{digest.hexdigest()[:16]}"
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -63,10 +65,9 @@ def program() -> Path:
         if not place.exists():
             binaries.need()
             new = place.with_suffix(".new")
-            environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
             # As the kubelet was built, so that what was compiled then is used again.
-            command = [binaries.find_go(), "build", "-trimpath", "-ldflags", "-s -w", "-o", str(new), "./devicemanager"]
-            subprocess.run(command, cwd=binaries.MODULE, env=environment, check=True, timeout=BUILD_SECONDS)
+            command, environment = binaries.go_build(".", new)
+            subprocess.run(command, cwd=SOURCE, env=environment, check=True, timeout=BUILD_SECONDS)
             new.rename(place)
     return place
 

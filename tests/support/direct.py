@@ -23,6 +23,8 @@ ANSWER_SECONDS = 40
 MOST_TRIES = 10  # as client-go has it, of what the server refuses for now: 429 while it reads a collection, say
 _THREAD = threading.local()  # server -> its connection: a new one costs five times what a request does
 OURS = "/apis/nodedevices.io/v1alpha1"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 # Kind, in small letters -> its collection.
 COLLECTIONS = {
     "node": "/api/v1/nodes",
@@ -36,6 +38,14 @@ COLLECTIONS = {
     "statefulset": "/apis/apps/v1/namespaces/{namespace}/statefulsets",
     "job": "/apis/batch/v1/namespaces/{namespace}/jobs",
     "poddisruptionbudget": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
+    "service": "/api/v1/namespaces/{namespace}/services",
+    "clusterrole": f"{RBAC}/clusterroles",
+    "clusterrolebinding": f"{RBAC}/clusterrolebindings",
+    "role": f"{RBAC}/namespaces/{{namespace}}/roles",
+    "rolebinding": f"{RBAC}/namespaces/{{namespace}}/rolebindings",
+    "validatingadmissionpolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "validatingadmissionpolicybinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+    "lease": "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases",
     "nodedevices": f"{OURS}/nodedevices",
     "devicepolicy": f"{OURS}/devicepolicies",
 }
@@ -109,6 +119,14 @@ class Direct:
     ) -> None:
         place = path(kind, name, namespace, subresource)
         self.request("PATCH", f"{place}?fieldManager={manager}&fieldValidation=Strict", change, PATCHES[how])
+
+    def token(self, account: str, namespace: str, *, pod: str, seconds: int) -> str:
+        """One of a service account, as `kubectl create token` has it made; `pod`: it ends with that pod."""
+        bound = {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": pod}} if pod else {}
+        head = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+        place = path("serviceaccount", account, namespace, "token")
+        made = self.request("POST", place, {**head, "spec": {"audiences": None, "expirationSeconds": seconds, **bound}})
+        return str(made["status"]["token"])
 
     def delete(self, kind: str, name: str, namespace: str | None) -> str:
         """Its uid; empty when there is none of that name. It may take a while to be gone."""

@@ -146,6 +146,7 @@ class Story:
         self.verdicts: dict[str, Verdict] = {}
         self.held: frozenset[str] = frozenset()
         self.above: signals.HighReadings = {}
+        self.blind = False  # the probe sees none of the devices that it had
         self._sequence = 0
 
     @property
@@ -208,6 +209,7 @@ class Story:
             monotonic=self.clock,
             confirmed=frozenset(gpu_id(each) for each in confirmed),
             above=self.above,
+            blind=self.blind,
         )
         return self
 

@@ -15,6 +15,7 @@ import orjson
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.records import names
+from support.marking import next_node
 
 Raw = dict[str, Any]
 
@@ -211,7 +212,7 @@ async def settle(manager: Manager) -> int:
     """Reconcile every node that is ready now, and the fleet. Returns how many reconciliations of nodes that were."""
     count = 0
     while True:
-        if (name := manager.nodes.take()) is not None:
+        if (name := await next_node(manager)) is not None:
             manager.nodes.done(name, await manager.reconcile_node(name))
             count += 1
         elif (name := manager.fleet.take()) is not None:

@@ -26,6 +26,7 @@ class FakeStore:
         self.problem: StoreError | None = None
         self.blind: StoreError | None = None  # while set, raised by a new watch
         self.hangs = False  # while set, no write is answered
+        self.held: asyncio.Event | None = None  # while set, a status is written, and the answer waits for this
         self.calls: list[str] = []
         self.statuses: list[dict[str, Any]] = []
         self._version = 100
@@ -68,7 +69,10 @@ class FakeStore:
             raise StoreError("the only owner allowed is the writer's own Node (name and uid)", status=403)
         self.statuses.append(copy.deepcopy(dict(status)))
         theirs = {key: value for key, value in (self.item.get("status") or {}).items() if key == "affectedPods"}
-        return self._put(self.item | {"status": theirs | copy.deepcopy(dict(status))})
+        written = self._put(self.item | {"status": theirs | copy.deepcopy(dict(status))})
+        if self.held is not None:
+            await self.held.wait()
+        return written
 
     async def watch(self, name: str) -> AsyncIterator[Object | None]:
         self._raise()

@@ -50,6 +50,8 @@ class FleetNode:
     healthy: int | None = None  # resources[].healthy, where it differs from the healthy devices
     facts: dict[str, Any] = field(default_factory=dict)  # more of status: driver, machine
     attributes: dict[str, Any] = field(default_factory=dict)  # of every device
+    more: dict[int, dict[str, Any]] = field(default_factory=dict)  # of one device
+    model: str = "Simulated"
     uid: str = ""
     heartbeat: str = ""
 
@@ -111,7 +113,7 @@ class FleetNode:
                 "unknown": 0,
                 "held": len(self.holders),
                 "unschedulable": 0,
-                "model": "Simulated",
+                "model": self.model,
                 "models": 1,
                 "reason": worst.get("reason", ""),
                 "recoveryAction": worst.get("recoveryAction", ""),
@@ -158,6 +160,7 @@ class FleetNode:
             "capacity": {"memory": "80Gi"},
             "health": health,
         } | ({"attributes": self.attributes} if self.attributes else {})
+        found |= self.more.get(index, {})
         return found | ({"holders": self.holders[index]} if self.holders.get(index) else {})
 
     def fail(self, *indices: int, **fault: Any) -> None:

@@ -10,18 +10,24 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import yaml
 from support.kubectl import Kubectl, KubectlError
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "nodedevices-system"
 AGENT = "daemonset/nodedevices-agent"
 OPERATOR = "deployment/nodedevices-operator"
+ROLL_OUT_SECONDS = 240  # of two nodes; on a busy machine it takes minutes
+
+Json = dict[str, Any]
 
 
-def kustomization(folder: Path, images: Mapping[str, str], overlay: str) -> str:
-    """A kustomization in `folder` for the overlay with these images: name in the manifests -> full reference."""
-    base = os.path.relpath(ROOT / "manifests" / "overlays" / overlay, folder.resolve())
+def kustomization(folder: Path, images: Mapping[str, str], overlay: str, root: Path = ROOT) -> str:
+    """A kustomization in `folder` for the overlay of the sources in `root`, with these images: name in the manifests ->
+    full reference."""
+    base = os.path.relpath(root / "manifests" / "overlays" / overlay, folder.resolve())
     lines = ["apiVersion: kustomize.config.k8s.io/v1beta1", "kind: Kustomization", "resources:", f"- {base}", "images:"]
     for name, reference in images.items():
         new_name, _, tag = reference.rpartition(":")
@@ -29,20 +35,34 @@ def kustomization(folder: Path, images: Mapping[str, str], overlay: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def apply(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo") -> str:
+def apply(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo", root: Path = ROOT) -> str:
     """What `kubectl apply -k` printed; nothing is waited for."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "kustomization.yaml").write_text(kustomization(folder, images, overlay))
+        (folder / "kustomization.yaml").write_text(kustomization(folder, images, overlay, root))
         return kubectl.run("apply", "-k", name)
 
 
-def install(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo", seconds: int = 150) -> str:
+def install(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo", root: Path = ROOT) -> str:
     """What `kubectl apply -k` printed, once everything is ready."""
-    said = apply(kubectl, images, overlay=overlay)
-    for what in (AGENT, OPERATOR):
-        kubectl.run("rollout", "status", what, "-n", NAMESPACE, f"--timeout={seconds}s", seconds=seconds + 10)
+    said = apply(kubectl, images, overlay=overlay, root=root)
+    rolled_out(kubectl, AGENT, OPERATOR)
     return said
+
+
+def rolled_out(kubectl: Kubectl, *workloads: str) -> None:
+    """Wait until all their pods are new, and ready."""
+    flags = ("-n", NAMESPACE, f"--timeout={ROLL_OUT_SECONDS}s")
+    for what in workloads:
+        kubectl.run("rollout", "status", what, *flags, seconds=ROLL_OUT_SECONDS + 10)
+
+
+def rendered(kubectl: Kubectl, images: Mapping[str, str], *, overlay: str = "demo", root: Path = ROOT) -> list[Json]:
+    """The objects that `apply` applies."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "kustomization.yaml").write_text(kustomization(folder, images, overlay, root))
+        return [each for each in yaml.safe_load_all(kubectl.run("kustomize", name)) if each]
 
 
 def cleanup(kubectl: Kubectl) -> str:

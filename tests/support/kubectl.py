@@ -121,8 +121,16 @@ class Kubectl:
         if direct := reach(self.kubeconfig, kind):
             with _said("get", kind, name):
                 return direct.get(kind, name, namespace)
-        text = self.run("get", kind, name, *_place(namespace), "-o", "json", "--ignore-not-found")
+        text = self.run(
+            "get", kind, name, *_place(namespace), "-o", "json", "--ignore-not-found", "--show-managed-fields"
+        )
         found: dict[str, Any] | None = json.loads(text) if text.strip() else None
+        return found
+
+    def object(self, kind: str, name: str, namespace: str | None = None) -> dict[str, Any]:
+        """The object, which is there, with its managed fields."""
+        found = self.get(kind, name, namespace)
+        assert found is not None, f"there is no {kind} {name}"
         return found
 
     def items(
@@ -210,6 +218,14 @@ class Kubectl:
             return
         now = ("--grace-period=0", "--force")
         self.run("delete", ",".join(kinds), "-n", namespace, "-l", labels, *now, seconds=DELETE_SECONDS)
+
+    def token(self, account: str, namespace: str, *, pod: str = "", seconds: int = 3600) -> str:
+        """A new one of a service account; `pod`: it ends with that pod."""
+        if direct := reach(self.kubeconfig, "serviceaccount"):
+            with _said("create", "token", account):
+                return direct.token(account, namespace, pod=pod, seconds=seconds)
+        bound = ("--bound-object-kind=Pod", f"--bound-object-name={pod}") if pod else ()
+        return self.run("create", "token", account, "-n", namespace, f"--duration={seconds}s", *bound).strip()
 
     def exec(self, pod: str, *argv: str, namespace: str, container: str = "") -> str:
         """What a command prints in a container; without a name in the pod's first."""

@@ -5,8 +5,9 @@ reads ListAndWatch and keeps the healthy, unhealthy and all sets, allocates with
 lists pods' devices (and what is allocatable) one entry per id and no init container's, wipes the sockets in its folder
 when it starts. It writes its checkpoint at every allocation and at every message of a plugin's list, and forgets a pod
 that has ended at a List or an allocation, once it knows its pods. Up to 1.36 the end of an older stream takes down the
-newer client of the same name (`old_stream_kills_new`); from 1.37 on a socket is refused while it is connected. Switches
-make it misbehave: `refuse`, `hang`, `watch`, `loses_answer`, `pod_resources_error`, `offers_error`, `drop_stream`,
+newer client of the same name (`old_stream_kills_new`); from 1.37 on those that are left keep the name, and a socket is
+refused while it is connected, whose client is forgotten by that: its end is not noticed (1.37.2). Switches make it
+misbehave: `refuse`, `hang`, `watch`, `loses_answer`, `pod_resources_error`, `offers_error`, `drop_stream`,
 `stop(leave_socket=True)`, `restart(knows_pods=False)`.
 
     async with StandInKubelet() as kubelet:
@@ -51,6 +52,7 @@ class Client:
     channel: grpc.aio.Channel
     preferred: bool
     stream: asyncio.Task[None] | None = None
+    forgotten: bool = False
 
 
 @dataclass
@@ -160,11 +162,11 @@ class StandInKubelet:
     async def stop(self, *, leave_socket: bool = False) -> None:
         """Ends at once. With `leave_socket` kubelet.sock stays as a file that nobody listens on, as after a kill."""
         servers, self._servers = list(self._servers.values()), {}
+        for server in servers:  # first, so that none registers with a kubelet that has ended
+            await server.stop(None)
         clients, self._all_clients, self._clients = self._all_clients, [], {}
         for client in clients:
             await self._disconnect(client)
-        for server in servers:
-            await server.stop(None)
         if self._closing:
             await asyncio.wait(self._closing)
         for view in self.views.values():
@@ -335,7 +337,10 @@ class StandInKubelet:
         if "/" not in request.resource_name or "kubernetes.io/" in request.resource_name:
             await context.abort(grpc.StatusCode.UNKNOWN, f'the ResourceName "{request.resource_name}" is invalid')
         path = self.plugin_folder / request.endpoint
-        if not self.old_stream_kills_new and any(each.endpoint == request.endpoint for each in self._all_clients):
+        known = [each for each in self._all_clients if each.endpoint == request.endpoint]
+        if known and not self.old_stream_kills_new:
+            for each in known:
+                each.forgotten = True
             await context.abort(grpc.StatusCode.UNKNOWN, f"device plugin already connected: {path}")
         channel = grpc.aio.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)])
         try:
@@ -376,9 +381,19 @@ class StandInKubelet:
         self._ended(client)
 
     def _ended(self, client: Client) -> None:
-        """All its devices are unhealthy now; up to 1.36 that is so for whatever client has the name by now."""
+        """All its devices are unhealthy now; up to 1.36 that is so for whatever client has the name by now.
+
+        From 1.37 on a client that is left has the name, and the end of one that was forgotten is not noticed.
+        """
+        if client.forgotten:
+            return
         if client in self._all_clients:
             self._all_clients.remove(client)
+        left = [one for one in self._all_clients if one.resource == client.resource]
+        if left and not self.old_stream_kills_new:
+            self._clients[client.resource] = left[0]
+            self._change.set()
+            return
         current = self._clients.get(client.resource)
         if current is None or (current is not client and not self.old_stream_kills_new):
             return

@@ -112,9 +112,8 @@ def grants(cluster: Cluster, name: str) -> dict[str, Grant]:
 
 def variables(cluster: Cluster, name: str, container: str = "") -> dict[str, str]:
     """Those of the container that are about GPUs, as a program in it finds them."""
-    lines = cluster.kubectl.exec(name, "env", namespace=NAMESPACE, container=container).splitlines()
     ours = ("NODEDEVICES_", "NVIDIA_VISIBLE", "ALIYUN_")
-    return dict(line.split("=", 1) for line in lines if line.startswith(ours))
+    return {key: value for key, value in cluster.environment(name, container).items() if key.startswith(ours)}
 
 
 def agreed(cluster: Cluster, *names: str) -> dict[str, dict[str, Grant]]:

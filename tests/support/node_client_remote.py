@@ -6,6 +6,7 @@ way a fault enters, and reads what the kubelet's PodResources knows. The few mes
 so that nothing of what is tested takes part in testing it. When the other end closes, it ends.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -24,6 +25,8 @@ STATE = Path("/var/lib/kubelet/device-plugins/nodedevices-state.json")  # the ag
 SOCKET = "unix:///var/lib/kubelet/pod-resources/kubelet.sock"
 CALL_SECONDS = 5
 WATCH_SECONDS = 0.04  # the kubelet answers 100 calls a second, shared by everybody on the node
+CHECKPOINT = Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
+CGROUP = re.compile(r"/pod([0-9a-f-]{36})/([0-9a-f]{64})")  # a pod's uid, a container's id
 
 lock = threading.Lock()
 
@@ -57,6 +60,17 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
         else:
             value, at = varint(data, at)
             yield key >> 3, value
+
+
+def numbers(data: bytes, number: int) -> list[int]:
+    """A repeated integer, packed as proto3 writes it."""
+    found = []
+    for which, packed in fields(data):
+        at = 0
+        while which == number and at < len(packed):
+            value, at = varint(packed, at)
+            found.append(value)
+    return found
 
 
 def texts(data: bytes, number: int) -> list[str]:
@@ -101,7 +115,8 @@ def allocatable() -> dict[str, dict[str, list[int]]]:
 
 
 def holders() -> list[dict[str, Any]]:
-    """Every container that has devices: pod_resources = 1 {name, namespace, containers = 3 {name, devices = 2}}."""
+    """Every container that has devices: pod_resources = 1 {name, namespace, containers = 3 {name, devices = 2,
+    cpu_ids = 3}}."""
     found = []
     for number, pod in fields(call("List")):
         if number != 1:
@@ -117,6 +132,7 @@ def holders() -> list[dict[str, Any]]:
                         "namespace": "".join(texts(pod, 2)),
                         "container": "".join(texts(container, 1)),
                         "devices": devices,
+                        "cpus": numbers(container, 3),
                     }
                 )
     return found
@@ -136,7 +152,7 @@ def watch() -> None:
         time.sleep(WATCH_SECONDS)
 
 
-def sample() -> None:
+def sample(every: float) -> None:
     """Says what is allocatable and, read just after it, who holds what; now and at each change, until the end."""
     last: object = None
     while True:
@@ -147,7 +163,57 @@ def sample() -> None:
         if now != last:
             say({"event": "sample", **now})
             last = now
-        time.sleep(WATCH_SECONDS)
+        time.sleep(every)
+
+
+def checkpoint() -> list[dict[str, Any]]:
+    """What the kubelet has written down of containers' devices, init containers among them."""
+    try:
+        entries = json.loads(CHECKPOINT.read_text())["Data"]["PodDeviceEntries"] or ()
+    except FileNotFoundError:
+        return []
+    return [
+        {
+            "pod": each["PodUID"],
+            "container": each["ContainerName"],
+            "resource": each["ResourceName"],
+            "ids": [one for ids in each["DeviceIDs"].values() for one in ids],
+        }
+        for each in entries
+    ]
+
+
+def containers(prefixes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Every process of a pod on this node, with its variables that begin so and how much it has of everything."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            match = CGROUP.search((folder / "cgroup").read_text())
+            if match is None:
+                continue
+            lines = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            words = (folder / "cmdline").read_text().split("\0")[:3]
+            state = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+            open_files = len(list((folder / "fd").iterdir()))
+        except OSError:
+            continue  # it ended meanwhile
+        if not words or not words[0]:
+            continue  # a zombie
+        found.append(
+            {
+                "pid": int(folder.name),
+                "pod": match[1],
+                "container": match[2],
+                "words": words,
+                "environment": dict(line.split("=", 1) for line in lines if "=" in line and line.startswith(prefixes)),
+                "kib": int(state["VmRSS"].split()[0]) if "VmRSS" in state else 0,
+                "threads": int(state["Threads"]),
+                "files": open_files,
+            }
+        )
+    return found
 
 
 def write(text: str) -> bool:
@@ -173,12 +239,49 @@ def processes(name: str) -> list[int]:
     return sorted(found)
 
 
-def kill(name: str) -> list[int]:
-    """kill -9, as the kernel's out-of-memory killer does it."""
+def kill(name: str, number: int) -> list[int]:
+    """Sends every process of that name a signal; one that has just ended needs none."""
     victims = processes(name)
     for pid in victims:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
     return victims
+
+
+def fill(name: str) -> bool:
+    """Fills the memory that the container of this process may have, until the kernel has killed the process.
+
+    Another process does it, in the same control group (cgroup v1: that of memory, v2: the only one), by a file in
+    memory, which counts for the group and makes no process large.
+    """
+    [victim] = processes(name)
+    groups = Path(f"/proc/{victim}/cgroup").read_text().split()
+    paths = {controller: path for _, controller, path in (line.split(":", 2) for line in groups)}
+    root = Path("/sys/fs/cgroup")
+    folder = root / "memory" / paths["memory"][1:] if "memory" in paths else root / paths[""][1:]
+    Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
+    filler = os.fork()
+    if filler == 0:
+        try:
+            (folder / "cgroup.procs").write_text("0")
+            file = os.memfd_create("filler")
+            while runs(victim):
+                os.write(file, b"x" * 2**20)
+            counts = folder / ("memory.oom_control" if "memory" in paths else "memory.events")
+            os._exit(re.search(r"^oom_kill 0$", counts.read_text(), re.MULTILINE) is not None)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(filler, 0)
+    by_kernel = os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)  # the filler may be the next to be killed
+    return by_kernel and not runs(victim)
+
+
+def runs(pid: int) -> bool:
+    """Whether the process has not ended; one that its parent has not waited for has no command line any more."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 def answer(request: dict[str, Any]) -> object:
@@ -186,7 +289,9 @@ def answer(request: dict[str, Any]) -> object:
         case "processes":
             return processes(request["name"])
         case "kill":
-            return kill(request["name"])
+            return kill(request["name"], request["signal"])
+        case "fill":
+            return fill(request["name"])
         case "write":
             return write(request["text"])
         case "read":
@@ -203,7 +308,14 @@ def answer(request: dict[str, Any]) -> object:
             threading.Thread(target=watch, daemon=True).start()
             return True
         case "sample":
-            threading.Thread(target=sample, daemon=True).start()
+            threading.Thread(target=sample, args=(request.get("every", WATCH_SECONDS),), daemon=True).start()
+            return True
+        case "checkpoint":
+            return checkpoint()
+        case "containers":
+            return containers(tuple(request["prefixes"]))
+        case "signal":
+            os.kill(request["pid"], request["signal"])
             return True
         case other:
             raise ValueError(f"unknown request {other!r}")

@@ -17,17 +17,17 @@ JSON = st.recursive(
 
 def with_odd_value(thing: Any) -> st.SearchStrategy[Any]:
     """`thing` with another value at any one place."""
-    paths = [each for each in _places(thing) if each]
-    return st.builds(_with_value, st.just(thing), st.sampled_from(paths), JSON)
+    paths = [each for each in places(thing) if each]
+    return st.builds(with_value, st.just(thing), st.sampled_from(paths), JSON)
 
 
-def _places(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
     for key, inner in thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ():
-        yield from _places(inner, (*path, key))
+        yield from places(inner, (*path, key))
 
 
-def _with_value(thing: Any, path: tuple[Any, ...], value: Any) -> Any:
+def with_value(thing: Any, path: tuple[Any, ...], value: Any) -> Any:
     made = copy.deepcopy(thing)
     inner = made
     for key in path[:-1]:

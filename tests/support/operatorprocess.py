@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import yaml
+from support import access
 from support.kubectl import Kubectl, wait_until
 from support.preloaded import Running, command, fork
 
@@ -56,6 +56,7 @@ class OperatorProcess:
         self._process: Running | None = None
 
     def start(self, *, ready: bool = True) -> Self:
+        assert not self.running, "`with` starts it; a second one would outlive the test"
         environment = {key: value for key, value in os.environ.items() if not key.startswith("NODEDEVICES_")}
         if self._fresh:
             self._process = command("nodedevices_operator", self._arguments, environment, self.log)
@@ -147,9 +148,5 @@ def service_account(kubectl: Kubectl, folder: Path, *, without: str = "") -> Pat
         if document["kind"] == "ClusterRole":
             document["rules"] = [rule for rule in document["rules"] if without not in rule["resources"]]
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, *documents)
-    token = kubectl.run("create", "token", "nodedevices-operator", "-n", NAMESPACE, "--duration=2h").strip()
-    config = json.loads(kubectl.run("config", "view", "--raw", "--flatten", "-o", "json"))
-    config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
-    path = folder / "operator.kubeconfig"
-    path.write_text(json.dumps(config))
-    return path
+    token = kubectl.token("nodedevices-operator", NAMESPACE, seconds=2 * 3600)
+    return access.kubeconfig(kubectl.kubeconfig, folder / "operator.kubeconfig", token)

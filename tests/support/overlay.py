@@ -22,12 +22,15 @@ from support.rig_cluster import RigCluster
 MPS = "daemonset/nodedevices-mps"
 # The images' own, with a folder of programs on each node before it.
 PATH = "/app/packages/bin:/app/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+AGENTS = "nodedevices-agent"
 AT_ONCE = {
     "apiVersion": "apps/v1",
     "kind": "DaemonSet",
-    "metadata": {"name": "nodedevices-agent", "namespace": SYSTEM},
+    "metadata": {"name": AGENTS, "namespace": SYSTEM},
     "spec": {"minReadySeconds": 0, "updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}}},
 }
+# The demo mounts the folder where its probe is; what a test runs in the agent's container reads it there.
+SIMULATED_MOUNT = {"name": "simulated", "mountPath": "/var/lib/nodedevices", "readOnly": True}
 _WRITE = """
 import pathlib, sys
 path = pathlib.Path(sys.argv[1])
@@ -45,7 +48,8 @@ def installed_with(
 
     Both agents are replaced at once. That a roll-out goes from node to node is test_e2e_restarts.py's to show.
     """
-    _apply(cluster, components, (AT_ONCE, *patches))
+    plain = cluster.kubectl.object("daemonset", AGENTS, SYSTEM)["spec"]
+    apply(cluster, components, (AT_ONCE, *patches))
     try:
         for what in (installing.AGENT, *other):
             _ready(cluster, what)
@@ -53,13 +57,14 @@ def installed_with(
     finally:
         for what in other:
             cluster.kubectl.run("delete", "-n", SYSTEM, what, "--wait=true", seconds=150)
-        _apply(cluster, (), (AT_ONCE,))
+        apply(cluster, (), (AT_ONCE,))
         for what in (installing.AGENT, installing.OPERATOR):
-            cluster.kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=150s", seconds=160)
-        _apply(cluster, (), ())
+            installing.rolled_out(cluster.kubectl, what)
+        as_before = {"spec": {field: plain.get(field) for field in ("minReadySeconds", "updateStrategy")}}
+        cluster.kubectl.patch("daemonset", AGENTS, as_before, namespace=SYSTEM)
 
 
-def _apply(cluster: Cluster, components: Sequence[str], patches: Sequence[Mapping[str, Any]]) -> None:
+def apply(cluster: Cluster, components: Sequence[str], patches: Sequence[Mapping[str, Any]]) -> None:
     assert cluster.own_rig is not None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -77,18 +82,18 @@ def _ready(cluster: Cluster, what: str) -> None:
     kind, _, name = what.partition("/")
     spec = (cluster.kubectl.get(kind, name, SYSTEM) or {})["spec"]
     if spec["updateStrategy"]["type"] == "RollingUpdate":
-        cluster.kubectl.run("rollout", "status", what, "-n", SYSTEM, "--timeout=150s", seconds=160)
+        installing.rolled_out(cluster.kubectl, what)
         return
 
     def ready() -> bool:
         status = (cluster.kubectl.get(kind, name, SYSTEM) or {})["status"]
         return bool(status["numberReady"] == status["desiredNumberScheduled"] > 0)
 
-    cluster.until(f"{what} is ready", ready, seconds=150)
+    cluster.until(f"{what} is ready", ready, seconds=installing.ROLL_OUT_SECONDS)
 
 
 def agent_patch(*env: tuple[str, str]) -> dict[str, Any]:
-    return container_patch("nodedevices-agent", "agent", *env)
+    return container_patch(AGENTS, "agent", *env)
 
 
 def container_patch(daemon_set: str, container: str, *env: tuple[str, str], **more: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support.ending import end
 from support.kubectl import Kubectl
 from support.prometheus import COMPONENT, RULES, program
 
@@ -114,12 +115,7 @@ def running(kubectl: Kubectl, folder: Path, *, hold: str) -> Iterator[Server]:
         server.discover()
         yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, seconds=STOP_SECONDS)
 
 
 def targets(folder: Path, name: str) -> Path:

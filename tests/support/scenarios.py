@@ -16,12 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests" / "scenarios.yaml"
 RIGS = {  # by folder, the most real first
     "tests/e2e/": "real cluster",
+    "tests/long/": "real cluster by `make e2e-long`",
     "tests/integration/": "real API server",
     "tests/agent/": "stand-in kubelet",
     "tests/nvml/": "stand-in driver",
     "tests/unit/": "pure",
 }
-REAL = ("real cluster", "real API server")
+REAL = ("real cluster", "real cluster by `make e2e-long`", "real API server")
 
 
 @dataclass(frozen=True)

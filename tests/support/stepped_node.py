@@ -9,14 +9,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from nodedevices_api.nodedevices import NodeDevicesStatus
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
-from nodedevices_plugin.settings.effective import from_saved
+from nodedevices_plugin.settings.effective import understood
 from nodedevices_plugin.settings.flags import Local, parse
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from nodedevices_plugin.status.report import report
 from nodedevices_plugin.vendors.faults import FaultSources
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from support.facts import START, gpu_id, snapshot
@@ -24,6 +27,22 @@ from support.steps import step
 
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0"], {})
 NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
+
+
+def report_of(world: World, now: datetime) -> NodeDevicesStatus:
+    """What the agent of that world reports then."""
+    return report(
+        NodeFacts(
+            inventory=world.inventory,
+            verdicts=world.verdicts,
+            plan=world.plan,
+            holdings=world.holdings,
+            config=world.config,
+            started=START,
+            probes=(ProbeFacts(name="any", inventory=world.inventory),),
+            now=now,
+        )
+    )
 
 
 class Steps:
@@ -96,7 +115,7 @@ class Steps:
             return False
         applied, before = self.world.state.applied, self.inputs.saved
         local = self.local
-        saved = None if applied is None else from_saved(applied, local.modes, local.vendors)
+        saved = understood(applied, local.modes, local.vendors)
         self.given(saved=saved, unsaved_because="")
         return self.inputs.saved != before
 

@@ -1,6 +1,6 @@
 """A small device plugin in the role of the vendor's: a separate program, which knows nothing of ours.
 
-    python3 vendorplugin.py --ids GPU-a,GPU-b [--replicas 4] [--resource nvidia.com/gpu] [--unhealthy FILE]
+    python3 vendorplugin.py --ids GPU-a,GPU-b [--replicas 4] [--resource nvidia.com/gpu] [--unhealthy FILE] [--fails]
 
 It behaves as NVIDIA's v0.20.0 does where that matters beside another plugin: always the same socket name, whole list
 first, registers again only when a new kubelet.sock appears and never when its stream ends, answers Allocate with
@@ -71,7 +71,8 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 # --- the plugin ------------------------------------------------------------------------------------------------------
 class VendorPlugin:
-    def __init__(self, resource: str, ids: list[str], folder: Path, unhealthy: Path | None) -> None:
+    def __init__(self, resource: str, ids: list[str], folder: Path, unhealthy: Path | None, fails: bool) -> None:
+        self.fails = fails
         self.resource = resource
         self.ids = ids
         self.folder = folder
@@ -116,7 +117,7 @@ class VendorPlugin:
         unary = grpc.unary_unary_rpc_method_handler
         server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
         handlers: dict[str, Any] = {
-            "GetDevicePluginOptions": unary(lambda _request, _context: b""),
+            "GetDevicePluginOptions": unary(self.options),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.list_and_watch),
             "Allocate": unary(self.allocate),
             "GetPreferredAllocation": unary(self.prefer),
@@ -132,6 +133,11 @@ class VendorPlugin:
         with grpc.insecure_channel(f"unix:{self.kubelet}") as channel:
             call: Any = channel.unary_unary("/v1beta1.Registration/Register")
             call(request, timeout=20)
+
+    def options(self, _request: bytes, context: grpc.ServicerContext) -> bytes:
+        if self.fails:
+            context.abort(grpc.StatusCode.INTERNAL, "it is not ready")
+        return b""
 
     def list_and_watch(self, _request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """ListAndWatchResponse: devices = 1 {ID = 1, health = 2}. Sent whole, and again when a health changes."""
@@ -177,11 +183,12 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=0, help="offer each as <id>::0 ... <id>::<n-1>")
     parser.add_argument("--folder", type=Path, default=Path("/var/lib/kubelet/device-plugins"))
     parser.add_argument("--unhealthy", type=Path, help="file with the ids that are Unhealthy")
+    parser.add_argument("--fails", action="store_true", help="answer GetDevicePluginOptions with an error")
     given = parser.parse_args()
     ids = given.ids.split(",")
     if given.replicas:
         ids = [f"{each}::{share}" for each in ids for share in range(given.replicas)]
-    plugin = VendorPlugin(given.resource, ids, given.folder, given.unhealthy)
+    plugin = VendorPlugin(given.resource, ids, given.folder, given.unhealthy, given.fails)
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda _number, _frame: plugin.ending.set())
     plugin.run()
