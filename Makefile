@@ -11,8 +11,12 @@ VENV        := .venv
 UV          := $(TOOLS)/bin/uv
 RUN         := $(VENV)/bin
 REGISTRY    ?=
-WORKERS     ?= 5
-SOURCES     := crds plugin operator tests benchmarks
+WORKERS     ?= 7
+NODES       ?= 5000
+PORT        ?= 8000
+SOURCE      ?=
+V           ?=
+SOURCES     := cli crds plugin operator tests benchmarks
 
 export PYTHONDONTWRITEBYTECODE := 1
 # Bold on a terminal only, and not with NO_COLOR (no-color.org).
@@ -26,7 +30,7 @@ endef
 .PHONY: help
 help: ## Show this table
 	@bold= plain=; if [ -t 1 ] && [ -z "$${NO_COLOR:-}" ]; then bold='\033[1m' plain='\033[0m'; fi; \
-	awk -v bold="$$bold" -v plain="$$plain" 'BEGIN {FS = ":.*## "} /^[a-z][a-z-]*:.*## / {printf "  %smake %-14s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
+	awk -v bold="$$bold" -v plain="$$plain" 'BEGIN {FS = ":.*## "} /^[a-z][a-z0-9-]*:.*## / {printf "  %smake %-14s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
 
 # --- tools -----------------------------------------------------------------------------------------------------------
 $(UV):
@@ -50,9 +54,11 @@ venv: $(VENV)/.stamp ## Install the Python tools and packages (hash-locked)
 .PHONY: lock
 lock: | $(UV) ## Refresh requirements/*.lock from pyproject.toml
 	$(call say,requirements: resolving)
-	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra agent --extra operator --group dev -o requirements/dev.lock pyproject.toml $(LOCK_FLAGS)
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra agent --extra cli --extra operator --group dev -o requirements/dev.lock pyproject.toml $(LOCK_FLAGS)
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra agent    -o requirements/agent.lock    pyproject.toml --constraint requirements/dev.lock $(LOCK_FLAGS)
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group build -o requirements/build.lock $(LOCK_FLAGS)
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group guided -o requirements/guided.lock $(LOCK_FLAGS)
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group go -o requirements/go.lock $(LOCK_FLAGS)
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra operator -o requirements/operator.lock pyproject.toml --constraint requirements/dev.lock $(LOCK_FLAGS)
 
 # --- checks ----------------------------------------------------------------------------------------------------------
@@ -70,7 +76,7 @@ format: $(VENV)/.stamp ## Let ruff format and fix what it can
 	@$(RUN)/ruff check --fix $(SOURCES)
 
 .PHONY: gen
-gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, tables of flags, metrics and scenarios, the probe line's schema, protobuf modules, PrometheusRule
+gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, tables of flags, metrics and scenarios, the probe line's schema, protobuf modules, PrometheusRule, the Helm chart's templates, schema and README
 	$(call say,gen)
 	@$(RUN)/python -m nodedevices_api.generate crds --reference docs/reference
 	@$(RUN)/python -m nodedevices_common.generated docs/flags.md docs/metrics.md
@@ -78,6 +84,7 @@ gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, table
 	@$(RUN)/python -m nodedevices_probe.schema crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate
 	@manifests/components/prometheus/generate
+	@PYTHONPATH=tests $(RUN)/python -m helmchart
 
 .PHONY: gen-check
 gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
@@ -88,21 +95,72 @@ gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
 	@$(RUN)/python -m nodedevices_probe.schema --check crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate --check
 	@manifests/components/prometheus/generate --check
+	@PYTHONPATH=tests $(RUN)/python -m helmchart --check
 
 include tests/cluster/cluster.mk
 
 .PHONY: test
-test: lint gen-check cluster-tools ## Everything that CI runs: lint, gen-check and all tests
+test: $(VENV)/.stamp ## Everything that CI runs: lint, gen-check and all tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint gen-check collect
+	@$(MAKE) --no-print-directory cluster-tools
 	$(call say,tests)
 	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=25
+
+# Once, before each worker of pytest would do it: compiling the tests takes longer than reading them.
+.PHONY: collect
+collect: $(VENV)/.stamp
+	@found=$$($(RUN)/python -m pytest --collect-only --quiet) || { tail -40 <<< "$$found"; exit 1; }
 
 .PHONY: unit
 unit: $(VENV)/.stamp ## Only the tests that need neither root nor a cluster
 	@$(RUN)/python -m pytest tests/unit tests/agent
 
+.PHONY: fuzz
+fuzz: $(VENV)/.stamp ## Draw inputs at random for SECONDS (600); SEED, TESTS
+	@PYTHONPATH=tests $(RUN)/python -m fuzz
+
+.PHONY: fuzz-guided
+fuzz-guided: $(VENV)/.stamp ## Bytes that coverage leads to (Atheris), SECONDS (60) for each reader; TESTS
+	@$(UV) pip install --quiet --python $(RUN)/python --require-hashes --only-binary :all: -r requirements/guided.lock
+	@PYTHONPATH=tests $(RUN)/python -m fuzz.guided
+
+.PHONY: mutants
+mutants: $(VENV)/.stamp ## Do the tests notice N (60) random changes of the pure modules; SEED, MODULES, TESTS
+	@PYTHONPATH=tests $(RUN)/python -m mutants
+
 .PHONY: bench
 bench: $(VENV)/.stamp ## Measure beside the targets of the design
 	@$(RUN)/python -m benchmarks
+
+.PHONY: bench-scale
+bench-scale: $(VENV)/.stamp cluster-tools ## The operator beside NODES=5000 nodes with 8 holders each, and three times as many: half an hour
+	@$(RUN)/python -m benchmarks operator --nodes $(NODES)
+
+# --- documentation ---------------------------------------------------------------------------------------------------
+.PHONY: site
+site: $(VENV)/.stamp ## Build the documentation site into build/site (SOURCE=address of this tree, for links to its files)
+	$(call say,site)
+	@PYTHONPATH=tests $(RUN)/python -m docsite --source "$(SOURCE)"
+
+.PHONY: site-serve
+site-serve: $(VENV)/.stamp ## The same, and show it on 127.0.0.1 (PORT=8000)
+	@PYTHONPATH=tests $(RUN)/python -m docsite --source "$(SOURCE)" --serve $(PORT)
+
+# --- release ---------------------------------------------------------------------------------------------------------
+.PHONY: release
+release: $(VENV)/.stamp ## The files of a release of the last commit, in dist (SOURCE=): docs/releases.md
+	$(call say,release)
+	@PYTHONPATH=tests $(RUN)/python -m releasing --source "$(SOURCE)"
+
+.PHONY: version
+version: $(VENV)/.stamp ## Write the version V=0.2.0 to wherever it stands
+	@PYTHONPATH=tests $(RUN)/python -m releasing --version "$(V)"
+
+# --- kubectl nodedevices ---------------------------------------------------------------------------------------------
+.PHONY: krew
+krew: $(VENV)/.stamp ## kubectl nodedevices as a single file, krew's archive and its manifest, into dist/krew
+	$(call say,krew)
+	@PYTHONPATH=tests $(RUN)/python -m krew
 
 .PHONY: clean
 clean: ## Remove what make put into this folder (the build cache stays; make cluster-down ends a cluster)

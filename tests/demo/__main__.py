@@ -3,20 +3,24 @@
     make demo                                     # its own cluster, on this machine; root, Linux
     KEEP=1 make demo                              # leaves it, and says how to look at it and how to end it
     KUBECONFIG=... REGISTRY=... make demo         # on a cluster of yours
+    make demo-on CLUSTER=kind                     # on one of kind, k3d or minikube: no registry, no root
 
 Exit 0 when every step was reached; otherwise 1, with what was waited for and the last words of agent and operator.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from demo import first_sight
 from demo.stage import Stage
 from demo.story import NAMESPACE, Story
-from support import cluster_provider, installing
+from support import cluster_provider, desk, installing
 from support.cluster_provider import ClusterProvider
 from support.kubectl import KubectlError, NotReached
 
@@ -28,10 +32,15 @@ PROBLEM = (KubectlError, NotReached, OSError, AssertionError, KeyError)
 def main() -> int:
     stage = Stage()
     keep = bool(os.environ.get("KEEP"))
+    options = argparse.ArgumentParser(prog="demo")
+    options.add_argument("--on", metavar="CLUSTER", help="kind, k3d, minikube, kind-NAME or k3d-NAME")
+    desk_name: str | None = options.parse_args().on
+    # where kubectl finds the plugin
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     try:
         with ExitStack() as ending:
-            provider = begin(stage, ending, keep=keep)
-            story = Story(stage, provider.kubectl, provider.image, *provider.nodes)
+            provider = begin(stage, ending, desk_name=desk_name, keep=keep)
+            story = Story(stage, provider.kubectl, provider.image, provider.nodes)
             if provider.own_rig is None and not keep:  # our own cluster goes as a whole
                 ending.callback(story.forget)
                 ending.callback(installing.uninstall, provider.kubectl)
@@ -44,24 +53,31 @@ def main() -> int:
             if not keep:
                 stage.step("Taking it all down")
     except PROBLEM as error:
-        stage.failed(f"{type(error).__name__}: {error}")
+        stage.failed(str(error) if isinstance(error, NotReached) else f"{type(error).__name__}: {error}")
         return 1
     if keep:
         stage.step("Left as it is (KEEP=1). Look around:")
-        stage.note(shell(provider))
+        stage.note(f"kubectl config use-context {desk.named(desk_name).context}" if desk_name else shell(provider))
         if provider.own_rig:
             stage.note("make cluster-down NAME=demo    # when you have seen enough")
+        else:
+            stage.note("to remove it: docs/operations.md#upgrade-restart-remove")
     else:
         stage.done("nothing is left behind")
     return 0
 
 
-def begin(stage: Stage, ending: ExitStack, *, keep: bool) -> ClusterProvider:
+def begin(stage: Stage, ending: ExitStack, *, desk_name: str | None, keep: bool) -> ClusterProvider:
     """The cluster on which it plays."""
-    if cluster_provider.is_users():
+    if desk_name is not None:
+        stage.step(f"Your cluster {desk_name}: our images on its nodes")
+        folder = Path(ending.enter_context(tempfile.TemporaryDirectory()))
+        provider = desk.provider(desk_name, folder, stage.note)
+    elif cluster_provider.is_users():
         stage.step("Your cluster")
         provider = cluster_provider.of_user()
     else:
+        first_sight.build(stage)
         stage.step("A Kubernetes cluster: two nodes on this machine, real kubelets, real containers")
         provider = ending.enter_context(cluster_provider.of_rig("demo", keep=keep))
     stage.done("it is up")

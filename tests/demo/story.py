@@ -1,4 +1,5 @@
 """What `make demo` shows in two acts, on any cluster with two nodes that have no device plugin for nvidia.com/gpu.
+With one node it is the first act, without the policy that is for the other node.
 
 Each scene does one thing to the cluster, waits until the API server or the kubelet shows its effect, and prints the
 real output of the command that a person would use to see it. A scene whose effect does not come in time raises. Faults
@@ -133,8 +134,7 @@ class Story:
     stage: Stage
     kubectl: Kubectl
     image: str
-    big: str  # node of the 8 H100s
-    small: str  # node with a few devices of every kind
+    nodes: tuple[str, ...]  # one or two
     times: dict[str, float] = field(default_factory=dict)
     _hands: ExitStack = field(default_factory=ExitStack)
 
@@ -143,13 +143,27 @@ class Story:
             self.give_devices()
             self.run_a_pod()
             self.apply_policies()
-            self.share()
+            if self.small:
+                self.share(self.small)
             self.break_a_gpu()
             self.take_one_out_of_service()
             self.recover()
             self.conclude()
-            self.offer_every_kind()
-            self.break_one_of_each()
+            if self.small:
+                self.offer_every_kind(self.small)
+                self.break_one_of_each(self.small)
+            else:
+                self.stage.note("With a second node there is a second act: other makers' devices.")
+
+    @property
+    def big(self) -> str:
+        """The node of the 8 H100s."""
+        return self.nodes[0]
+
+    @property
+    def small(self) -> str | None:
+        """The node with a few devices of every kind."""
+        return self.nodes[1] if len(self.nodes) > 1 else None
 
     # --- what a person would type -------------------------------------------------------------------------------------
     def show(self, *args: str) -> str:
@@ -170,31 +184,32 @@ class Story:
 
     # --- scenes -------------------------------------------------------------------------------------------------------
     def give_devices(self) -> None:
+        other = f"; on {self.small} two H100, an MI300X in eight partitions, two ConnectX-7 and a U250"
         self.stage.step(
-            f"Devices (simulated: one file on each node): 8 H100 on {self.big}; on {self.small} two H100, an MI300X in "
-            "eight partitions, two ConnectX-7 and a U250"
+            f"Devices (simulated: one file on each node): 8 H100 on {self.big}{other if self.small else ''}"
         )
         self.kubectl.apply(
-            *(node_client.pod(node, namespace=NAMESPACE, image=self.image) for node in (self.big, self.small)),
+            *(node_client.pod(node, namespace=NAMESPACE, image=self.image) for node in self.nodes),
         )
         self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "-l", "app=hand", "--timeout=60s")
         self.node_clients = {
             node: self._hands.enter_context(node_client.through_pod(self.kubectl, node, namespace=NAMESPACE))
-            for node in (self.big, self.small)
+            for node in self.nodes
         }
         self.node_clients[self.big].write(simulated.h100s())
-        self.node_clients[self.small].write(simulated.one_of_each())
-        for node, count in ((self.big, 8), (self.small, 6)):
+        if self.small:
+            self.node_clients[self.small].write(simulated.one_of_each())
+        for node, count in zip(self.nodes, (8, 6), strict=False):
             wait_until(
                 f"NodeDevices {node} has {count} healthy devices",
                 lambda node=node, count=count: self.status(node).get("summary", {}).get("healthy") == count,  # type: ignore[misc]
             )
-        for node, count in ((self.big, 8), (self.small, 2)):
+        for node, count in zip(self.nodes, (8, 2), strict=False):
             wait_until(
                 f"node {node} has {count} allocatable {GPU}",
                 lambda node=node, count=count: self.number(node, GPU) == count,  # type: ignore[misc]
             )
-        self.stage.done("both nodes offer them to pods")
+        self.stage.done("the nodes offer them to pods")
         self.show("get", "nodedevices")
 
     def run_a_pod(self) -> None:
@@ -233,15 +248,15 @@ class Story:
         self.stage.done("the operator owns the new capacity; the scheduler can use it")
         self.show("get", "node", self.big, "-o", f"jsonpath={{.status.capacity.{escaped(MEMORY)}}}")
 
-    def share(self) -> None:
-        self.stage.step(f"A policy for {self.small}: time-slicing, 4 replicas of each H100, without a restart")
-        before = self.agent_start(self.small)
-        self.kubectl.apply(sharing(self.small))
-        wait_until(f"node {self.small} has 8 allocatable {GPU}", lambda: self.number(self.small, GPU) == 8)
-        if self.agent_start(self.small) != before:
-            raise NotReached(f"the agent on {self.small} was restarted: {before} -> {self.agent_start(self.small)}")
-        self.stage.done(f"2 became 8; the agent on {self.small} is still the one started at {before[1]}")
-        self.show("get", "node", self.small, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
+    def share(self, node: str) -> None:
+        self.stage.step(f"A policy for {node}: time-slicing, 4 replicas of each H100, without a restart")
+        before = self.agent_start(node)
+        self.kubectl.apply(sharing(node))
+        wait_until(f"node {node} has 8 allocatable {GPU}", lambda: self.number(node, GPU) == 8)
+        if self.agent_start(node) != before:
+            raise NotReached(f"the agent on {node} was restarted: {before} -> {self.agent_start(node)}")
+        self.stage.done(f"2 became 8; the agent on {node} is still the one started at {before[1]}")
+        self.show("get", "node", node, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
         self.show("get", "devicepolicies")
 
     def agent_start(self, node: str) -> tuple[int, str]:
@@ -256,7 +271,7 @@ class Story:
             "--field-selector",
             f"spec.nodeName={node}",
         )["items"]
-        [container] = pods[0]["status"]["containerStatuses"]
+        [container] = [one for one in pods[0]["status"]["containerStatuses"] if one["name"] == "agent"]
         return container["restartCount"], container["state"]["running"]["startedAt"]
 
     def break_a_gpu(self) -> None:
@@ -310,6 +325,7 @@ class Story:
         )
         self.stage.done("everybody who needs to know knows")
         self.show("get", "nodedevices")
+        self.show("nodedevices", "devices", "--unhealthy")
         self.show("get", "node", self.big, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
         self.show("get", "node", self.big, "-o", f"jsonpath={{.status.capacity.{escaped(MEMORY)}}}")
         self.show("get", "pod", "-n", NAMESPACE, "trainer", "-o", CONDITION)
@@ -363,23 +379,21 @@ class Story:
         self.stage.table(("where it was read", "this run", "target"), rows)
 
     # --- second act: other makers' devices ----------------------------------------------------------------------------
-    def offer_every_kind(self) -> None:
-        self.stage.step(
-            f"Second act. {self.small} has devices of four makers; a policy names its NICs and renames its FPGA"
-        )
-        self.show("get", "nodedevices", self.small, "-o", KINDS)
-        self.show("get", "nodedevices", self.small, "-o", RESOURCES)
-        self.kubectl.apply(naming(self.small))
-        self.kubectl.apply(*(holder(name, self.small, self.image, what) for name, what in PODS.items()))
+    def offer_every_kind(self, node: str) -> None:
+        self.stage.step(f"Second act. {node} has devices of four makers; a policy names its NICs and renames its FPGA")
+        self.show("get", "nodedevices", node, "-o", KINDS)
+        self.show("get", "nodedevices", node, "-o", RESOURCES)
+        self.kubectl.apply(naming(node))
+        self.kubectl.apply(*(holder(name, node, self.image, what) for name, what in PODS.items()))
         pods = [f"pod/{name}" for name in PODS]
         self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", *pods, "--timeout=60s")
         self.stage.done("the FPGA has another name, the NICs have one, and pods hold one of each")
-        self.show("get", "nodedevices", self.small, "-o", RESOURCES)
+        self.show("get", "nodedevices", node, "-o", RESOURCES)
         self.show("get", "pods", "-n", NAMESPACE, "-l", LABEL, "-o", REQUESTS)
 
-    def break_one_of_each(self) -> None:
+    def break_one_of_each(self, node: str) -> None:
         def held() -> dict[str, int] | None:
-            devices = self.status(self.small).get("devices", [])
+            devices = self.status(node).get("devices", [])
             found = {
                 one["pod"]: device["index"]
                 for device in devices
@@ -393,7 +407,7 @@ class Story:
         )
         index = wait_until("NodeDevices names a holder of each kind", held)
         struck = {kind: index[pod] for kind, pod in STRUCK.items()}
-        self.node_clients[self.small].write(simulated.one_of_each(struck=struck))
+        self.node_clients[node].write(simulated.one_of_each(struck=struck))
 
         def marked() -> bool:
             pods = [self.kubectl.get("pod", name, NAMESPACE) for name in PODS]
@@ -402,11 +416,11 @@ class Story:
         wait_until("every pod is marked", marked)
         self.stage.done("every pod is marked")
         self.show("get", "pods", "-n", NAMESPACE, "-l", LABEL, "-o", MARKS)
-        self.show("get", "nodedevices", self.small, "-o", DEVICES)
+        self.show("get", "nodedevices", node, "-o", DEVICES)
 
     def forget(self) -> None:
         """Takes back what the story made in the cluster; the files on the nodes first, by pods that still exist."""
-        for node in (self.big, self.small):
+        for node in self.nodes:
             if self.kubectl.get("pod", node_client.pod_name(node), NAMESPACE):
                 with node_client.through_pod(self.kubectl, node, namespace=NAMESPACE) as far:
                     far.call("remove")

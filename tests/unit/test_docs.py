@@ -27,7 +27,7 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def pages() -> list[Path]:
-    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "manifests").rglob("*.md")]
     return sorted(files)
 
 
@@ -76,15 +76,15 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 def test_no_page_names_a_make_target_that_is_not_there() -> None:
     makefiles = [ROOT / "Makefile", ROOT / "tests" / "cluster" / "cluster.mk"]
-    targets = {one for file in makefiles for one in re.findall(r"^([a-z][a-z-]*):", file.read_text(), re.MULTILINE)}
+    targets = {one for file in makefiles for one in re.findall(r"^([a-z][a-z0-9-]*):", file.read_text(), re.MULTILINE)}
     for page in pages():
-        named = set(re.findall(r"`make ([a-z-]+)", page.read_text()))
+        named = set(re.findall(r"`make ([a-z0-9-]+)", page.read_text()))
         assert named <= targets, page
 
 
 def test_the_help_of_every_command_in_the_docs_is_real() -> None:
-    """The three commands that the pages speak of start and explain themselves."""
-    for command in ("nodedevices-agent", "nodedevices-probe", "nodedevices-operator"):
+    """The commands that the pages speak of start and explain themselves."""
+    for command in ("nodedevices-agent", "nodedevices-probe", "nodedevices-operator", "kubectl-nodedevices"):
         done = subprocess.run(
             [Path(sys.executable).with_name(command), "--help"], capture_output=True, text=True, timeout=30, check=False
         )
@@ -130,15 +130,25 @@ def test_every_recovery_action_has_its_advice_on_one_page() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(get_args(RecoveryAction))
 
 
-NAMED_TEST = re.compile(r"\[`(test_\w+)`\]\(\.\./\.\./(tests/[\w/]+\.py)\)")
+NAMED_TEST = re.compile(r"\[`(test_\w+)`\]\((?:\.\./)+(tests/[\w/]+\.py)\)")
 
 
-def test_every_test_that_the_page_of_devices_names_is_there() -> None:
-    page = (ROOT / "docs/devices/index.md").read_text()
-    named = NAMED_TEST.findall(page)
-    assert len(named) == page.count("[`test_") >= 20
+@pytest.mark.parametrize(("page", "least"), [("docs/devices/index.md", 20), ("docs/releases.md", 25)])
+def test_every_test_that_a_page_names_is_there(page: str, least: int) -> None:
+    text = (ROOT / page).read_text()
+    named = NAMED_TEST.findall(text)
+    assert len(named) == text.count("[`test_") >= least
     lacking = [f"{path}::{name}" for name, path in named if not re.search(rf"def {name}\(", (ROOT / path).read_text())]
     assert not lacking
+
+
+def test_each_line_of_what_serious_projects_ship_has_a_test_or_a_reason() -> None:
+    section = (ROOT / "docs/releases.md").read_text().partition("\n## What serious projects ship\n")[2]
+    rows = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in section.splitlines() if line[:3] != "|--"][
+        4:
+    ]
+    assert [row[0] for row in rows] == [str(number) for number in range(1, 21)]
+    assert [row for row in rows if not (NAMED_TEST.search(row[2]) or len(row[3]) > 20)] == []
 
 
 def test_the_page_of_devices_leads_to_the_page_of_each_kind() -> None:

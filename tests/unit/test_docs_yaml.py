@@ -33,6 +33,8 @@ OWN_FILE = {"version", "flags", "resources", "sharing", "imex"}
 SIMULATED = {"profile", "devices", "events", "links", "driver", "machine"}
 KUSTOMIZATION = {"apiVersion", "kind", "resources", "components", "patches", "images"}
 CLONE = "../nodedevices/"  # where the pages say that this repository is
+CRD = "CustomResourceDefinition"
+VALUES_SCHEMA = json.loads((ROOT / "manifests" / "chart" / "values.schema.json").read_text())
 SECTION_KEYS = {re.sub(r"_(.)", lambda found: found[1].upper(), name) for name in SECTION_NAMES}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<=\n\n)(?: {4}.*\n|\n(?= {4}))+")
@@ -51,7 +53,7 @@ class Piece:
 
 
 def pieces() -> Iterator[Piece]:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "manifests").rglob("*.md")]
     for page in sorted(pages):
         name, text = str(page.relative_to(ROOT)), page.read_text()
 
@@ -113,8 +115,17 @@ def check(document: Any, text: str) -> None:
     kind, keys = document.get("kind"), set(document)
     if kind == "DevicePolicy":
         policy(document)
+    elif isinstance(document.get("components"), dict):
+        chart_values(document, VALUES_SCHEMA)
+    elif kind in {"Application", "HelmRelease"}:
+        spec = document["spec"]
+        chart_values(spec["values"] if kind == "HelmRelease" else spec["source"]["helm"]["valuesObject"], VALUES_SCHEMA)
+    elif kind == "Kustomization" and document["apiVersion"].startswith("kustomize.toolkit.fluxcd.io/"):
+        assert {each["kind"] for each in document["spec"]["healthCheckExprs"]} == {"DevicePolicy", "NodeDevices"}
     elif kind == "Kustomization" or keys <= {"patches", "components", "images"}:
         kustomization(document)
+    elif kind == "ConfigMap" and document["metadata"]["name"] == "argocd-cm":
+        assert all(key.startswith("resource.customizations.health.nodedevices.io_") for key in document["data"])
     elif kind == "ConfigMap":
         assert document["metadata"] == {"name": "device-plugin-configs", "namespace": "nodedevices-system"}
         for content in document["data"].values():
@@ -192,11 +203,13 @@ def kustomization(document: dict[str, Any]) -> None:
     components = [path.rpartition("/")[2] for path in document.get("components", [])]
     for patch in document.get("patches", []):
         found = yaml.safe_load(patch["patch"])
+        if of_the_agent(found):
+            continue  # what it does is for test_platforms_page.py
         if isinstance(found, dict):
             own_scheduler(found)
             components.append("extender-scheduler")
             continue
-        assert patch["target"] == {"kind": "DaemonSet", "name": "nodedevices-agent"}
+        assert patch["target"] in ({"kind": "DaemonSet", "name": "nodedevices-agent"}, {"kind": CRD})
         for step in found:
             assert step.keys() == {"op", "path", "value"}
             assert step["op"] == "add"
@@ -207,7 +220,7 @@ def kustomization(document: dict[str, Any]) -> None:
             assert "/" in image, f"{image}: an image that is not from the reader's registry"
     for patch in document.get("patches", []):
         found = yaml.safe_load(patch["patch"])
-        if isinstance(found, dict) and rendered:
+        if isinstance(found, dict) and not of_the_agent(found) and rendered:
             [config] = [
                 each
                 for each in rendered
@@ -216,6 +229,11 @@ def kustomization(document: dict[str, Any]) -> None:
             assert {name: text.rstrip() for name, text in config["data"].items()} == {
                 name: text.rstrip() for name, text in found["data"].items()
             }
+
+
+def of_the_agent(patch: Any) -> bool:
+    """Whether it is a merge into the agent's DaemonSet."""
+    return isinstance(patch, dict) and (patch["kind"], patch["metadata"]["name"]) == ("DaemonSet", "nodedevices-agent")
 
 
 def own_scheduler(patch: dict[str, Any]) -> None:
@@ -250,10 +268,19 @@ def critical_pods_quota(document: dict[str, Any]) -> None:
     assert (scope["scopeName"], scope["operator"]) == ("PriorityClass", "In")
     used = {
         found[1]
-        for manifest in (ROOT / "manifests").rglob("*.yaml")
+        for part in ("base", "components")
+        for manifest in (ROOT / "manifests" / part).rglob("*.yaml")
         for found in re.finditer(r"^ *priorityClassName: (\S+)", manifest.read_text(), re.MULTILINE)
     }
     assert set(scope["values"]) == used
+
+
+def chart_values(values: dict[str, Any], schema: dict[str, Any]) -> None:
+    """Every key is one of the chart's."""
+    for name, value in values.items():
+        assert name in schema["properties"], f"{name}: not a value of manifests/chart"
+        if isinstance(value, dict) and "properties" in schema["properties"][name]:
+            chart_values(value, schema["properties"][name])
 
 
 def images_of(objects: list[dict[str, Any]]) -> Iterator[str]:

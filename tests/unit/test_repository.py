@@ -5,19 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.repository import ROOT, tracked
 
-ROOT = Path(__file__).parents[2]
 MOST_OF_PARAMETERS = 120  # characters of a name
-
-
-def tracked() -> list[Path]:
-    if not (ROOT / ".git").exists():  # an unpacked archive: everything in it was tracked
-        return [path for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts]
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
 
 
 def test_no_folder_of_ours_shadows_the_standard_library() -> None:

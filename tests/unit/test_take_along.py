@@ -150,7 +150,8 @@ def test_the_one_file_of_a_static_manifest_comes_along_as_that_file(cluster: Clu
     cluster.has(main, volumes=volumes(cfg="mine"), maps={"mine": {"my.yaml": SHARED, "other": "x"}})
     assert cluster.take() == 0, cluster.said
     assert cluster.written("configs.json")["data"] == {"config.yaml": SHARED}
-    [container] = cluster.agent()["spec"]["template"]["spec"]["containers"]
+    containers = cluster.agent()["spec"]["template"]["spec"]["containers"]
+    [container] = [each for each in containers if each["name"] == "agent"]
     assert {"name": "CONFIG_FILE", "value": "/config/config.yaml"} in container["env"]
     assert {"name": "config", "mountPath": "/config", "readOnly": True} in container["volumeMounts"]
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from nodedevices_api import withheld as reasons
 from nodedevices_plugin.gates import GateFacts, MissingLibraries, WaitingChange, apply
+from nodedevices_plugin.gates.full import counts_containers
+from nodedevices_plugin.gates.health import unfit
 from nodedevices_plugin.gates.registry import GATES
 from nodedevices_plugin.model import (
     Blocked,
@@ -22,6 +24,7 @@ from nodedevices_plugin.model import (
     MemoryShares,
     NodePod,
     NodePods,
+    Offer,
     OfferedResource,
     Plan,
     SchedulableId,
@@ -85,6 +88,16 @@ def test_a_device_at_fault_is_blocked_with_its_health_reason() -> None:
     assert said(plan, gpu_id(1)).message == "Xid79"
 
 
+@pytest.mark.parametrize(
+    ("state", "says"), [(HealthState.UNKNOWN, "not reported by its probe yet"), (HealthState.UNHEALTHY, "Unhealthy")]
+)
+def test_a_device_that_is_withheld_without_a_reason_says_its_state(state: HealthState, says: str) -> None:
+    silent = replace(WELL[gpu_id(0)], state=state, offered=False)
+    blocked = unfit(BOTH.devices[0], None, {gpu_id(0): silent})
+    assert blocked is not None
+    assert blocked.message == says
+
+
 def test_a_partition_at_fault_leaves_its_neighbours() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
     ids = tuple(SchedulableId(id=mig_id(0, n), device_id=gpu_id(0), partition_id=mig_id(0, n)) for n in range(2))
@@ -120,6 +133,9 @@ def test_shares_of_a_gpu_that_a_pod_holds_whole_wait_for_that_pod() -> None:
     }
     assert said(plan, f"{gpu_id(0)}::0").waits_for == ("ml/train",)
     assert [each.id for each in plan.resources[0].retained] == [gpu_id(0)], "for the pod that has it"
+    unnamed = (replace(taken[0], holder=""),)
+    plan = gated(shares(0), BOTH, WELL, held=unnamed, held_otherwise=unnamed)
+    assert said(plan, f"{gpu_id(0)}::0").waits_for == ()
 
 
 def test_what_a_waiting_change_takes_away_goes_to_nobody_new_and_says_whom_it_waits_for() -> None:
@@ -148,7 +164,8 @@ def test_devices_of_a_daemon_that_stays_are_its_clients_alone() -> None:
     [resource] = shares(0, sharing=mps.Mps()).resources
     daemon = mps.DaemonKind().wanted(resource, BOTH)
     mine = replace(held(f"{gpu_id(0)}::0", 0), replica=0)
-    plan = gated(shape, BOTH, WELL, staying=(daemon,), held=(mine,))
+    other, unnamed = held(f"{gpu_id(1)}::0", 1, pod="ml/other"), replace(mine, holder="")
+    plan = gated(shape, BOTH, WELL, staying=(daemon,), held=(mine, other, unnamed))
     assert why(plan) == {f"{gpu_id(0)}::1": reasons.HELPER_IN_USE, f"{gpu_id(1)}::0": "", f"{gpu_id(1)}::1": ""}
     assert said(plan, f"{gpu_id(0)}::1").waits_for == ("ml/train",)
     assert [each.id for each in plan.resources[0].retained] == [f"{gpu_id(0)}::0"]
@@ -169,6 +186,14 @@ def test_a_device_with_all_the_clients_that_its_daemon_takes_gives_no_more_share
     plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=known, answers=ready)
     blocked = [id_ for id_, reason in why(plan).items() if reason == reasons.NO_FREE_CLIENTS]
     assert blocked == [f"{gpu_id(0)}::{n}" for n in range(16, 20)]
+    fewer = replace(known, holders=holders[1:])
+    plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=fewer, answers=ready)
+    assert reasons.NO_FREE_CLIENTS not in why(plan).values()
+    some = replace(
+        known, holders=holders[2:], possible=tuple(Offer(resource=GPU, ids=each.ids) for each in holders[:2])
+    )
+    plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=some, answers=ready)
+    assert [id_ for id_, reason in why(plan).items() if reason == reasons.NO_FREE_CLIENTS] == blocked
 
 
 def test_devices_without_the_drivers_libraries_are_not_registered_at_first() -> None:
@@ -183,8 +208,10 @@ def test_devices_without_the_drivers_libraries_are_not_registered_at_first() -> 
 def test_shares_of_computing_power_wait_until_the_pods_are_known_but_for_those_that_are_held() -> None:
     taken = (replace(held(f"{gpu_id(0)}::0", 0), replica=0),)
     unknown = NodePods(problem="pods is forbidden")
-    plan = gated(shares(0, cores=True), BOTH, WELL, pods=unknown, held=taken)
-    assert why(plan) == {f"{gpu_id(0)}::0": "", f"{gpu_id(0)}::1": reasons.PODS_UNKNOWN}
+    others = OfferedResource(name="example.com/whole", ids=whole(1).resources[0].ids)
+    both = Plan(resources=(others, *shares(0, cores=True).resources))
+    plan = gated(both, BOTH, WELL, pods=unknown, held=taken)
+    assert why(plan) == {gpu_id(1): "", f"{gpu_id(0)}::0": "", f"{gpu_id(0)}::1": reasons.PODS_UNKNOWN}
     known = NodePods(pods=(NodePod(uid="1", namespace="ml", name="train"),))
     assert set(why(gated(shares(0, cores=True), BOTH, WELL, pods=known)).values()) == {""}
 
@@ -215,3 +242,12 @@ def test_the_gates_are_asked_in_the_order_of_the_picture() -> None:
     picture = section.split("```")[1]
     names = [gate.__name__ for gate in GATES]  # type: ignore[attr-defined]
     assert [word for word in re.findall(r"[a-z_]+", picture) if word in names] == names
+
+
+def test_containers_are_counted_where_a_helper_serves_shares_of_memory() -> None:
+    [by_mps] = shares(0, sharing=mps.Mps()).resources
+    memory = MemoryShares(unit="1", unit_bytes=1, devices={})
+    both = replace(by_mps, sharing=replace(by_mps.sharing, memory=memory))
+    without = replace(both, sharing=SharingFacts(mode=TimeSlicing(), memory=memory))
+    assert [counts_containers(Plan(resources=(each,))) for each in (both, by_mps, without)] == [True, False, False]
+    assert counts_containers(Plan(resources=(without, both))), "one of several resources is enough"

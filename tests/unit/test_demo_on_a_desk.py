@@ -1,0 +1,119 @@
+"""`make demo-on`: simulated GPUs go into clusters of kind, k3d and minikube alone, and images come as archives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import desk
+from support.desk import Desk
+from support.kubectl import KubectlError, NotReached
+
+Json = dict[str, Any]
+RECORDING = '#!/bin/sh\necho "$(basename "$0") $*" >> "$RECORD"\n'
+SAVES = 'case "$1" in save) touch "$3" ;; esac\n'  # docker save --output FILE
+KIND, K3D, MINIKUBE = (desk.named(tool) for tool in ("kind", "k3d", "minikube"))
+
+
+def node(name: str, provider: str = "", *, labels: Json | None = None, offers: Json | None = None) -> Json:
+    return {
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {"providerID": provider} if provider else {},
+        "status": {"allocatable": {"cpu": "4", **(offers or {})}},
+    }
+
+
+def test_a_tools_name_means_its_default_cluster_and_a_contexts_name_that_one() -> None:
+    assert Desk("kind", "kind", "kind-kind") == KIND
+    assert Desk("k3d", "k3s-default", "k3d-k3s-default") == K3D
+    assert Desk("minikube", "minikube", "minikube") == MINIKUBE
+    assert desk.named("kind-dev") == Desk("kind", "dev", "kind-dev")
+    assert desk.named("k3d-two-nodes") == Desk("k3d", "two-nodes", "k3d-two-nodes")
+
+
+@pytest.mark.parametrize("text", ["", "prod", "kind-", "my-kind-cluster", "gke_kind-1", "minikube-2", "docker-desktop"])
+def test_a_context_of_any_other_name_is_refused_with_what_to_give(text: str) -> None:
+    with pytest.raises(NotReached, match="give kind, kind-NAME, k3d, k3d-NAME or minikube"):
+        desk.named(text)
+
+
+def test_nodes_with_the_tools_own_mark_are_its_cluster() -> None:
+    assert not KIND.foreign([node("kind-worker", "kind://docker/kind/kind-worker")])
+    assert not KIND.foreign([node("kind-worker", "kind://podman/kind/kind-worker")])
+    assert not K3D.foreign([node("k3d-k3s-default-agent-0", "k3s://k3d-k3s-default-agent-0")])
+    first = node("minikube", labels={"minikube.k8s.io/name": "minikube"})
+    assert not MINIKUBE.foreign([first, node("minikube-m02")])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "nodes"),
+    [
+        (KIND, [node("kind-worker", "kind://docker/kind/kind-worker"), node("gpu-1", "aws:///eu-1a/i-0abc")]),
+        (KIND, [node("gpu-1")]),
+        (KIND, [node("gpu-1", "kind://docker/other/gpu-1")]),
+        (K3D, [node("gpu-1", "k3s://gpu-1")]),
+        (K3D, [node("k3d-gpu-1")]),
+        (MINIKUBE, [node("minikube"), node("minikube-m02")]),
+        (MINIKUBE, [node("minikube", labels={"minikube.k8s.io/name": "minikube"}), node("gpu-1")]),
+    ],
+)
+def test_a_node_without_it_is_named_whatever_the_context_is_called(cluster: Desk, nodes: list[Json]) -> None:
+    assert cluster.foreign(nodes)
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "gpu.intel.com/i915"])
+def test_a_gpu_that_is_offered_already_is_seen(resource: str) -> None:
+    assert desk.gpus([node("a"), node("b", offers={resource: "2"})]) == f"b has 2 {resource}"
+    assert desk.gpus([node("a"), node("b", offers={resource: "0", "example.com/nic": "1"})]) == ""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand-ins for docker and the tools, which record what they are called with."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("docker", "kind", "k3d", "minikube"):
+        program = folder / name
+        program.write_text(RECORDING + SAVES)
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("RECORD", str(tmp_path / "record"))
+    monkeypatch.delenv("BASE", raising=False)
+    monkeypatch.delenv("BUILD_FLAGS", raising=False)
+    return folder
+
+
+def recorded(tmp_path: Path) -> list[str]:
+    return re.sub(r"/\S*/(nodedevices-\w+\.tar)", r"\1", (tmp_path / "record").read_text()).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "loading"),
+    [
+        (KIND, "kind load image-archive {} --name kind"),
+        (K3D, "k3d image import {} --cluster k3s-default"),
+        (MINIKUBE, "minikube image load {} --profile minikube"),
+    ],
+)
+def test_images_are_built_saved_and_loaded_without_a_registry(
+    programs: Path, tmp_path: Path, cluster: Desk, loading: str
+) -> None:
+    references = desk.load(cluster, lambda _: None)
+    built = [(name, Path(part) / "Dockerfile") for name, part in (("agent", "plugin"), ("operator", "operator"))]
+    commands = []
+    for name, dockerfile in built:
+        reference = references[f"nodedevices-{name}"]
+        commands += [
+            f"docker build --file {dockerfile} --tag {reference} .",
+            f"docker save --output nodedevices-{name}.tar {reference}",
+        ]
+    commands += [loading.format(f"nodedevices-{name}.tar") for name, _ in built]
+    assert recorded(tmp_path) == ["docker info", *commands]
+
+
+def test_a_tool_that_fails_ends_it_with_its_words(programs: Path) -> None:
+    (programs / "kind").write_text("#!/bin/sh\necho 'no nodes found for cluster \"kind\"' >&2\nexit 1\n")
+    with pytest.raises(KubectlError, match=r"kind load image-archive .* no nodes found for cluster"):
+        desk.load(KIND, lambda _: None)
