@@ -85,6 +85,16 @@ def _of_the_file(request: pytest.FixtureRequest) -> Iterator[pytest.Item]:
 
 
 @pytest.fixture(scope="module")
+def monitoring_kinds(admin: Kubectl) -> Iterator[None]:
+    """PodMonitor and PrometheusRule, and no field of them that the Prometheus Operator does not have."""
+    file = str(Path(__file__).with_name("prometheus_operator.yaml"))
+    admin.run("apply", "--server-side", "-f", file)
+    wait_until("CRDs", lambda: admin.run("wait", "--for=condition=Established", "--timeout=30s", "-f", file))
+    yield
+    admin.run("delete", "-f", file)  # with every object of theirs
+
+
+@pytest.fixture(scope="module")
 def _operator(
     apiserver: ApiServer, admin: Kubectl, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OperatorProcess]:

@@ -11,24 +11,23 @@ from support.kubectl import Kubectl
 
 pytestmark = pytest.mark.skipif(helm.helm() is None, reason="no helm: `make cluster-tools` builds one")
 
-# All but what needs CRDs of the Prometheus Operator.
-VALUES = {**helm.CUSTOM, "components": {**helm.CUSTOM["components"], "prometheus": {"enabled": False}}}
-
 
 def namespace(name: str, **labels: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
+@pytest.mark.usefixtures("monitoring_kinds")
 def test_every_object_of_many_values_and_every_hook_is_taken_without_an_unknown_field(kubectl: Kubectl) -> None:
     account = {"name": "nodedevices-operator", "namespace": "nodedevices-operator"}  # without it no Pod is taken
     kubectl.apply(namespace(helm.NAMESPACE), namespace("nodedevices-operator"))
     kubectl.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
-    done = helm.template(VALUES)
+    done = helm.template(helm.CUSTOM)
     assert done.returncode == 0, done.stderr
     kinds = [one["kind"] for one in yaml.safe_load_all(done.stdout) if one]
     said = kubectl.run("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=done.stdout)
     assert len(said.splitlines()) == len(kinds)
     assert {"Pod", "Job", "ResourceQuota"} <= set(kinds), "the check, the clean-up, the quota"
+    assert {"PodMonitor", "PrometheusRule"} <= set(kinds)
 
 
 def test_a_namespace_that_takes_no_host_path_is_refused_with_the_command_that_mends_it(kubectl: Kubectl) -> None:
