@@ -85,13 +85,14 @@ def _of_the_file(request: pytest.FixtureRequest) -> Iterator[pytest.Item]:
 
 
 @pytest.fixture(scope="module")
-def monitoring_kinds(admin: Kubectl) -> Iterator[None]:
-    """PodMonitor and PrometheusRule, and no field of them that the Prometheus Operator does not have."""
-    file = str(Path(__file__).with_name("prometheus_operator.yaml"))
-    admin.run("apply", "--server-side", "-f", file)
-    wait_until("CRDs", lambda: admin.run("wait", "--for=condition=Established", "--timeout=30s", "-f", file))
+def kinds_of_others(admin: Kubectl) -> Iterator[None]:
+    """Those of the Prometheus Operator and of OpenShift that our components have, with the fields that these have."""
+    here = Path(__file__).parent
+    files = ("-f", str(here / "prometheus_operator.yaml"), "-f", str(here / "openshift.yaml"))
+    admin.run("apply", "--server-side", *files)
+    wait_until("CRDs", lambda: admin.run("wait", "--for=condition=Established", "--timeout=30s", *files))
     yield
-    admin.run("delete", "-f", file)  # with every object of theirs
+    admin.run("delete", *files)  # with every object of theirs
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ def namespace(name: str, **labels: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
-@pytest.mark.usefixtures("monitoring_kinds")
+@pytest.mark.usefixtures("kinds_of_others")
 def test_every_object_of_many_values_and_every_hook_is_taken_without_an_unknown_field(kubectl: Kubectl) -> None:
     account = {"name": "nodedevices-operator", "namespace": "nodedevices-operator"}  # without it no Pod is taken
     kubectl.apply(namespace(helm.NAMESPACE), namespace("nodedevices-operator"))

@@ -12,12 +12,11 @@ import yaml
 from support.kubectl import Kubectl
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-# All but the one that needs OpenShift's kinds.
-COMPONENTS = sorted({one.name for one in MANIFESTS.glob("components/*")} - {"openshift"})
+COMPONENTS = sorted(one.name for one in MANIFESTS.glob("components/*"))
 
 
 @pytest.fixture
-def everything(kubectl: Kubectl, monitoring_kinds: None, tmp_path: Path) -> Iterator[Path]:
+def everything(kubectl: Kubectl, kinds_of_others: None, tmp_path: Path) -> Iterator[Path]:
     """The default overlay with COMPONENTS; afterwards no rule of it is in effect."""
     folder = tmp_path / "everything"
     folder.mkdir()
