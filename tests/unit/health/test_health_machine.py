@@ -513,7 +513,10 @@ def test_an_xid_that_depends_on_its_neighbours_waits_for_them(number: int) -> No
         (45, [31], old(), ("Healthy", "")),
         (45, [62], old(), ("Unhealthy", "Xid62")),
         (48, [], old(), ("Unhealthy", "Xid48")),
-        (48, [63], old(), ("Degraded", "Xid48")),
+        (48, [63], old(), ("Unhealthy", "Xid48")),  # the row is remapped with the next reset
+        (48, [63], well(), ("Degraded", "Xid48")),  # the driver requires nothing
+        (48, [94], old(), ("Degraded", "Xid48")),
+        (48, [94], old(ecc_uncorrectable_volatile=1), ("Unhealthy", "EccUncorrectable")),
         (48, [63, 94], old(), ("Degraded", "Xid48")),
         (48, [64], old(), ("Unhealthy", "Xid64")),
         (48, [95], old(), ("Unhealthy", "Xid95")),
@@ -551,6 +554,14 @@ def test_an_undecided_xid_withholds_a_gpu_whose_probe_is_silent() -> None:
     rules = HealthRules(silence_seconds=3)
     story = Story(rules).line(gpu(0), at=0, xids=[xid(48)]).silence(until=4)
     assert (story.says(), story.verdict().offered) == (("Unknown", "ProbeSilent"), False)
+
+
+@pytest.mark.parametrize("number", [48, 79])
+def test_a_fatal_xid_for_which_the_driver_names_no_gpu_takes_none_out(number: int) -> None:
+    story = Story().line(gpu(0), gpu(1), at=0, xids=[xid(number, None)])
+    assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Healthy", ""))
+    story.line(gpu(0), gpu(1), at=10)
+    assert [story.verdict(index).offered for index in (0, 1)] == [True, True]
 
 
 def test_neighbours_of_another_gpu_decide_nothing() -> None:

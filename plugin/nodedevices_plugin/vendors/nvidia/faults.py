@@ -1,8 +1,8 @@
 """NVIDIA's faults: XIDs by the catalogue (xids.py), NVML's other events, and what a GPU's readings say.
 
 Some XIDs mean nothing certain alone (NVIDIA's catalogue calls them workflows): 45 follows a killed process or a worse
-error, 48 may be contained by a remapped row (63) or in its application (94), 74 and 144-150 are NVLink's, of which the
-driver itself knows more (field 230, read as recoveryAction).
+error, 48 may be contained in its application (94), 74 and 144-150 are NVLink's, of which the driver itself knows more
+(field 230, read as recoveryAction). docs/catalogue.md has where others judge differently, and why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ RESET = "ResetDevice"
 CLEANUP = 45  # a killed process was cleaned up: the one undecided XID that is never fatal by itself
 DOUBLE_BIT = 48
 NVLINK = 74
-CONTAINED_BESIDE_48 = frozenset({63, 94})  # the row is remapped, the error was contained
+REMAPPED = 63
+CONTAINED = 94
+DECIDE_48 = frozenset({REMAPPED, CONTAINED})
 
 # Events beside XIDs (nvml.h nvmlEventType*): the reading recoveryAction says what they require.
 _EVENTS: Mapping[str, Meaning] = {
@@ -118,7 +120,11 @@ def decide(code: int, together: Sequence[int], driver_action: str | None) -> Hea
     row = look_up(code)
     if code == CLEANUP:  # alone or after an application's error: a process was cleaned up
         return None
-    if code == DOUBLE_BIT and CONTAINED_BESIDE_48 & set(together):
+    if code == DOUBLE_BIT and CONTAINED in together:
+        return HealthState.DEGRADED
+    # A row that is marked (63) is remapped with the next reset: NVIDIA's workflow for 48 says to drain, then to reset.
+    # A driver that requires nothing has said that the GPU can be used again.
+    if code == DOUBLE_BIT and REMAPPED in together and driver_action == NO_ACTION:
         return HealthState.DEGRADED
     if row.action == "Inspect" or (code == NVLINK and driver_action == NO_ACTION):
         return HealthState.DEGRADED
@@ -152,5 +158,5 @@ def meaning(row: Xid) -> Meaning:
         contained=row.contained,
         must_leave=row.off_bus,
         may_be_unhealthy=row.number != CLEANUP,
-        decides_others=row.number in CONTAINED_BESIDE_48,
+        decides_others=row.number in DECIDE_48,
     )
