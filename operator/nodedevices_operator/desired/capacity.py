@@ -10,7 +10,7 @@ An Unknown device that the agent still offers counts as healthy, as in `resource
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_api import conditions as names
@@ -35,8 +35,8 @@ class CapacityPlan:
     status: str  # of CapacitySynced
     reason: str
     message: str
-    needs_requests: bool = False  # a value would be written: call again with what the node's pods request
-    held_back: Mapping[str, int] = field(default_factory=dict)  # name -> the lower value that pods forbid
+    needs_requests: bool  # a value would be written: call again with what the node's pods request
+    held_back: Mapping[str, int]  # name -> the lower value that pods forbid
 
     def matches(self, node: NodeRecord) -> bool:
         """True when the Node shows this already, and as ours."""

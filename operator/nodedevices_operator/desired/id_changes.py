@@ -236,7 +236,7 @@ def _regrouped(
         for it in record.devices
     }
     if None in was.values():
-        usual = counts.keys() - {name for name in was.values() if name}
+        usual = counts.keys() - set(was.values())
         name = usual.pop() if len(usual) == 1 else ""
         if not name or (own and name != f"{vendors.pop()}.com/gpu"):
             return NOT_KNOWN  # the node's own settings may have named them

@@ -129,20 +129,20 @@ class Contribution:
     notes: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    selected: int = 0
-    applied: int = 0
-    overridden: int = 0
-    failed: int = 0
-    silent: int = 0  # nodes where stronger policies supply everything
-    outdated: int = 0  # nodes where an earlier generation is in effect
-    older: frozenset[str] = frozenset()  # policies that won a conflict
-    failing: tuple[tuple[str, str], ...] = ()  # nodes by name, each with why
-    waiting: tuple[tuple[str, str], ...] = ()  # the same of nodes that have not failed; those that only are silent last
-    unmatched: tuple[tuple[str, int], ...] = ()  # notes on entries that match nothing, and on how many nodes
-    would_supply: int = 0  # nodes, of a DryRun policy
-    would: tuple[tuple[str, str], ...] = ()  # nodes by name that it would change, each with what
+    selected: int
+    applied: int
+    overridden: int
+    failed: int
+    silent: int  # nodes where stronger policies supply everything
+    outdated: int  # nodes where an earlier generation is in effect
+    older: frozenset[str]  # policies that won a conflict
+    failing: tuple[tuple[str, str], ...]  # nodes by name, each with why
+    waiting: tuple[tuple[str, str], ...]  # the same of nodes that have not failed; those that only are silent last
+    unmatched: tuple[tuple[str, int], ...]  # notes on entries that match nothing, and on how many nodes
+    would_supply: int  # nodes, of a DryRun policy
+    would: tuple[tuple[str, str], ...]  # nodes by name that it would change, each with what
 
 
 def node_outcome(

@@ -257,12 +257,13 @@ class CoreBook:
     # --- what is shown ------------------------------------------------------------------------------------------------
     @_alone
     def allocated(self) -> tuple[Allocated, ...]:
-        """Return what each known container has."""
+        """Return what each known container has; of one with shares of an earlier unit of memory, or of a device that is
+        no longer offered, what was written down for it stays."""
         return tuple(
             self._allocated(name, each.device, each.ids, each)
-            for name in self._ledgers
+            for name, shares in self._shares.items()
             for each in self._bookings(name)
-            if each.owner is not None
+            if each.owner is not None and each.ids <= shares.device_of.keys()
         )
 
     @_alone
@@ -300,7 +301,6 @@ class CoreBook:
         return () if ledger is None else ledger.bookings
 
     def _allocated(self, resource: str, device: str, ids: frozenset[str], booking: Booking | None = None) -> Allocated:
-        total = self._shares[resource].totals.get(device, 0)
         memory = self._made_of[resource].sharing.memory
         of_device = memory.devices.get(device, 0) if memory is not None else 0
         return Allocated(
@@ -309,7 +309,7 @@ class CoreBook:
             ids=ids,
             owner=booking.owner if booking is not None else None,
             demand=booking.demand if booking is not None else None,
-            cores=booking.demand.percent_of(total) if booking is not None else None,
+            cores=booking.demand.percent_of(self._shares[resource].totals[device]) if booking is not None else None,
             memory_mib=len(ids) * memory.unit_bytes // MEBIBYTE if memory is not None else 0,
             memory_total_mib=of_device // MEBIBYTE,
         )

@@ -108,7 +108,7 @@ def _shared(
     name, place = rule.name, f"sharing.resources[{rule.name}]"
     own_name = mode.shares_name if isinstance(mode, SharesName) else name
     new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else own_name)
-    if chosen and new_name != name:
+    if chosen:
         resource_names.check(f"{place}.rename", new_name)
     rest = [unit for unit in units if unit not in chosen]
     request = SplitRequest(place=place, rule=rule, units=chosen, rest=rest, renamed=new_name != name, name=new_name)

@@ -33,12 +33,12 @@ class Awaited:
     `unanswered`: the resources with helpers that are not ready. `starting`: these are only being started.
     """
 
-    mode: str = ""  # the mode whose helper is not ready
-    field: str = ""  # where the configuration requests it
-    why: str = ""
-    starting: bool = False
-    unanswered: tuple[OfferedResource, ...] = ()
-    helpers: tuple[Helper, ...] = ()
+    mode: str  # the mode whose helper is not ready
+    field: str  # where the configuration requests it
+    why: str
+    starting: bool
+    unanswered: tuple[OfferedResource, ...]
+    helpers: tuple[Helper, ...]
 
 
 def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: HelperFacts, not_ours: Set[str]) -> Awaited:

@@ -98,10 +98,10 @@ class Configured:
     to_save: Effective | None
     plan: Plan | None
     status: ConfigStatus
-    refused: str = ""  # file | spec | plan | cdi | a sharing mode: what was refused; empty: nothing
-    saving: bool = False  # `to_save` is only waited for: nothing to report yet
+    refused: str  # file | spec | plan | cdi | a sharing mode: what was refused; empty: nothing
+    saving: bool  # `to_save` is only waited for: nothing to report yet
     # Needed for what is in effect, or waited for by what is wanted; None: not known yet, and what runs stays.
-    helpers: tuple[Helper, ...] | None = None
+    helpers: tuple[Helper, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,11 +151,11 @@ class _Read:
     good one; `refused`: all that are wrong."""
 
     contents: Mapping[str, object]
-    withheld: frozenset[str] = frozenset()
-    error: str | None = None
-    field: str = ""
-    whole: bool = False
-    refused: tuple[Refused, ...] = ()
+    withheld: frozenset[str]
+    error: str | None
+    field: str
+    whole: bool
+    refused: tuple[Refused, ...]
 
 
 def _refused_sections(spec: SeenSpec | None, modes: SharingModes) -> tuple[Refused, ...]:

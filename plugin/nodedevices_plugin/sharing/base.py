@@ -44,9 +44,9 @@ class NodeTraits:
     """The facts that decide whether a mode is possible on a node, before any device is considered. `rules`: those of
     the configuration."""
 
-    partition_strategy: str = "none"
-    settings: Settings = field(default_factory=dict)
-    rules: Sequence[SharedResource] = ()
+    partition_strategy: str
+    settings: Settings
+    rules: Sequence[SharedResource]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +61,9 @@ class SplitRequest:
     place: str
     rule: SharedResource
     units: Sequence[Unit]
-    rest: Sequence[Unit] = ()
-    renamed: bool = False
-    name: str = ""
+    rest: Sequence[Unit]
+    renamed: bool
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

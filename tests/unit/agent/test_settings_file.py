@@ -277,6 +277,12 @@ def test_what_is_in_effect_survives_the_state_file() -> None:
     assert from_saved(to_saved(now)) == now
 
 
+def test_settings_that_a_state_file_lacks_are_those_of_an_agent_without_flags() -> None:
+    """As in one of an earlier version. Two usual paths in the agent's image stand in its flags alone."""
+    saved = to_saved(effective()) | {"node": {}}
+    assert from_saved(saved) == effective(arguments=("--driver-root-ctr-path=", "--nvidia-cdi-hook-path="))
+
+
 def test_everything_that_nvidias_file_has_is_taken_and_what_is_of_no_use_here_is_named() -> None:
     config = parse(EVERYTHING)
     now = effective(text=EVERYTHING)

@@ -145,6 +145,23 @@ def test_the_next_pod_is_judged_once_the_last_is_seen_bound() -> None:
     assert asyncio.run(burst()) == (["n1"], [])
 
 
+def test_a_pod_that_fits_is_answered_as_soon_as_the_last_is_bound() -> None:
+    """Not only when the time has passed for which a binding is waited for."""
+
+    async def burst() -> bool:
+        known = cache(node_devices("n1", gpu(0, 24)))
+        made = verbs(known)
+        await made.filter(read_arguments(asked(pod("a", 20), "n1")))
+        second = asyncio.create_task(made.filter(read_arguments(asked(pod("b", 2), "n1"))))
+        await asyncio.sleep(0)
+        known.observe_pod(pod("a", 20, node="n1"))
+        for _ in range(10):  # turns of the event loop, which take no time
+            await asyncio.sleep(0)
+        return second.done()
+
+    assert asyncio.run(burst())
+
+
 def test_a_pod_that_is_never_bound_holds_up_one_other_pod_for_a_moment() -> None:
     async def burst() -> list[list[str]]:
         made = verbs(cache(node_devices("n1", gpu(0, 24))))

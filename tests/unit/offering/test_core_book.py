@@ -195,6 +195,16 @@ def test_a_booking_of_an_earlier_unit_of_memory_ends_when_a_list_could_show_it_a
     assert books.left() == {A: 100 - still, B: 100}
 
 
+def test_what_is_written_down_for_a_container_stays_when_its_gpu_is_no_longer_offered(books: Books) -> None:
+    books.pods(pod("a", "30"))
+    books.granted(ids(B, 0, 1))
+    books.shows(holder("a", ids(B, 0, 1)))
+    assert [each.cores for each in books.book.allocated()] == [30]
+    books.book.use((offered(8),))
+    books.shows(holder("a", ids(B, 0, 1)), after=60.0)
+    assert books.book.allocated() == ()
+
+
 def test_a_booking_that_no_list_shows_ends_with_the_change_of_the_unit_of_memory(books: Books) -> None:
     books.pods(pod("a", "30"))
     books.granted(ids(A, 0, 1))
@@ -217,6 +227,7 @@ def test_a_held_id_of_an_earlier_unit_keeps_its_booking_and_its_container_starts
     books.shows(holder("a", ids(A, 0, 1)), after=60.0)
     assert books.left()[A] == 70
     assert books.start(ids(A, 0, 1)) == Start(), "what is written down for it stays"
+    assert books.book.allocated() == (), "and no other amount of memory takes its place"
     assert books.book.held().devices == {A: 0, B: 0}, "shown are the shares that are offered"
     books.pods(pod("a", "30"), pod("b", "20", size=1))
     books.granted(ids(B, 0, unit="2Gi"))

@@ -201,6 +201,13 @@ def test_a_new_name_that_the_kubelet_would_not_take_is_refused() -> None:
         )
 
 
+def test_a_new_name_that_the_kubelet_would_not_take_is_no_error_where_no_device_would_have_it() -> None:
+    long = f"nvidia.com/{'g' * 60}"
+    named = Resources(devices=(ResourceRule(match=DeviceMatch(), name=long),))
+    none = slices(2, name=long, devices=("7",), rename_by_default=True)
+    assert plan(gpu(0), resources=named, sharing=none) == plan(gpu(0), resources=named)
+
+
 def test_all_devices_may_be_named_as_in_nvidias_file() -> None:
     assert len(plan(gpu(0), gpu(1), sharing=slices(2, devices=("all",))).resources[0].ids) == 4
 

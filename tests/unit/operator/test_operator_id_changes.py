@@ -60,6 +60,27 @@ def test_an_excluded_device_takes_its_id_along() -> None:
     assert said(node(), {"resources": {"exclude": ["GPU-3"]}}) == "nvidia.com/gpu: 8 -> 7 ids"
 
 
+def test_a_device_that_is_no_longer_excluded_brings_its_id() -> None:
+    now = {"resources": {"exclude": ["GPU-0"]}}
+    out = device(0, attributes=H100, excluded="GPU-0")
+    found = node(out, device(1, attributes=H100), now=now, resources=[resource(1, 1)])
+    assert said(found, {"resources": {}}, now) == "nvidia.com/gpu: 1 -> 2 ids"
+
+
+def test_beside_devices_that_a_rule_names_the_others_have_the_one_name_that_is_left() -> None:
+    two = [device(0, attributes=H100), device(1, attributes=L4)]
+    found = node(*two, now={"resources": RENAMED}, resources=[resource(1, 1, "example.com/h100"), resource(1, 1)])
+    then = {"resources": RENAMED | {"exclude": ["GPU-1"]}}
+    assert said(found, then, {"resources": RENAMED}) == "nvidia.com/gpu: 1 -> 0 ids"
+
+
+def test_a_name_that_no_policy_gives_may_be_of_the_nodes_own_settings_and_is_not_counted() -> None:
+    found = node(resources=[resource(8, 8, "example.com/own")])
+    assert said(found, {"resources": {"exclude": ["GPU-3"]}}) == (
+        "ids that may change, how many is not known before: example.com/own"
+    )
+
+
 def test_names_and_shares_that_change_together_are_counted_together() -> None:
     shares = {"strategy": "timeSlicing", "resources": [{"name": "example.com/h100", "replicas": 2}]}
     assert said(node(), {"resources": RENAMED, "sharing": shares}) == (

@@ -3,6 +3,7 @@ that visit every node, whatever has changed in between and in which order."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -222,39 +223,40 @@ class Plain:
     notes: list[Note] = field(default_factory=list)
 
     def tally(self) -> Tally:
-        made, older = Tally(), set[str]()
+        counts, older = Counter[str](), set[str]()
         failing, waiting, would = [], [], []
         for node, outcome in sorted(self.nodes.items()):
             mine = (outcome.outcomes or {}).get(self.policy)
             if self.policy not in outcome.selected and mine is None:
                 continue
-            made = replace(made, selected=made.selected + 1)
+            counts["selected"] += 1
             if (tried := outcome.trials.get(self.policy)) is not None:
-                made = replace(made, would_supply=made.would_supply + bool(tried[0].supplies))
+                counts["would_supply"] += bool(tried[0].supplies)
                 older |= set(tried[0].conflicts)
                 would += [(node, tried[1].changes)] if tried[1].changes else []
             if mine is None:
                 continue
-            made = replace(made, overridden=made.overridden + bool(mine.overridden))
+            counts["overridden"] += bool(mine.overridden)
             older |= set(mine.conflicts)
             if why := outcome.failed(mine):
                 failing.append((node, why))
             elif not mine.supplies:
-                made = replace(made, silent=made.silent + 1)
+                counts["silent"] += 1
             elif mine.generation != self.generation:
-                made = replace(made, outdated=made.outdated + 1)
+                counts["outdated"] += 1
             elif why := outcome.waits(self.policy) or outcome.delayed(mine):
                 waiting.append((why in {SILENT, TURN}, node, why))
             else:
-                made = replace(made, applied=made.applied + 1)
+                counts["applied"] += 1
                 self.notes += [note for note in outcome.unmatched if note.section in mine.supplies]
-        return replace(
-            made,
+        return Tally(
+            **{name: counts[name] for name in ("selected", "applied", "overridden", "silent", "outdated")},
             failed=len(failing),
             older=frozenset(older),
             failing=tuple(failing),
             waiting=tuple((node, why) for _, node, why in sorted(waiting)),
-            unmatched=self._unmatched(made.applied),
+            unmatched=self._unmatched(counts["applied"]),
+            would_supply=counts["would_supply"],
             would=tuple(would),
         )
 

@@ -256,6 +256,13 @@ def test_what_single_does_not_allow_is_called_invalid(devices: tuple[dict[str, A
     assert published == {"product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "count": "0", "replicas": "0", "memory": "0"}
 
 
+def test_shares_of_mig_devices_are_no_replicas_of_whole_gpus_under_a_name_of_their_own() -> None:
+    offers = (offer("example.com/whole", 1), offer("nvidia.com/mig-1g.10gb", 4, "timeSlicing", 4))
+    found = mig("mixed", gpu(0), gpu(1, profiles=("1g.10gb",)), offers=offers)
+    assert (found["nvidia.com/gpu.replicas"], found["nvidia.com/gpu.sharing-strategy"]) == ("1", "none")
+    assert found["nvidia.com/mig-1g.10gb.replicas"] == "4"
+
+
 def test_gpus_in_mig_mode_have_no_replicas_where_mig_devices_are_not_offered() -> None:
     found = feature_labels(record(gpu(0, mig=True), gpu(1, mig=True), **NODE))
     assert (found["nvidia.com/gpu.count"], found["nvidia.com/gpu.replicas"]) == ("2", "0")

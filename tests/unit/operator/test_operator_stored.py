@@ -42,6 +42,12 @@ def test_an_unknown_field_costs_itself_and_is_named() -> None:
     assert found.sections.labels.extra == {TIER: "gold"}
 
 
+def test_several_unknown_fields_of_a_section_cost_only_themselves() -> None:
+    found = understood(SECTIONS | {"health": {"holdDownSeconds": 600, "later": 7, "sooner": 8}})
+    assert (found.partly, found.sections.health.hold_down_seconds) == (frozenset({"health"}), 600)
+    assert [line.partition(": ")[0] for line in found.problems] == ["config.health.later", "config.health.sooner"]
+
+
 def test_an_unknown_section_costs_no_other() -> None:
     found = understood(SECTIONS | {"later": {"x": 1}})
     assert (found.partly, len(found.problems)) == (frozenset(), 1)

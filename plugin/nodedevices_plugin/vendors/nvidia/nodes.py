@@ -42,7 +42,7 @@ class Handle:
 
     index: str
     nodes: tuple[str, ...]
-    memory_bytes: int = 0
+    memory_bytes: int
 
 
 def handles(inventory: Inventory) -> Mapping[str, Handle]:
