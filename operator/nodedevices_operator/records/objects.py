@@ -118,11 +118,11 @@ class DeviceRecord:
     health: HealthRecord
     parts: tuple[PartRecord, ...]  # the device itself first
     model: DeviceModel
+    excluded: bool  # by resources.exclude, it or each of its partitions
     unlisted: Annotated[int, At("holdersTruncated")] = 0  # holders that are left out of the parts
     type: Interned = ""
     unschedulable: Present = False  # people took it out of service
     index: int = 0  # in the driver's order
-    excluded: bool = False  # by resources.exclude, it or each of its partitions
     notices: tuple[NoticeRecord, ...] = ()
     pcie_root: Annotated[Interned, At("attributes", "pcieRoot")] = ""
     shares: Annotated[int, At("shares", "total")] = 0  # how many it is offered as; 0: it is not shared
@@ -170,9 +170,9 @@ class UnmatchedRecord:
 class ConfigurationRecord:
     """The agent's answer about the node's configuration."""
 
+    files_alone: bool  # what is refused are files of the node, and the rest is in effect
     # The section at fault, where something is refused and it is one's.
     refused_section: Annotated[Interned, At("refused", "section")] = ""
-    files_alone: bool = False  # what is refused are files of the node, and the rest is in effect
     unmatched: tuple[UnmatchedRecord, ...] = ()
 
 
@@ -241,6 +241,8 @@ class Retirement:
 class NodeDevicesRecord:
     name: Annotated[Interned, At("metadata", "name")]
     uid: Annotated[str, At("metadata", "uid")]
+    configuration: ConfigurationRecord
+    probe_starting: bool  # a probe has not reported yet
     generation: Annotated[int, At("metadata", "generation")] = 0
     owner_uid: str = ""  # uid of the Node that owns it
     labels: Annotated[Mapping[str, str], At("metadata", "labels")] = field(default_factory=dict)
@@ -257,11 +259,9 @@ class NodeDevicesRecord:
     out_of_service: tuple[OutOfServiceRecord, ...] = ()  # what people took out of it
     applied_hash: Annotated[str, At("status", "appliedConfigHash")] = ""
     summary: Annotated[SummaryRecord, At("status", "summary")] = SummaryRecord()
-    configuration: ConfigurationRecord = ConfigurationRecord()
     devices: tuple[DeviceRecord, ...] = ()
     resources: Annotated[tuple[ResourceRecord, ...], At("status", "resources")] = ()
     platform: Platform = UNKNOWN_PLATFORM
-    probe_starting: bool = False  # a probe has not reported yet
     retired: Annotated[tuple[Retirement, ...], At("status", "retiredResources")] = ()
     affected: Annotated[tuple[Affected, ...], At("status", "affectedPods")] = ()
     conditions: Annotated[tuple[ConditionRecord, ...], At("status", "conditions")] = ()
@@ -324,12 +324,12 @@ class PolicyRecord:
     name: Annotated[str, At("metadata", "name")]
     uid: Annotated[str, At("metadata", "uid")]
     generation: Annotated[int, At("metadata", "generation")]
+    dry_run: bool
     created: Annotated[str, At("metadata", "creationTimestamp")] = ""
     priority: Annotated[int, At("spec", "priority")] = 0
     selector: LabelSelector | None = None  # None: not readable; then the policy selects nothing
     spec: DevicePolicySpec | None = None
     sections: Mapping[str, Any] = field(default_factory=dict, compare=False)  # of spec, in wire form
-    dry_run: bool = False
     refusal: str = ""  # reason of Accepted=False
     problem: str = ""  # its message
     left_out: str = ""  # what of it is not applied, and why; the rest is

@@ -35,6 +35,7 @@ from nodedevices_operator.records.objects import (
     NodeRecord,
     PolicyRef,
     SummaryRecord,
+    node_devices_record,
     policy_record,
 )
 from support.opfacts import raw_policy
@@ -72,7 +73,7 @@ def record(*conditions: ConditionRecord, **fields: Any) -> NodeDevicesRecord:
         "summary": SummaryRecord(offered=8),
         "conditions": conditions or (APPLIED,),
     }
-    return NodeDevicesRecord(**(known | fields))
+    return replace(node_devices_record({}), **(known | fields))
 
 
 def wanted(config: dict[str, object], *refs: PolicyRef) -> Configuration:
