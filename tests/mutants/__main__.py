@@ -16,15 +16,18 @@ command for all, and brings SQLAlchemy and GitPython. Both would run the whole s
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from queue import Queue
@@ -88,7 +91,7 @@ class Tests:
 
     def of(self, mutant: Mutant) -> list[str]:
         """Those that could notice it: the narrowest first, and before these, where it is made when the module is
-        loaded, those in files that name the module."""
+        loaded, those that run lines with what is defined there, and those in files that name the module."""
         found: set[str] = set()
         for data in self.recorded:
             data.set_query_contexts(None)
@@ -97,8 +100,9 @@ class Tests:
                 if mutant.at_import or mutant.line <= line <= mutant.last:
                     found.update(contexts)
         naming = self._of_files_that_name(mutant.path) if mutant.at_import else set()
-        found = (found | naming) & self.took.keys()
-        return sorted(found, key=lambda test: (test not in naming, self.breadth[test], test))
+        using = self._of_lines_with(defined(mutant)) if mutant.at_import else set()
+        found = (found | naming | using) & self.took.keys()
+        return sorted(found, key=lambda test: (test not in using, test not in naming, self.breadth[test], test))
 
     def at_collection(self, mutant: Mutant) -> bool:
         """True when its line runs before any test, such as for a table of cases."""
@@ -108,6 +112,17 @@ class Tests:
             for line, contexts in data.contexts_by_lineno(str(mutant.path)).items()
         )
 
+    def _of_lines_with(self, names: set[str]) -> set[str]:
+        word = re.compile(rf"\b(?:{'|'.join(sorted(names))})\b")
+        found: set[str] = set()
+        for data in self.recorded if names else ():
+            for file in data.measured_files():
+                lines = text_of(file).splitlines()
+                if having := {at for at, line in enumerate(lines, 1) if word.search(line)}:
+                    for at, contexts in data.contexts_by_lineno(file).items():
+                        found.update(contexts if at in having else ())
+        return found
+
     def _of_files_that_name(self, path: Path) -> set[str]:
         module = module_of(path).rpartition(".")
         names = (f"{module[0]}.{module[2]}", f"from {module[0]} import")
@@ -115,6 +130,25 @@ class Tests:
         texts = {file: (ROOT / file).read_text() for file in files}
         naming = {file for file, text in texts.items() if any(name in text for name in names)}
         return {test for test in self.took if test.partition("::")[0] in naming}
+
+
+@cache
+def text_of(file: str) -> str:
+    return Path(file).read_text()
+
+
+def defined(mutant: Mutant) -> set[str]:
+    """What is defined where it is: a table, a default, a function."""
+    names: set[str] = set()
+    for each in ast.walk(ast.parse(mutant.path.read_bytes())):
+        if getattr(each, "lineno", 0) != mutant.line:
+            continue
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names.add(each.name)
+        elif isinstance(each, (ast.Assign, ast.AnnAssign)):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            names |= {name.id for one in targets for name in ast.walk(one) if isinstance(name, ast.Name)}
+    return names
 
 
 def module_of(path: Path) -> str:

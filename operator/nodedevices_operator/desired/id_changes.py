@@ -48,7 +48,7 @@ class IdChanges:
         """Return the changes as a text for people; empty: there are none."""
         parts = list(self.counted[:MAX_NAMES])
         if (more := len(self.counted) - MAX_NAMES) > 0:
-            parts.append(f"and {more} more names")
+            parts.append(f"and {more} more name{'s' if more > 1 else ''}")
         if self.uncounted:
             parts.append(f"ids that may change, how many is not known before: {some(self.uncounted, MAX_NAMES)}")
         if self.pods:
@@ -119,9 +119,10 @@ def _reckoned(
         rule = _rule(sharing, base)
         name, offered = base, (number, "")
         if rule is not None:
-            name, replicas = _names(sharing, rule)[-1], rule.replicas or 1
-            offered = number * replicas, f"{sharing.strategy_of(rule)}, {replicas} each"
-        if name in counted or (rule is not None and not _plain(rule)):
+            if (each := _each(rule)) is None:
+                return _uncounted(record, present, after, changed)
+            name, offered = _names(sharing, rule)[-1], (number * each, f"{sharing.strategy_of(rule)}, {each} each")
+        if name in counted:
             return _uncounted(record, present, after, changed)
         counted[name] = offered
     shown = {name: (it.capacity, _shares(it)) for name, it in present.items()}
@@ -186,9 +187,9 @@ def _names(sharing: Sharing, rule: SharedResource) -> tuple[str, ...]:
     return (*(() if rule.core_resource is None else (rule.core_resource,)), rule.rename or usual)
 
 
-def _plain(rule: SharedResource) -> bool:
-    """True when it shares every device, each into as many."""
-    return rule.replicas is not None and rule.match is None and rule.devices is None
+def _each(rule: SharedResource) -> int | None:
+    """Into how many it shares each device; None: not every device, or not each into as many."""
+    return rule.replicas if rule.match is None and rule.devices is None else None
 
 
 def _shares(resource: ResourceRecord) -> str:
@@ -208,11 +209,11 @@ def _base_counts(present: Mapping[str, ResourceRecord], sharing: Sharing) -> Bas
         applied = bases.get(name)
         if applied is None:
             base, number, exact = name, it.capacity, it.sharing == WHOLE
-        else:
-            each = applied.replicas or 1
+        elif (each := _each(applied)) is not None:
             base, number = applied.name, it.capacity // each
-            exact = _plain(applied) and _shares(it) == f"{sharing.strategy_of(applied)}, {each} each"
-            exact = exact and number * each == it.capacity
+            exact = number * each == it.capacity and _shares(it) == f"{sharing.strategy_of(applied)}, {each} each"
+        else:
+            return None
         if not exact or base in found:
             return None
         found[base] = number

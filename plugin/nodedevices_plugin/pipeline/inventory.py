@@ -207,8 +207,6 @@ def _seen(
 def _with_partitions(device: InventoryDevice, held_partitions: frozenset[str]) -> InventoryDevice:
     """A missing device: its partitions are listed only while a pod holds them, as on a device that is here."""
     kept = tuple(part for part in device.fact.partitions if part.id in held_partitions)
-    if kept == device.fact.partitions and device.departed_partitions == {part.id for part in kept}:
-        return device
     fact = replace(device.fact, partitions=kept)
     return replace(device, fact=fact, departed_partitions=frozenset(part.id for part in kept))
 

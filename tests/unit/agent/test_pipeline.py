@@ -696,6 +696,28 @@ def test_a_folder_that_fails_while_cdi_is_in_use_takes_nothing_away() -> None:
     assert (again.config, again.counts) == ("Applied", {GPU: (8, 8)})
 
 
+LACKING = CdiEnvironment(made_problem="nvidia-ctk is not in the agent's image")
+
+
+def test_where_the_drivers_libraries_are_gone_no_container_gets_a_device_and_the_node_says_why() -> None:
+    """As after a reboot, before the toolkit has written its specification again."""
+    node = Node(*TWO_GPUS).given(seen=seen(BY_CDI), cdi=found(WRITABLE)).line()
+    node.given(cdi=found(LACKING)).line()
+    assert (node.config, node.counts) == ("ConfigInvalid", {GPU: (2, 0)})
+    assert node.world.config.cdi_problem.startswith("CDI: ")
+    assert node.world.config.cdi_problem.endswith("; devices that need it are not offered until then")
+    node.given(cdi=found(WRITABLE)).line()
+    assert (node.config, node.world.config.cdi_problem, node.counts) == ("Applied", "", {GPU: (2, 2)})
+
+
+def test_while_the_last_good_libraries_are_used_what_broke_is_said_and_all_is_offered() -> None:
+    node = Node(*TWO_GPUS).given(seen=seen(BY_CDI), cdi=found(WRITABLE)).line()
+    broken = CdiEnvironment(kept=True, toolkit_problem="/etc/cdi/nvidia.yaml: not YAML")
+    node.given(cdi=found(broken)).line()
+    assert (node.config, node.counts) == ("Applied", {GPU: (2, 2)})
+    assert node.world.config.cdi_problem == "CDI: /etc/cdi/nvidia.yaml: not YAML; the last good one is used"
+
+
 def test_where_another_plugin_serves_no_cdi_file_is_needed_until_this_agent_takes_over() -> None:
     watching = {**BY_CDI, "serving": {"mode": "Observe"}}
     node = Node(*TWO_GPUS).given(seen=seen(watching), cdi=found(READ_ONLY)).line()

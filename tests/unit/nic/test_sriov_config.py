@@ -158,7 +158,7 @@ def test_additional_info_of_a_device_comes_after_that_of_all() -> None:
         (pool({"acpiIndexes": [101]}), "acpiIndexes[0]: 101 is not a text"),
         (pool({"pKeys": ["8001"]}), "pKeys[0]: '8001': give a key, such as 0x8001"),
         (pool({"isRdma": "true"}), 'isRdma: "true" is not allowed; give true or false'),
-        (pool({"isRdma": True, "vdpaType": "vhost"}), "vdpaType: given beside isRdma"),
+        (pool({"isRdma": True, "vdpaType": "vhost"}), "resourceList[0].selectors.vdpaType: given beside isRdma"),
         (pool({"vdpaType": "vhst"}), 'vdpaType: "vhst" is not allowed; choose virtio or vhost'),
         (pool({"pfName": ["p0"]}), "selectors.pfName: unknown key; did you mean pfNames?"),
         (pool([{}, {"pfName": ["p0"]}]), "resourceList[0].selectors[1].pfName: unknown key"),

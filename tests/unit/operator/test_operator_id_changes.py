@@ -133,3 +133,153 @@ def test_sharing_by_memory_names_both_names_without_a_number() -> None:
 def test_what_changes_no_id_says_nothing() -> None:
     assert said(node(), {"health": {"holdDownSeconds": 5}}) == ""
     assert said(node(), {"serving": {"mode": "Observe"}, "sharing": sharing(2)}) == ""
+
+
+# --- without a doubt, or without a number ----------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "doubt",
+    [
+        pytest.param({"spec": {"config": {}}, "appliedConfigHash": ""}, id="nothing was ever applied"),
+        pytest.param({"spec": {"config": {"sharing": sharing(4)}, "configHash": "h"}}, id="other sections are written"),
+    ],
+)
+def test_before_the_agent_shows_what_is_written_there_is_no_number(doubt: dict[str, Any]) -> None:
+    found = record(device(0, attributes=H100), **({"appliedConfigHash": "h"} | doubt))
+    text = said(found, {"resources": {"exclude": ["GPU-0"]}})
+    assert text == "ids that may change, how many is not known before: nvidia.com/gpu"
+
+
+def test_where_the_agent_serves_nothing_no_id_changes() -> None:
+    observed = [resource(8, 8, by="device-plugin")]
+    assert said(node(resources=observed), {"sharing": sharing(2)}) == ""
+
+
+def test_what_the_operator_cannot_read_changes_no_id() -> None:
+    both = {"sharing": sharing(2), "capacity": [{"name": GPU, "perNode": 3}]}
+    assert said(node(), both) == ""
+
+
+def test_every_name_that_may_come_or_change_is_said_where_numbers_are_not_known() -> None:
+    unknown = node(appliedConfigHash="older")
+    memory = {"name": GPU, "memoryUnit": "1Gi", "coreResource": "tencent.com/vcuda-core"}
+    then = {"resources": RENAMED, "sharing": {"strategy": "memory", "resources": [memory]}}
+    assert said(unknown, then) == (
+        "ids that may change, how many is not known before: example.com/h100, "
+        "nodedevices.io/gpu-memory, nvidia.com/gpu, tencent.com/vcuda-core"
+    )
+
+
+def test_of_many_names_a_few_are_said_and_the_rest_counted() -> None:
+    models = [f"NVIDIA M{number}" for number in range(7)]
+    devices = [device(at, attributes={"vendor": "nvidia", "productName": each}) for at, each in enumerate(models)]
+    rules = [{"match": {"productName": each}, "name": f"example.com/m{at}"} for at, each in enumerate(models)]
+    lines = [f"example.com/m{number}: 0 -> 1 ids" for number in range(5)]
+    text = said(node(*devices), {"resources": {"devices": rules}})
+    assert text == "; ".join([*lines, "and 3 more names"])
+    assert said(node(*devices[:6]), {"resources": {"devices": rules[:5]}}).endswith("; and 1 more name")
+    assert said(node(*devices[:5]), {"resources": {"devices": rules[:4]}}).endswith("; nvidia.com/gpu: 5 -> 1 ids")
+
+
+def test_where_holders_are_left_out_of_the_status_there_may_be_others() -> None:
+    cut = device(0, attributes=H100, holders=[holder("train")], holdersTruncated=3)
+    assert said(node(cut, device(1, attributes=H100)), {"sharing": sharing(2)}) == (
+        "nvidia.com/gpu: 2 -> 4 ids (timeSlicing, 2 each); held by ml/train and perhaps others: these keep what they "
+        "hold until they end"
+    )
+
+
+def test_shares_that_stay_name_no_pod_and_another_strategy_of_as_many_does() -> None:
+    now = {"sharing": sharing(4)}
+    found = node(device(0, attributes=H100, holders=[holder("t")]), now=now, resources=shared(4, 4))
+    assert said(found, {"sharing": {**sharing(4), "failRequestsGreaterThanOne": True}}, now) == ""
+    assert said(found, {"sharing": {**sharing(4), "strategy": "mps"}}, now) == (
+        "nvidia.com/gpu: 4 -> 4 ids (mps, 4 each); held by ml/t: these keep what they hold until they end"
+    )
+
+
+def test_one_device_for_another_is_said_although_the_numbers_stay() -> None:
+    now = {"resources": {"exclude": ["GPU-0"]}}
+    two = [device(0, excluded="GPU-0", attributes=H100), device(1, attributes=H100, holders=[holder("t")])]
+    found = node(*two, now=now, resources=[resource(1, 1)])
+    assert said(found, {"resources": {"exclude": ["GPU-1"]}}, now) == (
+        "as many ids as now, of other devices; held by ml/t: these keep what they hold until they end"
+    )
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "devices": ["0"]}]}},
+        {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, "replicas": 2, "match": {"type": "gpu"}}]}},
+    ],
+)
+def test_shares_of_some_devices_are_not_counted(then: dict[str, Any]) -> None:
+    assert said(node(), then).startswith("ids that may change, how many is not known before: ")
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        pytest.param([device(0, attributes=H100), device(1, attributes={"vendor": "amd"})], id="two makers"),
+        pytest.param([device(0, attributes=H100, partitions=[{"id": "MIG-0", "name": "mig"}])], id="partitions"),
+    ],
+)
+def test_names_of_devices_of_several_kinds_are_not_counted(devices: list[dict[str, Any]]) -> None:
+    text = said(node(*devices), {"resources": {"exclude": ["GPU-0"]}})
+    assert text == "ids that may change, how many is not known before: nvidia.com/gpu"
+
+
+def test_a_rule_for_another_resource_decides_nothing_about_this_one() -> None:
+    other = {"name": "example.com/other", "replicas": 9}
+    rules = {"strategy": "timeSlicing", "resources": [other, {"name": GPU, "replicas": 2}]}
+    assert said(node(), {"sharing": rules}) == "nvidia.com/gpu: 8 -> 16 ids (timeSlicing, 2 each)"
+
+
+def test_shares_are_counted_whatever_names_devices_have() -> None:
+    makers = [device(0, attributes=H100), device(1, attributes={"vendor": "amd"})]
+    found = node(*makers, resources=[resource(1, 1), resource(1, 1, "amd.com/gpu")])
+    assert said(found, {"sharing": sharing(2)}) == "nvidia.com/gpu: 1 -> 2 ids (timeSlicing, 2 each)"
+
+
+def test_what_the_agent_says_is_applied_is_counted() -> None:
+    applied = node(conditions={"ConfigApplied": ("True", "Applied")})
+    assert said(applied, {"sharing": sharing(2)}) == "nvidia.com/gpu: 8 -> 16 ids (timeSlicing, 2 each)"
+
+
+def test_a_rule_by_memory_is_counted() -> None:
+    small = device(1, attributes=H100, capacity={"memory": "24Gi"})
+    rule = {"match": {"minMemory": "40Gi"}, "name": "example.com/large"}
+    assert said(node(device(0, attributes=H100), small), {"resources": {"devices": [rule]}}) == (
+        "example.com/large: 0 -> 1 ids; nvidia.com/gpu: 2 -> 1 ids"
+    )
+
+
+def test_where_a_policy_names_resources_the_node_itself_gives_them_no_other_name_than_its_usual_one() -> None:
+    now: dict[str, Any] = {"resources": {"exclude": []}}
+    found = node(now=now, resources=[resource(8, 8, "example.com/gpu")])
+    assert said(found, {"resources": {"exclude": ["GPU-3"]}}, now) == "example.com/gpu: 8 -> 7 ids"
+
+
+@pytest.mark.parametrize(
+    ("rule", "shown"),
+    [
+        pytest.param({"replicas": 4, "devices": ["0"]}, shared(32, 4), id="of some devices"),
+        pytest.param({"replicas": 4}, shared(32, 2), id="the node shows others"),
+        pytest.param({"replicas": 4}, shared(30, 4), id="some shares are missing"),
+    ],
+)
+@pytest.mark.parametrize("then", [{"sharing": {}}, {"resources": {"exclude": ["GPU-3"]}}])
+def test_shares_that_are_not_as_they_would_be_are_not_counted(
+    rule: dict[str, Any], shown: list[dict[str, Any]], then: dict[str, Any]
+) -> None:
+    now = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": GPU, **rule}]}}
+    text = said(node(now=now, resources=shown), then, now)
+    assert text == "ids that may change, how many is not known before: nvidia.com/gpu"
+
+
+def test_a_name_that_two_kinds_of_devices_would_have_is_not_counted() -> None:
+    both = {"name": GPU, "replicas": 2, "rename": "example.com/h100"}
+    then = {"resources": RENAMED, "sharing": {"strategy": "timeSlicing", "resources": [both]}}
+    assert said(node(device(0, attributes=H100), device(1, attributes=L4)), then) == (
+        "ids that may change, how many is not known before: example.com/h100, nvidia.com/gpu"
+    )

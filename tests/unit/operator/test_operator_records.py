@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
 from nodedevices_operator.records.rejected import rejected_pod
 from nodedevices_operator.records.traits import UNKNOWN_PLATFORM
@@ -270,3 +271,46 @@ def test_a_rejected_pod_says_who_makes_another_one_and_since_when_it_is() -> Non
         "since": "T1",
         "requests": (),
     }
+
+
+# --- names at the API server -----------------------------------------------------------------------------------------
+def test_every_path_is_one_of_the_api_server() -> None:
+    assert [names.NODES, names.PODS] == ["/api/v1/nodes", "/api/v1/pods"]
+    assert names.NODE_DEVICES == "/apis/nodedevices.io/v1alpha1/nodedevices"
+    assert names.POLICIES == "/apis/nodedevices.io/v1alpha1/devicepolicies"
+    assert names.eviction_path("ml", "t") == "/api/v1/namespaces/ml/pods/t/eviction"
+    assert names.events_path("ml") == "/api/v1/namespaces/ml/events"
+    assert names.config_map_path("ml", "c") == "/api/v1/namespaces/ml/configmaps/c"
+    assert names.lease_path("ml") == "/apis/coordination.k8s.io/v1/namespaces/ml/leases/nodedevices-operator"
+    assert names.named(names.NODES, "a/../b") == "/api/v1/nodes/a%2F..%2Fb"
+
+
+def test_field_managers_keep_their_names() -> None:
+    """One that were called otherwise would leave behind what it has written under the old name."""
+    managers = {each: value for each, value in vars(names).items() if str(value).startswith(names.MANAGER)}
+    assert managers == {
+        "MANAGER": "nodedevices-operator",
+        "LEASE_NAME": "nodedevices-operator",
+        "CONFIG": "nodedevices-operator-config",
+        "STATUS": "nodedevices-operator-status",
+        "CAPACITY": "nodedevices-operator-capacity",
+        "NODE_CONDITION": "nodedevices-operator-node-condition",
+        "XID_CONDITION": "nodedevices-operator-xid-condition",
+        "LABELS": "nodedevices-operator-labels",
+        "OBJECT_LABELS": "nodedevices-operator-object-labels",
+        "POD_CONDITION": "nodedevices-operator-pod-condition",
+        "POLICY_STATUS": "nodedevices-operator-policy-status",
+        "FLEET": "nodedevices-operator-fleet",
+        "ELECTION": "nodedevices-operator-election",
+        "CLUSTER_PROPERTIES": "nodedevices-operator-cluster-properties",
+    }
+
+
+def test_what_people_write_on_objects_and_nodes_keeps_its_name() -> None:
+    assert names.TAINT == "nodedevices.io/device-fault"
+    assert (names.RESUME_ROLLOUT, names.ACCEPT_CHANGE) == (
+        "nodedevices.io/resume-rollout",
+        "nodedevices.io/accept-change",
+    )
+    assert names.OURS == "app.kubernetes.io/managed-by=nodedevices-operator"
+    assert names.NO_OBJECT == "metadata.name=-"
