@@ -66,6 +66,16 @@ def test_an_index_alone_is_a_place_only_where_containers_are_given_indices() -> 
     assert offers({"injection": {"deviceIDStrategy": "index"}}) == []
 
 
+@pytest.mark.parametrize("shared", ["/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio"])
+def test_a_device_node_that_any_number_of_devices_need_is_no_place(shared: str) -> None:
+    def with_it(slot: int, uuid: str) -> DeviceFact:
+        return gpu(slot, id=uuid, device_nodes=(shared, f"/dev/dri/renderD{slot}"))
+
+    node = Stepped(with_it(0, OLD)).now({}).now({}, train(OLD))
+    node.devices = (with_it(1, NEW),)
+    assert node.now({}, train(OLD)).offers == {GPU: [NEW]}
+
+
 def test_while_nobody_knows_who_holds_what_a_replaced_gpu_waits() -> None:
     node = Node(said("one=/opt/one")).line("one", at(0, OLD)).line("one", at(0, NEW))
     assert node.offered == [NEW]

@@ -149,8 +149,10 @@ def test_what_cannot_be_is_refused_with_what_would_be_right(arguments: list[str]
 @pytest.mark.parametrize(
     "name", [each.name for each in OPTIONS if re.search("-(dirs?|file|root|socket|hook-path)$", each.name)]
 )
-def test_a_path_that_is_relative_is_refused(name: str) -> None:
-    assert re.search(f"--{name}: '?here'?(:| is) .* absolute", refused([f"--{name}=here"]))
+def test_a_path_that_is_relative_is_refused_and_the_example_is_absolute(name: str) -> None:
+    said = refused([f"--{name}=here"])
+    assert re.search(f"--{name}: '?here'?(:| is) .* absolute", said)
+    assert all(example.startswith("/") for example in re.findall(r"such as (\S+)", said))
 
 
 def test_paths_are_absolute_but_for_the_kubeconfig() -> None:
