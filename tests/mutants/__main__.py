@@ -90,17 +90,18 @@ class Tests:
         return cls(took, recorded, breadth)
 
     def of(self, mutant: Mutant) -> list[str]:
-        """Those that could notice it: the narrowest first, and before these, where it is made when the module is
-        loaded, those that run lines with what is defined there, and those in files that name the module."""
+        """Those that could notice it: the narrowest first, and before these, where it runs when modules are loaded,
+        those that run lines with what is defined there, and those in files that name the module."""
+        loading = mutant.at_import or self.at_collection(mutant)
         found: set[str] = set()
         for data in self.recorded:
             data.set_query_contexts(None)
             lines = data.contexts_by_lineno(str(mutant.path))
             for line, contexts in lines.items():
-                if mutant.at_import or mutant.line <= line <= mutant.last:
+                if loading or mutant.line <= line <= mutant.last:
                     found.update(contexts)
-        naming = self._of_files_that_name(mutant.path) if mutant.at_import else set()
-        using = self._of_lines_with(defined(mutant)) if mutant.at_import else set()
+        naming = self._of_files_that_name(mutant.path) if loading else set()
+        using = self._of_lines_with(defined(mutant)) if loading else set()
         found = (found | naming | using) & self.took.keys()
         return sorted(found, key=lambda test: (test not in using, test not in naming, self.breadth[test], test))
 
@@ -141,11 +142,10 @@ def defined(mutant: Mutant) -> set[str]:
     """What is defined where it is: a table, a default, a function."""
     names: set[str] = set()
     for each in ast.walk(ast.parse(mutant.path.read_bytes())):
-        if getattr(each, "lineno", 0) != mutant.line:
-            continue
         if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            names.add(each.name)
-        elif isinstance(each, (ast.Assign, ast.AnnAssign)):
+            if each.lineno <= mutant.line <= (each.end_lineno or 0):
+                names.add(each.name)
+        elif isinstance(each, (ast.Assign, ast.AnnAssign)) and each.lineno == mutant.line:
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
             names |= {name.id for one in targets for name in ast.walk(one) if isinstance(name, ast.Name)}
     return names

@@ -112,7 +112,11 @@ def node(capacity: Mapping[str, Any] | None = None, **more: Any) -> NodeRecord:
 def feature_labels(record: NodeDevicesRecord) -> dict[str, str]:
     """What a Node that has no labels yet is to show of the devices, without timestamps."""
     values = plan_labels(Labels(feature_discovery=True), record, node(), now=0).values
-    return {key: value for key, value in values.items() if key not in {vendor.timestamp for vendor in VENDORS}}
+    return {
+        key: value
+        for key, value in values.items()
+        if key not in {vendor.timestamp for vendor in VENDORS if vendor.timestamp}
+    }
 
 
 def raw_pod(name: str = "trainer", **status: Any) -> dict[str, Any]:

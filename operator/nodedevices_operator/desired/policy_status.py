@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodedevices_api import conditions as names
-from nodedevices_common.conditions import build, same
+from nodedevices_common.conditions import MESSAGE_LIMIT, build, same
 from nodedevices_common.text import clip, place_of
 
 from nodedevices_operator.desired.configuration import Configuration, PolicyOutcome, Trial
@@ -31,7 +31,6 @@ MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message
 MAX_FAILURES = 3  # different ones, in a message
 REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
-TRIAL_LIMIT = 2000  # the same, of what a DryRun policy would change: with names of resources and pods
 SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
 PASSING = (names.PENDING, names.NOT_WRITTEN)  # reasons that end by themselves
 _HELD_BACK = {
@@ -207,7 +206,7 @@ def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Not
     if isinstance(serving, Mapping) and serving.get("mode") == "Observe":
         idle = [section for section in SERVED if section in configuration.config]
         why = "has no effect while serving.mode is Observe"
-        found += tuple(Note(section, "*", f"{section}.* {why}") for section in idle)
+        found += tuple(Note(section, "", f"{section}.* {why}") for section in idle)
     return found
 
 
@@ -327,7 +326,7 @@ def _applied(policy: PolicyRecord, counts: Tally) -> ConditionVerdict:
     if not counts.selected:
         return "False", names.NO_NODES, "spec.nodeSelector matches no node with devices"
     if policy.dry_run:
-        changed = _listed(counts.would, most=MAX_FAILURES, limit=TRIAL_LIMIT) or "no node would change"
+        changed = _listed(counts.would, most=MAX_FAILURES, limit=MESSAGE_LIMIT) or "no node would change"
         return (
             "False",
             names.DRY_RUN,
@@ -370,7 +369,9 @@ def _listed(nodes: Sequence[tuple[str, str]], *, most: int, limit: int = REASON_
 def _unmatched(counts: Tally) -> str:
     parts = [f"; on {nodes} of them {note}" for note, nodes in counts.unmatched[:MAX_NOTES]]
     more = len(counts.unmatched) - MAX_NOTES
-    return "".join(parts) + (f"; and {more} more entries that match nothing on some nodes" if more > 0 else "")
+    return "".join(parts) + (
+        f"; and {more} more entr{'ies' if more > 1 else 'y'} without effect on some nodes" if more > 0 else ""
+    )
 
 
 def _rolled_out(policy: PolicyRecord, rollout: RolloutState) -> ConditionVerdict:

@@ -119,7 +119,7 @@ def test_a_device_belongs_to_the_first_resource_that_selects_it() -> None:
 
 def test_a_physical_function_with_virtual_ones_is_not_selected() -> None:
     config = read(pool({"vendors": ["15b3"]}))
-    assert selected(config, hca(0, virtualFunctions=8), hca(1, virtualFunctions=0)) == [port(1)]
+    assert selected(config, hca(0, virtualFunctions=1), hca(1, virtualFunctions=0)) == [port(1)]
 
 
 def test_subfunctions_are_only_those_of_aux_net_device() -> None:

@@ -405,3 +405,19 @@ def test_shares_are_always_a_valid_answer(data: st.DataObject, count: int, repli
     assert len(set(chosen)) == size
     assert set(must) <= set(chosen) <= set(available)
     assert prefer(resource, available[::-1], must[::-1], size, Topology(), packed=packed) == chosen
+
+
+@pytest.mark.parametrize(
+    ("path", "score"),
+    [
+        (PciePath.SYSTEM, 10),
+        (PciePath.NODE, 20),
+        (PciePath.HOSTBRIDGE, 30),
+        (PciePath.MULTIPLE, 40),
+        (PciePath.SINGLE, 50),
+        (PciePath.INTERNAL, 60),
+    ],
+)
+def test_paths_on_pcie_count_as_in_nvidias_allocator(path: PciePath, score: int) -> None:
+    one, other = gpu(0, pcie=(PcieNeighbour(to=gpu_id(1), path=path),)), gpu(1)
+    assert topology.build(inventory_of(one, other)).score(gpu_id(0), gpu_id(1)) == score

@@ -15,12 +15,14 @@ from nodedevices_operator.desired.policy_status import (
     hindrances,
     node_outcome,
     policy_status,
+    shows,
 )
+from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.reconcile.tallies import Tallies
-from nodedevices_operator.records.objects import PolicyRecord
+from nodedevices_operator.records.objects import PolicyRecord, policy_record
 from support.contract import INVALID_SHARING
-from support.opfacts import NOW, policy, record, sharing
+from support.opfacts import NOW, policy, raw_policy, record, sharing
 
 P = policy("p", sharing=sharing(2))
 CHOSEN = frozenset({"p"})
@@ -66,10 +68,10 @@ def test_a_refused_policy_says_what_it_is_refused_for_and_where_an_earlier_one_g
     refused = policy("p", generation=2, sharing=INVALID_SHARING)
     nodes = {"a": NodeOutcome(CHOSEN, {"p": PolicyOutcome(("sharing",), generation=1)}, active=True)}
     conditions = {it["type"]: it for it in said(nodes, refused)["conditions"]}
-    assert conditions["Accepted"]["reason"] == "Invalid"
+    assert (conditions["Accepted"]["status"], conditions["Accepted"]["reason"]) == ("False", "Invalid")
     assert conditions["Accepted"]["message"].startswith("spec.sharing")
     assert "strategy memory needs memoryUnit" in conditions["Accepted"]["message"]
-    assert conditions["Applied"]["reason"] == "NotAccepted"
+    assert (conditions["Applied"]["status"], conditions["Applied"]["reason"]) == ("False", "NotAccepted")
     assert "earlier generation stays in effect on 1 nodes" in conditions["Applied"]["message"]
 
 
@@ -276,7 +278,9 @@ def test_only_a_few_entries_are_reported_and_how_many_more_there_are() -> None:
     notes = [(TYPO[0], TYPO[1].replace("[0]", f"[{number}]"), TYPO[2]) for number in range(20)]
     message = applied({"a": shown(*notes)})[2]
     assert message.count("no such resource on this node") == 3
-    assert message.endswith("and 17 more entries that match nothing on some nodes")
+    assert message.endswith("; and 17 more entries without effect on some nodes")
+    assert applied({"a": shown(*notes[:4])})[2].endswith("; and 1 more entry without effect on some nodes")
+    assert applied({"a": shown(*notes[:3])})[2].endswith(text(notes[2]))
 
 
 # --- the truth of every section --------------------------------------------------------------------------------------
@@ -355,7 +359,7 @@ def test_a_policy_whose_evictions_are_held_back_by_its_own_limits_is_in_effect(r
 
 
 def test_what_has_no_effect_while_another_plugin_serves_is_reported() -> None:
-    watching = policy("p", serving={"mode": "Observe"}, sharing=sharing(2))
+    watching = policy("p", serving={"mode": "Observe"}, sharing=sharing(2), health={"holdDownSeconds": 5})
     configuration = resolve({}, [watching], Previous())
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     found = record(spec=spec, appliedConfigHash=configuration.config_hash)
@@ -365,6 +369,174 @@ def test_what_has_no_effect_while_another_plugin_serves_is_reported() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"resources": {"exclude": ["GPU-0"]}},
+        {"sharing": sharing(2)},
+        {"partitions": {"strategy": "mixed"}},
+        {"injection": {"deviceIDStrategy": "index"}},
+    ],
+)
+def test_each_section_that_says_what_is_served_is_idle_then(section: dict[str, Any]) -> None:
+    watching = policy("p", serving={"mode": "Observe"}, **section)
+    configuration = resolve({}, [watching], Previous())
+    spec = {"config": configuration.config, "configHash": configuration.config_hash}
+    found = record(spec=spec, appliedConfigHash=configuration.config_hash)
+    message = applied({"a": node_outcome({}, {"p": watching}, configuration, found)}, watching)[2]
+    idle = f"{next(iter(section))}.* has no effect while serving.mode is Observe"
+    assert message == f"in effect on 1 nodes; on 1 of them {idle}"
+
+
+# --- a roll-out ------------------------------------------------------------------------------------------------------
+def rolled_out(**state: Any) -> dict[str, Any]:
+    found = policy_status(P, tally(P, {"a": FORCE}), NOW, rollout=RolloutState(**state))
+    condition: dict[str, Any] = next(it for it in found["conditions"] if it["type"] == "RolledOut")
+    return condition | {"nodes": found["nodes"]}
+
+
+def test_a_node_that_waits_for_its_turn_says_so_and_is_named_last() -> None:
+    held = replace(WAITING, held=CHOSEN)
+    assert applied({"a": held})[2] == "in effect on 0 of 1 nodes; a: it waits for its turn in the roll-out"
+    message = applied({"a": held, "b": answered("WaitingForHolders", HOLDERS)})[2]
+    assert message == f"in effect on 0 of 2 nodes; b: {HOLDERS}; and 1 more node"
+
+
+def test_a_roll_out_says_how_far_it_is() -> None:
+    found = rolled_out(waiting=7, under_way=("n1", "n2"), under_way_count=2)
+    assert (found["status"], found["reason"]) == ("False", "Progressing")
+    assert found["message"] == "7 nodes wait, 2 under way (n1, n2)"
+    assert found["nodes"]["waiting"] == 7
+    assert rolled_out(waiting=7, under_way=("n1", "n2"), under_way_count=5)["message"] == (
+        "7 nodes wait, 5 under way (n1, n2 and 3 more)"
+    )
+    assert rolled_out(waiting=7)["message"] == "7 nodes wait, 0 under way"
+
+
+def test_a_roll_out_that_is_over_says_what_is_wrong_with_a_persons_word_alone() -> None:
+    found = rolled_out()
+    assert (found["status"], found["reason"], found["message"]) == ("True", "Done", "")
+    assert "waiting" not in found["nodes"]
+    assert rolled_out(refused="no such generation")["message"] == "no such generation"
+
+
+def test_a_roll_out_that_is_stopped_says_why_and_how_a_person_goes_on() -> None:
+    found = rolled_out(waiting=7, worse_off=(("n1", "its Node is not Ready"), ("n2", "x" * 301)), refused="no number")
+    assert (found["status"], found["reason"]) == ("False", "Stopped")
+    assert found["message"] == (
+        f"n1: its Node is not Ready; n2: {'x' * 299}…; 7 nodes wait. Change the policy, or go on all the same: "
+        "kubectl annotate devicepolicy p nodedevices.io/resume-rollout=1 --overwrite; no number"
+    )
+
+
+def test_a_dry_run_is_not_rolled_out() -> None:
+    trial = policy("p", mode="DryRun", sharing=sharing(2))
+    found = policy_status(trial, tally(trial, {}), NOW, rollout=RolloutState(waiting=1))
+    assert [it["type"] for it in found["conditions"]] == ["Accepted", "Applied", "Conflicted"]
+
+
+# --- what is written -------------------------------------------------------------------------------------------------
+def test_a_few_older_policies_are_named_and_that_there_are_more() -> None:
+    def conflicted(*older: str) -> dict[str, Any]:
+        loser = NodeOutcome(CHOSEN, {"p": PolicyOutcome((), ("sharing",), older, generation=1)})
+        return next(it for it in said({"a": loser})["conditions"] if it["type"] == "Conflicted")
+
+    rest = ": older, has the same priority and sets the same section differently; give one a higher priority"
+    assert conflicted(*"edcba")["message"] == f"a, b, c, d, e{rest}"
+    assert conflicted(*"fedcba")["message"] == f"a, b, c, d, e, ...{rest}"
+    none = conflicted()
+    assert (none["status"], none["reason"], none["message"]) == ("False", "NoConflict", "")
+
+
+def test_a_node_counts_for_the_policies_whose_selector_it_matches() -> None:
+    chosen = policy("p", selector={"matchLabels": {"pool": "a"}}, sharing=sharing(2))
+    policies = {"p": chosen, "all": P}
+    for labels, expected in (({"pool": "a"}, {"p", "all"}), ({"pool": "b"}, {"all"})):
+        assert node_outcome(labels, policies, resolve(labels, [], Previous()), record()).selected == expected
+
+
+def test_what_the_agent_says_of_another_configuration_is_no_reason_to_wait() -> None:
+    quiet = answered("Applied", "mig-parted has changed it", "True")
+    assert applied({"a": quiet})[2] == "in effect on 0 of 1 nodes; a: its agent has not applied it yet"
+
+
+def test_a_label_that_no_policy_may_set_is_named_and_the_rest_is_in_effect() -> None:
+    reserved = policy("p", labels={"extra": {"nodedevices.io/agent": "away", "a": "b"}}, sharing=sharing(2))
+    status, reason, message = applied({"a": FORCE, "b": WAITING}, reserved)
+    assert (status, reason) == ("False", "Failed")
+    assert message == f"{reserved.left_out}; the rest is in effect on 1 of 2 nodes"
+    assert reserved.left_out.startswith("labels.extra has nodedevices.io/agent: ")
+
+
+def test_a_few_different_failures_are_said_and_how_many_more_nodes_there_are() -> None:
+    nodes = {f"n{number}": answered("ConfigInvalid", f"e{number}") for number in range(4)}
+    assert applied(nodes)[2] == "4 of 4 nodes: n0: e0; n1: e1; n2: e2; and 1 more node"
+
+
+def test_the_entry_that_matches_nothing_on_most_nodes_is_the_one_that_is_counted() -> None:
+    other = (TYPO[0], "resources[1].name x.io/y", TYPO[2])
+    assert said({"a": shown(TYPO, other), "b": shown(TYPO)})["nodes"]["unmatched"] == 2
+
+
+def test_what_a_dry_run_would_change_is_said_as_far_as_a_condition_has_room() -> None:
+    trial = policy("p", mode="DryRun", sharing=sharing(2))
+    nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview("x" * 2000))})}
+    message = applied(nodes, trial)[2]
+    assert message.startswith("it would be active on 1 of 1 nodes; a: xxx")
+    assert (len(message), message[-2:]) == (1024, "x…")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_dry_run_that_comes_or_goes_changes_the_counts_where_stronger_policies_supply_everything(first: bool) -> None:
+    with_it = replace(BEATEN, trials={"p": (Trial(("sharing",)), Preview("would change"))})
+    tallies = Tallies()
+    for outcome in (with_it, BEATEN) if first else (BEATEN, with_it):
+        tallies.put("a", outcome)
+    assert tallies.tally(P).would == (() if first else (("a", "would change"),))
+
+
+def test_a_reason_of_300_characters_is_not_cut() -> None:
+    exact, longer = (answered("ConfigInvalid", "x" * length) for length in (300, 301))
+    assert applied({"a": exact})[2] == f"1 of 1 nodes: a: {'x' * 300}"
+    assert applied({"a": longer})[2] == f"1 of 1 nodes: a: {'x' * 299}…"
+
+
+def test_where_actions_are_recorded_is_shown_where_there_is_a_record() -> None:
+    assert policy_status(P, tally(P, {}), NOW, record="ns/fleet")["actionsRecord"] == "ns/fleet"
+    assert "actionsRecord" not in said({})
+
+
+STOPPED = ("True", "Stopped", "too many at once")
+
+
+def written(**more: Any) -> PolicyRecord:
+    """The policy as it is read after this status was written."""
+    status = policy_status(P, tally(P, {"a": FORCE}), NOW, stopped=STOPPED, record="ns/fleet")
+    return policy_record(raw_policy("p", sharing=sharing(2)) | {"status": status | more})
+
+
+def test_a_status_that_is_shown_already_is_not_written_again() -> None:
+    status = policy_status(P, tally(P, {"a": FORCE}), NOW, stopped=STOPPED, record="ns/fleet")
+    assert shows(written(), status)
+    assert shows(written(), policy_status(P, tally(P, {"a": FORCE}), "later", stopped=STOPPED, record="ns/fleet"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"observedGeneration": 7},
+        {"actionsRecord": "ns/other"},
+        {"nodes": {"selected": 9}},
+        {"conditions": policy_status(P, tally(P, {"a": FORCE}), NOW)["conditions"]},
+        {"conditions": policy_status(P, tally(P, {"a": WAITING}), NOW, stopped=STOPPED)["conditions"]},
+    ],
+)
+def test_each_difference_of_a_status_is_written(other: dict[str, Any]) -> None:
+    status = policy_status(P, tally(P, {"a": FORCE}), NOW, stopped=STOPPED, record="ns/fleet")
+    assert not shows(written(**other), status)
+
+
+# --- a dry run -------------------------------------------------------------------------------------------------------
 def test_a_dry_run_counts_its_nodes_and_says_what_would_change() -> None:
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     text = "would change sharing"
@@ -375,7 +547,8 @@ def test_a_dry_run_counts_its_nodes_and_says_what_would_change() -> None:
     }
     status = said(nodes, trial)
     conditions = {it["type"]: it for it in status["conditions"]}
-    assert (conditions["Accepted"]["status"], conditions["Applied"]["reason"]) == ("True", "DryRun")
+    assert conditions["Accepted"]["status"] == "True"
+    assert (conditions["Applied"]["status"], conditions["Applied"]["reason"]) == ("False", "DryRun")
     assert conditions["Applied"]["message"] == (
         "it would be active on 2 of 3 nodes; a: would change sharing; and 1 more node"
     )
