@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodedevices_operator.desired.vendors.amd import AmdLabels
-from support.opfacts import device, health, record
+from support.opfacts import device, feature_labels, health, record
 
 DRIVERS = [{"name": "amdgpu", "version": "6.12.12"}]
 
@@ -98,3 +98,9 @@ def test_a_node_whose_gpus_are_all_missing_says_what_they_were_and_counts_none()
     labels = AmdLabels().labels(record(gpu(0, profile="cpx_nps4", parts=8) | GONE))
     said = ("device-id", "device-id.74a1", "vram", "vram.24G")
     assert [labels[f"amd.com/gpu.{kind}"] for kind in said] == ["74a1", "0", "24G", "0"]
+
+
+def test_a_node_with_them_gets_these_labels_and_no_other() -> None:
+    """AMD's labeller writes no timestamp."""
+    found = record(gpu(0), gpu(1), drivers=DRIVERS)
+    assert feature_labels(found) == AmdLabels().labels(found)
