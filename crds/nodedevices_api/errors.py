@@ -37,13 +37,13 @@ def parse(model: type[M], data: object, where: str = "", *, strategies: Sequence
         context = None if strategies is None else {"strategies": strategies}
         return model.model_validate(data, by_alias=True, by_name=False, context=context)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = error.errors()[0]
         raise InputError(explain(error, model, where), _place(where, first["loc"])) from error
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None, where: str = "") -> list[str]:
     """One line a problem: "place: value, what would be right". `model` (what was validated) helps to name near keys."""
-    details = error.errors(include_url=False)
+    details = error.errors()
     lines = [_line(detail, model, where) for detail in details[:MAX_PROBLEMS]]
     if len(details) > MAX_PROBLEMS:
         lines.append(f"and {len(details) - MAX_PROBLEMS} more problems")

@@ -75,7 +75,7 @@ def _without_unknown_fields(name: str, given: object) -> tuple[object, list[str]
             Sections.model_validate(section, by_alias=True, by_name=False)
         except ValidationError as error:
             lines += explain(error, Sections, WHERE)
-            details = error.errors(include_url=False, include_context=False, include_input=False)
+            details = error.errors()
             unknown = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
             if len(unknown) < len(details) or not all(_removed(section, place) for place in unknown):
                 return None, lines

@@ -214,7 +214,7 @@ def _part(name: str, value: object) -> tuple[Any, str]:
     try:
         part = getattr(_ADAPTER.validate_python({name: value}), name)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])[:200]
         return None, f"{where or name}: {first['msg'][:200]}"
     if zoneless := _zoneless(part, name):

@@ -131,5 +131,5 @@ def _by_name(value: object, names: Iterable[str]) -> Mapping[str, object]:
 
 
 def _problem(place: str, error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
+    first = error.errors()[0]
     return f"{'.'.join((place, *map(str, first['loc'])))[:200]}: {first['msg'][:200]}"

@@ -399,6 +399,12 @@ def test_the_score_is_that_of_the_gpu_which_the_agent_will_choose() -> None:
     assert judge(spread, pod("p", 10)).score == 5
 
 
+@pytest.mark.parametrize(("packing", "score"), [("binpack", 7), ("spread", 3)])
+def test_of_several_chosen_gpus_the_score_is_the_middle(packing: str, score: int) -> None:
+    known = cache(node_devices("n1", gpu(0, 20, packing=packing), gpu(1, 20, packing=packing)))
+    assert judge(known, pod("p", container("a", 12), container("b", 16))).score == score
+
+
 @pytest.mark.parametrize(("total", "free"), [(24, 30), (0, 30), (0, 5)])
 @pytest.mark.parametrize(("packing", "score"), [("binpack", 0), ("spread", 10)])
 def test_a_gpu_that_says_more_is_free_than_there_is_scores_as_an_empty_one(

@@ -224,6 +224,7 @@ def test_an_event_has_one_name_for_one_happening() -> None:
     )
     assert len({it["metadata"]["name"] for it in (first, *others)}) == 6
     assert (others[-1]["type"], first["type"]) == ("Normal", "Warning")
+    assert first["involvedObject"]["apiVersion"] == "v1"
 
 
 def test_events_about_cluster_scoped_objects_go_to_default() -> None:
@@ -232,6 +233,7 @@ def test_events_about_cluster_scoped_objects_go_to_default() -> None:
     )
     assert made["metadata"]["namespace"] == "default"
     assert "namespace" not in made["involvedObject"]
+    assert made["involvedObject"]["apiVersion"] == "nodedevices.io/v1alpha1"
 
 
 def test_the_event_of_a_device_says_that_not_all_of_its_pods_are_marked() -> None:

@@ -52,6 +52,11 @@ def said(record: NodeDevicesRecord, node: NodeRecord) -> tuple[str, str, str] | 
     return None if made is None else (made["reason"], made["message"], made["lastTransitionTime"])
 
 
+def test_watched_are_the_xids_that_googles_health_checker_names() -> None:
+    named = {xid for xid in range(200) if xid_condition(reported(faulty(xid)), booted(), now=NOW) is not None}
+    assert named == {48, 63, 64, 79, 119, 120, 123, 140}
+
+
 def test_it_names_the_watched_xids_of_all_devices_as_google_does() -> None:
     made = xid_condition(reported(faulty(48, 79), faulty(31, 119, index=1)), booted(), now=NOW)
     assert made == {
