@@ -12,7 +12,6 @@ UV          := $(TOOLS)/bin/uv
 RUN         := $(VENV)/bin
 REGISTRY    ?=
 WORKERS     ?= 7
-NODES       ?= 5000
 PORT        ?= 8000
 SOURCE      ?=
 V           ?=
@@ -133,6 +132,7 @@ bench: $(VENV)/.stamp ## Measure beside the targets of the design
 	@$(RUN)/python -m benchmarks
 
 .PHONY: bench-scale
+bench-scale: NODES = 5000
 bench-scale: $(VENV)/.stamp cluster-tools ## The operator beside NODES=5000 nodes with 8 holders each, and three times as many: half an hour
 	@$(RUN)/python -m benchmarks operator --nodes $(NODES)
 

@@ -24,7 +24,7 @@ root: # before anything is built that could not be used
 	@[ "$(ROOT)" = 0 ] || [ -n "$(REGISTRY)" ] || { echo "This needs root: real kubelets make namespaces, mounts and cgroups. Try: sudo make $(MAKECMDGOALS)"; exit 1; }
 
 .PHONY: cluster-tools
-cluster-tools: cluster-programs
+cluster-tools: cluster-programs ## What tests and make cluster-up need beside Kubernetes: helm, Prometheus, our images
 	@$(RIG) tools > /dev/null
 	@[ "$(ROOT)" != 0 ] || $(RIG) images > /dev/null
 

@@ -85,7 +85,7 @@ def n1(tutorial: Tutorial) -> FleetNode:
     for node in nodes:
         node.attributes = {"vendor": "nvidia", "productName": "NVIDIA H100 80GB HBM3"}
         node.model = "NVIDIA-H100-80GB-HBM3"
-        node.create({"pool": "notebooks"})
+        node.create({})
     limits = {"nvidia.com/gpu": "3"}
     container = {"name": "main", "image": "none", "resources": {"limits": limits, "requests": limits}}
     spec = {"nodeName": "n1", "containers": [container], "automountServiceAccountToken": False}

@@ -85,7 +85,7 @@ def _rehearsal() -> Any:
         from nodedevices_dryrun import rehearsal  # noqa: PLC0415
     except ImportError as error:
         raise OperationError(
-            f"policy dry-run needs {error.name}, which this installation lacks; pipx install 'nodedevices[cli]' has it"
+            f"policy dry-run needs {error.name}, which this installation lacks; pipx install '.[cli]' in a clone has it"
         ) from error
     return rehearsal
 

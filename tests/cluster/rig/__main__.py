@@ -21,11 +21,15 @@ def folder_of(options: argparse.Namespace) -> Path:
 
 
 def environment(one: rig.Rig) -> str:
-    return f"export KUBECONFIG={one.layout.kubeconfig} PATH={one.kubectl.parent}:$PATH"
+    """The line for the shell, with kubectl and, once it is built, helm."""
+    helm = binaries.HELM.path
+    folders = [one.kubectl.parent, *([helm.parent] if helm.exists() else [])]
+    return f"export KUBECONFIG={one.layout.kubeconfig} PATH={':'.join(map(str, folders))}:$PATH"
 
 
 def up(options: argparse.Namespace) -> None:
     progress = Progress()
+    layout.check_nodes(options.nodes)  # before the images are built
     archives = [Path(one).absolute() for one in options.load]
     if options.images:
         archives += images.local(progress)
@@ -48,7 +52,18 @@ Kubernetes runs; NodeDevices is not installed on it yet. After the line above:
   tests/cluster/cluster node --name {name} {first} sh -c '{hardware}'
   kubectl wait --for=create nodedevices/{first} --timeout=60s
   kubectl get nodedevices
+Or with helm, which `make cluster-tools` builds, and `tests/cluster/cluster env --name {name}` puts on the PATH:
+  kubectl create namespace nodedevices-system
+  kubectl label namespace nodedevices-system pod-security.kubernetes.io/enforce=privileged
+  helm install nodedevices manifests/chart --namespace nodedevices-system {images_of_chart()} \\
+    --set agent.flags.probe=simulated --set agent.flags.simulated-profile='h100 x 8'
 To end it: make cluster-down NAME={name}"""
+
+
+def images_of_chart() -> str:
+    """The chart's values for the images that the cluster has."""
+    registry, _, last = images.references()["nodedevices-agent"].rpartition("/")
+    return f"--set image.registry={registry} --set image.tag={last.rpartition(':')[2]}"
 
 
 def down(options: argparse.Namespace) -> None:

@@ -154,10 +154,15 @@ def read(folder: Path) -> Layout | None:
         return None
 
 
-def make(name: str, folder: Path, count: int) -> Layout:
-    """A new layout, written to its folder, with its bridge when it has nodes."""
+def check_nodes(count: int) -> None:
+    """Raises RigError."""
     if not 0 <= count <= MOST_NODES:
         raise RigError(f"--nodes {count}: 0 to {MOST_NODES}")
+
+
+def make(name: str, folder: Path, count: int) -> Layout:
+    """A new layout, written to its folder, with its bridge when it has nodes."""
+    check_nodes(count)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)  # keys
     ports = free_ports(3)
