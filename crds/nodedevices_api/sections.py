@@ -104,6 +104,17 @@ class DeviceMatch(Strict):
     )
 
 
+def _no_profile(why: str) -> Rule:
+    """Refuses match.profile where whole devices are selected. `why` ends a sentence and says what to do."""
+    return Rule(
+        "!has(self.match) || !has(self.match.profile)",
+        why,
+        lambda it: it.match is None or it.match.profile is None,
+        found="match.profile is %s",
+        values="self.match.profile",
+    )
+
+
 class ResourceRule(Strict):
     """Devices that match are offered under this name; the first rule that matches a device applies."""
 
@@ -361,10 +372,14 @@ class HealthProbe(Strict):
 
 
 class HealthRule(Strict):
-    """Overrides the state of some health reasons; the first rule that matches a reason applies."""
+    """Overrides the state of some health reasons; the first rule that matches reason and device applies."""
 
     reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=MAX_REASONS), ListType("set")] = Field(
         description="Health reasons, or globs over them: Xid109, Xid14*, RowRemapPending."
+    )
+    match: DeviceMatch | None = Field(
+        default=None,
+        description="Only on devices like these, with their partitions; absent: on every device. Not by profile.",
     )
     state: Literal["Ignored", "Degraded", "Unhealthy"] = Field(
         description="Ignored: no effect. Degraded: shown, and the device is still offered. Unhealthy: not "
@@ -382,6 +397,7 @@ class HealthRule(Strict):
             found="state is Ignored, and holdDownSeconds is %s",
             values="self.holdDownSeconds",
         ),
+        _no_profile("a health rule is about devices, and no device has a profile; leave out match.profile"),
     )
 
 
@@ -390,7 +406,8 @@ class Health(Strict):
 
     rules: Annotated[tuple[HealthRule, ...], Field(max_length=64), ListType("atomic")] = Field(
         default=(),
-        description="Override the state of some reasons, whatever the catalogue says; the first match applies.",
+        description="Override the state of some reasons, on all devices or some, whatever the catalogue says; the "
+        "first match applies.",
     )
     degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), ListType("atomic")] = Field(
         default=(), description="Readings that make a device Degraded: shown, and still offered."
@@ -445,8 +462,14 @@ class FaultRule(Strict):
     recovery_actions: (
         Annotated[tuple[RecoveryAction, ...], Field(min_length=1, max_length=16), ListType("set")] | None
     ) = Field(default=None, description="Recovery actions, such as RebootNode; absent: any.")
+    match: DeviceMatch | None = Field(
+        default=None,
+        description="Faults of devices like these, and of their partitions; absent: of any device. Not by profile.",
+    )
     taint: Taint | None = Field(default=None, description="The taint for these faults; absent: that of faults.taint.")
     evict: Evict | None = Field(default=None, description="Eviction for these faults; absent: that of faults.evict.")
+
+    cel_rules = (_no_profile("a fault is a device's, and no device has a profile; leave out match.profile"),)
 
 
 PERCENT_PATTERN = r"^(100|[1-9]?[0-9])%$"

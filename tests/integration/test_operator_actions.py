@@ -11,7 +11,7 @@ import pytest
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from support import fleet
 from support.fleet import NAMESPACE, FleetNode, events, get_pod, pod, policy
-from support.kubectl import Kubectl, condition, wait_until
+from support.kubectl import Kubectl, KubectlError, condition, wait_until
 from support.operatorprocess import NAMESPACE as SYSTEM
 from support.operatorprocess import OperatorProcess
 
@@ -98,6 +98,27 @@ def test_the_pod_that_holds_the_device_is_marked_and_then_evicted_and_no_other(
     wait_until("shown", lambda: "trainer is ending" in shown(node).get("message", ""))
     assert not leaving(kubectl, "neighbour")
     assert [it["target"] for it in record(kubectl)["actions"]] == [f"{NAMESPACE}/trainer/{uid}"]
+
+
+def test_the_fault_of_a_nic_neither_taints_nor_evicts_where_that_of_a_gpu_does(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    node = FleetNode(kubectl, "n1").create()
+    node.more[1] = {"type": "nic", "attributes": {"vendor": "mellanox", "productName": "ConnectX-7"}}
+    rule = {"match": {"type": "nic", "vendor": "mellanox"}, "taint": {"effect": "None"}, "evict": {"mode": "Never"}}
+    applied = policy("by-device", faults=EVICT | {"taint": {"effect": "NoSchedule"}, "rules": [rule]})
+    kubectl.apply(applied)
+    held(node, "trainer", "with-nic")
+    node.fail(1, reason="LinkDown", recoveryAction="Inspect")
+    wait_until("marked", lambda: condition(get_pod(kubectl, "with-nic"), "nodedevices.io/DeviceHealthy"))
+    node.fail(0)
+    wait_until("evicted", lambda: leaving(kubectl, "trainer"))
+    wait_until("tainted", lambda: taints(node) == [(KEY, "NoSchedule", "Xid79")])
+    assert not leaving(kubectl, "with-nic")
+    assert {it["reason"] for it in record(kubectl)["actions"]} == {"Xid79"}
+    applied["spec"]["faults"]["rules"] = [{"match": {"profile": "1g.*"}}]
+    with pytest.raises(KubectlError, match=r"spec.faults.rules\[0\].*match.profile is 1g.\*: a fault is a device's"):
+        kubectl.apply(applied)
 
 
 def test_a_disruption_budget_blocks_an_eviction_which_is_shown_and_tried_again(

@@ -217,6 +217,20 @@ PAIRS: tuple[Pair, ...] = (
         "what is ignored has no holdDownSeconds: leave it out, or choose Degraded or Unhealthy",
     ),
     *_both(
+        "health.rules[]",
+        "health.rules[0]",
+        {"health": {"rules": [{"reasons": ["Xid31"], "state": "Ignored", "match": {"profile": "1g.*"}}]}},
+        {"health": {"rules": [{"reasons": ["Xid31"], "state": "Ignored", "match": {"type": "gpu"}}]}},
+        "match.profile is 1g.*: a health rule is about devices, and no device has a profile; leave out match.profile",
+    ),
+    *_both(
+        "faults.rules[]",
+        "faults.rules[0]",
+        {"faults": {"rules": [{"match": {"profile": "1g.*"}}]}},
+        {"faults": {"rules": [{"match": {"type": "nic", "near": "gpu"}}]}},
+        "match.profile is 1g.*: a fault is a device's, and no device has a profile; leave out match.profile",
+    ),
+    *_both(
         "faults",
         "faults",
         {"faults": {"taint": {"effect": "NoExecute"}}},

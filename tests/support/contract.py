@@ -103,7 +103,12 @@ FULL_POLICY: Json = policy(
     health={
         "rules": [
             {"reasons": ["Xid13", "Xid31"], "state": "Ignored"},
-            {"reasons": ["Xid14*", "RowRemapPending"], "state": "Degraded", "holdDownSeconds": 60},
+            {
+                "reasons": ["Xid14*", "RowRemapPending"],
+                "match": {"type": "gpu", "productName": "NVIDIA H100*", "minMemory": "40Gi"},
+                "state": "Degraded",
+                "holdDownSeconds": 60,
+            },
         ],
         "degraded": [{"signal": "pcieReplays", "threshold": 8, "forSeconds": 60}],
         "holdDownSeconds": 30,
@@ -121,6 +126,7 @@ FULL_POLICY: Json = policy(
             {
                 "reasons": ["Xid79"],
                 "recoveryActions": ["RebootNode"],
+                "match": {"vendor": "nvidia", "near": "nic"},
                 "taint": {"effect": "NoSchedule"},
                 "evict": {"mode": "Immediate"},
             }
@@ -797,6 +803,16 @@ REFUSALS: tuple[Refusal, ...] = (
         policy(health={"degraded": [{"signal": "mood", "threshold": 1}]}),
         "supported values",
         "choose",
+    ),
+    Refusal(
+        "health rule about a profile",
+        policy(health={"rules": [{"reasons": ["Xid79"], "state": "Degraded", "match": {"profile": "1g.*"}}]}),
+        "match.profile is 1g.*: a health rule is about devices, and no device has a profile; leave out match.profile",
+    ),
+    Refusal(
+        "fault rule about a profile",
+        policy(faults={"rules": [{"match": {"profile": "1g.*"}}]}),
+        "match.profile is 1g.*: a fault is a device's, and no device has a profile; leave out match.profile",
     ),
     Refusal(
         "unknown recovery action",

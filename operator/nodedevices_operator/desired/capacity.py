@@ -9,16 +9,15 @@ An Unknown device that the agent still offers counts as healthy, as in `resource
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_api import conditions as names
-from nodedevices_api.matching import matches, near_types
 from nodedevices_api.sections import CapacityEntry, DeviceMatch
-from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.raw import mapping
 
+from nodedevices_operator.desired.selection import near_devices, selects
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, NodeRecord, ResourceRecord
 from nodedevices_operator.records.requests import pod_requests
 
@@ -97,23 +96,11 @@ def amount(entry: CapacityEntry, devices: Sequence[DeviceRecord], resources: Seq
         return entry.per_node
     there = [device for device in devices if not device.missing]
     in_scope = there if entry.scope == "all" else offered(devices, resources)
-    near = near_types((device.id, device.type, device.pcie_root) for device in devices)
-    counted = [device for device in in_scope if _matches(entry.match, device, near[device.id])]
+    near = near_devices(devices)
+    counted = [device for device in in_scope if selects(entry.match or EVERY_GPU, device, near)]
     if entry.per_device is not None:
         return entry.per_device * len(counted)
     return sum(device.memory_mib for device in counted)
-
-
-def _matches(match: DeviceMatch | None, device: DeviceRecord, near: Collection[str]) -> bool:
-    return matches(
-        match or EVERY_GPU,
-        vendor=device.model.vendor,
-        product_name=device.model.product,
-        type=device.type,
-        memory_bytes=device.memory_mib * MEBIBYTE,
-        ids=(device.id,),
-        near=near,
-    )
 
 
 def offered(devices: Sequence[DeviceRecord], resources: Sequence[ResourceRecord]) -> list[DeviceRecord]:

@@ -1,7 +1,8 @@
 """Consequences of a fault by policy: the taint of its Node, and the eviction of the pods that hold the device.
 
 A fault is a device, or a partition, that is Unhealthy. One that is not decided yet (Correlating) or that is a
-workload's own leads to nothing. Of the rules the first that matches decides; what it does not set is as in general.
+workload's own leads to nothing. Of the rules the first that matches decides; what it does not set is as in general. A
+rule may be about some devices only; a partition, and what happened to a holder alone, goes by its device.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.desired import pods
 from nodedevices_operator.desired.pods import Holding
-from nodedevices_operator.records.objects import HealthRecord, HolderRecord, NodeDevicesRecord, TaintRecord
+from nodedevices_operator.desired.selection import Near, near_devices, selects
+from nodedevices_operator.records.objects import (
+    DeviceRecord,
+    HealthRecord,
+    HolderRecord,
+    NodeDevicesRecord,
+    TaintRecord,
+)
 from nodedevices_operator.records.shared import shared
 
 GRACE_SECONDS = 60  # of AfterGrace without graceSeconds
@@ -47,12 +55,14 @@ class Due:
     grace: timedelta
 
 
-def consequences(section: Faults, health: HealthRecord) -> tuple[Taint, Evict]:
-    """Return what the policy says of this fault."""
+def consequences(section: Faults, health: HealthRecord, device: DeviceRecord, near: Near) -> tuple[Taint, Evict]:
+    """Return what the policy says of this fault of the device, or of a partition of it. `near`: of the node."""
     for rule in section.rules:
         if rule.reasons is not None and health.reason not in rule.reasons:
             continue
         if rule.recovery_actions is not None and (health.action or "None") not in rule.recovery_actions:
+            continue
+        if rule.match is not None and not selects(rule.match, device, near):
             continue
         return rule.taint or section.taint, rule.evict or section.evict
     return section.taint, section.evict
@@ -70,15 +80,10 @@ def evicts(section: Faults) -> bool:
     return any(it is not None and it.mode != "Never" for it in (section.evict, *(rule.evict for rule in section.rules)))
 
 
-def unhealthy(record: NodeDevicesRecord) -> list[HealthRecord]:
-    """The faults of the node's devices and partitions, the oldest first."""
-    found = {
-        (part.health.since, part.health.reason): part.health
-        for device in record.devices
-        for part in device.parts
-        if _acted_on(part.health)
-    }
-    return [found[key] for key in sorted(found)]
+def _faults(record: NodeDevicesRecord) -> list[tuple[DeviceRecord, HealthRecord]]:
+    """The faults of the node's devices and partitions, with their device, the oldest first."""
+    found = [(device, part.health) for device in record.devices for part in device.parts if _acted_on(part.health)]
+    return sorted(found, key=lambda it: (it[1].since, it[1].reason))
 
 
 def faulty(record: NodeDevicesRecord) -> dict[str, str]:
@@ -110,7 +115,11 @@ def tainting(record: NodeDevicesRecord, section: Faults, shown: Sequence[TaintRe
     """
     if not taints(section):
         return None
-    required = [(EFFECTS.index(consequences(section, health)[0].effect), health) for health in unhealthy(record)]
+    near = near_devices(record.devices)
+    required = [
+        (EFFECTS.index(consequences(section, health, device, near)[0].effect), health)
+        for device, health in _faults(record)
+    ]
     most = max((rank for rank, _ in required), default=0)
     held = max(shown, key=lambda taint: _rank(taint.effect), default=None)
     if held is not None and unclear(record) and _rank(held.effect) > most:
@@ -171,10 +180,12 @@ def evictions(
     if not evicts(section):
         return []
     found: dict[tuple[str, str], tuple[datetime, Due]] = {}
+    near = near_devices(record.devices)
+    devices = {part.id: device for device in record.devices for part in device.parts}
     for holding in pods.holdings(record):
         if (holding.holder, holding.device) in restarted:
             holding = pods.without_own_health(holding)  # noqa: PLW2901
-        holder, evict = holding.holder, consequences(section, holding.health)[1]
+        holder, evict = holding.holder, consequences(section, holding.health, devices[holding.device], near)[1]
         if not _acted_on(holding.health) or evict.mode == "Never":
             continue
         if not holder.claim and "/" not in holder.resource:

@@ -15,11 +15,10 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
-from nodedevices_api.matching import matches, near_types
 from nodedevices_api.sections import Resources, SharedResource, Sharing
-from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import some
 
+from nodedevices_operator.desired.selection import Near, near_devices, selects
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, ResourceRecord
@@ -230,7 +229,7 @@ def _regrouped(
     vendors = {device.model.vendor for device in record.devices}
     if len(vendors) != 1 or any(device.type != "gpu" or len(device.parts) > 1 for device in record.devices):
         return NOT_KNOWN
-    near = near_types((device.id, device.type, device.pcie_root) for device in record.devices)
+    near = near_devices(record.devices)
     was = {it.id: "" if it.excluded else _named(it, before, near) for it in record.devices}
     will = {
         it.id: "" if any(fnmatchcase(it.id, each) for each in after.exclude) else _named(it, after, near)
@@ -249,17 +248,9 @@ def _regrouped(
     return then, frozenset(device for device in was if was[device] != will[device])
 
 
-def _named(device: DeviceRecord, resources: Resources, near: Mapping[str, frozenset[str]]) -> str | None:
+def _named(device: DeviceRecord, resources: Resources, near: Near) -> str | None:
     """The name that a rule gives it; None: it keeps its vendor's."""
     for rule in resources.devices:
-        if rule.match.profile is None and matches(
-            rule.match,
-            vendor=device.model.vendor,
-            product_name=device.model.product,
-            type=device.type,
-            memory_bytes=device.memory_mib * MEBIBYTE,
-            ids=(device.id,),
-            near=near[device.id],
-        ):
+        if rule.match.profile is None and selects(rule.match, device, near):
             return rule.name
     return None

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from nodedevices_probe.protocol import ProbeEvent, Snapshot
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 
 from nodedevices_plugin.health import signals
 from nodedevices_plugin.health.actions import NO_ACTION, action_rank, needs_no_action
 from nodedevices_plugin.health.levels import UNUSABLE
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState
-from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning
+from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning, source_of
 
 _EFFECTS = {"Ignored": Effect.COUNTED, "Degraded": Effect.DEGRADED, "Unhealthy": Effect.UNHEALTHY}
 _STATES = {Effect.DEGRADED: HealthState.DEGRADED, Effect.UNHEALTHY: HealthState.UNHEALTHY}
@@ -60,7 +60,7 @@ def fresh_events(cursor: EventCursor, snapshot: Snapshot) -> tuple[EventCursor, 
 
 
 def effect(meaning: Meaning, rules: HealthRules) -> Effect:
-    """Return an event's effect under these rules."""
+    """Return an event's effect under these rules, those of its device (HealthRules.for_device)."""
     rule = rules.rule(meaning.reason)
     return meaning.effect if rule is None else _EFFECTS[rule.state]
 
@@ -94,20 +94,20 @@ def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault 
 
 
 def logged_events(
-    events: Iterable[ProbeEvent], rules: HealthRules, owners: Mapping[str, FaultSource], vendors: FaultSources
+    events: Iterable[ProbeEvent], rules: HealthRules, owners: Mapping[str, DeviceFact], vendors: FaultSources
 ) -> tuple[LoggedEvent, ...]:
     """Return the events that change no state, and all for which the driver named no device; one entry per (device,
-    reason), oldest first. `owners`: the vendors of the devices and partitions by id."""
+    reason), oldest first. `owners`: the devices, by their ids and by those of their partitions."""
     found: dict[tuple[str | None, str], LoggedEvent] = {}
     for event in events:
         owner = owners.get(event.device_id or "")
-        candidates = vendors.values() if owner is None else (owner,)
+        candidates = vendors.values() if owner is None else (source_of(vendors, owner),)
         meaning = next(
             (known for vendor in candidates if (known := vendor.event(event.kind, event.xid)) is not None), None
         )
         if meaning is None or meaning.code is None:
             continue
-        kind = effect(meaning, rules)
+        kind = effect(meaning, rules.for_device(owner))
         if kind is Effect.COUNTED or (kind is not Effect.NOTICE and event.device_id is not None):
             continue
         key = (event.device_id, meaning.reason)

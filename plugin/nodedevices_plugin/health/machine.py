@@ -37,7 +37,7 @@ from nodedevices_probe.protocol import DriverState, ProbeEvent
 
 from nodedevices_plugin.health import actions, events, levels, signals
 from nodedevices_plugin.health.rules import HealthRules
-from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict, facts_by_id
 from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource, FaultSources, source_of
 
 PROBE_SILENT = "ProbeSilent"
@@ -56,10 +56,10 @@ def always_in_use(device_id: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """The inputs of one judgement that are the same for every device."""
+    """The inputs of one judgement that are the same for every device, but for `rules`."""
 
     inventory: Inventory
-    rules: HealthRules
+    rules: HealthRules  # of the device that is judged (for_device)
     now: datetime
     monotonic: float
     vendors: FaultSources
@@ -70,6 +70,10 @@ class _View:
     above: signals.HighReadings
     in_use: Callable[[str], bool]
     blind: bool
+
+    def for_device(self, device: InventoryDevice) -> _View:
+        rules = self.rules.for_device(device.fact)
+        return self if rules is self.rules else replace(self, rules=rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +110,13 @@ def judge_all(
     Judging again with no news changes nothing, with one exception: a fault whose hold-down was over when it came is
     reported once, and is over at the next judgement.
     """
-    view = _view(inventory, rules, vendors, now=now, monotonic=monotonic, above=above, in_use=in_use, blind=blind)
+    every = _view(inventory, rules, vendors, now=now, monotonic=monotonic, above=above, in_use=in_use, blind=blind)
     by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
     by_partition: dict[str, list[ProbeEvent]] = defaultdict(list)
-    _route(view, new_events, by_device, by_partition)
+    _route(every, new_events, by_device, by_partition)
     verdicts: dict[str, Verdict] = {}
     for device in inventory.devices:
-        own = device.fact.id
+        own, view = device.fact.id, every.for_device(device)
         subject = _subject(device, view)
         verdicts[own] = _judge(previous.get(own), subject, by_device[own], view, confirmed=own in confirmed)
         for part in device.fact.partitions:
@@ -144,12 +148,16 @@ def next_deadline(
     if inventory.line_monotonic is not None:
         deadlines += [inventory.line_monotonic + rules.silence_seconds]
         deadlines += [inventory.line_monotonic + rules.withdraw_after_seconds]
-    for verdict in verdicts.values():
+    owners = facts_by_id(inventory)
+    for key, verdict in verdicts.items():
+        if not verdict.faults or key not in owners:  # another probe's, which has its own deadline
+            continue
+        own = rules.for_device(owners[key])
         for fault in verdict.faults:
             if fault.reason == events.CORRELATING:
                 wait = rules.correlation_seconds - (now - fault.since).total_seconds()
                 deadlines.append(monotonic + wait)
-            held_until = _held_until(fault, verdict.faults, rules)
+            held_until = _held_until(fault, verdict.faults, own)
             if held_until is not None:
                 deadlines.append(monotonic + (held_until - now).total_seconds())
     return min((deadline for deadline in deadlines if deadline > monotonic), default=None)

@@ -48,7 +48,7 @@ def follow(
         if device is None:
             continue
         meaning = source_of(vendors, device.fact).event(event.kind, event.xid)
-        if meaning is None or not _noticed(meaning, rules):
+        if meaning is None or not _noticed(meaning, rules.for_device(device.fact)):
             continue
         of_device = found.setdefault(device.fact.id, {})
         part = _partition(event, device)

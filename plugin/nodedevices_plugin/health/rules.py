@@ -1,11 +1,18 @@
-"""The rules and numbers of health: the section `health` of the policy or of the node itself, else the defaults."""
+"""The rules and numbers of health: the section `health` of the policy or of the node itself, else the defaults.
+
+A rule may be about some devices only (`match`). What is decided about one device is decided by `for_device`, which
+leaves out the rules about others; a partition has its device's rules.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from nodedevices_api.matching import matches
 from nodedevices_api.sections import DegradedRule, Health, HealthRule
+from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 SILENCE_SECONDS = 15.0  # how long the probe's last line counts (NVML can hang in the kernel)
 CORRELATION_SECONDS = 10.0  # how long an XID may wait for its neighbours
@@ -13,7 +20,8 @@ CORRELATION_SECONDS = 10.0  # how long an XID may wait for its neighbours
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRules:
-    """`rules`: states for some reasons; the first rule that matches decides."""
+    """`rules`: states for some reasons; the first rule that matches decides. `near`: for each device the types of the
+    others on its PCIe root (matching.near_types), those of other probes among them."""
 
     rules: tuple[HealthRule, ...] = ()
     degraded: tuple[DegradedRule, ...] = ()  # readings that are too high (health.signals)
@@ -21,6 +29,7 @@ class HealthRules:
     silence_seconds: float = SILENCE_SECONDS
     withdraw_after_seconds: float = 300.0  # of silence, counted from the last line
     correlation_seconds: float = CORRELATION_SECONDS
+    near: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
     def from_section(cls, section: Health | None) -> HealthRules:
@@ -31,6 +40,26 @@ class HealthRules:
             degraded=health.degraded,
             hold_down_seconds=float(health.hold_down_seconds),
             withdraw_after_seconds=float(health.probe.withdraw_after_seconds),
+        )
+
+    def for_device(self, fact: DeviceFact | None) -> HealthRules:
+        """Return the rules for this device; None: those for an event whose device is not known, which no rule about
+        some devices concerns."""
+        if all(rule.match is None for rule in self.rules):
+            return self
+        return replace(self, rules=tuple(rule for rule in self.rules if self._concerns(rule, fact)))
+
+    def _concerns(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
+        if rule.match is None or fact is None:
+            return rule.match is None
+        return matches(
+            rule.match,
+            vendor=fact.vendor,
+            product_name=fact.product_name,
+            type=fact.type,
+            memory_bytes=memory_bytes(fact.capacity),
+            ids=(fact.id,),
+            near=self.near.get(fact.id, ()),
         )
 
     def rule(self, reason: str) -> HealthRule | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPod
 from nodedevices_plugin.model.health import CONFIRM, Cordon, Fault, HealthState, Notice, Verdict
 from nodedevices_plugin.model.holders import CoresHeld, Holder, HoldersState, Holdings, Offer, RecentAllocate
-from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit
+from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit, facts_by_id
 from nodedevices_plugin.model.plan import (
     AllocationError,
     Blocked,
@@ -68,5 +68,6 @@ __all__ = [
     "Unmatched",
     "Verdict",
     "WaitingPod",
+    "facts_by_id",
     "served_by_others",
 ]

@@ -38,6 +38,15 @@ class Inventory:
     line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it
 
 
+def facts_by_id(inventory: Inventory) -> dict[str, DeviceFact]:
+    """Return the devices by their ids and by those of their partitions."""
+    return {
+        each: device.fact
+        for device in inventory.devices
+        for each in (device.fact.id, *(part.id for part in device.fact.partitions))
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """One thing that can be handed out whole: a device, or a partition of one."""

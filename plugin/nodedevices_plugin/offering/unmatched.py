@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
 from nodedevices_api.base import to_dict
+from nodedevices_api.defaults import Resolved
 from nodedevices_api.matching import matches
 from nodedevices_api.sections import CapacityEntry, DeviceMatch, SharedResource, Sharing
 from nodedevices_common.quantity import MEBIBYTE
@@ -168,18 +169,38 @@ def _excludes(inventory: Inventory, exclude: Sequence[str], vendors: Vendors) ->
 def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) -> tuple[Unmatched, ...]:
     """A note for each entry of `capacity` whose match no device of this node has: the operator counts none for it. A
     node without devices has none."""
-    facts, around = [device.fact for device in inventory.devices], near(inventory)
-    notes = []
-    for number, entry in enumerate(capacity):
-        if entry.match is None or not facts or any(_counted(entry.match, fact, around) for fact in facts):
+    entries = [("capacity", f"[{number}]", each.match, f"{each.name} counts") for number, each in enumerate(capacity)]
+    return _unmatched_devices(inventory, entries)
+
+
+def unmatched_rules(inventory: Inventory, sections: Resolved) -> tuple[Unmatched, ...]:
+    """A note for each rule of `health` and of `faults` whose match no device of this node has. A node without devices
+    has none."""
+    entries = [
+        (section, f"rules[{number}]", match, "the rule applies to")
+        for section, rules in (("health", sections.health.rules), ("faults", sections.faults.rules))
+        for number, match in enumerate(rule.match for rule in rules)
+    ]
+    return _unmatched_devices(inventory, entries)
+
+
+def _unmatched_devices(
+    inventory: Inventory, entries: Iterable[tuple[str, str, DeviceMatch | None, str]]
+) -> tuple[Unmatched, ...]:
+    """`entries`: section, path, match, and what the entry does to the devices that it matches."""
+    wanted = [(section, path, match, does) for section, path, match, does in entries if match is not None]
+    facts = [device.fact for device in inventory.devices]
+    if not wanted or not facts:
+        return ()
+    around, notes = near(inventory), []
+    for section, path, match, does in wanted:
+        if any(_counted(match, fact, around) for fact in facts):
             continue
-        wanted = _cut(_shown(entry.match, pattern_only=False))
-        alike = _near(
-            _what(fact, entry.match, around) for fact in facts if _counted(entry.match, fact, around, any_case=True)
-        )
-        there_are = listing(sorted({_what(fact, entry.match, around) for fact in facts}))
-        message = f"{entry.name} counts no device on this node; there are: {there_are}{alike}"
-        notes.append(Unmatched(section="capacity", entry=f"[{number}].match {wanted}".rstrip(), message=message))
+        alike = _near(_what(fact, match, around) for fact in facts if _counted(match, fact, around, any_case=True))
+        there_are = listing(sorted({_what(fact, match, around) for fact in facts}))
+        message = f"{does} no device on this node; there are: {there_are}{alike}"
+        shown = _cut(_shown(match, pattern_only=False))
+        notes.append(Unmatched(section=section, entry=f"{path}.match {shown}".rstrip(), message=message))
     return tuple(notes)
 
 

@@ -22,6 +22,7 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.offering.changes import not_listed
+from nodedevices_plugin.offering.nearness import near
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.pipeline import access, auto_probes
 from nodedevices_plugin.pipeline import inventory as stage_inventory
@@ -98,7 +99,6 @@ def assess(
     vendors = local.vendors.fault_sources() if vendors is None else vendors
     world = clock_adjusted(world, now=now, monotonic=monotonic)
     effective = world.active.effective
-    rules = HealthRules.from_section(effective.sections.health)
     confirm = read_confirm(world, inputs)
     confirmed = confirm.removed.union(world.state.removals)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
@@ -118,6 +118,7 @@ def assess(
     owned = stage_inventory.owned(probes)
     complete = not probe_set.waits(probes, monotonic)
     inventory = together(owned, probe_set, complete=complete or world.plan is not None)
+    rules = replace(HealthRules.from_section(effective.sections.health), near=near(inventory))
     applied = effective if world.active.applied_once else None
     used = in_use(inventory, world.plan, (applied, requested.effective))
     removals = confirmed & _gone(probes, probe_set)

@@ -32,7 +32,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.offering.changes import ChangeDecision, changed_ids, decide_change
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape, shape_of
-from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons
+from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
@@ -413,6 +413,7 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
     return (
         *unmatched(node.known.inventory, plan_settings(effective), from_file),
         *reasons.unmatched(sections.health.rules, node.vendors),
+        *unmatched_rules(node.known.inventory, sections),
         *unmatched_capacity(node.known.inventory, sections.capacity),
         *unmatched_cordons(node.known.inventory, frozenset(each.id for each in node.cordons), effective.vendors),
     )

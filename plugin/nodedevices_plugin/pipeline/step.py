@@ -25,6 +25,7 @@ from nodedevices_plugin.model import (
     Inventory,
     Plan,
     RecentAllocate,
+    facts_by_id,
     served_by_others,
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
@@ -48,7 +49,6 @@ from nodedevices_plugin.settings.effective import Effective, to_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.by_nature import NAME as SHARED
 from nodedevices_plugin.sharing.clients import follow
-from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
 
 FIRST_LIST_SECONDS = 5.0  # after the agent's start, in which its first offer waits for the kubelet's List or checkpoint
 LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
@@ -166,9 +166,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     ]
     return Step(
         world=after,
-        logged=logged_events(
-            assessed.events, assessed.rules, _owners(known.inventory, assessed.vendors), assessed.vendors
-        ),
+        logged=logged_events(assessed.events, assessed.rules, facts_by_id(known.inventory), assessed.vendors),
         xids=tuple(event for event in assessed.events if event.xid is not None),
         confirmed=assessed.confirm.understood,
         refused=refused,
@@ -248,15 +246,6 @@ def _judging_deadlines(assessed: Assessment) -> Iterator[float | None]:
         yield next_deadline(
             known.verdicts, part, assessed.rules, now=assessed.now, monotonic=assessed.monotonic, above=known.above
         )
-
-
-def _owners(inventory: Inventory, vendors: FaultSources) -> dict[str, FaultSource]:
-    """Return the source of faults of each device and each partition, by id."""
-    return {
-        each: source_of(vendors, device.fact)
-        for device in inventory.devices
-        for each in (device.fact.id, *(part.id for part in device.fact.partitions))
-    }
 
 
 def _departed(before: Mapping[str, datetime], inventory: Inventory, now: datetime) -> dict[str, datetime]:

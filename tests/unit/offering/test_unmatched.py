@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nodedevices_api.defaults import with_defaults
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons
+from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.settings.file import parse
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, inventory_of, mig_id, partition
@@ -103,6 +104,25 @@ def test_a_capacity_that_counts_no_device_of_the_node() -> None:
         )
     ]
     assert capacities(a100, devices=()) == [], "a node without devices has no notes"
+
+
+def rules(*devices: DeviceFact, **sections: Any) -> list[str]:
+    parsed = with_defaults(Sections.model_validate(sections))
+    return [each.text for each in unmatched_rules(inventory_of(*devices), parsed)]
+
+
+def test_a_rule_of_health_or_faults_about_no_device_of_the_node() -> None:
+    nics = {"match": {"type": "nic"}}
+    health = {"rules": [{"reasons": ["*"], "state": "Ignored"}, {"reasons": ["*"], "state": "Ignored", **nics}]}
+    faults = {"rules": [nics, {"reasons": ["Xid79"]}, {"match": {"productName": "nvidia*"}}]}
+    none = "the rule applies to no device on this node; there are:"
+    alike = f"upper and lower case count: {H100} is the same but for the case"
+    assert rules(gpu(0), health=health, faults=faults) == [
+        f"health.rules[1].match type nic: {none} {H100} of type gpu",
+        f"faults.rules[0].match type nic: {none} {H100} of type gpu",
+        f"faults.rules[2].match productName nvidia*: {none} {H100}; {alike}",
+    ]
+    assert rules(health=health, faults=faults) == [], "a node without devices has no notes"
 
 
 def test_a_capacity_that_missed_by_its_case_or_requires_more_memory_than_there_is() -> None:

@@ -13,6 +13,7 @@ from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import KEEP, MIRROR, grace_begins, kept, taint_patch, tainting
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, decide
 from nodedevices_operator.desired.pools import limits, survey
+from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
@@ -67,6 +68,113 @@ def test_a_rule_with_both_needs_reason_and_action() -> None:
     rule = {"reasons": ["Xid79"], "recoveryActions": ["RebootNode"], "taint": {"effect": "NoSchedule"}}
     assert wanted(lost(0, recoveryAction="Replace"), faults=section(rules=[rule])) is None
     assert wanted(lost(0, recoveryAction="RebootNode"), faults=section(rules=[rule])) is not None
+
+
+def nic(index: int, reason: str = "LinkDown", **more: Any) -> dict[str, Any]:
+    """A NIC at fault, with a pod that holds it."""
+    made = lost(index, reason, **more)
+    own = {"vendor": "mellanox", "productName": "ConnectX-7"}
+    return made | {"id": f"0000:1b:00.{index}", "name": f"nic-{index}", "type": "nic", "attributes": own}
+
+
+NOT_NICS: dict[str, Any] = {
+    "taint": {"effect": "NoSchedule"},
+    "evict": {"mode": "Immediate"},
+    "rules": [{"match": {"type": "nic"}, "taint": {"effect": "None"}, "evict": {"mode": "Never"}}],
+    "budget": {"perHour": 9},
+}
+
+
+def evicted(*devices: dict[str, Any], faults: Faults) -> list[str]:
+    return [it.holding.holder.pod for it in consequences.evictions(record(*devices), faults)]
+
+
+def test_the_fault_of_a_gpu_taints_and_evicts_and_that_of_a_nic_does_not() -> None:
+    faults = section(**NOT_NICS)
+    assert wanted(nic(1), faults=faults) is None
+    assert evicted(nic(1), faults=faults) == []
+    assert wanted(nic(1), lost(0), faults=faults) == TaintRecord("NoSchedule", "Xid79")
+    assert evicted(nic(1), lost(0), faults=faults) == ["pod-0"]
+
+
+def test_two_devices_with_the_same_fault_at_the_same_time_are_judged_each_by_its_own_rule() -> None:
+    faults = section(**NOT_NICS)
+    for devices in ((nic(0, "Missing"), lost(1, "Missing")), (lost(1, "Missing"), nic(0, "Missing"))):
+        assert wanted(*devices, faults=faults) == TaintRecord("NoSchedule", "Missing")
+        assert evicted(*devices, faults=faults) == ["pod-1"]
+
+
+@pytest.mark.parametrize(
+    ("match", "hit"),
+    [
+        ({}, True),
+        ({"type": "nic"}, True),
+        ({"type": "gpu"}, False),
+        ({"vendor": "mellanox", "productName": "ConnectX-*"}, True),
+        ({"vendor": "mellanox", "productName": "ConnectX-6*"}, False),
+        ({"vendor": "Mellanox"}, False),
+        ({"ids": ["0000:1b:00.1"]}, True),
+        ({"ids": ["nic-1"]}, False),  # its name here, which is no id
+        ({"near": "gpu"}, True),
+        ({"near": "nic"}, False),
+        ({"minMemory": "1Gi"}, False),
+    ],
+)
+def test_each_key_of_a_rules_match_counts(match: dict[str, Any], hit: bool) -> None:
+    root = {"pcieRoot": "pci0000:16"}
+    port = {**nic(1), "capacity": {}}
+    port["attributes"] = port["attributes"] | root
+    beside = device(0) | {"attributes": root}
+    rule = {"match": match, "taint": {"effect": "NoSchedule"}}
+    assert (wanted(port, beside, faults=section(rules=[rule])) is not None) is hit
+
+
+def test_a_device_whose_product_is_not_known_matches_no_glob_over_products_but_its_type() -> None:
+    by_product = section(rules=[{"match": {"productName": "NVIDIA*"}, "taint": {"effect": "NoSchedule"}}])
+    by_type = section(rules=[{"match": {"type": "gpu"}, "taint": {"effect": "NoSchedule"}}])
+    assert wanted(lost(0), faults=by_product) is None
+    assert wanted(lost(0), faults=by_type) is not None
+
+
+def test_a_rule_needs_reason_action_and_device() -> None:
+    rule = {
+        "reasons": ["Xid79"],
+        "recoveryActions": ["RebootNode"],
+        "match": {"ids": ["GPU-0"]},
+        "taint": {"effect": "NoSchedule"},
+    }
+    faults, reboot = section(rules=[rule]), {"recoveryAction": "RebootNode"}
+    assert wanted(lost(0, **reboot), faults=faults) is not None
+    assert wanted(lost(1, **reboot), faults=faults) is None
+    assert wanted(lost(0, "Xid95", **reboot), faults=faults) is None
+    assert wanted(lost(0, recoveryAction="Replace"), faults=faults) is None
+
+
+def test_the_first_of_two_rules_about_the_same_device_decides() -> None:
+    first: dict[str, Any] = {"match": {"type": "nic"}, "taint": {"effect": "NoSchedule"}}
+    second: dict[str, Any] = {"reasons": ["LinkDown"], "taint": {"effect": "NoExecute"}}
+    budget = {"perHour": 1}
+    assert wanted(nic(1), faults=section(rules=[first, second], budget=budget)) == TaintRecord("NoSchedule", "LinkDown")
+    assert wanted(nic(1), faults=section(rules=[second, first], budget=budget)) == TaintRecord("NoExecute", "LinkDown")
+
+
+@pytest.mark.parametrize(("type_", "hit"), [("gpu", True), ("nic", False)])
+def test_a_partition_and_a_holders_own_fault_go_by_the_device(type_: str, hit: bool) -> None:
+    part = {"id": "MIG-1", "name": "mig-1", "profile": "1g.10gb", "holders": [holder("on-a-part")]}
+    failed = part | {"health": health("Unhealthy", "Xid95")}
+    own = holder("own", health=health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp"))
+    rule = {"match": {"type": type_}, "evict": {"mode": "Immediate"}, "taint": {"effect": "NoSchedule"}}
+    faults = section(rules=[rule], budget={"perHour": 9})
+    assert evicted(device(0, partitions=[failed]), faults=faults) == (["on-a-part"] if hit else [])
+    assert (wanted(device(0, partitions=[failed]), faults=faults) is not None) is hit
+    assert evicted(lost(0) | {"partitions": [part]}, faults=faults) == (["on-a-part", "pod-0"] if hit else [])
+    assert evicted(device(0, holders=[own]), faults=faults) == (["own"] if hit else [])
+
+
+def test_a_match_of_a_newer_version_makes_the_section_one_that_is_not_acted_by() -> None:
+    """Without the key that is not known here the rule would be about more devices than it says."""
+    newer = understood({"faults": NOT_NICS | {"rules": [{"match": {"type": "nic", "later": "x"}}]}})
+    assert newer.partly == {"faults"}
 
 
 def test_the_strongest_effect_wins_and_the_oldest_fault_names_it() -> None:
@@ -359,6 +467,12 @@ def test_a_section_that_cannot_be_read_allows_nothing() -> None:
 
 
 # --- what a DryRun policy says ---------------------------------------------------------------------------------------
+def test_a_dry_run_goes_by_the_device_too() -> None:
+    assert preview(Trial(("faults",), faults=NOT_NICS), record(nic(1)), ()) == Preview()
+    found = preview(Trial(("faults",), faults=NOT_NICS), record(nic(1), lost(0)), ())
+    assert found.text({}) == "would taint the Node NoSchedule for Xid79, would evict ml/pod-0"
+
+
 def test_a_dry_run_names_the_taint_and_the_pods() -> None:
     faults = NO_SCHEDULE | IMMEDIATE
     found = preview(Trial(("faults",), changes=("faults",), faults=faults), record(lost(0), lost(1)), ())

@@ -1,0 +1,154 @@
+"""Health rules about some devices: what one reason means depends on the device that has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from nodedevices_api.sections import HealthRule
+from nodedevices_plugin.health.events import logged_events
+from nodedevices_plugin.health.notices import follow
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import facts_by_id
+from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_probe.nic.attributes import LINK_DOWN
+from nodedevices_probe.protocol import DeviceFact
+from support.facts import (
+    REGISTERED,
+    START,
+    Story,
+    gpu,
+    gpu_id,
+    inventory_of,
+    mig_id,
+    partition,
+    silent_gpu,
+    well,
+    xid,
+)
+from support.nics import hca, port
+from support.probed_node import Node as ProbedNode
+from support.stepped_node import Node
+
+XID31: dict[str, Any] = {"reasons": ["Xid31"], "state": "Unhealthy"}
+L4 = gpu(1, product_name="NVIDIA L4")
+
+
+def ruled(*rules: dict[str, Any], **more: Any) -> HealthRules:
+    return HealthRules(rules=tuple(HealthRule.model_validate(each) for each in rules), **more)
+
+
+def state(rules: HealthRules, fact: DeviceFact, reason: str = "Xid31") -> str | None:
+    rule = rules.for_device(fact).rule(reason)
+    return None if rule is None else rule.state
+
+
+@pytest.mark.parametrize(
+    ("match", "fact", "hit"),
+    [
+        ({}, gpu(0), True),
+        ({"type": "gpu", "vendor": "nvidia", "productName": "NVIDIA H100*"}, gpu(0), True),
+        ({"productName": "NVIDIA H100*"}, L4, False),
+        ({"productName": "nvidia h100*"}, gpu(0), False),
+        ({"productName": "*"}, silent_gpu(0), True),
+        ({"productName": "NVIDIA*"}, silent_gpu(0), False),
+        ({"type": "nic"}, gpu(0), False),
+        ({"type": "nic"}, hca(0), True),
+        ({"minMemory": "80Gi"}, gpu(0), True),
+        ({"minMemory": "81Gi"}, gpu(0), False),
+        ({"minMemory": "1"}, silent_gpu(0), False),
+        ({"ids": [gpu_id(0)]}, gpu(0), True),
+        ({"ids": [gpu_id(0)]}, L4, False),
+        ({"ids": ["gpu-0"]}, gpu(0), False),  # its name in NodeDevices, which is no id
+        ({"near": "nic"}, gpu(0), True),
+        ({"near": "nic"}, L4, False),
+    ],
+)
+def test_each_key_of_the_match_counts(match: dict[str, Any], fact: DeviceFact, hit: bool) -> None:
+    rules = ruled(XID31 | {"match": match}, near={gpu_id(0): frozenset({"nic"})})
+    assert state(rules, fact) == ("Unhealthy" if hit else None)
+
+
+def test_the_first_rule_that_matches_reason_and_device_decides() -> None:
+    rules = ruled(
+        XID31 | {"match": {"productName": "NVIDIA L4"}, "state": "Ignored"},
+        {"reasons": ["Xid13"], "state": "Ignored"},
+        XID31 | {"match": {"type": "gpu"}, "state": "Degraded"},
+        XID31,
+    )
+    assert (state(rules, L4), state(rules, gpu(0)), state(rules, hca(0))) == ("Ignored", "Degraded", "Unhealthy")
+
+
+def test_a_device_that_no_rule_is_about_has_its_usual_meaning_and_the_general_hold_down() -> None:
+    mine = {"reasons": ["Xid95"], "state": "Degraded", "holdDownSeconds": 7, "match": {"ids": [gpu_id(0)]}}
+    story = Story(ruled(mine, hold_down_seconds=100)).line(gpu(0), gpu(1), at=0, xids=[xid(95, 0), xid(95, 1)])
+    assert story.says(0) == ("Degraded", "Xid95")
+    assert story.says(1) == ("Unhealthy", "Xid95")
+    assert story.deadline() == 7, "the hold-down of its own rule"
+    story.line(gpu(0), gpu(1), at=8)
+    assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Unhealthy", "Xid95"))
+
+
+def test_a_reading_is_judged_by_the_rules_of_its_device() -> None:
+    rule = {"reasons": ["RowRemapPending"], "state": "Ignored", "match": {"ids": [gpu_id(0)]}}
+    pending = well(remap_pending=True)
+    story = Story(ruled(rule)).line(gpu(0, readings=pending), gpu(1, readings=pending), at=0)
+    assert story.says(0) == ("Healthy", "")
+    assert story.says(1)[1] == "RowRemapPending"
+
+
+@pytest.mark.parametrize(("match", "hit"), [({"type": "gpu"}, True), ({"type": "nic"}, False)])
+def test_a_partition_has_its_devices_rules(match: dict[str, Any], *, hit: bool) -> None:
+    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
+    rules = ruled({"reasons": ["Xid94"], "state": "Unhealthy", "match": match})
+    story = Story(rules).line(cut, at=0, xids=[xid(94, gi=7, ci=0)])
+    assert [each.reason for id_, each in story.verdicts.items() if id_ == mig_id(0, 0)] == (["Xid94"] if hit else [])
+    assert story.says(0) == ("Healthy", "")
+
+
+def test_an_event_whose_device_is_not_known_is_under_no_rule_about_some_devices() -> None:
+    ignored = ruled(XID31 | {"state": "Ignored", "match": {"type": "gpu"}})
+    devices = facts_by_id(inventory_of(gpu(0, mig_enabled=True, partitions=(partition(0, 0),))))
+    assert [each.xid for each in logged_events([xid(31, None)], ignored, devices, REGISTERED)] == [31]
+    assert logged_events([xid(31, 0)], ignored, devices, REGISTERED) == ()
+    of_part = replace(xid(31), device_id=mig_id(0, 0))
+    assert logged_events([of_part], ignored, devices, REGISTERED) == ()
+
+
+def test_a_notice_is_left_by_the_devices_whose_rule_does_not_ignore_it() -> None:
+    ignored = ruled(XID31 | {"state": "Ignored", "match": {"ids": [gpu_id(0)]}})
+    found = follow({}, [xid(31, 0), xid(31, 1)], inventory_of(gpu(0), gpu(1)), ignored, REGISTERED, now=START)
+    assert list(found) == [gpu_id(1)]
+
+
+# --- on a node -------------------------------------------------------------------------------------------------------
+def every(match: dict[str, Any], state: str = "Ignored") -> dict[str, Any]:
+    return {"health": {"rules": [{"reasons": ["*"], "state": state, "match": match}]}}
+
+
+def test_a_changed_policy_applies_at_once_and_to_what_came_before() -> None:
+    node = Node(gpu(0), hca(0, conditions=(LINK_DOWN,))).now()
+    node.line(xids=(xid(95),))
+    both = {gpu_id(0): ("Unhealthy", "Xid95"), port(0): ("Degraded", "LinkDown")}
+    assert node.states == both
+    node.now(every({"type": "nic"}))
+    assert node.states == both | {port(0): ("Healthy", "")}
+    assert node.unmatched == []
+    node.now(every({"type": "gpu", "productName": "*A100*"}))
+    assert node.states == both
+    [note] = node.unmatched
+    assert note.startswith("health.rules[0].match productName *A100*, type gpu: the rule applies to no device")
+    node.now(every({"type": "gpu", "productName": "*H100*"}, "Degraded"))
+    assert node.states == both | {gpu_id(0): ("Degraded", "Xid95")}
+
+
+def test_a_device_is_near_to_those_of_other_probes() -> None:
+    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--probe=nvml", "--probe", "nics=/opt/nic-probe"], {})
+    node = ProbedNode(FileOutcome(), local)
+    node.sees(generation=1, config=every({"near": "nic"}, "Degraded"))
+    node.line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1)).line("nics", replace(hca(0), pcie_root="pci0000:16"))
+    both = tuple(xid(95, number, sequence=number) for number in (0, 1))
+    node.line("nvml", gpu(0, pcie_root="pci0000:16"), gpu(1), events=both)
+    assert (node.states[gpu_id(0)][0], node.states[gpu_id(1)][0]) == ("Degraded", "Unhealthy")
