@@ -24,7 +24,7 @@ from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.offering.changes import decide_change, held_as
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise, not_in
 from nodedevices_plugin.offering.shape import PlanSettings, make_shape
-from nodedevices_plugin.offering.unmatched import unmatched
+from nodedevices_plugin.offering.unmatched import unmatched, unmatched_rules
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.helpers import run_by
 
@@ -97,6 +97,13 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
         ),
         assumes=_assumes(current, wanted),
     )
+
+
+def unmatched_by_device(raw: Raw, then: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the rules of `health` and `faults` that are about devices of which the node has none, a line each."""
+    inventory = facts.inventory(mapping(raw.get("status")))
+    found = unmatched_rules(inventory, understood(then).sections)
+    return tuple(f"{place_of(each.section, each.entry)}: {each.message}" for each in found)
 
 
 def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ from nodedevices_operator.records.objects import (
     node_record,
 )
 
-from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect
+from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect, unmatched_by_device
 from nodedevices_dryrun.policies import Policies, PolicyChange, changed
 
 # What a change does to a node, the worst first: all but the last two are to be looked at before it is made.
@@ -46,6 +46,7 @@ REFUSED, WAITS, HOLDS_BACK, ACTS, UNCERTAIN, CHANGES, NOTHING = (
 HARMFUL = frozenset({REFUSED, WAITS, HOLDS_BACK, ACTS, UNCERTAIN})
 MOST_NAMED = 8  # devices or pods, in a sentence
 _CAPACITY = "capacity"
+_RULES = ("health", FAULTS)  # sections whose rules may be about some devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +182,16 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
         each for each in WIRE_SECTIONS if not means_the_same(each, now.config.get(each, {}), then.config.get(each, {}))
     )
     refused = [then.message] if then.status == "False" and then.message != now.message else []
+    ids = id_effect(raw, record, now.config, then.config) if sections else IdEffect()
+    changed_rules = {each: then.config[each] for each in _RULES if each in sections and each in then.config}
+    if changed_rules:
+        ids = replace(ids, unmatched=(*ids.unmatched, *unmatched_by_device(raw, changed_rules)))
     effect = NodeEffect(
         node=record.name,
         sections=sections,
         policies=_suppliers(then, sections),
         refused=tuple(refused),
-        ids=id_effect(raw, record, now.config, then.config) if sections else IdEffect(),
+        ids=ids,
     )
     made = _Node(raw, record, node, now, then, effect)
     if _CAPACITY in sections:

@@ -210,6 +210,20 @@ def test_taints_and_evictions_are_shown_with_what_budget_and_breaker_say(
     assert "30 of 40 nodes failed" in found(kubectl)["n1"]["message"]
 
 
+def test_a_fault_is_acted_on_by_its_device_and_a_rule_about_no_device_is_said(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0, "ml/train-0", **failed()), gpu(1))
+    kept = {"match": {"type": "gpu"}, "taint": {"effect": "None"}, "evict": {"mode": "Never"}}
+    nics = {"reasons": ["LinkDown"], "state": "Ignored", "match": {"type": "nic"}}
+    spec: dict[str, Any] = {"faults": FAULTS | {"rules": [kept]}, "health": {"rules": [nics]}}
+    assert kubectl("policy", "dry-run", "-f", write(policy(**spec)), "-o", "json") == 0
+    said = found(kubectl)["n1"]
+    assert said["effect"] == "Changes", "no taint, no eviction"
+    [note] = said["unmatched"]
+    assert note.startswith("health.rules[0].match type nic: the rule applies to no device on this node; there are: ")
+
+
 def test_an_extended_resource_of_the_operator_is_counted_or_refused(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
