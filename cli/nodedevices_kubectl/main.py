@@ -52,6 +52,8 @@ def arranged(args: Sequence[str]) -> list[str]:
     first = list(args)
     if not first:
         return [commands.DEFAULT]
+    if first == ["--version"]:
+        return ["version", "--client"]
     if not first[0].startswith("-") or first[0] in {"-h", "--help", "--"}:
         return first
     values = _options_with_values()

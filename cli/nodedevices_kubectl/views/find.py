@@ -43,7 +43,9 @@ def device(item: Raw, wanted: str) -> facts.Unit:
     known = [unit.name for unit in units]
     if not known:
         raise InputError(f"{node}/{wanted}: node {node} has no devices")
-    hint = nearest(wanted, known) or f"; it has {known[0]} to {known[-1]}"
+    every = f"; it has {known[0]} to {known[-1]}"
+    kinds = {name.rpartition("-")[0] for name in known}
+    hint = every if wanted.rpartition("-")[0] in kinds else nearest(wanted, known) or every  # another number is no typo
     raise InputError(f"{node}/{wanted}: node {node} has no such device{hint}")
 
 

@@ -231,6 +231,8 @@ def test_versions_of_the_plugin_the_agents_and_kubernetes(api: RecordedApi, kube
     asked = len(api.requests)
     kubectl("version", "--client", "-o", "json")
     assert json.loads(kubectl.out)["client"] == __version__
+    kubectl("--version")
+    assert kubectl.out == f"Plugin:      {__version__}\n"
     assert len(api.requests) == asked
 
 
