@@ -22,6 +22,7 @@ AGENT_RUNNING: Final = "AgentRunning"
 PROBE_UNAVAILABLE: Final = "ProbeUnavailable"
 DRIVER_NOT_LOADED: Final = "DriverNotLoaded"
 DEVICES_LOST: Final = "DevicesLost"
+DEVICES_ABSENT: Final = "DevicesAbsent"  # none of those that a policy expects
 KUBELET_UNREACHABLE: Final = "KubeletUnreachable"
 REGISTRATION_REJECTED: Final = "RegistrationRejected"
 SERVED_BY_ANOTHER: Final = "ServedByAnother"
@@ -53,6 +54,10 @@ RATE_LIMITED: Final = "RateLimited"
 ALLOCATED_ONCE: Final = "AllocatedOnce"
 NO_DOUBLE_ALLOCATION: Final = "NoDoubleAllocation"
 DOUBLE_ALLOCATION: Final = "DoubleAllocation"  # also an Event's reason
+
+EXPECTED_DEVICES: Final = "ExpectedDevices"  # only where a policy expects devices
+ALL_FOUND: Final = "AllFound"
+TOO_FEW: Final = "Expected{expected}Found{found}"  # a template; the numbers are of the entry that lacks the most
 
 # --- NodeDevices, by the operator ------------------------------------------------------------------------------------
 POLICY_RESOLVED: Final = "PolicyResolved"
@@ -127,6 +132,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
             PROBE_UNAVAILABLE,
             DRIVER_NOT_LOADED,
             DEVICES_LOST,
+            DEVICES_ABSENT,
             KUBELET_UNREACHABLE,
             REGISTRATION_REJECTED,
             SERVED_BY_ANOTHER,
@@ -153,6 +159,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     },
     HOLDERS_KNOWN: {"True": (SYNCED,), "Unknown": (POD_RESOURCES_UNAVAILABLE, POD_RESOURCES_INCOMPLETE, RATE_LIMITED)},
     ALLOCATED_ONCE: {"True": (NO_DOUBLE_ALLOCATION,), "False": (DOUBLE_ALLOCATION,), "Unknown": (STARTING,)},
+    EXPECTED_DEVICES: {"True": (ALL_FOUND,), "False": (TOO_FEW,), "Unknown": (STARTING,)},
     POLICY_RESOLVED: {"True": (RESOLVED, NO_POLICY), "False": (CONFLICT, POLICY_INVALID)},
     CAPACITY_SYNCED: {"True": (IN_SYNC, NOTHING_OWNED), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT)},
     LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT)},
@@ -165,7 +172,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING), "False": (NOT_STOPPED,)},
     ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED)},
 }
-"""Which reasons a condition of ours can have, by its status. The first eleven are a NodeDevices'; the last four a
+"""Which reasons a condition of ours can have, by its status. The first twelve are a NodeDevices'; the last four a
 DevicePolicy's."""
 
 

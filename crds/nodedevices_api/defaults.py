@@ -11,6 +11,7 @@ from pydantic import Field
 from nodedevices_api.sections import (
     CapacityEntries,
     Discovery,
+    ExpectEntries,
     Faults,
     Health,
     Injection,
@@ -38,6 +39,7 @@ class Resolved(Sections):
     capacity: CapacityEntries = Field(default=())
     labels: Labels = Field(default=Labels())
     discovery: Discovery = Field(default=Discovery())
+    expect: ExpectEntries = Field(default=())
 
 
 def with_defaults(sections: Sections) -> Resolved:

@@ -695,9 +695,9 @@ class NodeDevicesStatus(Loose):
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=16), ListType("map", "type")] = (
         Field(
             default=(),
-            description="Ready, DevicesHealthy, ConfigApplied, HoldersKnown and AllocatedOnce by the agent; "
-            "PolicyResolved, CapacitySynced, Stale and, where a policy enables them, LabelsSynced, TaintSynced and "
-            "EvictionsSynced by the operator.",
+            description="Ready, DevicesHealthy, ConfigApplied, HoldersKnown, AllocatedOnce and, where devices are "
+            "expected, ExpectedDevices by the agent; PolicyResolved, CapacitySynced, Stale and, where a policy enables "
+            "them, LabelsSynced, TaintSynced and EvictionsSynced by the operator.",
         )
     )
 

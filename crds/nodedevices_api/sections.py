@@ -42,6 +42,7 @@ from nodedevices_api.presets import MEMORY_UNITS
 
 DAY_SECONDS = 86400
 MAX_REASONS = 64  # of one health rule
+MAX_EXPECTED = 4096  # devices that one entry of expect counts: more than any node reports
 
 STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server takes
 
@@ -640,6 +641,20 @@ CapacityEntries = Annotated[
 ]
 
 
+class ExpectedDevices(Strict):
+    """Devices that a node must have."""
+
+    match: DeviceMatch = Field(description="Which devices are counted; {} counts all of them. Not by profile.")
+    count: Annotated[Whole, Field(ge=1, le=MAX_EXPECTED)] = Field(
+        description=f"How many of them the node must have at least, 1 to {MAX_EXPECTED}."
+    )
+
+    cel_rules = (_no_profile("whole devices are expected, and no device has a profile; leave out match.profile"),)
+
+
+ExpectEntries = Annotated[tuple[Annotated[ExpectedDevices, Atomic()], ...], Field(max_length=16), ListType("atomic")]
+
+
 RESERVED_LABEL_DOMAINS = ("kubernetes.io", "k8s.io", "nodedevices.io")
 _RESERVED_KEY = f"^([^/]*[.])?({'|'.join(RESERVED_LABEL_DOMAINS).replace('.', '[.]')})/"
 RESERVED_LABEL = "a label of a policy is not under kubernetes.io, k8s.io or nodedevices.io: choose a domain of your own"
@@ -753,6 +768,11 @@ class Sections(Strict):
     )
     discovery: Annotated[Discovery, Atomic()] | None = Field(
         default=None, description="Which of the node's probes run."
+    )
+    expect: ExpectEntries | None = Field(
+        default=None,
+        description="Devices that each selected node must have; fewer are reported (condition ExpectedDevices), and "
+        "nothing else follows.",
     )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (

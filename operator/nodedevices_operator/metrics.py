@@ -105,7 +105,8 @@ class OperatorMetrics(Exposition):
     problems = gauge(
         "nodedevices_operator_node_problem",
         "1 for each condition of a NodeDevices that is not as it should be, with its reason: `Stale` that is True, any "
-        "other that is not. A node without problems has no series.",
+        "other that is not. The numbers of `ExpectedDevices` are left out: `TooFew`. A node without problems has no "
+        "series.",
         "node condition reason",
     )
     policies = gauge(

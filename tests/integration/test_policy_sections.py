@@ -246,6 +246,29 @@ async def test_a_reading_that_a_policy_calls_too_high_is_shown_everywhere_and_ta
 
 
 @pytest.mark.usefixtures("operator")
+async def test_devices_that_a_policy_expects_are_reported_until_they_are_found_and_without_it_not_at_all(
+    agent: AgentProcess, kubelet: StandInKubelet, kubectl: Kubectl
+) -> None:
+    def shown() -> tuple[str | None, str | None]:
+        found = condition(kubectl.get("nodedevices", NODE), "ExpectedDevices")
+        return found.get("status"), found.get("reason")
+
+    kubectl.apply(policy("section", expect=[{"match": {"type": "gpu"}, "count": 3}]))
+    await seen("too few", lambda: shown() == ("False", "Expected3Found2"))
+    assert kubelet.allocatable(GPU) == 2
+    agent.edit(DEVICES.replace("x 2", "x 3"))
+    await seen("all of them", lambda: shown() == ("True", "AllFound"))
+    kubectl.apply(policy("section", expect=[{"match": {"type": "nic"}, "count": 1}]))
+    await seen("none of an entry", lambda: shown() == ("False", "Expected1Found0"))
+    ready = condition(kubectl.get("nodedevices", NODE), "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "DevicesAbsent")
+    assert kubelet.allocatable(GPU) == 3
+    await asyncio.to_thread(kubectl.delete, "dp", "section")
+    await seen("nothing is expected", lambda: shown() == (None, None))
+    await seen("ready", lambda: condition(kubectl.get("nodedevices", NODE), "Ready")["status"] == "True")
+
+
+@pytest.mark.usefixtures("operator")
 async def test_a_missing_gpu_leaves_the_node_in_time_but_not_while_a_pod_holds_it(
     agent: AgentProcess, kubelet: StandInKubelet, kubectl: Kubectl
 ) -> None:

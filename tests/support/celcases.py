@@ -102,13 +102,20 @@ PAIRS: tuple[Pair, ...] = (
         f'capacity and sharing.resources both name ["{OTHER}"]: '
         "a resource has one owner; choose another name for the capacity",
     ),
+    *_both(
+        "expect[]",
+        "expect[0]",
+        {"expect": [{"match": {"profile": "1g.*"}, "count": 8}]},
+        {"expect": [{"match": {"type": "gpu"}, "count": 8}]},
+        "match.profile is 1g.*: whole devices are expected, and no device has a profile; leave out match.profile",
+    ),
     _of_policy(
         "spec",
         "spec",
         policy(),
         policy(partitions={}),
         "a policy sets at least one section: serving, resources, sharing, partitions, injection, health, faults, "
-        "capacity, labels, discovery",
+        "capacity, labels, discovery, expect",
     ),
     _of_policy(
         "spec",

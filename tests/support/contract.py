@@ -100,6 +100,7 @@ FULL_POLICY: Json = policy(
         "passDeviceSpecs": True,
     },
     discovery={"probes": ["nvml", "auto", "nics"]},
+    expect=[{"match": {"type": "gpu", "productName": "NVIDIA H100*"}, "count": 8}],
     health={
         "rules": [
             {"reasons": ["Xid13", "Xid31"], "state": "Ignored"},

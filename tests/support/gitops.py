@@ -32,6 +32,7 @@ NODE: Conditions = {
     "ConfigApplied": ("True", "Applied"),
     "HoldersKnown": ("True", "Synced"),
     "AllocatedOnce": ("True", "NoDoubleAllocation"),
+    "ExpectedDevices": ("True", "AllFound"),
     "PolicyResolved": ("True", "Resolved"),
     "CapacitySynced": ("True", "NothingOwned"),
     "LabelsSynced": ("True", "InSync"),
@@ -65,6 +66,7 @@ NODES_HEALTH: Mapping[str, Mapping[str, str]] = {
         "False": DEGRADED,
     },
     "AllocatedOnce": {"False": DEGRADED},
+    "ExpectedDevices": {"False": DEGRADED},
     "PolicyResolved": {"False": DEGRADED},
     "Stale": {"True": DEGRADED},
 }
@@ -100,7 +102,7 @@ def cases() -> Iterator[Case]:
     for kind, well, table in (("DevicePolicy", POLICY, POLICYS_HEALTH), ("NodeDevices", NODE, NODES_HEALTH)):
         for condition in well:
             for status, reasons in REASONS[condition].items():
-                for reason in reasons:
+                for reason in (each.format(expected=8, found=7) for each in reasons):
                     health = table.get(condition, {})
                     expected = health.get(reason) or health.get(status) or HEALTHY
                     yield Case(f"{condition}={status}/{reason}", kind, {**well, condition: (status, reason)}, expected)

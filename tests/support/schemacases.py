@@ -46,7 +46,12 @@ _TIME = "2026-11-21T07:00:00Z"
 _AMOUNT = f"{'1' * 19}.{'1' * 9}Ki"
 _LONGEST_OF_FIELD = {"maxUnavailable": "100%", "maxNodes": "100%"}
 # Bounds that no object reaches, since a rule refuses the field whatever it says.
-_NEVER_ALLOWED = ("capacity[].match.profile", "faults.rules[].match.profile", "health.rules[].match.profile")
+_NEVER_ALLOWED = (
+    "capacity[].match.profile",
+    "expect[].match.profile",
+    "faults.rules[].match.profile",
+    "health.rules[].match.profile",
+)
 _MATCHES = re.compile(r"^(?:type\(self\) == int \|\| string\(self\)|self)\.matches\(r'(.*)'\)$")
 
 

@@ -38,6 +38,8 @@ def report_of(world: World, now: datetime) -> NodeDevicesStatus:
             plan=world.plan,
             holdings=world.holdings,
             config=world.config,
+            lost=world.lost,
+            expected=world.expected,
             started=START,
             probes=(ProbeFacts(name="any", inventory=world.inventory),),
             now=now,

@@ -364,7 +364,14 @@ def test_the_operators_policies_are_about_it_wherever_it_is_installed(default: l
     assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
 
 
-AGENTS = {names.READY, names.DEVICES_HEALTHY, names.CONFIG_APPLIED, names.HOLDERS_KNOWN, names.ALLOCATED_ONCE}
+AGENTS = {
+    names.READY,
+    names.DEVICES_HEALTHY,
+    names.CONFIG_APPLIED,
+    names.HOLDERS_KNOWN,
+    names.ALLOCATED_ONCE,
+    names.EXPECTED_DEVICES,
+}
 OF_POLICIES = {names.ACCEPTED, names.APPLIED, names.CONFLICTED, names.ROLLED_OUT, names.ACTIONS_STOPPED}
 
 

@@ -1,17 +1,29 @@
 """Conditions of a NodeDevices that are not as they should be, for metrics.
 
 Types and reasons are those of the contract; any other, which only a lying agent writes, is left out or is `Other`: what
-becomes a label is a closed set.
+becomes a label is a closed set. A reason with numbers is a label without them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
-from nodedevices_api.conditions import ACCEPTED, APPLIED, CONFLICTED, REASONS, ROLLED_OUT, STALE
+from nodedevices_api.conditions import (
+    ACCEPTED,
+    APPLIED,
+    CONFLICTED,
+    EXPECTED_DEVICES,
+    REASONS,
+    ROLLED_OUT,
+    STALE,
+    TOO_FEW,
+)
 from nodedevices_common.conditions import ConditionRecord
 
 OTHER = "Other"
+TOO_FEW_LABEL = "TooFew"  # for Expected8Found7 and all others with numbers
+_TOO_FEW = re.compile(TOO_FEW.format(expected="[0-9]+", found="[0-9]+"))
 _GOOD = {
     kind: "False" if kind == STALE else "True"
     for kind in REASONS
@@ -27,5 +39,11 @@ def node_problems(conditions: Iterable[ConditionRecord]) -> Iterator[tuple[str, 
         if good is None or each.status == good or each.type in seen:
             continue
         seen.add(each.type)
-        known = {reason for reasons in REASONS[each.type].values() for reason in reasons}
-        yield each.type, each.reason if each.reason in known else OTHER
+        yield each.type, _label(each)
+
+
+def _label(problem: ConditionRecord) -> str:
+    if problem.type == EXPECTED_DEVICES and _TOO_FEW.fullmatch(problem.reason):
+        return TOO_FEW_LABEL
+    known = {reason for reasons in REASONS[problem.type].values() for reason in reasons} - {TOO_FEW}
+    return problem.reason if problem.reason in known else OTHER

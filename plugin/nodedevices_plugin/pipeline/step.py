@@ -30,7 +30,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
 from nodedevices_plugin.offering.occupancy import Parts, with_all
-from nodedevices_plugin.pipeline import access
+from nodedevices_plugin.pipeline import access, expected
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.active import ActiveConfig
@@ -125,6 +125,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     devices = access.Devices(
         inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
     )
+    judged_from = expected.judged_from(known.probes, known.probe_set.since)
     after = World(
         known=known,
         active=active,
@@ -144,6 +145,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
             given_up=assessed.given_up,
             left=world.left,
         ),
+        expected=_expected(active, known, judged_from, monotonic),
         allocations=allocations,
         left=world.left,
         started=world.started,
@@ -162,6 +164,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         ),
         world.started + local.operator_wait_seconds if awaits else None,
         first_offer_from,
+        judged_from,
         monotonic + UNSURE_SECONDS if allocations.unsure else None,
     ]
     return Step(
@@ -228,6 +231,15 @@ def _compared(world: World, inputs: Inputs, index: DeviceIndex, plan: Plan | Non
         departed=Parts.from_inventory(world.inventory).departed,
     )
     return before.after(latest, holdings.taken)
+
+
+def _expected(
+    active: ActiveConfig, known: Known, judged_from: float, monotonic: float
+) -> tuple[expected.Count, ...] | None:
+    entries = active.effective.sections.expect
+    if not entries:
+        return ()
+    return expected.count(entries, known.owned) if monotonic >= judged_from else None
 
 
 def _silent_from(known: Known) -> dict[str, float]:

@@ -30,6 +30,7 @@ from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
@@ -105,6 +106,7 @@ class World:
     confirm_spent: tuple[str, ...] = ()  # entries that were acted on, of devices with a fault still or again
     departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of their devices, and why (lost)
+    expected: tuple[Count, ...] | None = ()  # by `expect`; None: not all probes have reported yet
     allocations: Comparison = field(default_factory=Comparison)  # with the holders that the kubelet lists
     left: Mapping[str, int] = field(default_factory=dict)  # by probe of before: its devices known at the start
     started: float  # time.monotonic()

@@ -1,5 +1,5 @@
 """The agent's own conditions of the NodeDevices object: Ready, DevicesHealthy, ConfigApplied, HoldersKnown,
-AllocatedOnce.
+AllocatedOnce, and where devices are expected ExpectedDevices.
 
 Each message says, for people, why, which pods are affected, and what would help. A condition's time is when its status
 changed.
@@ -8,7 +8,7 @@ changed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nodedevices_api import conditions as names
 from nodedevices_api import nodedevices as api
@@ -31,6 +31,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.model.listing import NAMED, listing
+from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.base import HelperTexts
 from nodedevices_plugin.sharing.clients import lost_texts
 from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, offered, whole_second
@@ -54,6 +55,7 @@ def conditions(facts: NodeFacts, devices: tuple[api.Device, ...]) -> tuple[Condi
         _config_applied(facts),
         _holders_known(facts),
         _allocated_once(facts),
+        *_expected_devices(facts),
     )
 
 
@@ -104,6 +106,9 @@ def _ready(facts: NodeFacts) -> Condition:
     if facts.lost:
         why = "; ".join(f"{name}: {each}" for name, each in facts.lost.items())
         return _condition(facts, names.READY, "False", names.DEVICES_LOST, why)
+    absent = [each for each in facts.expected or () if not each.found]
+    if absent:
+        return _condition(facts, names.READY, "False", names.DEVICES_ABSENT, _too_few(absent))
     if facts.plan is None and facts.config.reason == names.NO_CONFIG:
         return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
     if facts.observed is not None:
@@ -126,6 +131,26 @@ def _ready(facts: NodeFacts) -> Condition:
         waiting = ", ".join(each.resource for each in by_state[RegistrationState.PENDING])
         return _condition(facts, names.READY, "Unknown", names.STARTING, f"registering {waiting}")
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_problems(facts)))
+
+
+def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
+    """None where no device is expected."""
+    kind = names.EXPECTED_DEVICES
+    if facts.expected is None:
+        return (_condition(facts, kind, "Unknown", names.STARTING, "not every probe has reported yet"),)
+    if not facts.expected:
+        return ()
+    lacking = [each for each in facts.expected if each.lacking]
+    if not lacking:
+        return (_condition(facts, kind, "True", names.ALL_FOUND),)
+    worst = max(lacking, key=lambda each: each.lacking)
+    reason = names.TOO_FEW.format(expected=worst.expected, found=worst.found)
+    return (_condition(facts, kind, "False", reason, _too_few(lacking)),)
+
+
+def _too_few(lacking: Sequence[Count]) -> str:
+    said = listing(f"{each.what}: {each.found} found, {each.expected} expected" for each in lacking)
+    return f"{said}; check the hardware and its driver, or correct the section expect of the policy"
 
 
 def _problems(facts: NodeFacts) -> list[str]:

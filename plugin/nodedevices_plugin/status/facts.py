@@ -12,6 +12,7 @@ from nodedevices_api.conditions import Condition
 from nodedevices_plugin.granting.twice import DoubleAllocation
 from nodedevices_plugin.model import CoresHeld, Holdings, Inventory, Notice, Plan, Registration, Verdict
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.clients import Client
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 
@@ -59,6 +60,7 @@ class NodeFacts:
     node_files_problem: str = ""  # why other programs do not find files about devices (vendors.node_files)
     probe_server_problem: str = ""  # why what is asked of the hardware beside probes' lines may be old
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of the node's devices (pipeline.lost)
+    expected: tuple[Count, ...] | None = ()  # by the section `expect`; None: not judged yet
     confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
     previous: tuple[Condition, ...] = ()
     previous_probes: tuple[api.Probe, ...] = ()

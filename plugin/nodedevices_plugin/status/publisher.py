@@ -41,7 +41,9 @@ CREDENTIALS_SECONDS = 10.0  # between two checks whether the kubelet has refresh
 STOP_SECONDS = 4.0  # for the last write: less than the pod's termination grace, 10 s
 SILENT_SECONDS = 60.0  # until it says that the API server does not answer
 OPERATOR_FIELDS = frozenset({"affectedPods"})
-AGENT_CONDITIONS = frozenset({"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce"})
+AGENT_CONDITIONS = frozenset(
+    {"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce", "ExpectedDevices"}
+)
 
 
 class PublisherMetrics(Protocol):

@@ -105,6 +105,7 @@ class Reporter:
             node_files_problem=node_files_problem,
             probe_server_problem=probe_server_problem,
             lost=world.lost,
+            expected=world.expected,
             confirm_problems=(*world.confirm_problems, *world.confirm_spent, *world.confirm_waits),
             previous=self.conditions,
             previous_probes=self._probes,

@@ -32,6 +32,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.foreign import named
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
@@ -699,3 +700,22 @@ def test_a_client_whose_daemon_was_restarted_is_marked_on_its_entry_and_in_ready
     status, reason, message = condition(made, "Ready")
     assert (status, reason) == ("True", "AgentRunning")
     assert message == "MpsDaemonRestarted: containers started before it lost their CUDA contexts: ml/old"
+
+
+# --- expected devices -------------------------------------------------------------------------------------------------
+def test_fewer_devices_than_expected_are_a_condition_that_says_what_to_do() -> None:
+    few = (Count(what="type gpu", expected=8, found=7), Count(what="type nic", expected=2, found=2))
+    text = (
+        "type gpu: 7 found, 8 expected; check the hardware and its driver, or correct the section expect of the policy"
+    )
+    assert condition(facts(expected=few), "ExpectedDevices") == ("False", "Expected8Found7", text)
+    assert condition(facts(expected=few), "Ready")[:2] == ("True", "AgentRunning")
+    assert condition(facts(expected=few[1:]), "ExpectedDevices") == ("True", "AllFound", "")
+    assert condition(facts(expected=None), "ExpectedDevices")[:2] == ("Unknown", "Starting")
+    assert find(report(facts(expected=())).conditions, "ExpectedDevices") is None
+
+
+def test_a_node_with_none_of_the_devices_that_are_expected_is_not_ready() -> None:
+    made = facts(expected=(Count(what="type gpu", expected=8, found=0),))
+    assert condition(made, "ExpectedDevices")[:2] == ("False", "Expected8Found0")
+    assert condition(made, "Ready")[:2] == ("False", "DevicesAbsent")

@@ -57,6 +57,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
                 "ProbeUnavailable",
                 "DriverNotLoaded",
                 "DevicesLost",
+                "DevicesAbsent",
                 "KubeletUnreachable",
                 "RegistrationRejected",
                 "ServedByAnother",
@@ -86,6 +87,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
             "Unknown": ["PodResourcesUnavailable", "PodResourcesIncomplete", "RateLimited"],
         },
         "AllocatedOnce": {"True": ["NoDoubleAllocation"], "False": ["DoubleAllocation"], "Unknown": ["Starting"]},
+        "ExpectedDevices": {"True": ["AllFound"], "False": ["Expected{expected}Found{found}"], "Unknown": ["Starting"]},
         "PolicyResolved": {"True": ["Resolved", "NoPolicy"], "False": ["Conflict", "PolicyInvalid"]},
         "CapacitySynced": {
             "True": ["InSync", "NothingOwned"],
@@ -106,5 +108,5 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
 def test_every_agreed_reason_makes_a_condition() -> None:
     for kind, table in REASONS.items():
         for status, reasons in table.items():
-            for reason in reasons:
+            for reason in (each.format(expected=8, found=7) for each in reasons):
                 assert condition(kind, status, reason, previous=None, now=NOW).reason == reason

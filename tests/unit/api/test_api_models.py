@@ -220,6 +220,7 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
         "capacity": [],
         "labels": {"featureDiscovery": False, "extra": {}},
         "discovery": {},
+        "expect": [],
     }
 
 

@@ -100,6 +100,9 @@ configurations = some(
     faults=some(event=st.booleans(), evict=some(graceSeconds=durations), taint=some(effect=st.just("NoSchedule"))),
     labels=some(featureDiscovery=st.booleans()),
     discovery=some(probes=st.lists(st.sampled_from(["auto", "nvml", "nics"]), min_size=1, unique=True)),
+    expect=st.lists(
+        st.fixed_dictionaries({"match": some(type=st.just("gpu")), "count": st.integers(1, 4096)}), max_size=3
+    ),
     capacity=st.lists(
         st.fixed_dictionaries({"name": NAMES.map(lambda name: f"example.com/{name}"), "perNode": COUNTS}),
         max_size=3,

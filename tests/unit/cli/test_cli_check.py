@@ -60,6 +60,7 @@ BREAKS: list[Break] = [
     ("driver", node("n1", gpu(0), conditions=[condition("Ready", "False", "DriverNotLoaded", "no nvidia module")])),
     ("driver", node("n1", gpu(0), probes=[{"name": "nvml", "state": "Failed", "message": "no library"}])),
     ("devices", node("n1", gpu(0), conditions=[condition("Ready", "False", "DevicesLost")])),
+    ("devices", node("n1", gpu(0), conditions=[condition("ExpectedDevices", "False", "Expected8Found1")])),
     ("health", node("n1", gpu(0, **failed()), gpu(1), gpu(2))),
     ("configuration", node("n1", gpu(0), gpu(1), conditions=[condition("ConfigApplied", "False", "ConfigInvalid")])),
     ("kubelet", node("n1", gpu(0), gpu(1), conditions=[condition("Ready", "False", "ServedByAnother")])),

@@ -266,6 +266,7 @@ async def test_a_node_whose_conditions_are_not_as_they_should_be_is_named_with_t
             "Stale": ("True", "AgentLost"),
             "CapacitySynced": ("False", "Conflict"),
             "HoldersKnown": ("Unknown", "PodResourcesUnavailable"),
+            "ExpectedDevices": ("False", "Expected8Found7"),
         }
     )
     assert shown["nodedevices_operator_node_problem"] == {
@@ -274,6 +275,7 @@ async def test_a_node_whose_conditions_are_not_as_they_should_be_is_named_with_t
             ("Stale", "AgentLost"),
             ("CapacitySynced", "Conflict"),
             ("HoldersKnown", "PodResourcesUnavailable"),
+            ("ExpectedDevices", "TooFew"),
         )
     }
     assert shown["nodedevices_operator_stale_nodes"] == {(): 1}
@@ -285,6 +287,12 @@ async def test_a_node_that_is_well_again_leaves_no_series(manager: Manager) -> N
         manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, shown))
         manager.gauge()
     assert "nodedevices_operator_node_problem{" not in manager.metrics.render().decode()
+
+
+@pytest.mark.parametrize("reason", ["Expected8Found7.", "Expected8", "Expected{expected}Found{found}"])
+async def test_only_numbers_make_a_reason_one_of_too_few_devices(reason: str) -> None:
+    shown = operator({"ExpectedDevices": ("False", reason)})
+    assert [dict(labels)["reason"] for labels in shown["nodedevices_operator_node_problem"]] == ["Other"]
 
 
 async def test_what_a_lying_agent_writes_makes_no_label() -> None:

@@ -1,0 +1,78 @@
+"""Compares the devices that a node has with those that its policies expect (section `expect`).
+
+It only reports: a wrong entry withdraws no device and evicts no pod. A device counts while its probe lists it and it
+has not left the bus; one that is out of service by hand, or has another fault, is there and counts. A silent probe's
+devices count as it listed them last. Those of a probe that is no longer configured do not count.
+
+Nothing is judged until every probe has written its first line since the agent's start, or was waited for
+(GRACE_SECONDS): a probe that never answers does not hide for ever that nothing is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nodedevices_api.base import to_dict
+from nodedevices_api.matching import matches, near_types
+from nodedevices_api.sections import ExpectedDevices
+from nodedevices_probe.protocol import memory_bytes
+
+from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
+
+GRACE_SECONDS = 2 * SILENCE_SECONDS  # for a probe's first line; what is missing is said within 60 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """One entry of `expect`, and how many such devices are here. `what`: its match, for people."""
+
+    what: str
+    expected: int
+    found: int
+
+    @property
+    def lacking(self) -> int:
+        return max(0, self.expected - self.found)
+
+
+def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory]) -> tuple[Count, ...]:
+    """Return what is expected and what is here. `parts`: the devices of each probe that runs."""
+    here = [
+        device.fact
+        for part in parts.values()
+        for device in part.devices
+        if device.present and not device.fact.readings.lost
+    ]
+    near = near_types((fact.id, fact.type, fact.pcie_root) for fact in here)
+    return tuple(
+        Count(
+            what=", ".join(f"{name} {_shown(value)}" for name, value in to_dict(entry.match).items()) or "any device",
+            expected=entry.count,
+            found=sum(
+                matches(
+                    entry.match,
+                    vendor=fact.vendor,
+                    product_name=fact.product_name,
+                    type=fact.type,
+                    memory_bytes=memory_bytes(fact.capacity),
+                    ids=(fact.id,),
+                    near=near[fact.id],
+                )
+                for fact in here
+            ),
+        )
+        for entry in entries
+    )
+
+
+def judged_from(parts: Mapping[str, Inventory], since: Mapping[str, float]) -> float:
+    """Return the time from which counts are told; time.monotonic(). `since`: when each probe was started."""
+    return max(
+        (since[name] + GRACE_SECONDS for name, part in parts.items() if part.line_monotonic is None), default=0.0
+    )
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,128 @@
+"""A node that has fewer devices than its policy expects says so, and only says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from nodedevices_api.conditions import find
+from nodedevices_api.errors import parse
+from nodedevices_api.sections import Sections
+from nodedevices_common.errors import InputError
+from nodedevices_plugin.model import Registration, RegistrationState
+from nodedevices_plugin.pipeline.expected import GRACE_SECONDS, Count
+from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.runtime.supervise import Supervisor
+from nodedevices_plugin.status.readiness import Readiness
+from nodedevices_probe.protocol import Readings
+from support.facts import gpu
+from support.probed_node import BOTH, GPU, Node, nic, said
+from support.stepped_node import report_of
+
+EIGHT = {"expect": [{"match": {"type": "gpu"}, "count": 8}]}
+GPUS = tuple(gpu(index) for index in range(8))
+
+
+def expecting(config: dict[str, Any] = EIGHT, probes: Any = None) -> Node:
+    return Node(probes or said("nvml")).given(seen=SeenObject(exists=True, config=config))
+
+
+def found(node: Node) -> list[int] | None:
+    counts = node.world.expected
+    return None if counts is None else [each.found for each in counts]
+
+
+def says(node: Node, kind: str = "ExpectedDevices") -> tuple[str, str] | None:
+    """What the node's object shows."""
+    shown = find(report_of(node.world, node.time).conditions, kind)
+    return None if shown is None else (shown.status, shown.reason)
+
+
+def test_the_nodes_object_follows_the_devices_and_the_section() -> None:
+    node = expecting().line("nvml")
+    assert says(node) == ("False", "Expected8Found0")
+    assert says(node, "Ready") == ("False", "DevicesAbsent")
+    node.line("nvml", *GPUS[:7])
+    assert says(node) == ("False", "Expected8Found7")
+    assert says(node, "Ready") == ("True", "AgentRunning")
+    assert says(node.line("nvml", *GPUS)) == ("True", "AllFound")
+    node.line("nvml")
+    assert says(node) == ("False", "Expected8Found0")
+    assert says(node, "Ready") == ("False", "DevicesLost")  # it had them: that says more
+    node.line("nvml", *GPUS[:7])
+    assert says(node.sees(config={}).step()) is None
+    assert says(node, "Ready") == ("True", "AgentRunning")
+
+
+def test_what_is_offered_is_the_same_whatever_is_expected() -> None:
+    without, wrong = expecting({}), expecting({"expect": [{"match": {"type": "nic"}, "count": 4096}]})
+    for node in (without, wrong):
+        node.line("nvml", *GPUS[:7])
+    assert says(wrong, "Ready") == ("False", "DevicesAbsent")
+    assert wrong.offers == without.offers
+    assert wrong.states == without.states
+    registered = (Registration(resource=GPU, state=RegistrationState.REGISTERED),)
+    readiness = Readiness(
+        Supervisor(),
+        world=lambda: wrong.world,
+        registrations=lambda: registered,
+        probe_error=lambda: None,
+        publisher_problem=str,
+    )
+    assert readiness.readyz().status == 200  # no roll-out of agents stops by it
+
+
+def test_a_node_that_boots_with_seven_of_eight_says_so_with_the_first_line() -> None:
+    node = expecting().line("nvml", *GPUS[:7])
+    assert node.world.expected == (Count(what="type gpu", expected=8, found=7),)
+    assert len(node.offered) == 7
+
+
+def test_all_of_them_are_enough_and_so_are_more() -> None:
+    assert found(expecting().line("nvml", *GPUS, gpu(8))) == [9]
+
+
+def test_nothing_is_expected_without_the_section() -> None:
+    assert expecting({}).line("nvml").world.expected == ()
+
+
+def test_a_device_that_vanished_or_left_the_bus_does_not_count() -> None:
+    node = expecting().line("nvml", *GPUS)
+    assert found(node.line("nvml", *GPUS[:7])) == [7]
+    off = replace(GPUS[7], readings=Readings(lost=True))
+    assert found(node.line("nvml", *GPUS[:7], off)) == [7]
+    assert found(node.line("nvml", *GPUS)) == [8]
+
+
+def test_the_devices_of_a_silent_probe_count_as_it_listed_them_last() -> None:
+    node = expecting().line("nvml", *GPUS)
+    node.clock += 600
+    assert found(node.step()) == [8]
+
+
+def test_a_probe_that_has_not_reported_is_waited_for_and_not_for_ever() -> None:
+    config = {"expect": [{"match": {"type": "nic"}, "count": 1}]}
+    node = expecting(config, BOTH).line("nvml", *GPUS).line("nics", nic()).restart().line("nvml", *GPUS)
+    assert found(node) is None
+    node.clock += GRACE_SECONDS
+    assert found(node.step()) is not None
+    assert found(node.line("nics")) == [0]
+    assert found(node.line("nics", nic())) == [1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"match": {}, "count": 0}, "count"),
+        ({"match": {}, "count": 4097}, "count"),
+        ({"match": {}}, "count"),
+        ({"count": 8}, "match"),
+        ({"match": {}, "count": 8, "most": 9}, "most"),
+        ({"match": {"profile": "1g.*"}, "count": 8}, "leave out match.profile"),
+    ],
+)
+def test_a_wrong_entry_is_refused_with_its_field(entry: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says) as raised:
+        parse(Sections, {"expect": [entry]})
+    assert "expect[0]" in str(raised.value)
