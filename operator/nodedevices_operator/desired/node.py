@@ -1,6 +1,7 @@
 """The Node condition nodedevices.io/DevicesHealthy: what the agent says of its devices, unless that is out of date.
 
-A fault that is known stays shown while the node is stale; "all is well" becomes Unknown then.
+Devices that a policy expects and that are not there make it False, where no fault of those that are does. What is known
+to be wrong stays shown while the node is stale; "all is well" becomes Unknown then.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ def node_condition(
     said = record.condition(names.DEVICES_HEALTHY)
     if not wanted or said is None:
         return None
+    expected = record.condition(names.EXPECTED_DEVICES)
+    if said.status == "True" and expected is not None and expected.status == "False":
+        said = expected
     status, reason, message = said.status, said.reason, said.message
     if stale.status == "True" and status == "True":
         status, reason, message = "Unknown", stale.reason, stale.message
