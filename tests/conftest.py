@@ -27,7 +27,7 @@ E2E = "e2e"  # the folder whose tests share real clusters
 CLUSTERS = {
     # A cluster that its test starts, for some four minutes.
     "its own": ("chaos",),
-    "second": ("held_devices", "memory_peers", "migration", "restarts", "upstream"),
+    "second": ("held_devices", "memory_peers", "migration", "restarts"),
     # test_e2e_retired.py has this one from first to last, while six minutes pass: here no test restarts a kubelet, the
     # API server or the operator, and none offers the names that it left behind.
     "third": (
