@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from nodedevices_api.matching import matches
 from nodedevices_api.sections import DegradedRule, Health, HealthRule
-from nodedevices_probe.protocol import DeviceFact, memory_bytes
+from nodedevices_probe.protocol import DeviceFact
+
+from nodedevices_plugin.model.selection import selects
 
 SILENCE_SECONDS = 15.0  # how long the probe's last line counts (NVML can hang in the kernel)
 CORRELATION_SECONDS = 10.0  # how long an XID may wait for its neighbours
@@ -52,15 +53,7 @@ class HealthRules:
     def _concerns(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
         if rule.match is None or fact is None:
             return rule.match is None
-        return matches(
-            rule.match,
-            vendor=fact.vendor,
-            product_name=fact.product_name,
-            type=fact.type,
-            memory_bytes=memory_bytes(fact.capacity),
-            ids=(fact.id,),
-            near=self.near.get(fact.id, ()),
-        )
+        return selects(rule.match, fact, self.near)
 
     def rule(self, reason: str) -> HealthRule | None:
         """Return the rule for this reason; None: its usual meaning holds."""

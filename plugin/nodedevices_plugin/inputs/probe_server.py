@@ -20,7 +20,7 @@ from nodedevices_probe.protocol import Snapshot, text
 from nodedevices_probe.serving import requests
 from nodedevices_probe.serving.requests import StartProbe, Word
 
-from nodedevices_plugin.inputs.probe_socket import CONNECT_SECONDS, MAX_UNREAD_BYTES, why
+from nodedevices_plugin.inputs.probe_socket import CONNECT_SECONDS, send, why
 from nodedevices_plugin.inputs.probe_source import (
     CHUNK_BYTES,
     END_AFTER_SILENCE_SECONDS,
@@ -75,7 +75,7 @@ class ProbeServed(ProbeLines):
         self.log.info("probe requested", server=self._path, arguments=arguments)
         try:
             writer.write(requests.encode(StartProbe(arguments=tuple(arguments))))
-            await self.read(reader, lambda line: _send(writer, line), self._until_over(writer, arguments))
+            await self.read(reader, lambda line: send(writer, line), self._until_over(writer, arguments))
         except OSError as error:
             self.last_error = f"the probe server at {self._path}: {why(error)}"
         finally:
@@ -114,12 +114,6 @@ class ProbeServed(ProbeLines):
                 else f"the probe server at {self._path} closed the connection"
             )
         return said is not None and said.exited == EXIT_WANTS_FRESH_PROCESS
-
-
-def _send(writer: asyncio.StreamWriter, line: bytes) -> None:
-    """To the process's standard input, which it need not read: then it finds no room and is lost."""
-    if writer.transport.get_write_buffer_size() < MAX_UNREAD_BYTES:
-        writer.write(line)
 
 
 def _is_closed(connection: socket.socket) -> bool:

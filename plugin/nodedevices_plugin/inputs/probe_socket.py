@@ -47,12 +47,7 @@ class ProbeSocket(ProbeLines):
         self.counters.starts += 1
         self.log.info("probe connected", socket=self._path)
         try:
-
-            def send(line: bytes) -> None:
-                if writer.transport.get_write_buffer_size() < MAX_UNREAD_BYTES:
-                    writer.write(line)
-
-            await self.read(reader, send)
+            await self.read(reader, lambda line: send(writer, line))
         except OSError as error:
             self.last_error = f"{self._path}: {why(error)}"
         finally:
@@ -60,6 +55,12 @@ class ProbeSocket(ProbeLines):
         if self.last_error is None:
             self.last_error = f"the probe at {self._path} closed the connection"
         return False
+
+
+def send(writer: asyncio.StreamWriter, line: bytes) -> None:
+    """To a probe that need not read it: where it finds no room it is lost."""
+    if writer.transport.get_write_buffer_size() < MAX_UNREAD_BYTES:
+        writer.write(line)
 
 
 def why(error: OSError) -> str:

@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved
-from nodedevices_api.matching import matches
 from nodedevices_api.sections import CapacityEntry, DeviceMatch, SharedResource, Sharing
 from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import clip
@@ -22,6 +21,7 @@ from nodedevices_probe.protocol import DeviceFact, memory_bytes
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import listing
+from nodedevices_plugin.model.selection import selects
 from nodedevices_plugin.offering.naming import by_name, matches_unit, units_matching
 from nodedevices_plugin.offering.nearness import Near, near
 from nodedevices_plugin.offering.shape import PlanSettings
@@ -194,9 +194,9 @@ def _unmatched_devices(
         return ()
     around, notes = near(inventory), []
     for section, path, match, does in wanted:
-        if any(_counted(match, fact, around) for fact in facts):
+        if any(selects(match, fact, around) for fact in facts):
             continue
-        alike = _near(_what(fact, match, around) for fact in facts if _counted(match, fact, around, any_case=True))
+        alike = _near(_what(fact, match, around) for fact in facts if selects(match, fact, around, any_case=True))
         there_are = listing(sorted({_what(fact, match, around) for fact in facts}))
         message = f"{does} no device on this node; there are: {there_are}{alike}"
         shown = _cut(_shown(match, pattern_only=False))
@@ -237,20 +237,6 @@ def _ids_by_name(inventory: Inventory, vendors: Vendors) -> dict[str, str]:
 def _meant(name: str, known: Mapping[str, str], here: str, vendors: Vendors) -> str:
     closest = known.get(name) or known.get(vendors.without_share(name))
     return f"did you mean {closest}?" if closest is not None else f"there are: {here}"
-
-
-def _counted(match: DeviceMatch, fact: DeviceFact, around: Near, *, any_case: bool = False) -> bool:
-    """Count as the operator does: devices, never partitions."""
-    return matches(
-        match,
-        vendor=fact.vendor,
-        product_name=fact.product_name,
-        type=fact.type,
-        memory_bytes=memory_bytes(fact.capacity),
-        ids=(fact.id,),
-        near=around.get(fact.id, ()),
-        any_case=any_case,
-    )
 
 
 def _what(fact: DeviceFact, match: DeviceMatch, around: Near) -> str:

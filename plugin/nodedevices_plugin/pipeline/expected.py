@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.matching import matches, near_types
+from nodedevices_api.matching import near_types
 from nodedevices_api.sections import ExpectedDevices
-from nodedevices_probe.protocol import memory_bytes
 
 from nodedevices_plugin.model import Inventory
+from nodedevices_plugin.model.selection import selects
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 
 GRACE_SECONDS = 2 * SILENCE_SECONDS  # for a probe's first line; what is missing is said within 60 s
@@ -50,18 +50,7 @@ def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory]) ->
         Count(
             what=", ".join(f"{name} {_shown(value)}" for name, value in to_dict(entry.match).items()) or "any device",
             expected=entry.count,
-            found=sum(
-                matches(
-                    entry.match,
-                    vendor=fact.vendor,
-                    product_name=fact.product_name,
-                    type=fact.type,
-                    memory_bytes=memory_bytes(fact.capacity),
-                    ids=(fact.id,),
-                    near=near[fact.id],
-                )
-                for fact in here
-            ),
+            found=sum(selects(entry.match, fact, near) for fact in here),
         )
         for entry in entries
     )
