@@ -183,6 +183,9 @@ def checkpoint() -> list[dict[str, Any]]:
     ]
 
 
+STARTING = "_LIBCONTAINER_"  # variables of `runc init`
+
+
 def containers(prefixes: tuple[str, ...]) -> list[dict[str, Any]]:
     """Every process of a pod on this node, with its variables that begin so and how much it has of everything."""
     found = []
@@ -201,6 +204,8 @@ def containers(prefixes: tuple[str, ...]) -> list[dict[str, Any]]:
             continue  # it ended meanwhile
         if not words or not words[0]:
             continue  # a zombie
+        if any(line.startswith(STARTING) for line in lines):
+            continue  # the runtime's, shortly before it becomes the container's
         found.append(
             {
                 "pid": int(folder.name),

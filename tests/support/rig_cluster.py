@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from support.cluster import GPU, NAMESPACE, Cluster
+from support.kubectl import wait_until
 from support.node_client import PROGRAM, NodeClient
 
 if TYPE_CHECKING:
@@ -44,12 +45,15 @@ class RigCluster(Cluster):
         states = [*found["status"].get("initContainerStatuses", ()), *found["status"].get("containerStatuses", ())]
         named = container or found["spec"]["containers"][0]["name"]
         [own] = [each["containerID"].rpartition("/")[2] for each in states if each["name"] == named]
-        running = self.node_clients[found["spec"]["nodeName"]].call("containers", prefixes=[""])
-        variables = {each["pid"]: each["environment"] for each in running if each["container"] == own}
-        if not variables:
-            raise LookupError(f"no process of {pod}/{named} runs")
-        first: dict[str, str] = variables[min(variables)]
-        return first
+        client = self.node_clients[found["spec"]["nodeName"]]
+
+        def first() -> dict[str, str]:
+            running = client.call("containers", prefixes=[""])
+            variables = {each["pid"]: each["environment"] for each in running if each["container"] == own}
+            return variables[min(variables)] if variables else {}
+
+        # The kubelet says that it runs when the runtime has let it go, which is shortly before it is the container's.
+        return wait_until(f"a process of {pod}/{named}", first, seconds=10)
 
     def restart_kubelet(self, node: str) -> None:
         self.rig.restart_kubelet(node)
