@@ -253,6 +253,15 @@ class Machine(Loose):
     vgpu: Vgpu | None = Field(default=None, description="Set where the GPUs are virtual.")
 
 
+class MostSeen(Loose):
+    """The most devices of one product that this node has had at one time."""
+
+    probe: ProbeName = Field(description="The probe that listed them.")
+    vendor: Short = Field(description="Who made them, such as nvidia.")
+    product_name: Short = Field(description="What they are, such as NVIDIA H100 80GB HBM3.")
+    count: Count = Field(description="How many of them were listed at one time.")
+
+
 class Agent(Loose):
     """The agent that writes this status."""
 
@@ -686,6 +695,11 @@ class NodeDevicesStatus(Loose):
     retired_resources: Annotated[
         tuple[Annotated[RetiredResource, Atomic()], ...], Field(max_length=64), ListType("map", "name")
     ] = Field(default=(), description="Resources no longer offered.")
+    most_seen: Annotated[tuple[MostSeen, ...], Field(max_length=16), ListType("atomic")] = Field(
+        default=(),
+        description="The most devices of each product that this node has had at one time. Where the node's policies "
+        "expect nothing (expect) and fewer are listed, the condition ExpectedDevices says so.",
+    )
     affected_pods: Annotated[
         tuple[Annotated[AffectedPod, Atomic()], ...], Field(max_length=MAX_AFFECTED_PODS), ListType("map", "uid")
     ] = Field(

@@ -40,6 +40,7 @@ def report_of(world: World, now: datetime) -> NodeDevicesStatus:
             config=world.config,
             lost=world.lost,
             expected=world.expected,
+            most_seen=world.state.most_seen or (),
             started=START,
             probes=(ProbeFacts(name="any", inventory=world.inventory),),
             now=now,

@@ -16,12 +16,14 @@ from nodedevices_kubectl.views import edits
 @options.dry_run
 @options.with_session
 def confirm(session: Session, *, devices: tuple[str, ...], outcome: str, dry_run: bool) -> None:
-    """Say that a device was repaired (recovered), or that one that is Missing was taken out (removed). It takes the
-    place of the repair and of the rest of the hold-down; it does not override evidence.
+    """Say that a device was repaired (recovered), or that one that is Missing was taken out (removed); NODE/* is all
+    that is not there, also what only the condition ExpectedDevices names. It takes the place of the repair and of the
+    rest of the hold-down; it does not override evidence.
 
     \b
     kubectl nodedevices confirm n1/gpu-2 recovered
     kubectl nodedevices confirm n1/GPU-1a2b3c4d removed
+    kubectl nodedevices confirm 'n1/*' removed
     """
 
     def decide(item: Raw, names: list[str]) -> edits.Edit:

@@ -23,6 +23,7 @@ CONFIRM: Final = "nodedevices.io/confirm"
 RESUME_ACTIONS: Final = "nodedevices.io/resume-actions"  # on the ConfigMap that records the actions
 RESUME_ROLLOUT: Final = "nodedevices.io/resume-rollout"  # on a DevicePolicy
 OUTCOMES: Final = ("recovered", "removed")
+EVERY: Final = "*"  # all that is not on the node
 MISSING: Final = "Missing"
 NO_REASON: Final = "taken out of service by hand"
 MAX_REASON, MAX_BY = 256, 253  # as the CRD has them
@@ -114,6 +115,10 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, *, program: str) ->
     node = facts.name_of(item)
     ids, said = [], []
     for name in devices:
+        if name == EVERY:
+            said += _all_removed(item, node, outcome, program)
+            ids.append(EVERY)
+            continue
         unit = find.device(item, name)
         shown = f"{node}/{unit.name}"
         state = text(unit.health.get("state")) or facts.UNKNOWN
@@ -139,6 +144,17 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, *, program: str) ->
     if annotations.get(CONFIRM) == value:
         value += ","  # the agent acts once on each value; an empty entry makes it another one, and says nothing more
     return Edit({"metadata": {"annotations": {CONFIRM: value}}}, said)
+
+
+def _all_removed(item: Raw, node: str, outcome: str, program: str) -> list[str]:
+    if outcome != "removed":
+        raise InputError(f"{node}/{EVERY} can be confirmed as removed only: what is not there; name each device")
+    missing = [each.name for each in facts.units(item) if text(each.health.get("reason")) == MISSING]
+    which = f", {some(missing, MOST_PODS)} among it" if missing else ""
+    return [
+        f"{node}: all that is not there{which}, is confirmed as removed: what is there is what the node should have.",
+        f"To see what the agent made of it: {program} describe {node}",
+    ]
 
 
 @dataclass(frozen=True, slots=True)

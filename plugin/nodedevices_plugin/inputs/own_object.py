@@ -1,4 +1,5 @@
-"""The node's own NodeDevices as an input: its spec, and the conditions that it had before this start."""
+"""The node's own NodeDevices as an input: its spec, and of its status what the agent takes up after a start: the
+conditions, and the most devices that the node has had."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ from nodedevices_api.conditions import Condition
 from nodedevices_common.raw import mapping, mappings
 from nodedevices_common.times import zoned_time
 
-from nodedevices_plugin.model import CONFIRM, Cordon
+from nodedevices_plugin.model import CONFIRM, Cordon, MostSeen
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.publisher import AGENT_CONDITIONS
 
+MAX_MOST_SEEN = 16  # maxItems of status.mostSeen
 MAX_UNSCHEDULABLE = 128  # maxItems of spec.unschedulable
 
 
@@ -39,6 +41,15 @@ def seen_object(item: Object | None) -> SeenObject:
             if "id" in each
         ),
         confirm=_text(mapping(metadata.get("annotations")).get(CONFIRM)) or "",
+        most_seen=tuple(
+            MostSeen(probe=probe, vendor=vendor, product_name=product, count=count)
+            for each in mappings(mapping(item.get("status")).get("mostSeen"))[:MAX_MOST_SEEN]
+            if (probe := _text(each.get("probe")))
+            and (vendor := _text(each.get("vendor")))
+            and (product := _text(each.get("productName")))
+            and isinstance(count := each.get("count"), int)
+            and count > 0
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPo
 from nodedevices_plugin.model.health import CONFIRM, Cordon, Fault, HealthState, Notice, Verdict
 from nodedevices_plugin.model.holders import CoresHeld, Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit, facts_by_id
+from nodedevices_plugin.model.most_seen import MostSeen
 from nodedevices_plugin.model.plan import (
     AllocationError,
     Blocked,
@@ -49,6 +50,7 @@ __all__ = [
     "InventoryDevice",
     "ListedAs",
     "MemoryShares",
+    "MostSeen",
     "Mount",
     "NodePod",
     "NodePods",

@@ -11,8 +11,10 @@ from nodedevices_plugin.model import Verdict
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline.world import Inputs, World
 
+_GIVE = "give <device id>=recovered or <device id>=removed"
 MAX_CONFIRM = 128  # entries of the annotation
 CONFIRM_VALUES = ("recovered", "removed")
+ALL_REMOVED = "*=removed"  # all that is not here, also what the node remembers of earlier (pipeline.most_seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,16 +22,18 @@ class Confirm:
     value: str
     recovered: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
+    all_removed: bool = False
     problems: tuple[str, ...] = ()
 
     @property
     def understood(self) -> tuple[str, ...]:
         confirmed = {"recovered": self.recovered, "removed": self.removed}
-        return tuple(f"{device}={value}" for value, devices in confirmed.items() for device in sorted(devices))
+        every = (ALL_REMOVED,) if self.all_removed else ()
+        return (*every, *(f"{device}={value}" for value, devices in confirmed.items() for device in sorted(devices)))
 
 
 def read_confirm(world: World, inputs: Inputs) -> Confirm:
-    """A person's confirmation on the object, acted on once per value: `<id>=recovered|removed[,...]`."""
+    """A person's confirmation on the object, acted on once per value: `<id>=recovered|removed[,...]`, `*=removed`."""
     done = world.state.confirmed
     ready = inputs.snapshot is not None or world.inventory.line_monotonic is not None
     if inputs.seen is None or not inputs.seen.exists or inputs.seen.confirm == done or not ready:
@@ -39,11 +43,16 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
     known |= {part.id for device in world.inventory.devices for part in device.fact.partitions}
     by_name = {name: id_ for id_, name in device_names(world.inventory).items()}
     confirmed: dict[str, set[str]] = {outcome: set() for outcome in CONFIRM_VALUES}
-    problems = []
+    problems, all_removed = [], False
     for entry in _entries(value):
         device, _, outcome = entry.partition("=")
-        if outcome not in confirmed or not device:
-            problems.append(f"{entry[:120]}: give <device id>=recovered or <device id>=removed")
+        if entry == ALL_REMOVED and world.lost:
+            problems.append(f"{entry}: no device is seen, so that it is not known which were removed: {_GIVE}")
+        elif entry == ALL_REMOVED:
+            all_removed = True
+            confirmed["removed"].update(each.fact.id for each in world.inventory.devices if not each.present)
+        elif outcome not in confirmed or not device:
+            problems.append(f"{entry[:120]}: {_GIVE}")
         elif device not in known:
             hint = f"give its id, {by_name[device]}" if device in by_name else "this node has no such device"
             problems.append(f"{device[:96]}: {hint}")
@@ -53,15 +62,21 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
         value=value,
         recovered=frozenset(confirmed["recovered"]),
         removed=frozenset(confirmed["removed"]),
+        all_removed=all_removed,
         problems=tuple(problems),
     )
 
 
-def spent_entries(value: str, verdicts: Mapping[str, Verdict], removals: Set[str]) -> tuple[str, ...]:
+def spent_entries(
+    value: str, verdicts: Mapping[str, Verdict], removals: Set[str], *, lacking: bool = False
+) -> tuple[str, ...]:
     """Return a warning for each entry that was acted on already although its device has a fault again: to confirm once
-    more, a person must change the annotation first. `removals`: ids of devices that still wait for their removal."""
+    more, a person must change the annotation first. `removals`: ids of devices that still wait for their removal.
+    `lacking`: the node has fewer devices than it had since."""
     spent = []
     for entry in _entries(value):
+        if entry == ALL_REMOVED and lacking:
+            spent.append(f"{entry}: already acted on once; to confirm again, remove the annotation first")
         device, _, outcome = entry.partition("=")
         verdict = verdicts.get(device)
         if verdict is None:

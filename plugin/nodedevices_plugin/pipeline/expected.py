@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.matching import near_types
 from nodedevices_api.sections import ExpectedDevices
 
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.model.selection import selects
+from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 
 GRACE_SECONDS = 2 * SILENCE_SECONDS  # for a probe's first line; what is missing is said within 60 s
@@ -26,26 +26,28 @@ GRACE_SECONDS = 2 * SILENCE_SECONDS  # for a probe's first line; what is missing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """One entry of `expect`, and how many such devices are here. `what`: its match, for people."""
+    """One entry of `expect`, and how many such devices are here. `what`: its match, for people. `remembered`: no policy
+    says so, the node has had so many (pipeline.most_seen)."""
 
     what: str
     expected: int
     found: int
+    remembered: bool = False
 
     @property
     def lacking(self) -> int:
         return max(0, self.expected - self.found)
 
 
-def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory]) -> tuple[Count, ...]:
-    """Return what is expected and what is here. `parts`: the devices of each probe that runs."""
+def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory], near: Near) -> tuple[Count, ...]:
+    """Return what is expected and what is here. `parts`: the devices of each probe that runs. `near`: of all that are
+    listed, so that a NIC which is missing makes no GPU beside it one that does not match."""
     here = [
         device.fact
         for part in parts.values()
         for device in part.devices
         if device.present and not device.fact.readings.lost
     ]
-    near = near_types((fact.id, fact.type, fact.pcie_root) for fact in here)
     return tuple(
         Count(
             what=", ".join(f"{name} {_shown(value)}" for name, value in to_dict(entry.match).items()) or "any device",

@@ -9,7 +9,7 @@ from typing import Any
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Value
 
-from nodedevices_plugin.model import Cordon, Refused
+from nodedevices_plugin.model import Cordon, MostSeen, Refused
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.settings import memory_flags, options, probes
 from nodedevices_plugin.settings.effective import Effective, resolve, sections_of
@@ -34,6 +34,7 @@ class SeenObject:
     config_name: str | None = None
     unschedulable: tuple[Cordon, ...] = ()
     confirm: str = ""  # annotation nodedevices.io/confirm
+    most_seen: tuple[MostSeen, ...] = ()  # status.mostSeen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

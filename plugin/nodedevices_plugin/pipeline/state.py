@@ -27,7 +27,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_probe.protocol import Readings
 from pydantic import TypeAdapter, ValidationError
 
-from nodedevices_plugin.model import Cordon, HealthState, Inventory, InventoryDevice, Notice, Verdict
+from nodedevices_plugin.model import Cordon, HealthState, Inventory, InventoryDevice, MostSeen, Notice, Verdict
 from nodedevices_plugin.sharing.clients import Clients
 
 MAX_BYTES = 16 << 20
@@ -70,6 +70,7 @@ class State:
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
     auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
     retired_devices: tuple[str, ...] = ()  # ids of devices without a running probe (pipeline.probe_set)
+    most_seen: tuple[MostSeen, ...] | None = None  # (pipeline.most_seen); None: it is not known what the node had
     clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
 
 

@@ -23,6 +23,7 @@ from nodedevices_plugin.health.machine import next_deadline
 from nodedevices_plugin.model import (
     HoldersState,
     Inventory,
+    MostSeen,
     Plan,
     RecentAllocate,
     facts_by_id,
@@ -30,7 +31,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
 from nodedevices_plugin.offering.occupancy import Parts, with_all
-from nodedevices_plugin.pipeline import access, expected
+from nodedevices_plugin.pipeline import access, expected, most_seen
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.active import ActiveConfig
@@ -41,6 +42,7 @@ from nodedevices_plugin.pipeline.confirm import spent_entries
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held, named, observe, remembered
 from nodedevices_plugin.pipeline.lost import lost_devices
+from nodedevices_plugin.pipeline.most_seen import lacking
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 from nodedevices_plugin.pipeline.requesting import RequestedConfig
 from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
@@ -126,6 +128,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
     )
     judged_from = expected.judged_from(known.probes, known.probe_set.since)
+    expected_now = _expected(active, assessed, state.most_seen or (), judged_from)
     after = World(
         known=known,
         active=active,
@@ -137,7 +140,12 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         access=access.access(active.effective, devices, plan) if plan is not None else Access(),
         state=state,
         confirm_problems=assessed.confirm.problems,
-        confirm_spent=spent_entries(assessed.confirm.value, known.verdicts, assessed.removals),
+        confirm_spent=spent_entries(
+            assessed.confirm.value,
+            known.verdicts,
+            assessed.removals,
+            lacking=any(each.remembered for each in expected_now or ()),
+        ),
         departed=_departed(world.departed, inventory, now),
         lost=lost_devices(
             known.owned,
@@ -145,7 +153,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
             given_up=assessed.given_up,
             left=world.left,
         ),
-        expected=_expected(active, known, judged_from, monotonic),
+        expected=expected_now,
         allocations=allocations,
         left=world.left,
         started=world.started,
@@ -205,6 +213,7 @@ def _state(
         probes=known.probe_set.texts if known.inventory.line_monotonic is not None else world.state.probes,
         auto_probes=known.probe_set.auto if known.inventory.line_monotonic is not None else world.state.auto_probes,
         retired_devices=known.probe_set.retired_devices,
+        most_seen=_most_seen(assessed, inputs, local),
         notices=notices.follow(
             world.state.notices, assessed.events, known.inventory, assessed.rules, assessed.vendors, now=now
         ),
@@ -234,12 +243,29 @@ def _compared(world: World, inputs: Inputs, index: DeviceIndex, plan: Plan | Non
 
 
 def _expected(
-    active: ActiveConfig, known: Known, judged_from: float, monotonic: float
+    active: ActiveConfig, assessed: Assessment, remembered: Sequence[MostSeen], judged_from: float
 ) -> tuple[expected.Count, ...] | None:
-    entries = active.effective.sections.expect
-    if not entries:
-        return ()
-    return expected.count(entries, known.owned) if monotonic >= judged_from else None
+    """By the policy where it says what the node should have, else by what the node has had."""
+    entries, known = active.effective.sections.expect, assessed.known
+    if assessed.monotonic < judged_from:
+        return None if entries else ()
+    if entries:
+        return expected.count(entries, known.owned, assessed.rules.near)
+    return lacking(remembered, known.inventory, known.owned.keys())
+
+
+def _most_seen(assessed: Assessment, inputs: Inputs, local: Local) -> tuple[MostSeen, ...] | None:
+    """None: neither the state file nor the node's object has said yet what it had."""
+    world, known, before = assessed.world, assessed.known, assessed.world.state.most_seen
+    if before is None and inputs.seen is not None:
+        before = inputs.seen.most_seen
+    if before is None and local.standalone:
+        before = ()
+    if before is None or known.inventory.line_monotonic is None:
+        return world.state.most_seen
+    confirmed = assessed.confirm.removed.union(world.state.removals)
+    all_removed = assessed.confirm.all_removed
+    return most_seen.follow(before, world.inventory, known.inventory, removed=confirmed, all_removed=all_removed)
 
 
 def _silent_from(known: Known) -> dict[str, float]:

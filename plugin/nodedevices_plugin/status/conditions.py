@@ -31,6 +31,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.model.listing import NAMED, listing
+from nodedevices_plugin.pipeline.confirm import ALL_REMOVED
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.base import HelperTexts
 from nodedevices_plugin.sharing.clients import lost_texts
@@ -134,7 +135,7 @@ def _ready(facts: NodeFacts) -> Condition:
 
 
 def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
-    """None where no device is expected."""
+    """None where no device is expected, and where nothing lacks of what the node has had."""
     kind = names.EXPECTED_DEVICES
     if facts.expected is None:
         return (_condition(facts, kind, "Unknown", names.STARTING, "not every probe has reported yet"),)
@@ -149,8 +150,14 @@ def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
 
 
 def _too_few(lacking: Sequence[Count]) -> str:
-    said = listing(f"{each.what}: {each.found} found, {each.expected} expected" for each in lacking)
-    return f"{said}; check the hardware and its driver, or correct the section expect of the policy"
+    had = "earlier" if lacking[0].remembered else "expected"
+    said = listing(f"{each.what}: {each.found} found, {each.expected} {had}" for each in lacking)
+    otherwise = (
+        f"where they were removed on purpose, annotate this object with {CONFIRM}={ALL_REMOVED}"
+        if lacking[0].remembered
+        else "correct the section expect of the policy"
+    )
+    return f"{said}; check the hardware and its driver, or {otherwise}"
 
 
 def _problems(facts: NodeFacts) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nodedevices_api.conditions import Condition
 
 from nodedevices_plugin.granting.twice import DoubleAllocation
-from nodedevices_plugin.model import CoresHeld, Holdings, Inventory, Notice, Plan, Registration, Verdict
+from nodedevices_plugin.model import CoresHeld, Holdings, Inventory, MostSeen, Notice, Plan, Registration, Verdict
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.clients import Client
@@ -60,7 +60,8 @@ class NodeFacts:
     node_files_problem: str = ""  # why other programs do not find files about devices (vendors.node_files)
     probe_server_problem: str = ""  # why what is asked of the hardware beside probes' lines may be old
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of the node's devices (pipeline.lost)
-    expected: tuple[Count, ...] | None = ()  # by the section `expect`; None: not judged yet
+    expected: tuple[Count, ...] | None = ()  # by the section `expect` or by what it had; None: not judged yet
+    most_seen: tuple[MostSeen, ...] = ()
     confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
     previous: tuple[Condition, ...] = ()
     previous_probes: tuple[api.Probe, ...] = ()

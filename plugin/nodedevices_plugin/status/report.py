@@ -137,6 +137,13 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
             lambda each: f"retired resource {each[0]}",
             lambda each: api.RetiredResource(name=each[0], since=whole_second(each[1])),
         ),
+        most_seen=odd.all(
+            facts.most_seen,
+            lambda each: f"most seen {each.product_name}",
+            lambda each: api.MostSeen(
+                probe=each.probe, vendor=each.vendor, product_name=each.product_name, count=each.count
+            ),
+        ),
         conditions=conditions(replace(facts, left_out=tuple(dict.fromkeys(odd.said))), devices),
     )
 

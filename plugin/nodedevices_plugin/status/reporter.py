@@ -106,6 +106,7 @@ class Reporter:
             probe_server_problem=probe_server_problem,
             lost=world.lost,
             expected=world.expected,
+            most_seen=world.state.most_seen or (),
             confirm_problems=(*world.confirm_problems, *world.confirm_spent, *world.confirm_waits),
             previous=self.conditions,
             previous_probes=self._probes,

@@ -95,6 +95,14 @@ def test_a_device_that_vanished_or_left_the_bus_does_not_count() -> None:
     assert found(node.line("nvml", *GPUS)) == [8]
 
 
+def test_a_missing_nic_makes_no_gpu_beside_it_one_that_does_not_match() -> None:
+    node = expecting({"expect": [{"match": {"type": "gpu", "near": "nic"}, "count": 1}]}, BOTH)
+    beside = replace(GPUS[0], pcie_root="pci0000:16")
+    node.line("nvml", beside).line("nics", nic(pcie_root="pci0000:16"), nic(1))
+    assert found(node) == [1]
+    assert found(node.line("nics", nic(1))) == [1]
+
+
 def test_the_devices_of_a_silent_probe_count_as_it_listed_them_last() -> None:
     node = expecting().line("nvml", *GPUS)
     node.clock += 600

@@ -151,6 +151,17 @@ def test_only_a_missing_devices_removal_can_be_confirmed(
     assert not api.changes
 
 
+def test_all_that_is_not_there_is_confirmed_as_removed_at_once(
+    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
+) -> None:
+    assert kubectl("confirm", "n1/*", "recovered") == 1
+    assert "as removed only: what is not there; name each device" in kubectl.err
+    assert not api.changes
+    assert kubectl("confirm", "n1/*", "removed") == 0
+    assert n1["metadata"]["annotations"] == {edits.CONFIRM: confirm.ALL_REMOVED}
+    assert "n1: all that is not there, gpu-2 among it, is confirmed as removed" in kubectl.err
+
+
 def policy(name: str, *conditions: JsonObject, **status: object) -> JsonObject:
     return {
         "metadata": {"name": name, "generation": 3, "resourceVersion": "1"},
