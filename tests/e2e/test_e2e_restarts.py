@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 from support import installing, simulated
-from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, SYSTEM
+from support.cluster import CONFIRM, GPU, HEALTHY, MEMORY, NAMESPACE, SYSTEM
 from support.kubectl import NotReached
 from support.rig_cluster import RigCluster
 
@@ -20,6 +21,8 @@ pytestmark = [pytest.mark.e2e]
 # Words of their command lines, as `ps` shows them.
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
 AGENTS = f"daemonset/{AGENT}"
+STATE_FILE = "/var/lib/kubelet/device-plugins/nodedevices-state.json"
+DEVICES_HEALTHY = "nodedevices.io/DevicesHealthy"  # on the Node
 LEASE_SECONDS = 12  # without a renewal, and another operator takes it
 PROBE = r"nodedevices-probe|nodedevices_probe\.(main|spare)"
 
@@ -284,3 +287,33 @@ def replaced(rig: RigCluster, before: dict[str, str]) -> list[str]:
 
 def ready(pod: dict[str, Any]) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"]["conditions"])
+
+
+def test_a_node_that_was_installed_anew_and_has_too_few_devices_says_so(rig: RigCluster) -> None:
+    def expected() -> tuple[str, str]:
+        found = rig.condition("nodedevices", rig.b, "ExpectedDevices")
+        return found.get("status", ""), found.get("reason", "")
+
+    def begins_anew() -> None:
+        before = rig.processes(rig.b, AGENT)
+        rig.shell(rig.b, f"rm {STATE_FILE}")
+        rig.kill(rig.b, AGENT)
+        rig.until("it was started anew", lambda: (now := rig.processes(rig.b, AGENT)) and not set(now) & set(before))
+
+    rig.hardware(rig.b, simulated.l4s(without=3))
+    rig.until("it is missed by its id", lambda: rig.summary(rig.b)["unhealthy"] == 1)
+    assert expected() == ("", "")
+    begins_anew()
+    rig.until("it is missed by the number", lambda: expected() == ("False", "Expected4Found3"))
+    assert len(rig.devices(rig.b)) == 3
+    on_node = partial(rig.condition, "node", rig.b, DEVICES_HEALTHY)
+    rig.until("the Node says so", lambda: on_node().get("reason") == "Expected4Found3")
+    rig.until("the others are offered", lambda: rig.node_count(rig.b, GPU) == 3)
+    rig.kubectl.patch("nodedevices", rig.b, {"metadata": {"annotations": {CONFIRM: "*=removed"}}})
+    rig.until("a person's word ends it", lambda: expected() == ("", ""))
+
+    rig.policy("four", {"expect": [{"match": {"type": "gpu"}, "count": 4}]}, selector={"kubernetes.io/hostname": rig.b})
+    rig.until("a policy expects it again", lambda: expected() == ("False", "Expected4Found3"))
+    rig.hardware(rig.b, simulated.l4s())
+    rig.until("all are there", lambda: expected() == ("True", "AllFound"))
+    rig.until("the Node says so, too", lambda: on_node().get("status") == "True")
