@@ -22,21 +22,18 @@ from chaos.machines import EXTRA, NODES, PROFILES
 from chaos.seen import Holder, NodeSeen, PodSeen, Process, Seen
 from cluster.rig import versions
 from support import cluster_provider, installing, overlay
-from support.access import kubeconfig
-from support.authority import TestAuthority
 from support.cluster import BASE_POLICY, HEALTHY, HOLD_DOWN_SECONDS, NAMESPACE, SYSTEM
 from support.extenderprocess import ExtenderProcess
 from support.kubectl import Kubectl, KubectlError, condition
 from support.node_client import NodeClient
 from support.rig_cluster import RigCluster
+from support.second_scheduler import extended
 
 PLUGINS = "/var/lib/kubelet/device-plugins"
 STATE = f"{PLUGINS}/nodedevices-state.json"
 DISK = "8m"
 SAMPLE_SECONDS = 0.25
 EXTRA_FILE = "/var/lib/nodedevices/extra.yaml"
-SCHEDULER = "nodedevices-scheduler"
-COMPONENTS = installing.ROOT / "manifests" / "components"
 PARTS = {
     "agent": re.compile(r"nodedevices-agent|nodedevices_plugin"),
     "probe": re.compile(r"nodedevices-probe|nodedevices_probe\.(main|spare)"),
@@ -224,29 +221,3 @@ def restart_soon(file: Path) -> None:
         config = json.loads(file.read_text())
         config["crashLoopBackOff"] = {"maxContainerRestartPeriod": "2s"}
         file.write_text(json.dumps(config))
-
-
-@contextmanager
-def extended(rig: RigCluster, folder: Path) -> Iterator[ExtenderProcess]:
-    """The second scheduler, and the extender that it calls."""
-    component = COMPONENTS / "extender-scheduler"
-    rig.kubectl.apply(*(each for each in yaml.safe_load_all((component / "rbac.yaml").read_text()) if each))
-    token = rig.kubectl.token(SCHEDULER, SYSTEM, seconds=12 * 3600)
-    account = kubeconfig(rig.rig.kubeconfig, folder / "kubeconfig", token)
-    authority = TestAuthority(folder, "authority")
-    name, key = authority.signed("extender", "subjectAltName=DNS:nodedevices-extender")
-    own, own_key = authority.signed("kube-scheduler")
-    tls = (f"--tls-cert-file={name}", f"--tls-key-file={key}", f"--tls-client-ca-file={authority.certificate}")
-    with ExtenderProcess(folder, account, *tls) as extender:
-        config: dict[str, Any] = yaml.safe_load((component / "scheduler-config.yaml").read_text())
-        config["clientConnection"] = {"kubeconfig": str(account)}
-        config["extenders"] = yaml.safe_load((COMPONENTS / "extender" / "scheduler-config.yaml").read_text())[
-            "extenders"
-        ]
-        config["extenders"][0]["urlPrefix"] = f"https://{extender.address}/scheduler"
-        files = {"caFile": str(authority.certificate), "certFile": str(own), "keyFile": str(own_key)}
-        config["extenders"][0]["tlsConfig"] |= files
-        file = folder / "scheduler-config.yaml"
-        file.write_text(yaml.safe_dump(config))
-        with rig.rig.second_scheduler(file, f"--leader-elect-resource-namespace={SYSTEM}"):
-            yield extender

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos import invariants, machines
-from chaos.cluster import PLUGINS, SCHEDULER, STATE, ChaosCluster
+from chaos.cluster import PLUGINS, STATE, ChaosCluster
 from chaos.decide import decide
 from chaos.explained import Done, Line, unexplained
 from chaos.invariants import History, policy_name
@@ -45,6 +45,7 @@ from chaos.seen import Seen
 from support import audit
 from support.cluster import NAMESPACE
 from support.kubectl import KubectlError, wait_until
+from support.second_scheduler import SCHEDULER
 
 SETTLE_SECONDS = 150.0
 QUIET_SECONDS = 15.0

@@ -12,21 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from support.access import kubeconfig
-from support.authority import TestAuthority
 from support.bookings import physical
-from support.cluster import NAMESPACE, SYSTEM, Cluster
+from support.cluster import NAMESPACE, Cluster
 from support.extenderprocess import ExtenderProcess
 from support.kubectl import condition
 from support.overlay import installed_with
 from support.rig_cluster import RigCluster
+from support.second_scheduler import SCHEDULER, extended
 
 pytestmark = pytest.mark.e2e
 
 COMPONENTS = Path(__file__).parents[2] / "manifests" / "components"
-COMPONENT = COMPONENTS / "extender-scheduler"
-SCHEDULER = "nodedevices-scheduler"
 OWN_DELETIONS = "nodedevices-operator-own-deletions"
 MEMORY = "nodedevices.io/gpu-memory"
 EACH = 22  # shares of 1Gi of a simulated L4
@@ -47,36 +43,11 @@ def by_memory(cluster: Cluster) -> None:
     cluster.until("NodeDevices, too", lambda: free() == [EACH, EACH])
 
 
-@pytest.fixture(scope="module")
-def account(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kubeconfig of the second scheduler's account, with its roles."""
-    assert installed.own_rig is not None
-    kubectl, folder = installed.kubectl, tmp_path_factory.mktemp("scheduler")
-    kubectl.apply(*(each for each in yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text()) if each))
-    token = kubectl.token(SCHEDULER, SYSTEM, seconds=2 * 3600)
-    return kubeconfig(installed.own_rig.kubeconfig, folder / "kubeconfig", token)
-
-
 @pytest.fixture
-def extender(rig: RigCluster, account: Path, tmp_path: Path) -> Iterator[ExtenderProcess]:
+def extender(rig: RigCluster, tmp_path: Path) -> Iterator[ExtenderProcess]:
     """It, and the scheduler that calls it."""
-    authority = TestAuthority(tmp_path, "authority")
-    name, key = authority.signed("extender", "subjectAltName=DNS:nodedevices-extender")
-    own, own_key = authority.signed("kube-scheduler")
-    tls = (f"--tls-cert-file={name}", f"--tls-key-file={key}", f"--tls-client-ca-file={authority.certificate}")
-    with ExtenderProcess(tmp_path, account, *tls) as running:
-        config: dict[str, Any] = yaml.safe_load((COMPONENT / "scheduler-config.yaml").read_text())
-        config["clientConnection"] = {"kubeconfig": str(account)}
-        config["extenders"] = yaml.safe_load((COMPONENTS / "extender" / "scheduler-config.yaml").read_text())[
-            "extenders"
-        ]
-        config["extenders"][0]["urlPrefix"] = f"https://{running.address}/scheduler"
-        files = {"caFile": str(authority.certificate), "certFile": str(own), "keyFile": str(own_key)}
-        config["extenders"][0]["tlsConfig"] |= files
-        file = tmp_path / "scheduler-config.yaml"
-        file.write_text(yaml.safe_dump(config))
-        with rig.rig.second_scheduler(file, f"--leader-elect-resource-namespace={SYSTEM}"):
-            yield running
+    with extended(rig, tmp_path) as running:
+        yield running
 
 
 def pods(cluster: Cluster, names: Sequence[str], size: int) -> None:

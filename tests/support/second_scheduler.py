@@ -1,0 +1,47 @@
+"""A second kube-scheduler on our rig, and the extender that it calls, as the component extender-scheduler has them: its
+configuration, its account, its roles; between the two TLS, and a certificate of the scheduler's, without which the
+extender serves nobody. Both run as processes beside the cluster's own control plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from support import installing
+from support.access import kubeconfig
+from support.authority import TestAuthority
+from support.cluster import SYSTEM
+from support.extenderprocess import ExtenderProcess
+from support.rig_cluster import RigCluster
+
+SCHEDULER = "nodedevices-scheduler"
+COMPONENTS = installing.ROOT / "manifests" / "components"
+TOKEN_SECONDS = 12 * 3600
+
+
+@contextmanager
+def extended(rig: RigCluster, folder: Path) -> Iterator[ExtenderProcess]:
+    """The second scheduler runs, and the extender that it calls."""
+    component = COMPONENTS / "extender-scheduler"
+    rig.kubectl.apply(*(each for each in yaml.safe_load_all((component / "rbac.yaml").read_text()) if each))
+    token = rig.kubectl.token(SCHEDULER, SYSTEM, seconds=TOKEN_SECONDS)
+    account = kubeconfig(rig.rig.kubeconfig, folder / "kubeconfig", token)
+    authority = TestAuthority(folder, "authority")
+    name, key = authority.signed("extender", "subjectAltName=DNS:nodedevices-extender")
+    own, own_key = authority.signed("kube-scheduler")
+    tls = (f"--tls-cert-file={name}", f"--tls-key-file={key}", f"--tls-client-ca-file={authority.certificate}")
+    with ExtenderProcess(folder, account, *tls) as extender:
+        config: dict[str, Any] = yaml.safe_load((component / "scheduler-config.yaml").read_text())
+        config["clientConnection"] = {"kubeconfig": str(account)}
+        extenders = yaml.safe_load((COMPONENTS / "extender" / "scheduler-config.yaml").read_text())["extenders"]
+        extenders[0]["urlPrefix"] = f"https://{extender.address}/scheduler"
+        files = {"caFile": str(authority.certificate), "certFile": str(own), "keyFile": str(own_key)}
+        extenders[0]["tlsConfig"] |= files
+        file = folder / "scheduler-config.yaml"
+        file.write_text(yaml.safe_dump(config | {"extenders": extenders}))
+        with rig.rig.second_scheduler(file, f"--leader-elect-resource-namespace={SYSTEM}"):
+            yield extender
