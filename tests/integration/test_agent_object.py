@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support import previous
 from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
 from support.fleet import stamp
@@ -18,6 +19,7 @@ from support.kubectl import Kubectl, condition, wait_until
 from support.kubelet import StandInKubelet
 from support.simulated import h100s, strike
 
+CRDS = Path(__file__).parents[2] / "crds"
 TOO_MANY = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 16384}]}
 SIXTEEN = {
     "sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]},
@@ -101,6 +103,25 @@ def test_the_object_shows_the_devices_and_every_field_of_it_is_the_agents(
     assert agent.lines(
         "the token names no Node, so the NodeDevices object gets no owner: delete it by hand with the node"
     )
+
+
+@pytest.fixture
+def previous_crd(kubectl: Kubectl) -> Iterator[None]:
+    """The CRD of the previous version in the place of ours; ours again afterwards."""
+    ours = yaml.safe_load((CRDS / "nodedevices.yaml").read_text())
+    kubectl.apply(previous.crds()["NodeDevices"])
+    yield
+    kubectl.apply(ours)
+
+
+def test_s39_an_agent_newer_than_the_crd_reports_what_the_crd_has_fields_for(
+    agent: AgentProcess, kubectl: Kubectl, previous_crd: None
+) -> None:
+    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [strike(3, 79)]}))
+    shown = wait_until("the fault", lambda: status(kubectl) if status(kubectl)["summary"]["healthy"] == 7 else None)
+    assert "mostSeen" not in shown, "the older CRD has no such field"
+    [line] = agent.lines("the NodeDevices CRD is older than this agent: apply the CRDs of its version")
+    assert "status.mostSeen" in line["left_out"]
 
 
 def test_a_programs_error_is_noticed_at_its_device_which_stays_well(agent: AgentProcess, kubectl: Kubectl) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from nodedevices_plugin.status.client import Object, StoreError
+from nodedevices_plugin.status.known_fields import without_unknown
 
 
 class FakeStore:
@@ -27,6 +28,7 @@ class FakeStore:
         self.blind: StoreError | None = None  # while set, raised by a new watch
         self.hangs = False  # while set, no write is answered
         self.held: asyncio.Event | None = None  # while set, a status is written, and the answer waits for this
+        self.schema: Mapping[str, Any] | None = None  # of the status; what it does not have is refused
         self.calls: list[str] = []
         self.statuses: list[dict[str, Any]] = []
         self._version = 100
@@ -67,12 +69,18 @@ class FakeStore:
             raise StoreError(f'nodedevices "{name}" not found', status=404)
         if self.uid and self.item["metadata"]["ownerReferences"] != [{"uid": self.uid}]:
             raise StoreError("the only owner allowed is the writer's own Node (name and uid)", status=403)
+        if self.schema is not None and (unknown := without_unknown(status, self.schema)[1]):
+            raise StoreError(f".{unknown[0]}: field not declared in schema", status=500)
         self.statuses.append(copy.deepcopy(dict(status)))
         theirs = {key: value for key, value in (self.item.get("status") or {}).items() if key == "affectedPods"}
         written = self._put(self.item | {"status": theirs | copy.deepcopy(dict(status))})
         if self.held is not None:
             await self.held.wait()
         return written
+
+    async def status_schema(self) -> Mapping[str, Any] | None:
+        self._raise()
+        return self.schema
 
     async def watch(self, name: str) -> AsyncIterator[Object | None]:
         self._raise()

@@ -31,8 +31,10 @@ from nodedevices_common.backoff import Backoff, Draw
 from nodedevices_common.errors import RequestError, retry_after_seconds
 
 from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.status.known_fields import status_schema
 
 PLURAL = "nodedevices"
+KIND = "NodeDevices"
 FIELD_MANAGER = "nodedevices-agent"
 USER_AGENT = f"nodedevices-agent/{__version__}"  # tells an audit log which program sent a request
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
@@ -92,6 +94,10 @@ class ObjectStore(Protocol):
 
     async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
         """Server-side apply of the whole status that the agent owns. Status 404: there is no such object."""
+        ...
+
+    async def status_schema(self) -> Mapping[str, Any] | None:
+        """The OpenAPI v3 schema of the status, as the server has it; None: it does not publish one."""
         ...
 
     def watch(self, name: str) -> AsyncIterator[Object | None]:
@@ -165,7 +171,7 @@ class KubeStore:
     async def apply_status(self, name: str, status: Mapping[str, Any]) -> Object:
         body = {
             "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": "NodeDevices",
+            "kind": KIND,
             "metadata": {"name": name},
             "status": dict(status),
         }
@@ -177,6 +183,11 @@ class KubeStore:
                 ),
             )
         )
+
+    async def status_schema(self) -> Mapping[str, Any] | None:
+        what = "read the OpenAPI schema of NodeDevices"
+        document = await self._worker.run(lambda: self._call(what, _get_openapi))
+        return status_schema(document, KIND)
 
     async def watch(self, name: str) -> AsyncIterator[Object | None]:
         def work(deliver: Callable[[Object | None], None], stop: threading.Event) -> None:
@@ -305,11 +316,25 @@ def _new_object(name: str, owner_uid: str | None) -> dict[str, Any]:
     if owner_uid is not None:
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": owner_uid}
         metadata["ownerReferences"] = [owner | {"controller": False, "blockOwnerDeletion": False}]
-    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": "NodeDevices", "metadata": metadata}
+    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": metadata}
 
 
 def _nodedevices(api: Any, **options: Any) -> Any:
     return api.list_cluster_custom_object(GROUP, VERSION, PLURAL, **options)
+
+
+def _get_openapi(api: Any) -> Any:
+    """No method of the client has this path."""
+    from kubernetes import client  # noqa: PLC0415  see the module's docstring
+
+    path = f"/openapi/v3/apis/{GROUP}/{VERSION}"
+    accept = {"Accept": "application/json"}
+    request = api.api_client.param_serialize("GET", path, header_params=accept, auth_settings=["BearerToken"])
+    response = api.api_client.call_api(*request, _request_timeout=(CONNECT_SECONDS, ANSWER_SECONDS))
+    response.read()
+    if response.status != 200:
+        raise client.ApiException(http_resp=response)
+    return response
 
 
 def _pods(api: Any, **options: Any) -> Any:

@@ -12,6 +12,9 @@ new owner is refused by admission; `problem` says so meanwhile.
 When the API server is away nothing on the node changes and nothing piles up: one write catches up when it is back.
 Errors are logged and counted when they change, not each time. `pacing.next_write` says what to do next; this module
 only does it.
+
+A status that the API server refuses for a field that its CRD does not know is written without such fields
+(known_fields), and tried whole again every five minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import structlog
 from nodedevices_common.backoff import Backoff, Draw
 from nodedevices_common.times import rfc3339
 
-from nodedevices_plugin.status import pacing
+from nodedevices_plugin.status import known_fields, pacing
 from nodedevices_plugin.status.client import Object, ObjectStore, StoreError, keep_watching
 from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket
 
@@ -40,6 +43,7 @@ REFUSED_SECONDS = 10.0  # until /readyz says that the API server refuses: one re
 CREDENTIALS_SECONDS = 10.0  # between two checks whether the kubelet has refreshed the token
 STOP_SECONDS = 4.0  # for the last write: less than the pod's termination grace, 10 s
 SILENT_SECONDS = 60.0  # until it says that the API server does not answer
+UNKNOWN_FIELD = frozenset({400, 422, 500})  # 500 by Kubernetes 1.32 to 1.37: "field not declared in schema"
 OPERATOR_FIELDS = frozenset({"affectedPods"})
 AGENT_CONDITIONS = frozenset(
     {"Ready", "DevicesHealthy", "ConfigApplied", "HoldersKnown", "AllocatedOnce", "ExpectedDevices"}
@@ -125,6 +129,9 @@ class Publisher:
         self._own_status: dict[str, Any] | None = None  # our part of the object after that write
         self._written: Mapping[str, Any] | None = None
         self._written_at: float | None = None
+        self._schema: Mapping[str, Any] | None = None  # of the status, while the CRD lacks fields of it
+        self._schema_read_at = 0.0
+        self._left_out: tuple[str, ...] = ()  # these
         self._heartbeat = pacing.HEARTBEAT_SECONDS
         self._repaired_at: float | None = None
         self._created_at: float | None = None
@@ -329,8 +336,10 @@ class Publisher:
         body = dict(wanted) | {"agent": dict(wanted.get("agent") or {}) | heartbeat}
         if self._owner is not None:
             body["nodeUID"] = self._owner
+        if began - self._schema_read_at >= pacing.HEARTBEAT_SECONDS:
+            self._schema = None
         try:
-            answer = await self._store.apply_status(self._name, body)
+            answer = await self._apply_known(body)
         except StoreError as error:
             if error.status == 404 and self._object is not None:
                 self._vanished()
@@ -348,6 +357,34 @@ class Publisher:
         if self._owner is None and cause is Cause.HEARTBEAT:
             self._owner_known = False  # a token of a moment without a Node names none; the next one may
         self._metrics.published(cause.value, now - began)
+
+    async def _apply_known(self, body: Mapping[str, Any]) -> Object:
+        """Apply the status; where it is refused, what the API server's CRD has fields for."""
+        if self._schema is None:
+            try:
+                answer = await self._store.apply_status(self._name, body)
+            except StoreError as error:
+                if error.status not in UNKNOWN_FIELD:
+                    raise
+                try:
+                    schema = await self._store.status_schema()
+                except StoreError:
+                    raise error from None
+                if schema is None or not known_fields.without_unknown(body, schema)[1]:
+                    raise
+                self._schema, self._schema_read_at = schema, self._clock()
+            else:
+                if self._left_out:
+                    log.info("the NodeDevices CRD has every field of this agent again", name=self._name)
+                self._left_out = ()
+                return answer
+        known, left_out = known_fields.without_unknown(body, self._schema)
+        answer = await self._store.apply_status(self._name, known)
+        if left_out != self._left_out:
+            fields = known_fields.named(left_out)
+            log.warning("the NodeDevices CRD is older than this agent: apply the CRDs of its version", left_out=fields)
+        self._left_out = left_out
+        return answer
 
     def _hold_back(self, error: StoreError) -> None:
         if error.status in (403, 422):

@@ -434,6 +434,50 @@ async def test_a_watch_that_cannot_be_established_is_a_problem_although_writes_g
     await desk.until(lambda: desk.publisher.problem() == "")
 
 
+OLDER = {
+    "properties": {
+        "agent": {"properties": {"version": {}, "heartbeatTime": {}}},
+        "devices": {"items": {"properties": {"id": {}, "health": {"x-kubernetes-preserve-unknown-fields": True}}}},
+        "conditions": {},
+        "nodeUID": {},
+    }
+}
+
+
+async def test_an_agent_newer_than_the_crd_reports_what_the_crd_has_fields_for(desk: Desk) -> None:
+    desk.store.schema = OLDER
+    desk.want(7, mostSeen=[{"count": 8}], devices=[{"id": "GPU-0", "history": [], "health": {"state": "Healthy"}}])
+    await desk.until(lambda: desk.store.statuses)
+    written = desk.store.statuses[-1]
+    assert written["devices"] == [{"id": "GPU-0", "health": {"state": "Healthy"}}]
+    assert written.keys() == {"agent", "devices", "conditions", "nodeUID"}
+    refused = len(desk.counts.errors)
+    desk.want(6, mostSeen=[{"count": 8}])
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    assert (refused, len(desk.counts.errors)) == (0, 0), "it is asked once what the CRD has"
+    assert desk.store.calls == ["object", "status", "status", "status"]
+
+
+async def test_a_crd_that_got_the_fields_has_them_five_minutes_later_at_the_latest(desk: Desk) -> None:
+    desk.store.schema = OLDER
+    desk.want(mostSeen=[{"count": 8}])
+    await desk.until(lambda: desk.store.statuses)
+    desk.store.schema = None
+    desk.later = 400.0
+    desk.want(7, mostSeen=[{"count": 8}])
+    await desk.until(lambda: "mostSeen" in desk.store.statuses[-1])
+
+
+async def test_a_refusal_for_another_reason_stays_one(desk: Desk) -> None:
+    desk.store.schema = {"properties": {}, "x-kubernetes-preserve-unknown-fields": True}
+    desk.store.problem = StoreError("etcd is away", status=500)
+    desk.want()
+    await desk.until(lambda: desk.counts.errors)
+    desk.store.drop_watches(desk.store.problem)
+    assert desk.store.statuses == []
+    assert set(desk.counts.errors) == {500}
+
+
 def test_what_is_ours_in_a_status_does_not_depend_on_the_operator() -> None:
     ready = {"type": "Ready", "status": "True"}
     mine = {"summary": {"devices": 8}, "conditions": [ready]}
