@@ -213,6 +213,13 @@ KINDS = (
                 wide=True,
             ),
             Column(
+                "Most-Faults",
+                ".status.summary.mostFaults",
+                "string",
+                "The device with the most faults in the last 80 to 90 days, and their number.",
+                wide=True,
+            ),
+            Column(
                 "Mem-Free",
                 _shared_memory("free"),
                 "string",

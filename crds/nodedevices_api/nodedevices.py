@@ -70,6 +70,7 @@ MAX_HOLDER_IDS = 8
 MAX_XIDS = 16  # of one device
 MAX_AFFECTED_PODS = 256
 MAX_NOTICES = 4  # of one device
+MAX_HISTORY = 6  # reasons of one device
 MAX_WITHHELD = 16  # reasons of one resource
 MAX_WITHHELD_DEVICES = 8
 MAX_WITHHELD_PODS = 8
@@ -209,6 +210,11 @@ class Summary(Loose):
     )
     reason: ReasonText = Field(description="Health reason of the worst device; empty when all are healthy.")
     recovery_action: ReasonText = Field(description="Recovery action of the worst device.")
+    most_faults: Short = Field(
+        default="",
+        description="The device that has had the most faults in the last 80 to 90 days, with their number: gpu-3=12; "
+        "empty: none had any.",
+    )
 
 
 class Driver(Loose):
@@ -358,6 +364,18 @@ class Notice(Loose):
     count: Count = Field(description="How often it has come since then; forgotten a day after the last.")
 
 
+class Occurred(Loose):
+    """How often a reason came on a device in the last 80 to 90 days."""
+
+    reason: Word = Field(description="The health reason: Xid79, LinkDown.")
+    count: Count = Field(description="How often it came: an event as often as it happened, a reading when it began.")
+    first: Time = Field(description="When it came first.")
+    last: Time = Field(description="When it came last; repeats are added once a minute.")
+    fault: Flag = Field(
+        default=False, description="True when it has been a fault of the device, not only an error of a program."
+    )
+
+
 class Holder(Loose):
     """A container that has the device, as the kubelet shows it."""
 
@@ -501,6 +519,11 @@ class Device(Loose):
     notices: Annotated[tuple[Notice, ...], Field(max_length=MAX_NOTICES), ListType("atomic")] = Field(
         default=(),
         description="Events that changed no state, newest first, such as an error of the program that used the device.",
+    )
+    history: Annotated[tuple[Occurred, ...], Field(max_length=MAX_HISTORY), ListType("atomic")] = Field(
+        default=(),
+        description="How often reasons came on this device lately, the newest first; what came while it was repaired "
+        "in between stays here.",
     )
     excluded: Excluded = None
     unschedulable: OutOfService = None

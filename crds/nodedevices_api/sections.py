@@ -42,6 +42,8 @@ from nodedevices_api.presets import MEMORY_UNITS
 
 DAY_SECONDS = 86400
 MAX_REASONS = 64  # of one health rule
+MAX_AFTER = 32  # occurrences that a health rule can count: the agent keeps the times of so many
+MAX_WINDOW_SECONDS = 30 * DAY_SECONDS  # of such a rule
 MAX_EXPECTED = 4096  # devices that one entry of expect counts: more than any node reports
 
 STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server takes
@@ -372,8 +374,20 @@ class HealthProbe(Strict):
     )
 
 
+class Repetition(Strict):
+    """So many occurrences within a window that ends with the newest."""
+
+    count: Annotated[Whole, Field(ge=2, le=MAX_AFTER)] = Field(
+        description="How often, of all reasons of the rule together: an event as often as it happened, a reading when "
+        "it begins."
+    )
+    window_seconds: Annotated[Whole, Field(ge=1, le=MAX_WINDOW_SECONDS)] = Field(
+        description="Within how many seconds; 2592000 are 30 days."
+    )
+
+
 class HealthRule(Strict):
-    """Overrides the state of some health reasons; the first rule that matches reason and device applies."""
+    """Overrides the state of some health reasons; the first rule that applies to reason and device decides."""
 
     reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=MAX_REASONS), ListType("set")] = Field(
         description="Health reasons, or globs over them: Xid109, Xid14*, RowRemapPending."
@@ -381,6 +395,11 @@ class HealthRule(Strict):
     match: DeviceMatch | None = Field(
         default=None,
         description="Only on devices like these, with their partitions; absent: on every device. Not by profile.",
+    )
+    after: Repetition | None = Field(
+        default=None,
+        description="Only on a device on which the reasons came so often; absent: from the first time on. Errors of "
+        "programs count, too. A person's word that the device is recovered begins the count anew.",
     )
     state: Literal["Ignored", "Degraded", "Unhealthy"] = Field(
         description="Ignored: no effect. Degraded: shown, and the device is still offered. Unhealthy: not "
@@ -398,6 +417,13 @@ class HealthRule(Strict):
             found="state is Ignored, and holdDownSeconds is %s",
             values="self.holdDownSeconds",
         ),
+        Rule(
+            "self.state != 'Ignored' || !has(self.after)",
+            "what is ignored is not counted: leave out after, or choose Degraded or Unhealthy",
+            lambda it: it.state != "Ignored" or it.after is None,
+            found="state is Ignored, and after.count is %s",
+            values="self.after.count",
+        ),
         _no_profile("a health rule is about devices, and no device has a profile; leave out match.profile"),
     )
 
@@ -408,7 +434,7 @@ class Health(Strict):
     rules: Annotated[tuple[HealthRule, ...], Field(max_length=64), ListType("atomic")] = Field(
         default=(),
         description="Override the state of some reasons, on all devices or some, whatever the catalogue says; the "
-        "first match applies.",
+        "first rule that applies decides.",
     )
     degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), ListType("atomic")] = Field(
         default=(), description="Readings that make a device Degraded: shown, and still offered."

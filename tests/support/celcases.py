@@ -226,6 +226,18 @@ PAIRS: tuple[Pair, ...] = (
     *_both(
         "health.rules[]",
         "health.rules[0]",
+        {"health": {"rules": [{"reasons": ["Xid31"], "state": "Ignored", "after": {"count": 2, "windowSeconds": 60}}]}},
+        {
+            "health": {
+                "rules": [{"reasons": ["Xid31"], "state": "Degraded", "after": {"count": 2, "windowSeconds": 60}}]
+            }
+        },
+        "state is Ignored, and after.count is 2: "
+        "what is ignored is not counted: leave out after, or choose Degraded or Unhealthy",
+    ),
+    *_both(
+        "health.rules[]",
+        "health.rules[0]",
         {"health": {"rules": [{"reasons": ["Xid31"], "state": "Ignored", "match": {"profile": "1g.*"}}]}},
         {"health": {"rules": [{"reasons": ["Xid31"], "state": "Ignored", "match": {"type": "gpu"}}]}},
         "match.profile is 1g.*: a health rule is about devices, and no device has a profile; leave out match.profile",

@@ -15,12 +15,15 @@ from nodedevices_plugin.model import (
     HoldersState,
     Holdings,
     MemoryShares,
+    Occurrences,
     OfferedResource,
+    Period,
     Plan,
     Registration,
     RegistrationState,
     SchedulableId,
     SharingFacts,
+    Shown,
     Verdict,
 )
 from nodedevices_plugin.model.probe_counters import ProbeCounters
@@ -53,6 +56,17 @@ def parsed(text: str) -> Samples:
 def verdict(state: HealthState, reason: str = "", action: str = "None", *, offered: bool | None = None) -> Verdict:
     fit = state in {HealthState.HEALTHY, HealthState.DEGRADED} if offered is None else offered
     return Verdict(state=state, reason=reason, message="", since=SINCE, offered=fit, recovery_action=action)
+
+
+def occurred(reason: str, count: int, *, fault: bool) -> Occurrences:
+    """A reason that came so often, five minutes ago."""
+    return Occurrences(
+        reason=reason,
+        periods=(Period(number=0, first=SINCE, count=count),),
+        last=SINCE,
+        shown=Shown(count=count, first=SINCE, last=SINCE, at=SINCE),
+        is_fault=fault,
+    )
 
 
 def facts(**changes: Any) -> NodeFacts:
@@ -89,6 +103,7 @@ def facts(**changes: Any) -> NodeFacts:
             ),
         ),
         "registrations": (Registration(resource=GPU, state=RegistrationState.REGISTERED),),
+        "history": {gpu_id(2): (occurred("Xid79", 3, fault=True), occurred("Xid31", 40, fault=False))},
         "probes": (ProbeFacts(name="nvml", inventory=inventory),),
         "started": START,
         "now": START,

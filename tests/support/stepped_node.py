@@ -41,6 +41,7 @@ def report_of(world: World, now: datetime) -> NodeDevicesStatus:
             lost=world.lost,
             expected=world.expected,
             most_seen=world.state.most_seen or (),
+            history=world.state.history,
             started=START,
             probes=(ProbeFacts(name="any", inventory=world.inventory),),
             now=now,

@@ -79,6 +79,15 @@ _NOTICES = (
 )
 
 
+_HISTORY = (
+    Column("REASON", "reason"),
+    Column("COUNT", "count"),
+    Column("FIRST", "first", age),
+    Column("LAST", "last", age),
+    Column("FAULT", "fault"),
+)
+
+
 def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Iterator[Section]:
     """`events`: about the node's NodeDevices; None: they cannot be read."""
     fields = nodes.row(item).fields
@@ -155,6 +164,8 @@ def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
     yield Section("Holders", columns=_HOLDERS, rows=_rows(unit.holders))
     if notices := mappings(unit.raw.get("notices")):
         yield Section("Notices", columns=_NOTICES, rows=_rows(notices))
+    if history := mappings(unit.raw.get("history")):
+        yield Section("History", columns=_HISTORY, rows=_rows(history))
     if not unit.is_partition and mappings(unit.raw.get("partitions")):
         parts = [row for row in devices.rows(item) if row.fields["partitionOf"] == fields["device"]]
         yield Section("Partitions", columns=_DEVICES, rows=parts)

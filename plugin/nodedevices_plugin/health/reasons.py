@@ -24,14 +24,39 @@ def known(vendors: FaultSources) -> tuple[str, ...]:
 
 
 def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmatched, ...]:
-    """Return a note for each pattern of `health.rules` that no reason matches, or that a rule may not change."""
+    """Return a note for each pattern of `health.rules` that no reason matches, or that a rule may not change, and for
+    each rule that counts what an earlier rule decides from the first time on."""
     every = known(vendors) if rules else ()
-    return tuple(
+    patterns = (
         Unmatched(section="health", entry=f"rules[{number}].reasons {glob}", message=why)
         for number, rule in enumerate(rules)
         for glob in rule.reasons
         if (why := _why(glob, rule.state, every))
     )
+    counting = (
+        Unmatched(
+            section="health",
+            entry=f"rules[{number}].after.count {rule.after.count}",
+            message=f"rules[{first}] comes before it and applies from the first time on; put this rule first",
+        )
+        for number, rule in enumerate(rules)
+        if rule.after is not None and (first := _decided_by(rule, rules[:number], every)) is not None
+    )
+    return (*patterns, *counting)
+
+
+def _decided_by(rule: HealthRule, earlier: Sequence[HealthRule], known: tuple[str, ...]) -> int | None:
+    """Return the earlier rule that decides every reason of this one on every device; None: there is none."""
+    about = _about(rule.reasons, known)
+    for number, each in enumerate(earlier):
+        if each.after is None and each.match is None and about and about <= _about(each.reasons, known):
+            return number
+    return None
+
+
+@lru_cache(maxsize=256)  # called at every step
+def _about(globs: tuple[str, ...], known: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(reason for glob in globs for reason in matching(known, glob))
 
 
 @lru_cache(maxsize=4096)  # called at every step

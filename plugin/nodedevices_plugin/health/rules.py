@@ -1,18 +1,23 @@
 """The rules and numbers of health: the section `health` of the policy or of the node itself, else the defaults.
 
-A rule may be about some devices only (`match`). What is decided about one device is decided by `for_device`, which
-leaves out the rules about others; a partition has its device's rules.
+A rule may be about some devices only (`match`), or about devices on which its reasons came so often (`after`). What is
+decided about one device is decided by `for_device`, which leaves out the rules that do not apply to it; a partition has
+its device's rules.
+
+Whether a rule with `after` applies depends on the occurrences alone, not on the time: the window ends with the newest
+of them. So a fault that such a rule made keeps its rule, and the rule's hold-down, until it is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from nodedevices_api.sections import DegradedRule, Health, HealthRule
 from nodedevices_probe.protocol import DeviceFact
 
+from nodedevices_plugin.model import Occurrences
 from nodedevices_plugin.model.selection import selects
 
 SILENCE_SECONDS = 15.0  # how long the probe's last line counts (NVML can hang in the kernel)
@@ -22,7 +27,8 @@ CORRELATION_SECONDS = 10.0  # how long an XID may wait for its neighbours
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRules:
     """`rules`: states for some reasons; the first rule that matches decides. `near`: for each device the types of the
-    others on its PCIe root (matching.near_types), those of other probes among them."""
+    others on its PCIe root (matching.near_types), those of other probes among them. `occurrences`: for each device how
+    often reasons came (health.history)."""
 
     rules: tuple[HealthRule, ...] = ()
     degraded: tuple[DegradedRule, ...] = ()  # readings that are too high (health.signals)
@@ -31,6 +37,7 @@ class HealthRules:
     withdraw_after_seconds: float = 300.0  # of silence, counted from the last line
     correlation_seconds: float = CORRELATION_SECONDS
     near: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    occurrences: Mapping[str, Sequence[Occurrences]] = field(default_factory=dict)
 
     @classmethod
     def from_section(cls, section: Health | None) -> HealthRules:
@@ -46,18 +53,38 @@ class HealthRules:
     def for_device(self, fact: DeviceFact | None) -> HealthRules:
         """Return the rules for this device; None: those for an event whose device is not known, which no rule about
         some devices concerns."""
-        if all(rule.match is None for rule in self.rules):
+        if all(rule.match is None and rule.after is None for rule in self.rules):
             return self
-        return replace(self, rules=tuple(rule for rule in self.rules if self._concerns(rule, fact)))
+        return replace(self, rules=tuple(rule for rule in self.rules if self._applies(rule, fact)))
+
+    def is_counted(self, reason: str, fact: DeviceFact) -> bool:
+        """True when a rule about this device counts how often the reason comes."""
+        return any(
+            rule.after is not None and self._concerns(rule, fact) and _names(rule, reason) for rule in self.rules
+        )
+
+    def _applies(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
+        return self._concerns(rule, fact) and (rule.after is None or (fact is not None and self._is_met(rule, fact)))
 
     def _concerns(self, rule: HealthRule, fact: DeviceFact | None) -> bool:
         if rule.match is None or fact is None:
             return rule.match is None
         return selects(rule.match, fact, self.near)
 
+    def _is_met(self, rule: HealthRule, fact: DeviceFact) -> bool:
+        """True when the reasons of the rule came so often, within the window that ends with the newest of them."""
+        after = rule.after
+        if after is None:
+            return True
+        known = self.occurrences.get(fact.id, ())
+        times = sorted(when for each in known if _names(rule, each.reason) for when in each.times)
+        if len(times) < after.count:
+            return False
+        return (times[-1] - times[-after.count]).total_seconds() <= after.window_seconds
+
     def rule(self, reason: str) -> HealthRule | None:
         """Return the rule for this reason; None: its usual meaning holds."""
-        return next((rule for rule in self.rules if any(fnmatchcase(reason, glob) for glob in rule.reasons)), None)
+        return next((rule for rule in self.rules if _names(rule, reason)), None)
 
     def hold_down(self, reason: str) -> float:
         """Return for how many seconds after this fault no fault may occur before the device is Healthy again."""
@@ -65,3 +92,7 @@ class HealthRules:
         if rule is None or rule.hold_down_seconds is None:
             return self.hold_down_seconds
         return float(rule.hold_down_seconds)
+
+
+def _names(rule: HealthRule, reason: str) -> bool:
+    return any(fnmatchcase(reason, glob) for glob in rule.reasons)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPod
 from nodedevices_plugin.model.health import CONFIRM, Cordon, Fault, HealthState, Notice, Verdict
+from nodedevices_plugin.model.history import Occurrences, Period, Shown
 from nodedevices_plugin.model.holders import CoresHeld, Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit, facts_by_id
 from nodedevices_plugin.model.most_seen import MostSeen
@@ -55,8 +56,10 @@ __all__ = [
     "NodePod",
     "NodePods",
     "Notice",
+    "Occurrences",
     "Offer",
     "OfferedResource",
+    "Period",
     "Plan",
     "PlanError",
     "PodContainer",
@@ -66,6 +69,7 @@ __all__ = [
     "RegistrationState",
     "SchedulableId",
     "SharingFacts",
+    "Shown",
     "Unit",
     "Unmatched",
     "Verdict",

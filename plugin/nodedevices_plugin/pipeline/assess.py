@@ -8,6 +8,7 @@ from datetime import datetime
 
 from nodedevices_probe.protocol import ProbeEvent
 
+from nodedevices_plugin.health import history as stage_history
 from nodedevices_plugin.health import signals
 from nodedevices_plugin.health.events import EventCursor, fresh_events
 from nodedevices_plugin.health.machine import judge_all
@@ -63,6 +64,7 @@ class Assessment:
     rules: HealthRules
     vendors: FaultSources
     confirm: Confirm
+    history: stage_history.History  # how often reasons came on each device
     known: Known  # now
     events: tuple[ProbeEvent, ...]
     removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while a pod may hold them
@@ -119,6 +121,10 @@ def assess(
     complete = not probe_set.waits(probes, monotonic)
     inventory = together(owned, probe_set, complete=complete or world.plan is not None)
     rules = replace(HealthRules.from_section(effective.sections.health), near=near(inventory))
+    history = stage_history.with_events(
+        world.state.history, probed.events, inventory, rules, vendors, now=now, recovered=confirm.recovered
+    )
+    rules = replace(rules, occurrences=history)
     applied = effective if world.active.applied_once else None
     used = in_use(inventory, world.plan, (applied, requested.effective))
     removals = confirmed & _gone(probes, probe_set)
@@ -141,6 +147,7 @@ def assess(
             in_use=used,
             blind=is_blind(part, given_up),
         )
+    history = stage_history.with_faults(history, world.verdicts, verdicts, inventory, now=now)
     removed_probes = probe_sets.withheld(probe_set, probes)
     places = stage_places.taken(
         owned,
@@ -174,6 +181,7 @@ def assess(
         rules=rules,
         vendors=vendors,
         confirm=confirm,
+        history=history,
         known=known,
         events=probed.events,
         removals=removals,

@@ -27,7 +27,16 @@ from nodedevices_common.errors import OperationError
 from nodedevices_probe.protocol import Readings
 from pydantic import TypeAdapter, ValidationError
 
-from nodedevices_plugin.model import Cordon, HealthState, Inventory, InventoryDevice, MostSeen, Notice, Verdict
+from nodedevices_plugin.model import (
+    Cordon,
+    HealthState,
+    Inventory,
+    InventoryDevice,
+    MostSeen,
+    Notice,
+    Occurrences,
+    Verdict,
+)
 from nodedevices_plugin.sharing.clients import Clients
 
 MAX_BYTES = 16 << 20
@@ -67,6 +76,7 @@ class State:
     removals: tuple[str, ...] = ()  # ids of devices that are confirmed as removed, and dropped once no pod holds them
     unschedulable: tuple[Cordon, ...] = ()  # as the object had it last: an API server that is away ends none of them
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
+    history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # by device (health.history)
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
     auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
     retired_devices: tuple[str, ...] = ()  # ids of devices without a running probe (pipeline.probe_set)
@@ -97,8 +107,8 @@ def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict])
 
 
 def same_but_times(one: State, other: State) -> bool:
-    """True when they differ only in when a fault was last seen, and in notices: worth a write now and then, not at each
-    line, and the kubelet need not wait for it."""
+    """True when they differ only in when a fault was last seen, in notices and in history: worth a write now and then,
+    not at each line, and the kubelet need not wait for it."""
     return _without_times(one) == _without_times(other)
 
 
@@ -109,7 +119,7 @@ def _without_times(state: State) -> State:
         )
         for key, each in state.verdicts.items()
     }
-    return replace(state, verdicts=verdicts, notices={})
+    return replace(state, verdicts=verdicts, notices={}, history={})
 
 
 def restored_devices(state: State, now: datetime) -> tuple[InventoryDevice, ...]:

@@ -217,6 +217,7 @@ def _state(
         notices=notices.follow(
             world.state.notices, assessed.events, known.inventory, assessed.rules, assessed.vendors, now=now
         ),
+        history=assessed.history,
         clients=follow(
             world.state.clients,
             plan if observed is None else Plan(),

@@ -10,7 +10,7 @@ from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import Snapshot
 
 from nodedevices_plugin.granting.twice import Comparison
-from nodedevices_plugin.health import signals
+from nodedevices_plugin.health import history, signals
 from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.health.machine import clock_set
 from nodedevices_plugin.model import (
@@ -206,7 +206,8 @@ def clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
         probe_set=probe_sets.clock_set(world.probe_set, moved),
         verdicts=clock_set(world.verdicts, moved),
     )
-    return replace(world, wall_offset=offset, known=known)
+    state = replace(world.state, history=history.clock_set(world.state.history, moved))
+    return replace(world, wall_offset=offset, known=known, state=state)
 
 
 def chosen_file(file: FileOutcome, files: NamedFiles | None, spec: SeenSpec | None, local: Local) -> FileOutcome:

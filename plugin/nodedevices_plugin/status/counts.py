@@ -17,7 +17,14 @@ from dataclasses import dataclass
 
 from nodedevices_probe.protocol import Driver, DriverState
 
-from nodedevices_plugin.model import HoldersState, Inventory, OfferedResource, SchedulableId, served_by_others
+from nodedevices_plugin.model import (
+    HoldersState,
+    Inventory,
+    Occurrences,
+    OfferedResource,
+    SchedulableId,
+    served_by_others,
+)
 from nodedevices_plugin.model.ids import memory_held, share_of
 from nodedevices_plugin.status.facts import NodeFacts, offered
 
@@ -50,6 +57,15 @@ class ShareCounts:
     def unallocatable_bytes(self) -> int | None:
         memory, total = self.resource.sharing.memory, self.memory_bytes
         return None if memory is None or total is None else max(0, total - self.total * memory.unit_bytes)
+
+
+def faults_lately(facts: NodeFacts) -> dict[str, tuple[Occurrences, ...]]:
+    """Return by device what has been a fault of it lately, in the order of the devices; none for those without."""
+    found = {
+        device.fact.id: tuple(each for each in facts.history.get(device.fact.id, ()) if each.is_fault)
+        for device in facts.inventory.devices
+    }
+    return {id_: faults for id_, faults in found.items() if faults}
 
 
 def count(

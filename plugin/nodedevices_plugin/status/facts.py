@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from nodedevices_api.conditions import Condition
 
 from nodedevices_plugin.granting.twice import DoubleAllocation
-from nodedevices_plugin.model import CoresHeld, Holdings, Inventory, MostSeen, Notice, Plan, Registration, Verdict
+from nodedevices_plugin.model import (
+    CoresHeld,
+    Holdings,
+    Inventory,
+    MostSeen,
+    Notice,
+    Occurrences,
+    Plan,
+    Registration,
+    Verdict,
+)
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.clients import Client
@@ -47,6 +57,7 @@ class NodeFacts:
     config: ConfigStatus = field(default_factory=ConfigStatus)
     retired: Mapping[str, datetime] = field(default_factory=dict)
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device, the newest first
+    history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # the same
     mig_strategy: str = ""  # in effect
     exclude: tuple[str, ...] = ()  # resources.exclude in effect
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # taken out of service by people: id -> why

@@ -14,7 +14,7 @@ from typing import Any
 
 MAX_STATUS_BYTES = 1_000_000  # etcd's 1.5 MiB without spec, managedFields and what the operator adds
 HEALTHY = "Healthy"
-DETAILS = ("notices", "links")  # of a device; the last to go, with the attributes that a vendor adds
+DETAILS = ("notices", "history", "links")  # of a device; the last to go, with the attributes that a vendor adds
 
 Device = dict[str, Any]
 

@@ -34,6 +34,7 @@ from nodedevices_plugin.model import (
     Inventory,
     InventoryDevice,
     Notice,
+    Occurrences,
     OfferedResource,
     Refused,
     RegistrationState,
@@ -55,6 +56,7 @@ from nodedevices_plugin.status.counts import (
     NO_DRIVER,
     ShareCounts,
     allocated_of,
+    faults_lately,
     free_of,
     held_ids,
     holders_were_known,
@@ -119,7 +121,7 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
         applied_config_hash=facts.config.applied_hash,
-        summary=odd.made("summary", lambda: _summary(devices, resources, offered_devices(facts))),
+        summary=odd.made("summary", lambda: _summary(devices, resources, facts, names)),
         drivers=known_drivers,
         machine=machine,
         probes=probes,
@@ -210,6 +212,11 @@ def _device(
         health=_health(facts.verdicts.get(fact.id), facts),
         notices=odd.all(
             facts.notices.get(fact.id, ())[: api.MAX_NOTICES], lambda each: f"notice {each.code} of {fact.id}", _notice
+        ),
+        history=odd.all(
+            facts.history.get(fact.id, ())[: api.MAX_HISTORY],
+            lambda each: f"history {each.reason} of {fact.id}",
+            _occurred,
         ),
         excluded=excluded_by(fact.id, facts.exclude),
         unschedulable=facts.unschedulable.get(fact.id),
@@ -306,6 +313,23 @@ def _notice(notice: Notice) -> api.Notice:
         time=whole_second(notice.time),
         count=notice.count,
     )
+
+
+def _occurred(each: Occurrences) -> api.Occurred:
+    return api.Occurred(
+        reason=each.reason,
+        count=each.shown.count,
+        first=whole_second(each.shown.first),
+        last=whole_second(each.shown.last),
+        fault=each.is_fault,
+    )
+
+
+def _most_faults(facts: NodeFacts, names: Mapping[str, str]) -> str:
+    """Return the device with the most faults lately, the first of equals, and their number; empty: none had any."""
+    counts = {id_: sum(each.shown.count for each in found) for id_, found in faults_lately(facts).items()}
+    most = max(counts, key=lambda each: counts[each], default=None)
+    return f"{names[most]}={counts[most]}" if most is not None else ""
 
 
 def _domain(text: str | None) -> api.FaultDomain | None:
@@ -427,7 +451,10 @@ def offered_devices(facts: NodeFacts) -> int | None:
 
 
 def _summary(
-    devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...], offered_now: int | None
+    devices: tuple[api.Device, ...],
+    resources: tuple[api.Resource, ...],
+    facts: NodeFacts,
+    names: Mapping[str, str],
 ) -> api.Summary:
     states = [device.health.state for device in devices]
     models = sorted({device.attributes.product_name or "" for device in devices if device.attributes} - {""})
@@ -442,7 +469,7 @@ def _summary(
         unknown=states.count("Unknown"),
         held=sum(1 for each in devices if each.holders or any(part.holders for part in each.partitions)),
         unschedulable=sum(1 for it in devices if it.unschedulable or any(part.unschedulable for part in it.partitions)),
-        offered=offered_now,
+        offered=offered_devices(facts),
         excluded=excluded,
         # No spaces, so that it is one column; the same form as the label nvidia.com/gpu.product.
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
@@ -451,6 +478,7 @@ def _summary(
         message=_in_words(devices, resources, worst if sick else None),
         reason=worst.health.reason if worst is not None and sick else "",
         recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
+        most_faults=_most_faults(facts, names),
     )
 
 

@@ -89,6 +89,7 @@ class Reporter:
             config=taken.reported(world.config, self._taken, offered, registrations, sections, was_applied=was_applied),
             retired=world.state.retired,
             notices=world.state.notices,
+            history=world.state.history,
             mig_strategy=sections.partitions.strategy,
             exclude=world.active.excluded,
             unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},

@@ -15,7 +15,14 @@ from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice,
 from nodedevices_plugin.model.ids import memory_held, physical_id
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.status.counts import allocated, loaded_drivers, missing_parts, reported_healthy, share_counts
+from nodedevices_plugin.status.counts import (
+    allocated,
+    faults_lately,
+    loaded_drivers,
+    missing_parts,
+    reported_healthy,
+    share_counts,
+)
 from nodedevices_plugin.status.facts import NodeFacts, offered
 from nodedevices_plugin.status.withheld import capacity, withheld
 
@@ -73,6 +80,11 @@ DEVICE_UNWELL = gauge(
     "nodedevices_device_unwell",
     "1 for a device that is not Healthy: its state, and why.",
     f"{DEVICE} state reason recovery_action",
+)
+DEVICE_FAULTS = gauge(
+    "nodedevices_device_faults",
+    "Faults of the device in the last 80 to 90 days, by reason; programs' own errors are not counted.",
+    f"{DEVICE} reason",
 )
 HOLDERS = gauge("nodedevices_device_holders", "Containers that hold the device.", DEVICE)
 HOLDER = gauge(
@@ -178,6 +190,10 @@ def _devices(facts: NodeFacts) -> Iterator[Sample]:
             yield DEVICE_UNWELL, (*where, state, verdict.reason, verdict.recovery_action), 1
     for state in DEVICE_STATES:
         yield DEVICES, [state], tally[state]
+    lately = faults_lately(facts)
+    for device in facts.inventory.devices:
+        for each in lately.get(device.fact.id, ()):
+            yield DEVICE_FAULTS, (*labels(device), each.reason), each.shown.count
 
 
 def _holders(facts: NodeFacts) -> Iterator[Sample]:

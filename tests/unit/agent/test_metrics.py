@@ -48,6 +48,10 @@ def test_a_device_out_of_service_counts_as_that_only_while_nothing_is_wrong_with
     assert of(samples, "nodedevices_device_healthy", "index")["0",] == 0
 
 
+def test_what_has_been_a_fault_of_a_device_is_counted_and_what_was_a_programs_error_is_not() -> None:
+    assert of(agent(), "nodedevices_device_faults", "index", "reason") == {("2", "Xid79"): 3}
+
+
 def test_a_device_that_is_not_healthy_says_why_and_what_would_help() -> None:
     shown = of(agent(), "nodedevices_device_unwell", "index", "state", "reason", "recovery_action")
     assert shown == {

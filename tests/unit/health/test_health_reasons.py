@@ -36,6 +36,18 @@ def test_a_reason_in_the_wrong_case_is_named_with_the_right_one() -> None:
     ]
 
 
+def test_a_rule_that_counts_what_an_earlier_one_decides_is_named() -> None:
+    counts = HealthRule.model_validate(
+        {"reasons": ["Xid31"], "state": "Unhealthy", "after": {"count": 2, "windowSeconds": 60}}
+    )
+    every = HealthRule(reasons=("Xid3*",), state="Degraded")
+    why = "rules[0] comes before it and applies from the first time on; put this rule first"
+    assert [each.text for each in unmatched((every, counts), REGISTERED)] == [f"health.rules[1].after.count 2: {why}"]
+    assert unmatched((counts, every), REGISTERED) == ()
+    some = HealthRule.model_validate({"reasons": ["Xid31"], "state": "Degraded", "match": {"type": "gpu"}})
+    assert unmatched((some, counts), REGISTERED) == ()
+
+
 def test_a_rule_that_would_call_an_unusable_device_usable_is_named_but_not_one_for_its_hold_down() -> None:
     [note] = notes("Missing")
     assert note.startswith("health.rules[0].reasons Missing: Missing is Unhealthy whatever a rule says")

@@ -1,0 +1,185 @@
+"""How often each reason came on each device, for rules that count (`health.rules[].after`) and for people: a device
+that fails again and again is seen as such, although it was repaired, and is healthy, in between.
+
+An event counts as often as it happened; a condition of readings counts when it begins. `with_events` comes before the
+verdicts, so that a rule is met by the very event that completes its number; `with_faults` comes after them, so that a
+condition counts for the next line. What a rule ignores does not count, nor do events that are only counted, unless a
+rule counts them. Missing devices of a probe that sees none at all were not faulty.
+
+Kept for 80 to 90 days (whole periods of ten), with the times of the last MAX_TIMES; at most MAX_REASONS of a device. Of
+a device that a person confirmed as recovered the times go: what came before the repair completes no number. The status
+shows a change at once where it is the first within a minute; a flood changes it once a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from nodedevices_api.bounds import INT32_MAX
+from nodedevices_api.sections import MAX_AFTER
+from nodedevices_probe.protocol import ProbeEvent
+
+from nodedevices_plugin.health.events import CORRELATING, OLDEST_NEWS, effect
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Occurrences, Period, Shown, Verdict
+from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, source_of
+
+PERIOD = timedelta(days=10)
+PERIODS = 9
+MAX_TIMES = MAX_AFTER
+MAX_REASONS = 16  # of one device; those that came last are kept
+SHOWN_AGAIN = timedelta(seconds=60)
+
+History = Mapping[str, tuple[Occurrences, ...]]  # by device
+_ByReason = dict[str, Occurrences]
+
+
+def with_events(
+    before: History,
+    events: Sequence[ProbeEvent],
+    inventory: Inventory,
+    rules: HealthRules,
+    vendors: FaultSources,
+    *,
+    now: datetime,
+    recovered: Set[str] = frozenset(),
+) -> dict[str, tuple[Occurrences, ...]]:
+    """Return the history of every device after these events. `events`: those that were not judged before. `recovered`:
+    ids of devices that a person confirmed as recovered."""
+    devices = {device.fact.id: device for device in inventory.devices}
+    owners = {part.id: device for device in inventory.devices for part in device.fact.partitions} | devices
+    found = {own: {each.reason: each for each in listed} for own, listed in before.items() if own in devices}
+    for own in recovered & found.keys():
+        found[own] = {reason: replace(each, times=()) for reason, each in found[own].items()}
+    for event in events:
+        device = owners.get(event.device_id or "")
+        if device is None:
+            continue
+        meaning = source_of(vendors, device.fact).event(event.kind, event.xid)
+        if meaning is not None and _counts(meaning, rules, device):
+            when = max(min(event.time, now), now - OLDEST_NEWS)
+            _add(found.setdefault(device.fact.id, {}), meaning.reason, when, event.count)
+    return _kept(found, now)
+
+
+def with_faults(
+    before: History,
+    previous: Mapping[str, Verdict],
+    verdicts: Mapping[str, Verdict],
+    inventory: Inventory,
+    *,
+    now: datetime,
+) -> dict[str, tuple[Occurrences, ...]]:
+    """Return the history after the verdicts: with the conditions that have begun, and which reasons were faults."""
+    found = {own: {each.reason: each for each in listed} for own, listed in before.items()}
+    for device in inventory.devices:
+        own = device.fact.id
+        for key in (own, *(part.id for part in device.fact.partitions)):
+            verdict = verdicts.get(key)
+            if verdict is None or not verdict.faults:
+                continue
+            earlier = {each.reason: each for each in previous[key].faults} if key in previous else {}
+            for fault in verdict.faults:
+                if _begins(fault, earlier.get(fault.reason)):
+                    _add(found.setdefault(own, {}), fault.reason, now, 1)
+                known = found.get(own, {}).get(fault.reason)
+                if known is not None and not known.is_fault:
+                    found[own][fault.reason] = replace(known, is_fault=True)
+    return _kept(found, now)
+
+
+def clock_set(history: History, by: timedelta) -> dict[str, tuple[Occurrences, ...]]:
+    """Return the history after the wall clock was set: what was a minute ago is a minute ago."""
+    return {own: tuple(_moved(each, by) for each in listed) for own, listed in history.items()}
+
+
+def _counts(meaning: Meaning, rules: HealthRules, device: InventoryDevice) -> bool:
+    if rules.is_counted(meaning.reason, device.fact):
+        return True
+    return effect(meaning, rules.for_device(device.fact)) is not Effect.COUNTED
+
+
+def _begins(fault: Fault, earlier: Fault | None) -> bool:
+    """True when a condition of readings was not evident before; events have a time."""
+    if fault.last_seen is not None or fault.state is HealthState.UNKNOWN or fault.reason == CORRELATING:
+        return False
+    return earlier is None or earlier.last_seen is not None
+
+
+def _add(of_device: _ByReason, reason: str, when: datetime, count: int) -> None:
+    known = of_device.get(reason) or Occurrences(
+        reason=reason,
+        periods=(),
+        last=when,
+        shown=Shown(count=0, first=when, last=when, at=when - SHOWN_AGAIN),  # nothing yet
+    )
+    number = _number(when)
+    periods = {each.number: each for each in known.periods}
+    period = periods.get(number) or Period(number=number, first=when, count=0)
+    total = min(period.count + count, INT32_MAX)
+    periods[number] = Period(number=number, first=min(period.first, when), count=total)
+    times = sorted((*known.times, *[when] * min(count, MAX_TIMES)))[-MAX_TIMES:]
+    of_device[reason] = replace(
+        known,
+        periods=tuple(periods[each] for each in sorted(periods)),
+        last=max(known.last, when),
+        times=tuple(times),
+    )
+
+
+def _number(when: datetime) -> int:
+    return int(when.timestamp() // PERIOD.total_seconds())
+
+
+def _kept(found: Mapping[str, _ByReason], now: datetime) -> dict[str, tuple[Occurrences, ...]]:
+    kept = {own: tuple(_newest(by_reason.values(), now)) for own, by_reason in found.items()}
+    return {own: listed for own, listed in kept.items() if listed}
+
+
+def _newest(every: Iterable[Occurrences], now: datetime) -> Iterator[Occurrences]:
+    oldest = _number(now) - PERIODS
+    current = (
+        replace(each, periods=tuple(period for period in each.periods if period.number > oldest))
+        if each.periods[0].number <= oldest
+        else each
+        for each in every
+    )
+    newest = sorted((each for each in current if each.periods), key=lambda each: (-each.last.timestamp(), each.reason))
+    yield from (_settled(each, now) for each in newest[:MAX_REASONS])
+
+
+def _settled(each: Occurrences, now: datetime) -> Occurrences:
+    """Show what is new, unless it was less than a minute ago that something was; a time in the future is of a clock
+    that was set back."""
+    count, first, shown = min(each.count, INT32_MAX), each.periods[0].first, each.shown
+    same = (shown.count, shown.first, shown.last) == (count, first, each.last)
+    if same or timedelta(0) <= now - shown.at < SHOWN_AGAIN:
+        return each
+    return replace(each, shown=Shown(count=count, first=first, last=each.last, at=now))
+
+
+def _moved(each: Occurrences, by: timedelta) -> Occurrences:
+    shown = each.shown
+    return replace(
+        each,
+        periods=_renumbered(each.periods, by),
+        last=each.last + by,
+        times=tuple(when + by for when in each.times),
+        shown=replace(shown, first=shown.first + by, last=shown.last + by, at=shown.at + by),
+    )
+
+
+def _renumbered(periods: Sequence[Period], by: timedelta) -> tuple[Period, ...]:
+    found: dict[int, Period] = {}
+    for each in periods:
+        first = each.first + by
+        number = _number(first)
+        known = found.get(number)
+        found[number] = Period(
+            number=number,
+            first=first if known is None else known.first,
+            count=min(each.count + (known.count if known is not None else 0), INT32_MAX),
+        )
+    return tuple(found.values())

@@ -1,0 +1,316 @@
+"""Repetition: rules that count, and what a device has had lately, through repairs, restarts and floods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_api.nodedevices import MAX_HISTORY
+from nodedevices_api.sections import MAX_AFTER, HealthRule
+from nodedevices_plugin.health import history
+from nodedevices_plugin.health.history import MAX_REASONS, MAX_TIMES, PERIOD, PERIODS, History
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import Inventory, Occurrences
+from nodedevices_plugin.pipeline.state import StateFile
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent
+from support.facts import REGISTERED, START, gpu, gpu_id, inventory_of, mig_id, partition, ruled, snapshot, well, xid
+from support.stepped_node import Node, report_of
+
+TWO = inventory_of(gpu(0), gpu(1))
+HOT, COOL = well(thermal_slowdown=True), well(thermal_slowdown=False)
+DAY = 86400
+
+
+def rule(*reasons: str, count: int, window: int, state: str = "Unhealthy", **more: Any) -> dict[str, Any]:
+    return {"reasons": list(reasons), "state": state, "after": {"count": count, "windowSeconds": window}, **more}
+
+
+def policy(*rules: dict[str, Any], **health: Any) -> dict[str, Any]:
+    return {"health": {"rules": list(rules), **health}}
+
+
+def node(*rules: dict[str, Any], devices: Sequence[DeviceFact] = (gpu(0), gpu(1)), **health: Any) -> Node:
+    return Node(*devices).now(policy(*rules, **health))
+
+
+def state(of: Node, device: int = 0) -> tuple[str, str]:
+    return of.states[gpu_id(device)]
+
+
+def strike(of: Node, *numbers: int, device: int = 0, count: int = 1, wait: float = 1.0) -> Node:
+    """These XIDs, at the time of the line that reports them."""
+    time = of.time + timedelta(seconds=wait)
+    return of.line(after=wait, xids=tuple(replace(xid(each, device, count=count), time=time) for each in numbers))
+
+
+def shown(of: Node, device: int = 0) -> list[tuple[str, int, bool]]:
+    [found] = [each for each in report_of(of.world, of.time).devices if each.id == gpu_id(device)]
+    return [(each.reason, each.count, each.fault) for each in found.history]
+
+
+# --- rules that count ------------------------------------------------------------------------------------------------
+def test_the_same_error_twice_on_one_gpu_is_the_gpus_and_on_two_gpus_the_programs() -> None:
+    of = node(rule("Xid31", count=2, window=DAY))
+    strike(of, 31, device=0)
+    strike(of, 31, device=1)
+    assert (state(of, 0), state(of, 1)) == (("Healthy", ""), ("Healthy", ""))
+    strike(of, 31, device=1, wait=3600)
+    assert (state(of, 0), state(of, 1)) == (("Healthy", ""), ("Unhealthy", "Xid31"))
+
+
+def test_what_came_outside_the_window_does_not_count() -> None:
+    of = strike(strike(node(rule("Xid31", count=2, window=60)), 31), 31, wait=61)
+    assert state(of) == ("Healthy", "")
+    assert state(strike(of, 31, wait=60)) == ("Unhealthy", "Xid31")
+
+
+def test_the_reasons_of_a_rule_are_counted_together_and_others_are_not() -> None:
+    of = strike(node(rule("Xid13", "Xid31", count=3, window=DAY)), 13, 43, 31)
+    assert state(of) == ("Healthy", "")
+    assert state(strike(of, 13)) == ("Unhealthy", "Xid13")
+
+
+def test_a_folded_event_counts_as_often_as_it_happened() -> None:
+    of = strike(node(rule("Xid31", count=5, window=DAY)), 31, count=4)
+    assert state(of) == ("Healthy", "")
+    assert state(strike(of, 31)) == ("Unhealthy", "Xid31")
+
+
+def test_an_event_that_is_only_counted_counts_for_a_rule() -> None:
+    only_counted = 63
+    assert shown(strike(node(), only_counted)) == []
+    of = strike(node(rule("Xid63", count=2, window=DAY)), only_counted)
+    assert state(of) == ("Healthy", "")
+    assert state(strike(of, only_counted)) == ("Unhealthy", "Xid63")
+
+
+def test_a_reading_counts_each_time_it_begins_and_not_while_it_lasts() -> None:
+    of = node(rule("ThermalSlowdown", count=3, window=DAY), devices=(gpu(0),), holdDownSeconds=5)
+    for _ in range(2):
+        for readings in (HOT, COOL):
+            for _ in range(10):
+                of.line(gpu(0, readings=readings))
+    assert state(of.line(gpu(0, readings=HOT))) == ("Degraded", "ThermalSlowdown")
+    assert state(of.line(gpu(0, readings=HOT))) == ("Unhealthy", "ThermalSlowdown"), "it began for the third time"
+
+
+def test_what_a_rule_makes_recovers_as_any_fault_does_with_the_rules_hold_down() -> None:
+    of = node(rule("Xid31", count=2, window=60, holdDownSeconds=600), devices=(gpu(0),))
+    strike(strike(of, 31), 31)
+    for _ in range(59):
+        of.line(after=10.0)
+    assert state(of) == ("Unhealthy", "Xid31"), "the window is over, and the hold-down is not"
+    assert state(of.line(after=20.0)) == ("Healthy", "")
+    assert state(strike(of, 31)) == ("Healthy", ""), "the next one is a first one again"
+
+
+def test_five_fatal_errors_a_day_keep_a_gpu_out_for_longer() -> None:
+    of = node(rule("Xid*", count=5, window=DAY, holdDownSeconds=DAY), devices=(gpu(0),), holdDownSeconds=10)
+    for number in range(5):
+        strike(of, 95, wait=60).line(after=30.0)
+        assert state(of) == (("Unhealthy", "Xid95") if number == 4 else ("Healthy", "")), number
+    assert state(of.line(after=3600.0)) == ("Unhealthy", "Xid95")
+    assert state(of.line(after=float(DAY))) == ("Healthy", "")
+
+
+def test_a_persons_word_that_a_device_is_recovered_begins_the_count_anew() -> None:
+    of = strike(node(rule("Xid31", count=3, window=DAY)), 31, count=3)
+    assert state(of) == ("Unhealthy", "Xid31")
+    of.sees(confirm=f"{gpu_id(0)}=recovered").line()
+    assert state(of) == ("Healthy", "")
+    assert state(strike(of, 31, count=2)) == ("Healthy", "")
+    assert shown(of.wait(61.0)) == [("Xid31", 5, True)], "what came stays visible"
+
+
+def test_a_rule_that_is_met_in_part_is_met_in_whole_after_a_restart(tmp_path: Path) -> None:
+    of = strike(node(rule("Xid31", count=2, window=DAY)), 31)
+    file = StateFile(tmp_path / "state.json")
+    file.save(of.world.state)
+    again = Node(gpu(0), gpu(1), state=file.load(), clock=of.clock).now(policy(rule("Xid31", count=2, window=DAY)))
+    assert file.unread == ""
+    assert state(strike(again, 31)) == ("Unhealthy", "Xid31")
+
+
+def test_a_clock_that_is_set_keeps_the_window() -> None:
+    of = strike(node(rule("Xid31", count=2, window=60)), 31)
+    of.ahead = 7200.0
+    assert state(strike(of, 31, wait=50)) == ("Unhealthy", "Xid31")
+
+
+def test_an_error_in_a_partition_counts_for_its_device() -> None:
+    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
+    of = node(rule("Xid13", count=2, window=DAY), devices=(cut,))
+    of.line(xids=(replace(xid(13), device_id=mig_id(0, 0)),)).line(xids=(replace(xid(13), device_id=mig_id(0, 1)),))
+    assert state(of) == ("Unhealthy", "Xid13")
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+def test_a_gpu_that_was_repaired_shows_what_it_has_had() -> None:
+    of = strike(node(holdDownSeconds=1), 95, device=1).line(after=10.0)
+    assert state(of, 1) == ("Healthy", "")
+    assert (shown(of, 0), shown(of, 1)) == ([], [("Xid95", 1, True)])
+    summary = report_of(of.world, of.time).summary
+    assert summary is not None
+    assert summary.most_faults == "gpu-1=1"
+
+
+def test_errors_of_programs_are_history_and_no_faults() -> None:
+    of = strike(node(), 31, count=100)
+    assert shown(of) == [("Xid31", 100, False)]
+    summary = report_of(of.world, of.time).summary
+    assert summary is not None
+    assert summary.most_faults == ""
+
+
+def test_what_a_rule_ignores_is_no_history() -> None:
+    assert shown(strike(node({"reasons": ["Xid31"], "state": "Ignored"}), 31)) == []
+
+
+def test_a_flood_changes_the_status_once_a_minute() -> None:
+    of = strike(node(), 31)
+    reports = set()
+    for _ in range(50):
+        reports.add(tuple(shown(strike(of, 31, count=1000))))
+    assert reports == {(("Xid31", 1, False),)}
+    assert shown(of.wait(20.0)) == [("Xid31", 50_001, False)]
+
+
+def test_the_status_has_the_newest_reasons_of_many() -> None:
+    of = node()
+    for number in range(1, 40):
+        strike(of, number)
+    found = shown(of)
+    assert len(found) == MAX_HISTORY
+    assert len(of.world.state.history[gpu_id(0)]) == MAX_REASONS
+
+
+def test_a_device_that_a_probe_without_devices_does_not_list_has_had_no_fault() -> None:
+    of = node().line(gpu(0), gpu(1))
+    of.step(snapshot())
+    assert {each for each, _ in of.states.values()} == {"Unknown"}
+    assert of.world.state.history == {}
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+def after(seconds: float, *events: ProbeEvent, before: History | None = None, inventory: Inventory = TWO) -> History:
+    now = START + timedelta(seconds=seconds)
+    return history.with_events(before or {}, events, inventory, HealthRules(), REGISTERED, now=now)
+
+
+def test_what_came_ninety_days_ago_is_forgotten_and_what_came_eighty_days_ago_is_not() -> None:
+    found = after(0, xid(31))
+    assert after(80 * DAY, before=found) == found
+    assert after(90 * DAY, before=found) == {}
+
+
+def test_counts_of_old_periods_go_one_by_one() -> None:
+    found: History = {}
+    for period in range(PERIODS + 3):
+        seconds = period * PERIOD.total_seconds()
+        found = after(seconds, replace(xid(31), time=START + timedelta(seconds=seconds)), before=found)
+    [[only]] = found.values()
+    assert only.count == PERIODS
+    assert only.periods[0].first == START + 3 * PERIOD
+
+
+def test_a_device_that_is_no_longer_listed_has_no_history() -> None:
+    assert after(1, before=after(0, xid(31, 1)), inventory=inventory_of(gpu(0))) == {}
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from([13, 31, 43, 48, 79, 94, 95]), st.integers(1, 10**6), st.integers(0, 40 * DAY)),
+    max_size=60,
+)
+
+
+@given(EVENTS)
+def test_no_flood_makes_it_larger_than_its_bounds(events: list[tuple[int, int, int]]) -> None:
+    found: History = {}
+    clock = 0.0
+    for number, count, gap in events:
+        clock += gap
+        event = replace(xid(number, count=count), time=START + timedelta(seconds=clock))
+        found = after(clock, event, before=found)
+        for each in (each for listed in found.values() for each in listed):
+            _sound(each)
+    assert all(len(listed) <= MAX_REASONS for listed in found.values())
+
+
+def _sound(each: Occurrences) -> None:
+    assert 1 <= len(each.periods) <= PERIODS
+    assert len(each.times) <= MAX_TIMES
+    assert list(each.times) == sorted(each.times)
+    assert each.times[-1] == each.last
+    assert each.shown.count <= each.count or each.shown.first < each.periods[0].first
+
+
+@given(EVENTS, st.integers(-400 * DAY, 400 * DAY))
+def test_a_clock_that_is_set_changes_no_distance_and_loses_nothing(
+    events: list[tuple[int, int, int]], seconds: int
+) -> None:
+    found: History = {}
+    clock = 0.0
+    for number, count, gap in events:
+        clock += gap / 10
+        found = after(clock, replace(xid(number, count=count), time=START + timedelta(seconds=clock)), before=found)
+    moved = history.clock_set(found, timedelta(seconds=seconds))
+    for own, listed in found.items():
+        for one, other in zip(listed, moved[own], strict=True):
+            assert one.count == other.count
+            assert [each + timedelta(seconds=seconds) for each in one.times] == list(other.times)
+
+
+@given(
+    st.lists(st.integers(0, 3 * DAY), min_size=1, max_size=20),
+    st.integers(2, 5),
+    st.integers(60, 2 * DAY),
+)
+def test_a_rule_is_met_by_the_event_that_completes_its_number_and_by_no_other(
+    gaps: list[int], count: int, window: int
+) -> None:
+    rules = HealthRules(rules=(HealthRule.model_validate(rule("Xid31", count=count, window=window)),))
+    found: History = {}
+    came: list[float] = []
+    clock = 0.0
+    for gap in gaps:
+        clock += gap
+        came.append(clock)
+        found = after(clock, replace(xid(31), time=START + timedelta(seconds=clock)), before=found)
+        met = replace(rules, occurrences=found).for_device(gpu(0)).rule("Xid31") is not None
+        assert met == (len(came) >= count and came[-1] - came[-count] <= window)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"count": 1, "windowSeconds": 60}, "after.count"),
+        ({"count": MAX_AFTER + 1, "windowSeconds": 60}, "after.count"),
+        ({"count": 2, "windowSeconds": 0}, "after.windowSeconds"),
+        ({"count": 2, "windowSeconds": 31 * DAY}, "after.windowSeconds"),
+        ({"count": 2}, "after.windowSeconds"),
+        ({"count": 2, "windowSeconds": 60, "within": 1}, "after.within"),
+    ],
+)
+def test_a_number_that_can_never_be_met_is_refused_with_its_place(wrong: dict[str, int], says: str) -> None:
+    refused = Node(gpu(0)).now(policy({"reasons": ["Xid31"], "state": "Unhealthy", "after": wrong}))
+    assert refused.world.config.refused is not None
+    assert says in json.dumps([refused.world.config.refused.field, refused.world.config.refused.message])
+
+
+def test_what_is_ignored_is_not_counted() -> None:
+    refused = Node(gpu(0)).now(policy(rule("Xid31", count=2, window=60, state="Ignored")))
+    assert refused.world.config.refused is not None
+    assert "what is ignored is not counted" in refused.world.config.refused.message
+
+
+def test_rules_without_repetition_cost_nothing() -> None:
+    rules = ruled({"Xid31": "Unhealthy"})
+    assert rules.for_device(gpu(0)) is rules
