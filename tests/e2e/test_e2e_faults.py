@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from support import simulated
-from support.cluster import GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
+from support.cluster import CONFIRM, GPU, HEALTHY, MEMORY, NAMESPACE, Cluster
 from support.fleet import stamp
 
 pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
@@ -186,6 +186,43 @@ def test_what_a_program_did_is_an_event_on_its_pod_and_a_notice_on_its_device_an
         cluster.alive(pod)
         assert cluster.condition("pod", name, HEALTHY, NAMESPACE) == {}
         assert cluster.kubelet_says(name, dict.fromkeys(cluster.held(cluster.a, name), "Healthy"))
+
+
+def test_an_error_that_repeats_on_one_device_is_a_fault_of_it_and_stays_visible_after_the_repair(
+    cluster: Cluster,
+) -> None:
+    again = {"reasons": ["Xid43"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 3600}}
+    cluster.policy("repetition", {"health": {"rules": [again]}})
+    cluster.pod("restarts", cluster.b, {GPU: 1})
+    [bad], before = cluster.held(cluster.b, "restarts"), cluster.ids(cluster.b)
+    index = cluster.devices(cluster.b)[bad]["index"]
+
+    def strike(*devices: int) -> None:
+        text = yaml.safe_load(simulated.l4s()) | {"events": [simulated.strike(each, 43) for each in devices]}
+        cluster.hardware(cluster.b, yaml.safe_dump(text))
+
+    def came() -> int:
+        counts = {each["reason"]: each["count"] for each in cluster.devices(cluster.b)[bad].get("history", ())}
+        return int(counts.get("Xid43", 0))
+
+    def applies() -> bool:
+        item = cluster.kubectl.get("nodedevices", cluster.b) or {}
+        rules = item["spec"]["config"].get("health", {}).get("rules")
+        return bool(rules == [again] and item["status"].get("appliedConfigHash") == item["spec"]["configHash"])
+
+    cluster.until("the policy applies", applies)
+    had = came()
+    strike(index, (index + 1) % 4)
+    cluster.until("it is history", lambda: came() > had)
+    assert cluster.ids(cluster.b) == before, "once on two devices: the program's"
+    strike(index, index)
+    cluster.until("the kubelet withdraws it", lambda: cluster.ids(cluster.b) == before - {bad})
+    assert cluster.marked("restarts", "False")["reason"] == "Xid43"
+    cluster.kubectl.patch("nodedevices", cluster.b, {"metadata": {"annotations": {CONFIRM: f"{bad}=recovered"}}})
+    cluster.until("a person's word brings it back", lambda: cluster.ids(cluster.b) == before)
+    name = cluster.devices(cluster.b)[bad]["name"]
+    assert cluster.summary(cluster.b)["mostFaults"].startswith(f"{name}=")
+    assert cluster.metric(cluster.b, "nodedevices_device_faults", uuid=bad, reason="Xid43") >= 1
 
 
 def test_a_broken_devices_file_changes_nothing_at_the_kubelet(cluster: Cluster) -> None:

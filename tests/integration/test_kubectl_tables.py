@@ -33,6 +33,7 @@ from nodedevices_plugin.sharing.memory.mode import Memory
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Driver, DriverState
+from support.exposed import occurred
 from support.facts import START, gpu, gpu_id, healthy, inventory_of
 from support.kubectl import Kubectl
 from support.plans import UNFIT, make_plan
@@ -41,7 +42,7 @@ GPU, MEMORY, MIB = "nvidia.com/gpu", "nodedevices.io/gpu-memory", 1 << 20
 API = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
 DEVICES = [gpu(number) for number in range(8)]
 
-TERMINAL = 160  # columns of a terminal that is half of a wide screen
+TERMINAL = 170  # columns: all that can be in a cell at the same time; less in most fleets
 
 TABLE = """
 NAME        MODEL                   DEVICES   HEALTHY   HELD   READY   STALE   REASON            AGE
@@ -59,7 +60,7 @@ unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   P
 waiting     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 """
 WIDE = """
-NAME        ACTION        CONFIG              WITHHELD      MEM-FREE
+NAME        ACTION        CONFIG              WITHHELD      MEM-FREE   FAULTS
 bymemory    None          Applied             Unhealthy=1   31Gi
 cordoned    None          Applied             Cordoned=1
 degraded    ResetDevice   Applied
@@ -69,7 +70,7 @@ nodriver    None          Applied
 observe     None          Applied
 refused     None          ConfigInvalid
 stale       None          Applied
-unhealthy   ResetBus      Applied             Unhealthy=1
+unhealthy   ResetBus      Applied             Unhealthy=1              gpu-3=12
 unknown     None          Applied
 waiting     None          WaitingForHolders
 """
@@ -160,7 +161,10 @@ def states() -> dict[str, NodeFacts]:
         "observe": node(observed=node().plan, registrations=()),
         "refused": node(config=ConfigStatus(reason=names.CONFIG_INVALID, message=refused.message, refused=refused)),
         "stale": node(),
-        "unhealthy": with_one(HealthState.UNHEALTHY, "Xid79", "ResetBus"),
+        "unhealthy": replace(
+            with_one(HealthState.UNHEALTHY, "Xid79", "ResetBus"),
+            history={gpu_id(3): (occurred("Xid79", 12, fault=True),)},
+        ),
         "unknown": node(verdicts=silent, silent=True),
         "waiting": node(config=ConfigStatus(reason=names.WAITING_FOR_HOLDERS, message="gpu-1: held by ml/train-0")),
     }

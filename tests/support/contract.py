@@ -221,6 +221,7 @@ FULL_NODE: Json = {
             "models": 1,
             "reason": "Xid79",
             "recoveryAction": "RebootNode",
+            "mostFaults": "gpu-0=3",
         },
         "configuration": {
             "sources": ["policy", "flags", "environment", "file"],

@@ -147,9 +147,8 @@ def note_events(
             continue
         kind = effect(meaning, rules)
         if kind in _STATES:
-            _remember(
-                result, _reported_in(event_fault(meaning, _STATES[kind], when, boot_id), instance, event.sequence)
-            )
+            fault = event_fault(_repeated(meaning, rules), _STATES[kind], when, boot_id)
+            _remember(result, _reported_in(fault, instance, event.sequence))
         elif kind is Effect.UNDECIDED and CORRELATING not in result:
             _remember(result, _reported_in(_correlating(meaning, when, boot_id), instance, event.sequence))
     waiting = result.get(CORRELATING)
@@ -159,6 +158,13 @@ def note_events(
         waiting = replace(waiting, neighbours=_bounded_neighbours(codes, rules, vendor))
         result[CORRELATING] = _reported_in(waiting, instance, newest)
     return _bounded(result)
+
+
+def _repeated(meaning: Meaning, rules: HealthRules) -> Meaning:
+    """Return the meaning of an event that a rule has counted: what comes again and again on one device is no longer
+    its program's."""
+    rule = rules.rule(meaning.reason)
+    return meaning if rule is None or rule.after is None else replace(meaning, domain="Device")
 
 
 def _bounded_neighbours(codes: Sequence[int], rules: HealthRules, vendor: FaultSource) -> tuple[int, ...]:

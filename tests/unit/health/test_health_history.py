@@ -65,6 +65,13 @@ def test_the_same_error_twice_on_one_gpu_is_the_gpus_and_on_two_gpus_the_program
     assert (state(of, 0), state(of, 1)) == (("Healthy", ""), ("Unhealthy", "Xid31"))
 
 
+def test_what_comes_again_and_again_on_one_device_is_the_devices_and_marks_its_pods() -> None:
+    of = strike(node(rule("Xid31", count=2, window=DAY)), 31, count=2)
+    assert of.world.verdicts[gpu_id(0)].fault_domain == "Device"
+    of = strike(node({"reasons": ["Xid31"], "state": "Unhealthy"}), 31)
+    assert of.world.verdicts[gpu_id(0)].fault_domain == "Application", "from the first time on it is the program's"
+
+
 def test_what_came_outside_the_window_does_not_count() -> None:
     of = strike(strike(node(rule("Xid31", count=2, window=60)), 31), 31, wait=61)
     assert state(of) == ("Healthy", "")
