@@ -87,6 +87,17 @@ AGENT_LOST: Final = "AgentLost"
 HEARTBEAT_OVERDUE: Final = "HeartbeatOverdue"
 FRESH: Final = "Fresh"
 
+PROBLEM_REPORTED: Final = "ProblemReported"  # only while another monitor reports a device problem on the Node
+NVSENTINEL: Final = "NVSentinel"  # reasons: the monitor that reports it
+EKS_NODE_MONITORING_AGENT: Final = "EKSNodeMonitoringAgent"
+AKS_NODE_PROBLEM_DETECTOR: Final = "AKSNodeProblemDetector"
+NEBIUS_HEALTH_CHECK: Final = "NebiusHealthCheck"
+NODE_PROBLEM_DETECTOR: Final = "NodeProblemDetector"
+
+MAINTENANCE_SCHEDULED: Final = "MaintenanceScheduled"  # only while the cloud announces maintenance on the Node
+SCHEDULED: Final = "Scheduled"
+ONGOING: Final = "Ongoing"
+
 # --- DevicePolicy, by the operator -----------------------------------------------------------------------------------
 ACCEPTED: Final = "Accepted"  # type and reason
 INVALID: Final = "Invalid"
@@ -108,6 +119,7 @@ NOT_STOPPED: Final = "NotStopped"
 
 # --- elsewhere in the cluster ----------------------------------------------------------------------------------------
 POD_DEVICE_HEALTHY: Final = "nodedevices.io/DeviceHealthy"  # on pods
+NODE_READY: Final = "nodedevices.io/Ready"  # on Nodes
 NODE_DEVICES_HEALTHY: Final = "nodedevices.io/DevicesHealthy"  # on Nodes
 XID_CRITICAL_ERROR: Final = "XidCriticalError"  # on Nodes, where a policy asks for it; Google's device plugin's
 NOT_MONITORED: Final = "NotMonitored"  # a reason on pods with a readinessGate, when the condition is no longer written
@@ -166,13 +178,23 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     TAINT_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT, REFUSED, STOPPED)},
     EVICTIONS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED, BLOCKED)},
     STALE: {"True": (NODE_NOT_READY, AGENT_LOST, HEARTBEAT_OVERDUE), "False": (FRESH,)},
+    PROBLEM_REPORTED: {
+        "True": (
+            NVSENTINEL,
+            EKS_NODE_MONITORING_AGENT,
+            AKS_NODE_PROBLEM_DETECTOR,
+            NEBIUS_HEALTH_CHECK,
+            NODE_PROBLEM_DETECTOR,
+        )
+    },
+    MAINTENANCE_SCHEDULED: {"True": (SCHEDULED, ONGOING)},
     ACCEPTED: {"True": (ACCEPTED,), "False": (INVALID,)},
     APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED, DRY_RUN)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
     ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING), "False": (NOT_STOPPED,)},
     ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED)},
 }
-"""Which reasons a condition of ours can have, by its status. The first twelve are a NodeDevices'; the last four a
+"""Which reasons a condition of ours can have, by its status. The first fourteen are a NodeDevices'; the last five a
 DevicePolicy's."""
 
 

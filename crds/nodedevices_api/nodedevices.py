@@ -734,7 +734,8 @@ class NodeDevicesStatus(Loose):
             default=(),
             description="Ready, DevicesHealthy, ConfigApplied, HoldersKnown, AllocatedOnce and, where devices are "
             "expected, ExpectedDevices by the agent; PolicyResolved, CapacitySynced, Stale and, where a policy enables "
-            "them, LabelsSynced, TaintSynced and EvictionsSynced by the operator.",
+            "them, LabelsSynced, TaintSynced and EvictionsSynced by the operator, with ProblemReported and "
+            "MaintenanceScheduled while others report so on the Node.",
         )
     )
 

@@ -588,7 +588,9 @@ class Faults(Strict):
     event: Flag = Field(
         default=True, description="Events DeviceFault and DeviceRecovered on pod and NodeDevices, DeviceNotice on pods."
     )
-    node_condition: Flag = Field(default=True, description="The condition nodedevices.io/DevicesHealthy on the Node.")
+    node_condition: Flag = Field(
+        default=True, description="The conditions nodedevices.io/Ready and nodedevices.io/DevicesHealthy on the Node."
+    )
     xid_node_condition: Flag = Field(
         default=False,
         description="The condition XidCriticalError on the Node, as Google's device plugin writes it: while an XID 48, "

@@ -12,12 +12,12 @@ whose readinessGates name it: they would never be ready again without it, and ke
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.desired import pods
@@ -41,12 +41,12 @@ class _Place:
 
     kind: str
     collection: str
-    condition: str = ""  # our condition on an object that is not ours
+    conditions: tuple[str, ...] = ()  # our conditions on an object that is not ours
 
 
 PLACES = (
-    _Place("Node", names.NODES, NODE_DEVICES_HEALTHY),
-    _Place("Pod", names.PODS, POD_DEVICE_HEALTHY),
+    _Place("Node", names.NODES, (NODE_READY, NODE_DEVICES_HEALTHY)),
+    _Place("Pod", names.PODS, (POD_DEVICE_HEALTHY,)),
     _Place("NodeDevices", names.NODE_DEVICES),
     _Place("DevicePolicy", names.POLICIES),
 )
@@ -106,7 +106,7 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
         if str(entry.get("manager")).startswith(OURS) and entry.get("operation") == "Apply"
     ]
     tainted = place.kind == "Node" and bool(taint_patch(item, names.TAINT, None))
-    if not found and not tainted and _index(item, place.condition) is None:
+    if not found and not tainted and not _places(item, place.conditions):
         return 0, 0
     keys = _described(found, place, tainted=tainted)
     if place.kind == "Pod":
@@ -121,11 +121,12 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
         for entry in found:
             target = f"{path}/{entry['subresource']}" if entry.get("subresource") else path
             item = await kube.apply(target, identified(place.kind, name, uid, namespace=namespace), entry["manager"])
-        index = _index(item, place.condition)
-        if index is not None:
+        operations: list[dict[str, Any]] = []
+        for index, kind in reversed(_places(item, place.conditions)):  # the last first: those before keep their places
             at = f"/status/conditions/{index}"
-            test = {"op": "test", "path": f"{at}/type", "value": place.condition}
-            await kube.json_patch(f"{path}/status", [test, {"op": "remove", "path": at}])
+            operations += [{"op": "test", "path": f"{at}/type", "value": kind}, {"op": "remove", "path": at}]
+        if operations:
+            await kube.json_patch(f"{path}/status", operations)
         if tainted:
             await _untaint(kube, path, uid)
     except KubeError as error:
@@ -174,15 +175,15 @@ async def _release(kube: Kube, pod: Mapping[str, Any], path: str, shown: str, *,
     return 1, 0
 
 
-def _index(item: Mapping[str, Any], kind: str) -> int | None:
-    """Return the place of our condition in the list; None: it is not there."""
+def _places(item: Mapping[str, Any], kinds: Collection[str]) -> list[tuple[int, str]]:
+    """Return the places of our conditions in the list, and their types."""
     conditions = (item.get("status") or {}).get("conditions") or ()
-    return next((place for place, it in enumerate(conditions) if kind and it.get("type") == kind), None)
+    return [(place, it["type"]) for place, it in enumerate(conditions) if it.get("type") in kinds]
 
 
 def _described(found: list[Mapping[str, Any]], place: _Place, *, tainted: bool) -> list[str]:
     keys = [key for entry in found for key in _keys(entry)] + ([f"spec.taints: {names.TAINT}"] if tainted else [])
-    return keys or [f"status.conditions: {place.condition}"]
+    return keys or [f"status.conditions: {', '.join(place.conditions)}"]
 
 
 def _keys(entry: Mapping[str, Any]) -> list[str]:

@@ -104,9 +104,9 @@ class OperatorMetrics(Exposition):
     stale = gauge("nodedevices_operator_stale_nodes", "NodeDevices whose condition `Stale` is True.")
     problems = gauge(
         "nodedevices_operator_node_problem",
-        "1 for each condition of a NodeDevices that is not as it should be, with its reason: `Stale` that is True, any "
-        "other that is not. The numbers of `ExpectedDevices` are left out: `TooFew`. A node without problems has no "
-        "series.",
+        "1 for each condition of a NodeDevices that is not as it should be, with its reason: `Stale`, "
+        "`ProblemReported` and `MaintenanceScheduled` that are True, any other that is not. The numbers of "
+        "`ExpectedDevices` are left out: `TooFew`. A node without problems has no series.",
         "node condition reason",
     )
     policies = gauge(

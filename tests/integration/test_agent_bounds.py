@@ -149,7 +149,11 @@ def test_other_affected_pods_are_refused(agent: Kubectl, entries: list[dict[str,
 
 
 @pytest.mark.parametrize(
-    "kind", ["PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale"]
+    "kind",
+    [
+        *("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale"),
+        *("ProblemReported", "MaintenanceScheduled"),
+    ],
 )
 def test_a_condition_of_the_operators_is_refused(agent: Kubectl, kind: str) -> None:
     made = STALE | {"type": kind, "status": "True", "reason": "Lie"}

@@ -28,7 +28,7 @@ TAINT = {"key": "nodedevices.io/device-fault", "value": "Xid79", "effect": "NoSc
 OTHERS_TAINT = {"key": "example.com/maintenance", "effect": "NoExecute"}
 CORDON = {"id": fleet.device_id(0), "reason": "RMA 4711"}
 TAINTS = "spec.taints: only the taint nodedevices.io/device-fault is the operator's"
-CONDITIONS = "status.conditions: only the condition nodedevices.io/Device"
+CONDITIONS = "status.conditions: only the condition nodedevices.io/"
 
 
 def condition(kind: str, status: str = "False") -> dict[str, Any]:
@@ -158,6 +158,7 @@ def test_zeros_that_nobody_serves_are_removed(operator: Account) -> None:
 def test_its_conditions_come_and_go_on_node_and_pod(operator: Account) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trainer", "namespace": fleet.NAMESPACE}}
     conditions = (
+        (NODE, on_node(), "nodedevices.io/Ready"),
         (NODE, on_node(), "nodedevices.io/DevicesHealthy"),
         (NODE, on_node(), "XidCriticalError"),
         (POD, pod, "nodedevices.io/DeviceHealthy"),
@@ -181,7 +182,10 @@ def test_its_condition_goes_wherever_it_stands_among_those_of_others(operator: A
     assert {each["type"] for each in shown["status"]["conditions"]} == {"DisruptionTarget", "Initialized", "Ready"}
 
 
-OWN_CONDITIONS = ("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale")
+OWN_CONDITIONS = (
+    *("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale"),
+    *("ProblemReported", "MaintenanceScheduled"),
+)
 POD_OF_DEVICE = {"namespace": "ml", "name": "train", "uid": "u", "device": fleet.device_id(0), "reason": "Xid79"}
 AFFECTED = POD_OF_DEVICE | {"since": stamp()}
 
@@ -287,6 +291,7 @@ REFUSED: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]] = {
         "ready": ({"status": {"conditions": [condition("Ready")]}}, CONDITIONS),
         "the Node's condition": ({"status": {"conditions": [condition("nodedevices.io/DevicesHealthy")]}}, CONDITIONS),
         "its other condition": ({"status": {"conditions": [condition("XidCriticalError")]}}, CONDITIONS),
+        "its third condition": ({"status": {"conditions": [condition("nodedevices.io/Ready")]}}, CONDITIONS),
         "a label": ({"metadata": {"labels": {"app": "other"}}}, "metadata.labels: app:"),
         "an annotation": ({"metadata": {"annotations": {"a": "b"}}}, "metadata.annotations:"),
     },

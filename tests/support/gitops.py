@@ -108,6 +108,8 @@ def cases() -> Iterator[Case]:
                     yield Case(f"{condition}={status}/{reason}", kind, {**well, condition: (status, reason)}, expected)
     few = {name: POLICY[name] for name in ("Accepted", "Applied", "Conflicted")}
     yield Case("no roll-out, no action", "DevicePolicy", few, HEALTHY)
+    others = {"ProblemReported": ("True", "NVSentinel"), "MaintenanceScheduled": ("True", "Scheduled")}
+    yield Case("what others report", "NodeDevices", {**NODE, **others}, HEALTHY)
     stopped = {"Applied": ("False", "Progressing"), "RolledOut": ("False", "Stopped")}
     yield Case("stopped half way", "DevicePolicy", {**POLICY, **stopped}, DEGRADED)
     refused = {"Accepted": ("False", "Invalid"), "Applied": ("False", "NotAccepted")}

@@ -1,4 +1,5 @@
-"""The Node condition nodedevices.io/DevicesHealthy; decided in desired/node.py."""
+"""The Node conditions nodedevices.io/Ready and nodedevices.io/DevicesHealthy; decided in desired/node.py. One apply
+carries both: what changes them changes them together."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.node import node_condition
+from nodedevices_operator.desired.node import node_conditions
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
@@ -39,22 +41,24 @@ class NodeConditionConcern:
         node, sections = target
         return NodeConditionObserved(node, view.staleness, sections.faults.node_condition)
 
-    def desired(self, view: View, observed: NodeConditionObserved) -> tuple[NodeRecord, dict[str, Any] | None]:
+    def desired(self, view: View, observed: NodeConditionObserved) -> tuple[NodeRecord, tuple[dict[str, Any], ...]]:
         node = observed.node
-        return node, node_condition(
-            view.record, observed.staleness, wanted=observed.wanted, previous=node.condition, now=view.now
-        )
+        return node, node_conditions(view.record, observed.staleness, node, wanted=observed.wanted, now=view.now)
 
-    async def apply(self, view: View, desired: tuple[NodeRecord, dict[str, Any] | None]) -> Outcome:
+    async def apply(self, view: View, desired: tuple[NodeRecord, tuple[dict[str, Any], ...]]) -> Outcome:
         node, wanted = desired
-        if same(node.condition, wanted) or (wanted is None and not node.condition_owned):
+        by_type = {each["type"]: each for each in wanted}
+        shown = {NODE_READY: node.ready_condition, NODE_DEVICES_HEALTHY: node.condition}
+        changed = [kind for kind, it in shown.items() if not same(it, by_type.get(kind))]
+        if not changed or not (wanted or node.condition_owned):
             return Outcome()
         try:
-            view.wrote(Kind.NODE, await self._writer.node_condition(node, wanted))
+            view.wrote(Kind.NODE, await self._writer.node_conditions(node, wanted))
         except KubeError as error:
             return Outcome(problems=(error,), hindrance=hindered(error))
-        status, reason = (wanted["status"], wanted["reason"]) if wanted is not None else ("removed", "")
-        log.info("node condition set", node=node.name, status=status, reason=reason)
+        for kind in changed:
+            it = by_type.get(kind, {"status": "removed", "reason": ""})
+            log.info("node condition set", node=node.name, condition=kind, status=it["status"], reason=it["reason"])
         return Outcome()
 
     def forget(self, node: str) -> None:

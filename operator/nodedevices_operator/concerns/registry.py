@@ -17,6 +17,7 @@ from nodedevices_operator.concerns.device_events import DeviceEventsConcern
 from nodedevices_operator.concerns.double_allocation_events import DoubleAllocationEventsConcern
 from nodedevices_operator.concerns.evictions import EvictionsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
+from nodedevices_operator.concerns.neighbours import MaintenanceConcern, ProblemReportedConcern
 from nodedevices_operator.concerns.node_condition import NodeConditionConcern
 from nodedevices_operator.concerns.notice_events import NoticeEventsConcern
 from nodedevices_operator.concerns.object_labels import ObjectLabelsConcern
@@ -36,6 +37,8 @@ Factory = Callable[[Tools], Concern[Any, Any]]
 CONCERNS: tuple[Factory, ...] = (
     ConfigurationConcern,
     StalenessConcern,
+    ProblemReportedConcern,
+    MaintenanceConcern,
     CapacityConcern,
     RetiredZerosConcern,
     LabelsConcern,

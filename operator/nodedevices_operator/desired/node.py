@@ -1,7 +1,12 @@
-"""The Node condition nodedevices.io/DevicesHealthy: what the agent says of its devices, unless that is out of date.
+"""The Node conditions nodedevices.io/Ready and nodedevices.io/DevicesHealthy: what the agent says of itself and of its
+devices, unless that is out of date. What is known to be wrong stays shown while the node is stale; "all is well"
+becomes Unknown then.
 
-Devices that a policy expects and that are not there make it False, where no fault of those that are does. What is known
-to be wrong stays shown while the node is stale; "all is well" becomes Unknown then.
+Ready is about the inventory, not about health: True when every probe has reported and the kubelet has the result, even
+where a device has a fault. So a taint can wait for it on a node that joins with a failed GPU. An agent that restarts
+keeps it True: a rolling update of the agents writes no Node.
+
+Devices that a policy expects and that are not there make DevicesHealthy False, where no fault of those that are does.
 """
 
 from __future__ import annotations
@@ -13,20 +18,40 @@ from nodedevices_common import conditions
 from nodedevices_common.conditions import ConditionRecord
 
 from nodedevices_operator.desired.stale import Staleness
-from nodedevices_operator.records.objects import NodeDevicesRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
+
+_RESTARTING = frozenset({names.AGENT_STOPPED, names.STARTING})
 
 
-def node_condition(
-    record: NodeDevicesRecord, stale: Staleness, *, wanted: bool, previous: ConditionRecord | None, now: str
-) -> dict[str, Any] | None:
-    """The desired condition of the Node; None: none of ours (the policy says so, or the agent is silent)."""
-    said = record.condition(names.DEVICES_HEALTHY)
-    if not wanted or said is None:
-        return None
-    expected = record.condition(names.EXPECTED_DEVICES)
-    if said.status == "True" and expected is not None and expected.status == "False":
-        said = expected
+def node_conditions(
+    record: NodeDevicesRecord, stale: Staleness, node: NodeRecord, *, wanted: bool, now: str
+) -> tuple[dict[str, Any], ...]:
+    """The desired conditions of the Node; none where the policy says so, and none of which the agent says nothing."""
+    if not wanted:
+        return ()
+    said = {
+        names.NODE_READY: (_ready(record, stale, node.ready_condition), node.ready_condition),
+        names.NODE_DEVICES_HEALTHY: (_devices_healthy(record), node.condition),
+    }
+    return tuple(_built(kind, each, stale, shown, now) for kind, (each, shown) in said.items() if each is not None)
+
+
+def _ready(record: NodeDevicesRecord, stale: Staleness, shown: ConditionRecord | None) -> ConditionRecord | None:
+    said = record.condition(names.READY)
+    restarting = said is not None and said.reason in _RESTARTING and stale.status != "True"
+    return shown if restarting and shown is not None and shown.status == "True" else said
+
+
+def _devices_healthy(record: NodeDevicesRecord) -> ConditionRecord | None:
+    said, expected = record.condition(names.DEVICES_HEALTHY), record.condition(names.EXPECTED_DEVICES)
+    missing = expected is not None and expected.status == "False"
+    return expected if missing and said is not None and said.status == "True" else said
+
+
+def _built(
+    kind: str, said: ConditionRecord, stale: Staleness, shown: ConditionRecord | None, now: str
+) -> dict[str, Any]:
     status, reason, message = said.status, said.reason, said.message
     if stale.status == "True" and status == "True":
         status, reason, message = "Unknown", stale.reason, stale.message
-    return conditions.build(names.NODE_DEVICES_HEALTHY, status, reason, message, shown=previous, now=now)
+    return conditions.build(kind, status, reason, message, shown=shown, now=now)

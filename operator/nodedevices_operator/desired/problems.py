@@ -14,6 +14,8 @@ from nodedevices_api.conditions import (
     APPLIED,
     CONFLICTED,
     EXPECTED_DEVICES,
+    MAINTENANCE_SCHEDULED,
+    PROBLEM_REPORTED,
     REASONS,
     ROLLED_OUT,
     STALE,
@@ -25,7 +27,7 @@ OTHER = "Other"
 TOO_FEW_LABEL = "TooFew"  # for Expected8Found7 and all others with numbers
 _TOO_FEW = re.compile(TOO_FEW.format(expected="[0-9]+", found="[0-9]+"))
 _GOOD = {
-    kind: "False" if kind == STALE else "True"
+    kind: "False" if kind in {STALE, PROBLEM_REPORTED, MAINTENANCE_SCHEDULED} else "True"
     for kind in REASONS
     if kind not in {ACCEPTED, APPLIED, CONFLICTED, ROLLED_OUT}
 }  # those four are a DevicePolicy's

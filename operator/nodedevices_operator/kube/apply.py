@@ -115,11 +115,11 @@ class Writer:
             body["metadata"]["labels"] = dict(sorted(values.items()))
         return await self.apply(names.OBJECT_LABELS, named(names.NODE_DEVICES, record.name), body, force=False)
 
-    async def node_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> JsonObject:
-        """Write our condition on the Node, or take it back."""
+    async def node_conditions(self, node: NodeRecord, conditions: Sequence[Mapping[str, Any]]) -> JsonObject:
+        """Exactly these are our conditions on the Node, XidCriticalError aside."""
         body = identified("Node", node.name, node.uid)
-        if condition is not None:
-            body["status"] = {"conditions": [dict(condition)]}
+        if conditions:
+            body["status"] = {"conditions": [dict(each) for each in conditions]}
         return await self.apply(names.NODE_CONDITION, f"{named(names.NODES, node.name)}/status", body)
 
     async def xid_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> JsonObject:

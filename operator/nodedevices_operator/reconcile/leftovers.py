@@ -94,7 +94,7 @@ class Leftovers:
         if node.xid_condition_owned:
             self._observe(await self._writer.xid_condition(node, None))
         if node.condition_owned:
-            self._observe(await self._writer.node_condition(node, None))
+            self._observe(await self._writer.node_conditions(node, ()))
 
     def _observe(self, raw: JsonObject) -> None:
         self._dirty(self._cache.observe(Kind.NODE, read(Kind.NODE, raw)))

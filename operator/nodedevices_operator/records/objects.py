@@ -14,7 +14,7 @@ from sys import hash_info, intern
 from typing import Annotated, Any
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import MISSING, NODE_DEVICES_HEALTHY, XID_CRITICAL_ERROR
+from nodedevices_api.conditions import MISSING, NODE_DEVICES_HEALTHY, NODE_READY, XID_CRITICAL_ERROR
 from nodedevices_api.devicepolicy import DevicePolicySpec
 from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
@@ -38,6 +38,7 @@ from nodedevices_operator.records.names import (
     TAINT,
     XID_CONDITION,
 )
+from nodedevices_operator.records.neighbours import ReportRecord, reports
 from nodedevices_operator.records.shared import shared
 from nodedevices_operator.records.traits import (
     UNKNOWN_PLATFORM,
@@ -302,13 +303,15 @@ class NodeRecord:
     allocatable: Mapping[str, int] = field(default_factory=dict)
     owned: frozenset[str] = frozenset()  # capacity keys of our field manager
     labels_owned: frozenset[str] = frozenset()  # label keys of our field manager
-    condition: ConditionRecord | None = None  # ours
-    condition_owned: bool = False  # our field manager has that condition
+    ready_condition: ConditionRecord | None = None  # nodedevices.io/Ready
+    condition: ConditionRecord | None = None  # nodedevices.io/DevicesHealthy
+    condition_owned: bool = False  # our field manager has a condition of these
     xid_condition: ConditionRecord | None = None  # XidCriticalError, of any writer
     xid_condition_owned: bool = False
     boot_id: Annotated[str, At("status", "nodeInfo", "bootID")] = ""
     cordoned: Annotated[bool, At("spec", "unschedulable")] = False
     taints: tuple[TaintRecord, ...] = ()  # those of our key
+    reports: tuple[ReportRecord, ...] = ()  # what other monitors and the cloud say is wrong or will be
     resource_version: Annotated[str, At("metadata", "resourceVersion")] = field(default="", compare=False)
 
     @property
@@ -419,6 +422,7 @@ def node_record(raw: Raw) -> NodeRecord:
     metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
     managed = mappings(metadata.get("managedFields"))
     conditions = {it.type: it for it in map(read_condition, reversed(mappings(status.get("conditions"))))}
+    taints = mappings(spec.get("taints"))
     ready = conditions.get("Ready")
     return _node(
         raw,
@@ -427,11 +431,13 @@ def node_record(raw: Raw) -> NodeRecord:
         allocatable=_extended(mapping(status.get("allocatable"))),
         owned=_owned(managed, CAPACITY, "f:status", "f:capacity"),
         labels_owned=_owned(managed, LABELS, "f:metadata", "f:labels"),
+        ready_condition=conditions.get(NODE_READY),
         condition=conditions.get(NODE_DEVICES_HEALTHY),
         condition_owned=_has_condition(managed, NODE_CONDITION),
         xid_condition=conditions.get(XID_CRITICAL_ERROR),
         xid_condition_owned=_has_condition(managed, XID_CONDITION),
-        taints=tuple(_taint(it) for it in mappings(spec.get("taints")) if it.get("key") == TAINT),
+        taints=tuple(_taint(it) for it in taints if it.get("key") == TAINT),
+        reports=reports(conditions, mapping(metadata.get("labels")), taints),
     )
 
 
@@ -517,7 +523,7 @@ _health = reader(HealthRecord)
 _taint = reader(TaintRecord)
 _node = reader(
     NodeRecord,
-    given="ready capacity allocatable owned labels_owned taints "
-    "condition condition_owned xid_condition xid_condition_owned",
+    given="ready capacity allocatable owned labels_owned taints reports "
+    "ready_condition condition condition_owned xid_condition xid_condition_owned",
 )
 _policy = reader(PolicyRecord, given="selector spec sections dry_run refusal problem left_out counts")

@@ -97,6 +97,16 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "TaintSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict", "Refused", "Stopped"]},
         "EvictionsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped", "Blocked"]},
         "Stale": {"True": ["NodeNotReady", "AgentLost", "HeartbeatOverdue"], "False": ["Fresh"]},
+        "ProblemReported": {
+            "True": [
+                "NVSentinel",
+                "EKSNodeMonitoringAgent",
+                "AKSNodeProblemDetector",
+                "NebiusHealthCheck",
+                "NodeProblemDetector",
+            ]
+        },
+        "MaintenanceScheduled": {"True": ["Scheduled", "Ongoing"]},
         "Accepted": {"True": ["Accepted"], "False": ["Invalid"]},
         "Applied": {"True": ["Applied"], "False": ["NotAccepted", "NoNodes", "Progressing", "Failed", "DryRun"]},
         "Conflicted": {"True": ["SamePriority"], "False": ["NoConflict"]},

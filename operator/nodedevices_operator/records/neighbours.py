@@ -1,0 +1,152 @@
+"""What other programs say on a Node that bears on its devices: monitors of its health, and the cloud that announces
+maintenance. SIGNS is the whole list, each with its source. What is not in it is not read, and what says that all is
+well leaves nothing in the record.
+
+The text of a report is bounded and printable, whoever wrote the label. A condition's message is left out: it may change
+with every check, and each change would be a write. `kubectl describe node` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final
+
+from nodedevices_api import conditions as names
+from nodedevices_common.conditions import ConditionRecord
+from nodedevices_common.raw import Raw, text
+from nodedevices_common.reading import Interned
+from nodedevices_common.text import clip, printable
+
+TEXT_LIMIT: Final = 63  # characters of a label's value (Kubernetes' own limit) or of a condition's reason
+
+
+class Place(Enum):
+    CONDITION = "condition"
+    LABEL = "label"
+    TAINT = "taint"
+
+
+class Says(Enum):
+    PROBLEM = "a device, or what devices depend on, does not work"
+    SCHEDULED = "the machine will be taken away or stopped"
+    ONGOING = "that has begun"
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One thing to look for on a Node. `value`: a condition's status, or a label's value; empty: any."""
+
+    place: Place
+    key: str
+    says: Says
+    by: str  # the monitor, as the reason of ProblemReported has it, or the cloud
+    value: str = ""
+    time: bool = False  # the label's value is seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRecord:
+    """A sign that is on the Node."""
+
+    says: Says
+    by: Interned
+    text: Interned  # such as `GPUMissing=True (GPUMissing)`
+
+
+def _conditions(by: str, *keys: str, says: Says = Says.PROBLEM, bad: str = "True") -> tuple[Sign, ...]:
+    return tuple(Sign(Place.CONDITION, key, says, by, bad) for key in keys)
+
+
+AWS, AZURE, GOOGLE = "AWS", "Azure", "Google Cloud"
+
+SIGNS: Final[tuple[Sign, ...]] = (
+    # NVSentinel, docs/INTEGRATIONS.md (9087c1f): True is a fatal fault. The label is there from quarantine to recovery.
+    Sign(Place.LABEL, "dgxc.nvidia.com/nvsentinel-state", Says.PROBLEM, names.NVSENTINEL),
+    *_conditions(
+        names.NVSENTINEL,
+        *("GpuMemWatch", "GpuThermalWatch", "GpuPcieWatch", "GpuPowerWatch", "GpuInforomWatch", "GpuSmWatch"),
+        *("GpuNvlinkWatch", "GpuMcuWatch", "GpuPmuWatch", "GpuDriverWatch", "GpuCpusetWatch"),
+        *("SysLogsXIDError", "SysLogsSXIDError", "SysLogsGPUFallenOff"),
+        *("NVSwitchFatalError", "NVSwitchDown", "DCGMError"),
+    ),
+    # eks-node-monitoring-agent 51af549, pkg/conditions/conditions.go.
+    *_conditions(names.EKS_NODE_MONITORING_AGENT, "AcceleratedHardwareReady", bad="False"),
+    # learn.microsoft.com/azure/aks/node-problem-detector and /gpu-health-monitoring.
+    *_conditions(
+        names.AKS_NODE_PROBLEM_DETECTOR,
+        *("GPUMissing", "NVLinkStatusInactive", "XIDErrors", "IBLinkFlapping", "GPUClockThrottling"),
+        "UnhealthyNvidiaDevicePlugin",
+    ),
+    # docs.nebius.com/kubernetes/maintenance/health-checks.
+    *_conditions(names.NEBIUS_HEALTH_CHECK, "NebiusGPUError"),
+    # node-problem-detector, config/kernel-monitor.json: of its conditions those after which a driver may not answer.
+    *_conditions(names.NODE_PROBLEM_DETECTOR, "KernelDeadlock", "CperHardwareErrorFatal"),
+    # cloud.google.com/kubernetes-engine/docs/concepts/handle-disruption-gpu-tpu.
+    Sign(Place.LABEL, "cloud.google.com/active-node-maintenance", Says.ONGOING, GOOGLE, "ONGOING"),
+    Sign(Place.TAINT, "cloud.google.com/impending-node-termination", Says.ONGOING, GOOGLE),
+    Sign(Place.TAINT, "cloud.google.com/maintenance-window-started", Says.ONGOING, GOOGLE),
+    Sign(Place.LABEL, "cloud.google.com/perform-maintenance", Says.SCHEDULED, GOOGLE, "true"),
+    Sign(Place.LABEL, "cloud.google.com/scheduled-maintenance-time", Says.SCHEDULED, GOOGLE, time=True),
+    # AKS: the first is node-problem-detector's, the others older releases of it and of add-ons write.
+    *_conditions(
+        AZURE,
+        *("VMEventScheduled", "RebootScheduled", "RedeployScheduled", "FreezeScheduled"),
+        *("PreemptScheduled", "TerminateScheduled"),
+        says=Says.SCHEDULED,
+    ),
+    # aws-node-termination-handler, pkg/node/node.go, where its taintNode is on.
+    *(
+        Sign(Place.TAINT, f"aws-node-termination-handler/{what}", Says.SCHEDULED, AWS)
+        for what in ("scheduled-maintenance", "spot-itn", "asg-lifecycle-termination")
+    ),
+    # NVSentinel's monitor of cloud providers.
+    *_conditions(names.NVSENTINEL, "CSPMaintenance", says=Says.SCHEDULED),
+)
+
+
+_BY_KEY = {place: {sign.key: sign for sign in SIGNS if sign.place is place} for place in Place}
+_RANK = {sign: rank for rank, sign in enumerate(SIGNS)}
+
+
+def reports(conditions: Mapping[str, ConditionRecord], labels: Raw, taints: Sequence[Raw]) -> tuple[ReportRecord, ...]:
+    """Return what is on the Node, in the order of SIGNS. As a rule it is nothing, and costs a few look-ups."""
+    found = {
+        sign: _said(sign, said, more)
+        for place, key, said, more in _on(conditions, labels, taints)
+        if isinstance(said, str) and (sign := _BY_KEY[place][key]).value in {"", said}
+    }
+    return tuple(found[sign] for sign in sorted(found, key=_RANK.__getitem__))
+
+
+def _on(
+    conditions: Mapping[str, ConditionRecord], labels: Raw, taints: Sequence[Raw]
+) -> Iterator[tuple[Place, str, Any, str]]:
+    """What has the key of a sign: its place, key and value, and of a condition the reason."""
+    for key in _BY_KEY[Place.CONDITION].keys() & conditions.keys():
+        yield Place.CONDITION, key, conditions[key].status, conditions[key].reason
+    for key in _BY_KEY[Place.LABEL].keys() & labels.keys():
+        yield Place.LABEL, key, labels[key], ""
+    for taint in taints:
+        if (key := text(taint.get("key"))) in _BY_KEY[Place.TAINT]:
+            yield Place.TAINT, key, text(taint.get("value")), ""
+
+
+def _said(sign: Sign, value: str, reason: str) -> ReportRecord:
+    place = "" if sign.place is Place.CONDITION else f"{sign.place.value} "
+    more = _time(value) if sign.time else _fit(reason)
+    shown = f"={_fit(value)}" if value else ""
+    return ReportRecord(sign.says, sign.by, f"{place}{sign.key}{shown}" + (f" ({more})" if more else ""))
+
+
+def _fit(value: str) -> str:
+    return clip(printable(value[: TEXT_LIMIT + 1]), TEXT_LIMIT)
+
+
+def _time(seconds: str) -> str:
+    """The time for people; nothing where the value is no time of these centuries."""
+    if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= 10):
+        return ""
+    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,240 @@
+"""What other monitors and the cloud say on a Node is read, bounded, shown, and followed by nothing.
+
+Conditions, labels and taints are those of the other projects' own documents and sources; records/neighbours.py says
+which.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodedevices_api.conditions import (
+    NODE_DEVICES_HEALTHY,
+    NODE_READY,
+    POD_DEVICE_HEALTHY,
+    REASONS,
+    XID_CRITICAL_ERROR,
+)
+from nodedevices_operator.desired.neighbours import NAMED, maintenance_scheduled, problem_reported
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import OperatorMetrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Kind, read
+from nodedevices_operator.records.neighbours import SIGNS, Place, Says
+from nodedevices_operator.records.objects import NodeRecord, node_record
+from support.fakekube import FakeKube, settle
+from support.opfacts import GPU, SINCE, device, node_devices, raw_node
+
+ITEM = f"{names.NODE_DEVICES}/n1"
+NODE = f"{names.NODES}/n1"
+
+
+def raw(
+    *conditions: tuple[str, str, str], labels: dict[str, Any] | None = None, taints: dict[str, str] | None = None
+) -> dict[str, Any]:
+    listed = [{"key": key, "value": value, "effect": "NoSchedule"} for key, value in (taints or {}).items()]
+    made = raw_node({GPU: 1}, labels=labels, spec={"taints": listed})
+    made["status"]["conditions"] += [
+        {"type": kind, "status": status, "reason": reason, "message": "M", "lastTransitionTime": SINCE}
+        for kind, status, reason in conditions
+    ]
+    return made
+
+
+def node(*conditions: tuple[str, str, str], **more: Any) -> NodeRecord:
+    return node_record(raw(*conditions, **more))
+
+
+def problem(*conditions: tuple[str, str, str], **more: Any) -> tuple[str, str, str] | None:
+    return problem_reported(node(*conditions, **more).reports)
+
+
+def maintenance(*conditions: tuple[str, str, str], **more: Any) -> tuple[str, str, str] | None:
+    return maintenance_scheduled(node(*conditions, **more).reports)
+
+
+def test_eks_agent_reports_by_a_condition_that_is_false() -> None:
+    """The reason as eks-node-monitoring-agent makes it: NvidiaXID[Code]Error."""
+    assert problem(("AcceleratedHardwareReady", "False", "NvidiaXID79Error")) == (
+        *("True", "EKSNodeMonitoringAgent"),
+        "EKSNodeMonitoringAgent: AcceleratedHardwareReady=False (NvidiaXID79Error)",
+    )
+    assert problem(("AcceleratedHardwareReady", "True", "NvidiaAcceleratedHardwareIsReady")) is None
+
+
+def test_aks_reports_by_conditions_that_are_true() -> None:
+    """As AKS' own end-to-end test expects it: type and reason GPUMissing."""
+    found = problem(("GPUMissing", "True", "GPUMissing"), ("IBLinkFlapping", "False", "NoIBLinkFlapping"))
+    assert found == ("True", "AKSNodeProblemDetector", "AKSNodeProblemDetector: GPUMissing=True (GPUMissing)")
+
+
+def test_what_is_unknown_is_no_problem() -> None:
+    assert problem(("AcceleratedHardwareReady", "Unknown", "NodeStatusUnknown"), ("XIDErrors", "Unknown", "")) is None
+
+
+def test_nvsentinels_quarantine_is_read_from_its_label() -> None:
+    found = problem(("SysLogsXIDError", "True", "79"), labels={"dgxc.nvidia.com/nvsentinel-state": "draining"})
+    text = "NVSentinel: label dgxc.nvidia.com/nvsentinel-state=draining, NVSentinel: SysLogsXIDError=True (79)"
+    assert found == ("True", "NVSentinel", text)
+
+
+def test_of_conditions_of_the_whole_machine_only_those_count_that_bear_on_devices() -> None:
+    assert problem(("ReadonlyFilesystem", "True", "FilesystemIsReadOnly"), ("DiskPressure", "True", "")) is None
+    assert problem(("KernelDeadlock", "True", "DockerHung")) is not None
+
+
+def test_googles_maintenance_has_its_time_for_people() -> None:
+    found = maintenance(labels={"cloud.google.com/scheduled-maintenance-time": "1733083200"})
+    text = "Google Cloud: label cloud.google.com/scheduled-maintenance-time=1733083200 (2024-12-01T20:00:00Z)"
+    assert found == ("True", "Scheduled", text)
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        {"labels": {"cloud.google.com/active-node-maintenance": "ONGOING"}},
+        {"taints": {"cloud.google.com/impending-node-termination": ""}},
+    ],
+    ids=["label", "taint"],
+)
+def test_maintenance_that_has_begun_is_told_from_one_to_come(on: dict[str, Any]) -> None:
+    found = maintenance(("VMEventScheduled", "True", "VMEventScheduled"), **on)
+    assert found is not None
+    assert found[:2] == ("True", "Ongoing")
+
+
+def test_a_label_that_says_that_none_is_going_on_is_no_maintenance() -> None:
+    assert maintenance(labels={"cloud.google.com/active-node-maintenance": "PENDING"}) is None
+
+
+def test_azures_and_awss_announcements_are_read() -> None:
+    assert maintenance(("VMEventScheduled", "True", "VMEventScheduled")) == (
+        *("True", "Scheduled"),
+        "Azure: VMEventScheduled=True (VMEventScheduled)",
+    )
+    assert maintenance(("VMEventScheduled", "False", "NoVMEventScheduled")) is None
+    found = maintenance(taints={"aws-node-termination-handler/scheduled-maintenance": "event-1"})
+    assert found == ("True", "Scheduled", "AWS: taint aws-node-termination-handler/scheduled-maintenance=event-1")
+
+
+def test_every_monitor_is_a_reason_of_the_contract() -> None:
+    monitors = {each.by for each in SIGNS if each.says is Says.PROBLEM}
+    assert monitors == set(REASONS["ProblemReported"]["True"])
+
+
+def test_no_sign_is_listed_twice() -> None:
+    assert len({(each.place, each.key) for each in SIGNS}) == len(SIGNS)
+
+
+def test_no_name_of_ours_on_a_node_is_one_of_theirs() -> None:
+    """XidCriticalError is Google's by intent: off unless a policy asks, and never taken over from another writer."""
+    conditions = {each.key for each in SIGNS if each.place is Place.CONDITION}
+    assert not conditions & {NODE_READY, NODE_DEVICES_HEALTHY, POD_DEVICE_HEALTHY, XID_CRITICAL_ERROR}
+    ours = {NODE_READY, NODE_DEVICES_HEALTHY, names.TAINT, names.ACCEPT_CHANGE, names.RESUME_ROLLOUT}
+    assert {each.partition("/")[0] for each in ours} == {"nodedevices.io"}
+    assert not [each.key for each in SIGNS if each.key.partition("/")[0].endswith("nodedevices.io")]
+
+
+@given(st.text(max_size=3000), st.text(max_size=3000))
+def test_whatever_a_label_or_a_reason_holds_the_message_is_short_and_printable(value: str, reason: str) -> None:
+    every = tuple((each.key, each.value, reason) for each in SIGNS if each.place is Place.CONDITION)
+    labels = {each.key: each.value or value for each in SIGNS if each.place is Place.LABEL}
+    taints = {each.key: value for each in SIGNS if each.place is Place.TAINT}
+    for verdict in (problem(*every, labels=labels, taints=taints), maintenance(labels=labels, taints=taints)):
+        assert verdict is not None
+        assert verdict[2].isprintable()
+        assert len(verdict[2]) <= NAMED * 256
+
+
+@pytest.mark.parametrize("value", [None, 7, ["ONGOING"], {"a": "b"}])
+def test_an_odd_label_is_no_report(value: object) -> None:
+    assert node(labels={each.key: value for each in SIGNS if each.place is Place.LABEL}).reports == ()
+
+
+def test_a_node_of_which_nobody_says_anything_keeps_one_empty_tuple() -> None:
+    well = node(("AcceleratedHardwareReady", "True", "X"), ("GPUMissing", "False", "NoGPUMissing"))
+    assert sys.getsizeof(well.reports) == sys.getsizeof(())
+
+
+# --- by the whole operator -------------------------------------------------------------------------------------------
+def cluster(*conditions: tuple[str, str, str], **more: Any) -> FakeKube:
+    kube = FakeKube()
+    kube.put(NODE, raw(*conditions, **more))
+    kube.put(ITEM, node_devices(device(0), conditions={"Ready": ("True", "AgentRunning")}))
+    return kube
+
+
+async def running(kube: FakeKube) -> Manager:
+    manager = Manager(kube, OperatorMetrics())
+    await manager.relister.once()
+    await settle(manager)
+    return manager
+
+
+async def arrives(kube: FakeKube, manager: Manager, node: dict[str, Any]) -> None:
+    manager.arrived(Kind.NODE, False, read(Kind.NODE, kube.put(NODE, node)))
+    await settle(manager)
+
+
+def shown(kube: FakeKube, kind: str) -> dict[str, Any]:
+    conditions = kube.objects[ITEM]["status"]["conditions"]
+    return next((it for it in conditions if it["type"] == kind), {})
+
+
+def writes(manager: Manager, concern: str = "status") -> float:
+    counter = "nodedevices_operator_writes_total"
+    return manager.metrics.registry.get_sample_value(counter, {"concern": concern}) or 0.0
+
+
+async def test_a_report_is_shown_while_it_is_there_and_only_then() -> None:
+    kube = cluster(("GPUMissing", "True", "GPUMissing"))
+    manager = await running(kube)
+    assert (shown(kube, "ProblemReported")["status"], shown(kube, "ProblemReported")["reason"]) == (
+        *("True", "AKSNodeProblemDetector"),
+    )
+    assert shown(kube, "MaintenanceScheduled") == {}
+    well = kube.objects[NODE]
+    well["status"]["conditions"] = [it for it in well["status"]["conditions"] if it["type"] != "GPUMissing"]
+    await arrives(kube, manager, well)
+    assert shown(kube, "ProblemReported") == {}
+
+
+async def test_a_report_that_changes_but_for_its_message_and_heartbeat_costs_no_write() -> None:
+    kube = cluster(("GPUMissing", "True", "GPUMissing"))
+    manager = await running(kube)
+    before = writes(manager)
+    for seconds in range(3):
+        again = kube.objects[NODE]
+        for each in again["status"]["conditions"]:
+            if each["type"] == "GPUMissing":
+                each |= {"message": f"checked {seconds}", "lastHeartbeatTime": f"2026-11-21T12:00:0{seconds}Z"}
+        await arrives(kube, manager, again)
+        await manager.reconcile_node("n1")
+    assert writes(manager) == before
+
+
+async def test_nothing_is_done_to_the_node_for_what_others_report() -> None:
+    every = tuple((each.key, each.value, "R") for each in SIGNS if each.place is Place.CONDITION)
+    quiet, loud = cluster(), cluster(*every, taints={"cloud.google.com/impending-node-termination": ""})
+    spoken = await running(loud)
+    silent = await running(quiet)
+    for concern in ("node-condition", "capacity", "labels", "taint", "eviction", "pod-condition", "event"):
+        assert writes(spoken, concern) == writes(silent, concern), concern
+    assert [it["key"] for it in loud.objects[NODE]["spec"]["taints"]] == ["cloud.google.com/impending-node-termination"]
+
+
+async def test_both_are_problems_of_the_node_in_the_metrics() -> None:
+    kube = cluster(("XIDErrors", "True", "XIDErrors"), ("VMEventScheduled", "True", "VMEventScheduled"))
+    manager = await running(kube)
+    manager.gauge()
+    problems = {
+        (labels["condition"], labels["reason"])
+        for family in manager.metrics.registry.collect()
+        if family.name == "nodedevices_operator_node_problem"
+        for labels in (sample.labels for sample in family.samples)
+    }
+    assert {("ProblemReported", "AKSNodeProblemDetector"), ("MaintenanceScheduled", "Scheduled")} <= problems
