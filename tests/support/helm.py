@@ -54,6 +54,11 @@ CUSTOM: dict[str, Any] = {
         "fpgaNames": {"enabled": True, "config": {"a": "b"}},
         "namedConfigs": {"enabled": True, "configs": {"default": "version: v1\nflags:\n  migStrategy: none\n"}},
         "prometheus": {"enabled": True, "labels": {"release": "prom"}},
+        "nodeReadiness": {
+            "enabled": True,
+            "nodeExpressions": [{"key": "cloud.google.com/gke-accelerator", "operator": "Exists"}],
+            "dryRun": True,
+        },
         "operatorNamespace": {"enabled": True},
         "mps": {"enabled": True, "nodeSelector": {"mps": "true"}},
     },

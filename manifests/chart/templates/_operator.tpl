@@ -13,7 +13,11 @@ nodeSelector:
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.operator.tolerations }}
+{{- $tolerations := .Values.operator.tolerations }}
+{{- if .Values.components.nodeReadiness.enabled }}
+{{- $tolerations = append $tolerations (dict "key" "readiness.k8s.io/nodedevices-not-ready" "operator" "Exists") }}
+{{- end }}
+{{- with $tolerations }}
 tolerations:
 {{- toYaml . | nindent 0 }}
 {{- end }}

@@ -51,6 +51,7 @@ COMPONENTS: Mapping[str, Sequence[str]] = {
     "mig": ("mig",),
     "mps": ("mps",),
     "namedConfigs": ("named-configs",),
+    "nodeReadiness": ("node-readiness",),
     "observe": ("observe",),
     "oneContainer": ("one-container",),
     "onload": ("driver-root", "host-sys", "onload"),
