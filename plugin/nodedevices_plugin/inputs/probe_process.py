@@ -85,7 +85,7 @@ class ProbeProcess(ProbeLines):
         if len(self._unreaped) >= MAX_UNREAPED:
             self.last_error = f"{len(self._unreaped)} killed probes are stuck in the kernel; reboot the node"
             return False
-        command = self._command()
+        command, before = self._command(), self.last_error
         try:
             child, read_end = self._start(command)
         except (OSError, ValueError) as error:  # ValueError: an argument that no command line can hold
@@ -106,7 +106,7 @@ class ProbeProcess(ProbeLines):
                 if child.stdin is not None:
                     child.stdin.close()
         if code is not None and code != -signal.SIGKILL:
-            last_words = f": {self.last_error}" if self.last_error else ""
+            last_words = f": {self.last_error}" if self.last_error not in {None, before} else ""
             self.last_error = f"the probe exited with status {code}{last_words}"
         elif self.last_error is None:
             self.last_error = "the probe was killed"

@@ -63,7 +63,7 @@ class ProbeServed(ProbeLines):
         return not line or requests.word(line) is not None
 
     async def session(self) -> bool:
-        self._word = None
+        self._word, before = None, self.last_error
         arguments = list(self._arguments())
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -80,7 +80,7 @@ class ProbeServed(ProbeLines):
             self.last_error = f"the probe server at {self._path}: {why(error)}"
         finally:
             writer.transport.abort()
-        return self._ended()
+        return self._ended(before)
 
     def _until_over(self, writer: asyncio.StreamWriter, arguments: Sequence[str]) -> Callable[[], bool]:
         """The server closes the connection when the process has ended; what is left to read then is read for a moment
@@ -99,13 +99,13 @@ class ProbeServed(ProbeLines):
 
         return is_over
 
-    def _ended(self) -> bool:
-        """Say why; True when the probe wanted a new process."""
+    def _ended(self, before: str | None) -> bool:
+        """Say why; True when the probe wanted a new process. `before`: what was said of earlier ones."""
         said = self._word
         if said is not None and said.refused:
             self.last_error = f"the probe server refused: {text(said.refused, MAX_WHY)}"
         elif said is not None and said.exited not in {None, -signal.SIGKILL}:
-            last_words = f": {self.last_error}" if self.last_error else ""
+            last_words = f": {self.last_error}" if self.last_error not in {None, before} else ""
             self.last_error = f"the probe exited with status {said.exited}{last_words}"
         elif self.last_error is None:
             self.last_error = (

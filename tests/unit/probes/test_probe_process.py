@@ -115,6 +115,12 @@ async def test_a_child_that_ends_is_replaced_and_its_status_reported(probe: Prob
         await eventually(lambda: process.last_error == "the probe exited with status 3")
 
 
+async def test_what_is_said_of_a_child_that_never_reports_does_not_grow_with_each_one(probe: Probe) -> None:
+    async with probe("sys.exit(3)") as (process, _):
+        await eventually(lambda: process.counters.starts >= 3)
+        assert process.last_error == "the probe exited with status 3"
+
+
 async def test_a_child_is_replaced_when_it_is_to_have_other_arguments() -> None:
     seen, wanted = Seen(), ["simulated", "--profile", "l4 x 1"]
     process = ProbeProcess(lambda: wanted, on_snapshot=seen.append, backoff=QUICK)
