@@ -64,7 +64,7 @@ class Option:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        also = f" ({', '.join(f'`--{alias}`' for alias in self.aliases)})" if self.aliases else ""
+        also = f" ({', '.join(f'`{_dashed(alias)}`' for alias in self.aliases)})" if self.aliases else ""
         value = "" if self.kind == "bool" else f" {_metavar(self)}"
         variables = ", ".join(f"`{each}`" for each in self.shown_variables)
         default = f"`{self.shown_default}`" if self.shown_default else ""
@@ -214,7 +214,7 @@ class Parser(argparse.ArgumentParser):
         for option in options:
             self._table.append(option)
             section.add_argument(
-                *(f"--{name}" for name in (option.name, *option.aliases)),
+                *map(_dashed, (option.name, *option.aliases)),
                 dest=option.name,
                 action="append",
                 nargs="?" if option.kind == "bool" else None,
@@ -354,6 +354,10 @@ def _with_two_dashes(argument: str) -> str:
     return f"-{argument}" if _ONE_DASH.match(argument) else argument
 
 
+def _dashed(name: str) -> str:
+    return f"-{name}" if len(name) == 1 else f"--{name}"
+
+
 def _metavar(option: Option) -> str:
     if option.kind == "bool":
         return "true|false"
@@ -364,7 +368,7 @@ def _metavar(option: Option) -> str:
 
 
 def _help(option: Option) -> str:
-    notes = [f"${' or $'.join(option.shown_variables)}"]
+    notes = [f"${' or $'.join(option.shown_variables)}"] if option.shown_variables else []
     if option.shown_default:
         notes.append(f"default {option.shown_default}")
-    return f"{plain(option.help)} [{', '.join(notes)}]".replace("%", "%%")
+    return (plain(option.help) + (f" [{', '.join(notes)}]" if notes else "")).replace("%", "%%")

@@ -162,13 +162,9 @@ class StateFile:
         except OSError as error:
             raise StateError(f"read {self.path}: {error.strerror or error}") from error
         try:
-            document = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise self._unusable(f"not JSON: {error!s:.200}") from error
-        version = document.get("version") if isinstance(document, dict) else None
-        if not isinstance(version, int) or version < 1:
-            raise self._unusable(f"version: {version!r:.64} is not a number from 1")
-        state, self.unread = _parts(document)
+            state, self.unread = from_bytes(raw)
+        except StateError as error:
+            raise self._unusable(str(error)) from error
         if self.unread:
             self.unread += f"; {self.keep_aside()}"
         return state
@@ -195,6 +191,18 @@ class StateFile:
         except OSError as error:
             return f"and not kept aside: {error.strerror or error}"
         return f"kept as {aside.name}"
+
+
+def from_bytes(raw: bytes) -> tuple[State, str]:
+    """Return the state in a file's content, and what of it cannot be used. StateError when nothing of it can."""
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"not JSON: {error!s:.200}") from error
+    version = document.get("version") if isinstance(document, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise StateError(f"version: {version!r:.64} is not a number from 1")
+    return _parts(document)
 
 
 def _parts(document: Mapping[str, Any]) -> tuple[State, str]:

@@ -1,0 +1,136 @@
+"""The command line of nodedevices-check.
+
+What says which probes run, and what they need, are the agent's own flags, by their names and with the agent's
+variables: what is given to both is judged alike. The others are the fields of `Asked`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nodedevices_api.sections import MAX_EXPECTED
+from nodedevices_common import __version__
+from nodedevices_common.errors import InputError
+from nodedevices_common.options import Given, Option, Parser, defaults, options_of, setting, settings_of
+from nodedevices_common.text import show
+
+from nodedevices_plugin.check.output import FORMS
+from nodedevices_plugin.settings import flags
+from nodedevices_plugin.settings.flags import Local
+from nodedevices_plugin.settings.options import by_name, file_options
+from nodedevices_plugin.settings.probes import AUTO
+
+OF_AGENT = (  # beside the probes themselves, and the files of devices
+    "add-probe",
+    "probe-server",
+    "simulated-file",
+    "simulated-profile",
+    "rdma-required",
+    "driver-root-ctr-path",
+    "config-file",
+    "node-name",
+)
+MOST_SECONDS = 600
+_EXPECTED = re.compile(r"([a-z][a-z0-9-]{0,62})=([1-9][0-9]{0,3})", re.ASCII)
+
+
+def _seconds(text: str) -> float:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_SECONDS):
+        raise ValueError(f"{show(text)} is not a whole number of seconds from 1 to {MOST_SECONDS}")
+    return float(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is to be checked, and how it is shown."""
+
+    device: tuple[str, ...] = setting(
+        "check this device alone: its id, its name (`gpu-3`), or the index of a GPU; repeat it for several, or give a "
+        "list with commas",
+        default=(),
+        variables=(),
+        metavar="DEVICE",
+    )
+    expect: tuple[str, ...] = setting(
+        "the node must have so many devices of this type, such as `gpu=8`; repeat it for several types; takes the "
+        "place of a policy's section [`expect`](reference/devicepolicy.md)",
+        default=(),
+        variables=(),
+        metavar="TYPE=COUNT",
+    )
+    policy: str = setting(
+        "file with a DevicePolicy, or with its sections alone as in `spec.config` of a NodeDevices: the rules to judge "
+        "by; default: those in the state file, else the usual ones",
+        variables=(),
+        metavar="FILE",
+    )
+    state_file: str = setting(
+        "the agent's state file, which is read and never written: faults that the running agent has seen count, and a "
+        "device that is gone is missed",
+        variables=(),
+        metavar="FILE",
+    )
+    timeout_seconds: float = setting(
+        f"how long all probes together may take, 1 to {MOST_SECONDS}",
+        default="30",
+        variables=(),
+        metavar="SECONDS",
+        read=_seconds,
+    )
+    output: str = setting(
+        "table for people, json for programs, nagios for monitoring plugins",
+        default="table",
+        variables=(),
+        aliases=("o",),
+        choices=FORMS,
+    )
+
+    local: Local = field(metadata={})
+    expected: Mapping[str, int] = field(default_factory=dict)  # `expect` by type
+
+
+OPTIONS: tuple[Option, ...] = options_of(Asked)  # docs/flags.md
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
+    """Raises InputError; `--help` and `--version` print and raise SystemExit(0)."""
+    shared = (replace(by_name()["probe"], default=(AUTO,)), *(by_name()[each] for each in OF_AGENT), *file_options())
+    parser = Parser(
+        prog="nodedevices-check",
+        usage="nodedevices-check [--flag value ...]",
+        description="Checks the health of this machine's devices once, by the rules of nodedevices-agent.",
+        epilog="Exit status: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN, also for a wrong command line.",
+    )
+    parser.add_argument("--version", action="version", version=f"nodedevices-check {__version__}")
+    parser.add_options(OPTIONS, title="the check")
+    parser.add_options(shared, title="the probes, as the agent's")
+    _, given = parser.read(arguments, rest="every argument is a flag (see --help)")
+    of_agent = [_as_argument(option.name, given[option.name]) for option in shared if option.name in given]
+    local = replace(flags.parse([*of_agent, "--standalone"], environment), standalone=False)  # needs no Node's name
+    problems = [f"--{name}: empty; leave it out, or say which" for name in ("device", "expect") if _empty(given, name)]
+    expected: dict[str, int] = {}
+    for text in asked if isinstance(asked := given["expect"].value if "expect" in given else (), tuple) else ():
+        found = _EXPECTED.fullmatch(text)
+        if found is None or int(found[2]) > MAX_EXPECTED or found[1] in expected:
+            problems.append(
+                f"--expect: {show(text)} is not allowed; give each type once, as gpu=8, with 1 to {MAX_EXPECTED}"
+            )
+        else:
+            expected[found[1]] = int(found[2])
+    if expected and "device" in given:
+        problems.append("--expect: does not go with --device, which checks some devices alone")
+    if problems:
+        raise InputError(problems)
+    own = settings_of(Asked, {**defaults(OPTIONS), **given})
+    return Asked(**own, local=local, expected=expected)
+
+
+def _as_argument(name: str, given: Given) -> str:
+    return f"--{name}={','.join(given.value) if isinstance(given.value, tuple) else given.value}"
+
+
+def _empty(given: Mapping[str, Given], name: str) -> bool:
+    """True for a list that was given without anything in it: a variable of a script that is not set."""
+    return name in given and not given[name].value

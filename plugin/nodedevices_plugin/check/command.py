@@ -1,0 +1,65 @@
+"""The command nodedevices-check: reads its command line, checks once, prints, and returns the exit status.
+
+A wrong command line is UNKNOWN as well (3, where other commands have 2, which means CRITICAL here), with what would be
+right on the standard error. Everything else that fails is in the output, in the form that was asked for. The log has
+errors alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from nodedevices_common import logs
+from nodedevices_common.errors import InputError
+from nodedevices_common.text import printable
+
+from nodedevices_plugin.check import output, reading, sources
+from nodedevices_plugin.check.asked import Asked, parse
+from nodedevices_plugin.check.result import Result, Status, conclude, not_checked
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        asked = parse(arguments, os.environ)
+    except InputError as error:
+        for problem in error.problems:
+            print(f"nodedevices-check: {printable(problem)}", file=sys.stderr)  # noqa: T201  for the command's user
+        return Status.UNKNOWN
+    logs.configure("error", "auto")
+    result = asyncio.run(_ended_by_signals(asked))
+    sys.stdout.write(output.shown(result, asked.output))
+    return result.status
+
+
+async def _ended_by_signals(asked: Asked) -> Result:
+    """Check; a SIGTERM or SIGINT ends the probes' processes, and the result says so."""
+    running = asyncio.create_task(_check(asked))
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, running.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        return await running
+    return not_checked(["ended by a signal"], node=asked.local.node_name, time=datetime.now(UTC))
+
+
+async def _check(asked: Asked) -> Result:
+    local, until = asked.local, time.monotonic() + asked.timeout_seconds
+    node = local.node_name
+    try:
+        async with asyncio.timeout_at(asyncio.get_running_loop().time() + asked.timeout_seconds):
+            found = await sources.read(local, policy=asked.policy, state_file=asked.state_file)
+    except TimeoutError:
+        why = f"reading files took more than {asked.timeout_seconds:.0f} s; the disk of one may hang"
+        return not_checked([why], node=node, time=datetime.now(UTC))
+    if found.policy_problem:
+        return not_checked([found.policy_problem], node=node, time=datetime.now(UTC))
+    read = await reading.read(local, found, asked.expected, until=until)
+    problems = [each for each in (found.state_problem, found.hardware_problem) if each]
+    return conclude(read, chosen=asked.device, problems=problems, node=node, time=datetime.now(UTC))

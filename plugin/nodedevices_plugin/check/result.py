@@ -1,0 +1,255 @@
+"""The outcome of a check: what was found, and the status that follows from it.
+
+A device's state is its status: Unhealthy is CRITICAL, Degraded WARNING, Unknown UNKNOWN. While a fault is undecided,
+and the agent gives the device to no new pod, it is UNKNOWN. What is lacking is CRITICAL, and what could not be learned
+UNKNOWN. Of several the worst counts, in the order CRITICAL, UNKNOWN, WARNING: what is not known may be a fault that
+makes a device unusable, and a warning never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+
+from nodedevices_common.text import some
+from nodedevices_probe.protocol import DriverState
+from nodedevices_probe.registry import KINDS
+
+from nodedevices_plugin.check.reading import Reading
+from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
+from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.pipeline.expected import Count
+
+GPU = "gpu"  # the type that a bare index is about: SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES have such
+MOST_NAMED = 16
+_NOT_ON_BUS_COUNT = frozenset({"nic", "vf", "generic"})  # accelerators_on_bus does not count them
+
+
+class Status(IntEnum):
+    """Values are the exit status of a monitoring plugin (monitoring-plugins.org, guidelines)."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+_RANKED = (Status.OK, Status.WARNING, Status.UNKNOWN, Status.CRITICAL)
+_OF_STATE = {
+    HealthState.HEALTHY: Status.OK,
+    HealthState.DEGRADED: Status.WARNING,
+    HealthState.UNHEALTHY: Status.CRITICAL,
+    HealthState.UNKNOWN: Status.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is not as it should be. `what`: in a few words; `device`: the name of the one that it is about."""
+
+    status: Status
+    what: str
+    message: str
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A device, or a partition with a verdict of its own (`partition_of`: the device's id)."""
+
+    name: str
+    id: str
+    index: int
+    type: str
+    vendor: str
+    product_name: str
+    probe: str
+    verdict: Verdict
+    partition_of: str = ""
+
+    @property
+    def status(self) -> Status:
+        undecided = self.verdict.state is HealthState.DEGRADED and not self.verdict.offered
+        return Status.UNKNOWN if undecided else _OF_STATE[self.verdict.state]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeState:
+    """A probe, and what it said of itself. `error`: why it has written no line."""
+
+    name: str
+    driver: str = ""
+    version: str = ""
+    problems: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The findings are ordered, the worst first."""
+
+    node: str
+    time: datetime
+    findings: tuple[Finding, ...] = ()
+    devices: tuple[Checked, ...] = ()
+    expected: tuple[Count, ...] = ()
+    probes: tuple[ProbeState, ...] = ()
+    notes: tuple[str, ...] = ()  # for people; they change no status
+
+    @property
+    def status(self) -> Status:
+        return max((each.status for each in self.findings), key=_RANKED.index, default=Status.OK)
+
+
+def not_checked(problems: Sequence[str], *, node: str, time: datetime) -> Result:
+    """Return the result where nothing could be checked."""
+    findings = tuple(Finding(status=Status.UNKNOWN, what=each, message=each) for each in problems)
+    return Result(node=node, time=time, findings=findings)
+
+
+def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str], node: str, time: datetime) -> Result:
+    """`chosen`: devices to which the check is limited, as a person wrote them; none: all. `problems`: what could not be
+    read beside the probes."""
+    assessment = reading.assessment
+    if assessment is None:
+        return not_checked((*problems, *reading.refused), node=node, time=time)
+    known = assessment.known
+    names = device_names(known.inventory)
+    every = [each for part in known.owned.values() for each in part.devices]
+    kept, findings = every, [Finding(status=Status.UNKNOWN, what=each, message=each) for each in problems]
+    if chosen:
+        kept, not_found = _chosen(chosen, every, names)
+        findings += not_found
+    devices = tuple(row for each in kept for row in _rows(each, names, known.verdicts))
+    findings += [_of_device(each) for each in devices if each.status is not Status.OK]
+    of_probes = _of_probes(reading, known.owned, devices=bool(every))
+    if not chosen or any(not each.device for each in findings):  # what is wrong here may be why a device is not there
+        findings += of_probes.values()
+    findings += [] if chosen else [_of_count(each) for each in reading.expected if each.lacking]
+    return Result(
+        node=node,
+        time=time,
+        findings=tuple(sorted(findings, key=lambda each: -_RANKED.index(each.status))),
+        devices=devices,
+        expected=() if chosen else reading.expected,
+        probes=tuple(_state(name, part, reading) for name, part in known.owned.items()),
+        notes=_notes({name: part for name, part in known.owned.items() if name not in of_probes}),
+    )
+
+
+def _rows(device: InventoryDevice, names: Mapping[str, str], verdicts: Mapping[str, Verdict]) -> list[Checked]:
+    fact = device.fact
+    parts = ((each.id, each.index, fact.id) for each in fact.partitions if each.id in verdicts)
+    return [
+        Checked(
+            name=names[id_],
+            id=id_,
+            index=index,
+            type=fact.type,
+            vendor=fact.vendor,
+            product_name=fact.product_name,
+            probe=device.probe,
+            verdict=verdicts[id_],
+            partition_of=of,
+        )
+        for id_, index, of in ((fact.id, fact.index, ""), *parts)
+    ]
+
+
+def _chosen(
+    chosen: Sequence[str], every: Sequence[InventoryDevice], names: Mapping[str, str]
+) -> tuple[list[InventoryDevice], list[Finding]]:
+    """Return the devices that were chosen, each once, and what of the choice is none of them. A partition stands for
+    its device."""
+    found: dict[str, InventoryDevice] = {}
+    findings = []
+    for text in dict.fromkeys(chosen):
+        fits = [each for each in every if _is_called(each, text, names)]
+        if len(fits) > 1:  # an index that a missing device had may be another one's now
+            fits = [each for each in fits if each.present] or fits
+        if len(fits) == 1:
+            found[fits[0].fact.id] = fits[0]
+            continue
+        listed = some((names[each.fact.id] for each in fits or every), MOST_NAMED) or "none"
+        why = f"several have this index: {listed}; give an id or a name" if fits else f"there are: {listed}"
+        what = f"device {text}"
+        findings.append(Finding(status=Status.UNKNOWN, what=f"no {what}", message=f"--device {text}: {why}"))
+    return list(found.values()), findings
+
+
+def _is_called(device: InventoryDevice, text: str, names: Mapping[str, str]) -> bool:
+    fact = device.fact
+    ids = (fact.id, *(each.id for each in fact.partitions))
+    is_index = fact.type == GPU and text == str(fact.index)
+    return is_index or text in ids or text in [names[each] for each in ids]
+
+
+def _of_device(row: Checked) -> Finding:
+    verdict = row.verdict
+    message = f"{row.id}: {verdict.state}: {verdict.reason}: {verdict.message}"
+    return Finding(status=row.status, what=f"{row.name} {verdict.reason}", message=message, device=row.name)
+
+
+def _of_count(count: Count) -> Finding:
+    had = "the node had" if count.remembered else "expected are"
+    return Finding(
+        status=Status.CRITICAL,
+        what=f"{count.found} of {count.expected} ({count.what})",
+        message=f"{count.what}: {had} {count.expected}, found are {count.found}; inspect the node",
+    )
+
+
+def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: bool) -> dict[str, Finding]:
+    """Return by name which probes know nothing. One without its driver is no fault where nothing is there for it and
+    another has devices: the agent's own rule (status.conditions)."""
+    found: dict[str, Finding] = {}
+
+    def wrong(name: str, what: str, why: str) -> None:
+        message = f"probe {name}: {why}"
+        found.setdefault(name, Finding(status=Status.UNKNOWN, what=f"probe {name}: {what}", message=message))
+
+    for name, why in reading.silent.items():
+        advice = f"; try nodedevices-probe {name} --once" if name in KINDS and KINDS[name].automatic else ""
+        wrong(name, "no line", why + advice)
+    for name, part in parts.items():
+        loaded = part.driver is not None and part.driver.state is DriverState.LOADED
+        if not loaded and (not devices or part.devices or part.accelerators_on_bus):
+            wrong(name, "no driver", _no_driver(part))
+    for name, why in reading.lost.items():
+        wrong(name, "sees no device", why)
+    if not devices and not found:
+        for name in parts:
+            wrong(name, "no device", "it lists no device")
+    return found
+
+
+def _no_driver(part: Inventory) -> str:
+    said = "; ".join(each.message for each in part.problems[:3]) or "its driver is not loaded"
+    on_bus = part.accelerators_on_bus
+    return f"{on_bus} accelerators on the PCI bus and no usable driver; {said}" if on_bus else said
+
+
+def _state(name: str, part: Inventory, reading: Reading) -> ProbeState:
+    driver = part.driver if part.line_monotonic is not None else None
+    return ProbeState(
+        name=name,
+        driver=driver.state if driver is not None else "",
+        version=driver.version if driver is not None else "",
+        problems=tuple(f"{each.code}: {each.message}" for each in part.problems),
+        error=reading.silent.get(name, ""),
+    )
+
+
+def _notes(parts: Mapping[str, Inventory]) -> tuple[str, ...]:
+    notes = []
+    for name, part in parts.items():
+        notes += [f"probe {name}: {each.code}: {each.message}" for each in part.problems]
+        here = sum(each.present and each.fact.type not in _NOT_ON_BUS_COUNT for each in part.devices)
+        if 0 < here < part.accelerators_on_bus:
+            notes.append(
+                f"probe {name}: {part.accelerators_on_bus} accelerators on the PCI bus, its driver lists {here}; "
+                "--expect makes that CRITICAL"
+            )
+    return tuple(notes)

@@ -1,0 +1,458 @@
+"""nodedevices-check as a process, with simulated devices: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.model import Fault, HealthState, InventoryDevice, Verdict
+from nodedevices_plugin.pipeline.state import SeenSpec, State, StateFile
+from nodedevices_probe.protocol import DeviceFact
+from support.checked import COMMAND, CRITICAL, OK, UNKNOWN, WARNING, Done, Simulated, check, environment
+
+NOW = datetime.now(UTC)
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+PATIENCE_SECONDS = 60.0
+
+TWO = "profile: l4 x 2\n"
+HOT = "profile: l4 x 2\ndevices: [{index: 1, thermalSlowdown: true}]\n"
+LOST = "profile: l4 x 2\ndevices: [{index: 1, lost: true, recoveryAction: RebootNode}]\n"
+ONE_LEFT = "profile: l4 x 2\ndevices: [{index: 1, absent: true}]\n"
+HUNG = "profile: l4 x 2\nhang: true\n"
+GPU_0, GPU_1 = "GPU-03553a93-729e-52d5-9fe4-540a3dd201f2", "GPU-2413b378-7599-5748-af80-146f76b695e9"
+
+COOL_ENOUGH = """
+apiVersion: nodedevices.io/v1alpha1
+kind: DevicePolicy
+metadata: {name: warm-room}
+spec:
+  nodeSelector: {}
+  health: {rules: [{reasons: [ThermalSlowdown], state: Ignored}]}
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Simulated:
+    return Simulated(tmp_path)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    return tmp_path / "policy.yaml"
+
+
+def devices(done: Done) -> list[str]:
+    """The names of the devices in a table."""
+    return [line.split()[0] for line in done.lines[3:]]
+
+
+# --- verdicts, and the exit status that follows ----------------------------------------------------------------------
+def test_devices_without_a_fault_are_ok(machine: Simulated) -> None:
+    done = machine.check(TWO)
+    assert (done.code, done.err) == (OK, "")
+    assert done.lines == [
+        "DEVICES OK - 2 healthy (2 gpu)",
+        "",
+        "NAME    ID                                         MODEL       HEALTH    REASON   ACTION   MESSAGE",
+        f"gpu-0   {GPU_0}   NVIDIA L4   Healthy   <none>   <none>   <none>",
+        f"gpu-1   {GPU_1}   NVIDIA L4   Healthy   <none>   <none>   <none>",
+    ]
+
+
+def test_a_degraded_device_is_a_warning(machine: Simulated) -> None:
+    done = machine.check(HOT)
+    assert (done.code, done.lines[0]) == (WARNING, "DEVICES WARNING - gpu-1 ThermalSlowdown")
+
+
+def test_an_unhealthy_device_is_critical_with_its_reason_and_action(machine: Simulated) -> None:
+    done = machine.check(LOST)
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 FallenOffBus")
+    assert done.lines[-1].split("   ")[3:] == [
+        "Unhealthy",
+        "FallenOffBus",
+        "RebootNode",
+        "GPU has fallen off the bus; reboot the node",
+    ]
+
+
+def test_for_a_monitoring_plugin_the_first_line_is_summary_and_performance_data(machine: Simulated) -> None:
+    done = machine.check(LOST, "-o", "nagios")
+    assert done.code == CRITICAL
+    summary, _, data = done.lines[0].partition(" | ")
+    assert summary == "DEVICES CRITICAL - gpu-1 FallenOffBus"
+    assert data == "devices=2;;;0 healthy=1;;;0 degraded=0;;;0 unhealthy=1;;;0 unknown=0;;;0"
+    assert done.lines[1:] == [
+        f"{GPU_1}: Unhealthy: FallenOffBus: GPU has fallen off the bus; reboot the node",
+    ]
+
+
+def test_json_has_all_that_is_known(machine: Simulated) -> None:
+    done = machine.check(LOST, "-o", "json", "--device", "gpu-1")
+    assert done.code == CRITICAL
+    document = done.document
+    time, [device] = document.pop("time"), document["devices"]
+    assert device["health"].pop("since") == time
+    assert document == {
+        "kind": "NodeDevicesCheck",
+        "version": 1,
+        "status": "CRITICAL",
+        "exitCode": 2,
+        "summary": "DEVICES CRITICAL - gpu-1 FallenOffBus",
+        "node": "node-a",
+        "findings": [
+            {
+                "status": "CRITICAL",
+                "message": f"{GPU_1}: Unhealthy: FallenOffBus: GPU has fallen off the bus; reboot the node",
+                "device": "gpu-1",
+            }
+        ],
+        "devices": [
+            {
+                "name": "gpu-1",
+                "id": GPU_1,
+                "type": "gpu",
+                "index": 1,
+                "vendor": "nvidia",
+                "productName": "NVIDIA L4",
+                "probe": "simulated",
+                "partitionOf": None,
+                "status": "CRITICAL",
+                "health": {
+                    "state": "Unhealthy",
+                    "reason": "FallenOffBus",
+                    "message": "GPU has fallen off the bus; reboot the node",
+                    "recoveryAction": "RebootNode",
+                    "xid": None,
+                },
+            }
+        ],
+        "expected": [],
+        "probes": [
+            {
+                "name": "simulated",
+                "driver": {"state": "Loaded", "version": "570.148.08"},
+                "problems": [],
+                "error": None,
+            }
+        ],
+        "notes": [],
+    }
+
+
+# --- what should be there --------------------------------------------------------------------------------------------
+def test_one_device_too_few_is_critical(machine: Simulated) -> None:
+    done = machine.check(ONE_LEFT, "--expect", "gpu=2")
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - 1 of 2 (type gpu)")
+    assert done.lines[1] == "type gpu: expected are 2, found are 1; inspect the node"
+
+
+def test_as_many_as_expected_are_ok(machine: Simulated) -> None:
+    assert machine.check(ONE_LEFT, "--expect", "gpu=1").code == OK
+
+
+def test_a_policy_says_what_should_be_there_too(machine: Simulated, policy: Path) -> None:
+    policy.write_text("expect: [{match: {productName: NVIDIA L4}, count: 2}]")
+    done = machine.check(ONE_LEFT, "--policy", str(policy))
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - 1 of 2 (productName NVIDIA L4)")
+
+
+def test_without_the_driver_what_is_expected_is_lacking(machine: Simulated) -> None:
+    done = machine.check("driver: {state: NotLoaded}", "--expect", "gpu=8")
+    assert (done.code, done.lines[0]) == (
+        CRITICAL,
+        "DEVICES CRITICAL - 0 of 8 (type gpu), probe simulated: no driver",
+    )
+
+
+# --- by which rules --------------------------------------------------------------------------------------------------
+def test_a_policys_rules_decide(machine: Simulated, policy: Path) -> None:
+    policy.write_text(COOL_ENOUGH)
+    assert machine.check(HOT, "--policy", str(policy)).code == OK
+
+
+def test_sections_alone_are_a_policy(machine: Simulated, policy: Path) -> None:
+    policy.write_text('{"health": {"rules": [{"reasons": ["Thermal*"], "state": "Unhealthy"}]}}')
+    assert machine.check(HOT, "--policy", str(policy)).code == CRITICAL
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("health: {holdDownSecond: 5}", "health.holdDownSecond: unknown key; did you mean holdDownSeconds?"),
+        ("healht: {}", "healht: unknown section; did you mean health?"),
+        ("kind: Pod", "kind: 'Pod' is not read here; give a DevicePolicy, or its sections alone"),
+        ("- health", "['health'] is no policy; give a DevicePolicy, or its sections alone"),
+        ("", "0 documents; give one policy"),
+        ("health: {}\n---\nhealth: {}", "2 documents; give one policy"),
+        ("health: [", "line 2: not YAML: "),
+        ("discovery: {probes: [nvlm]}", "discovery.probes: this node has no probe 'nvlm'"),
+    ],
+)
+def test_a_wrong_policy_judges_nothing_and_is_named(machine: Simulated, policy: Path, content: str, why: str) -> None:
+    policy.write_text(content)
+    done = machine.check(LOST, "--policy", str(policy), "-o", "json")
+    assert done.code == UNKNOWN
+    [finding] = done.document["findings"]
+    assert why in finding["message"]
+    assert done.document["devices"] == []
+
+
+def test_a_policy_that_is_not_there_is_named(machine: Simulated) -> None:
+    done = machine.check(TWO, "--policy", "/no/policy")
+    assert (done.code, done.lines) == (
+        UNKNOWN,
+        ["DEVICES UNKNOWN - --policy /no/policy: No such file or directory"],
+    )
+
+
+def test_the_agents_configuration_file_says_which_probes_run(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1\nflags: {probe: [simulated]}\n")
+    done = check("--config-file", str(file), "--simulated-profile", "l4 x 2")
+    assert done.lines[0] == "DEVICES OK - 2 healthy (2 gpu)"
+    file.write_text("version: v1\nflags: {prob: [simulated]}\n")
+    done = check("--config-file", str(file), "--simulated-profile", "l4 x 2")
+    assert (done.code, "flags.prob: unknown key" in done.out) == (UNKNOWN, True)
+
+
+def test_the_agents_variables_say_which_probes_run() -> None:
+    done = check(more={"NODEDEVICES_PROBE": "simulated", "NODEDEVICES_SIMULATED_PROFILE": "h100 x 8, connectx-7 x 2"})
+    assert done.lines[0] == "DEVICES OK - 10 healthy (8 gpu, 2 nic)"
+
+
+# --- the devices of one job ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("called", ["1", "gpu-1", GPU_1])
+def test_a_device_is_chosen_by_index_name_or_id(machine: Simulated, called: str) -> None:
+    done = machine.check(LOST, "--device", called)
+    assert (done.code, devices(done)) == (CRITICAL, ["gpu-1"])
+
+
+def test_a_job_does_not_suffer_from_another_jobs_device(machine: Simulated) -> None:
+    done = machine.check(LOST, "--device", "0")
+    assert (done.code, done.lines[0]) == (OK, "DEVICES OK - 1 healthy (1 gpu)")
+
+
+def test_several_devices_are_chosen_with_commas_or_by_repeating_the_flag(machine: Simulated) -> None:
+    four = "profile: l4 x 4\n"
+    assert devices(machine.check(four, "--device", "0,2", "--device", "gpu-3")) == ["gpu-0", "gpu-2", "gpu-3"]
+
+
+def test_an_index_is_a_gpus_and_no_nics(machine: Simulated) -> None:
+    done = machine.check("profile: l4 x 1, connectx-7 x 1\n", "--device", "1")
+    assert done.code == UNKNOWN
+    assert done.lines[1] == "--device 1: there are: gpu-0, nic-1"
+
+
+def test_a_mig_device_stands_for_its_gpu(machine: Simulated) -> None:
+    cut = "{index: 1, migEnabled: true, mig: [{profile: 1g.10gb, id: MIG-1}], eccUncorrectableVolatile: 1}"
+    done = machine.check(f"profile: h100 x 2\ndevices: [{cut}]\n", "--device", "MIG-1")
+    assert (done.code, devices(done)) == (CRITICAL, ["gpu-1"])
+
+
+def test_a_device_that_is_not_there_is_unknown(machine: Simulated) -> None:
+    done = machine.check(TWO, "--device", "0,7")
+    assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - no device 7")
+    assert done.lines[1] == "--device 7: there are: gpu-0, gpu-1"
+
+
+def test_that_nothing_is_chosen_is_an_error_and_not_everything(machine: Simulated) -> None:
+    done = machine.check(TWO, "--device", "")
+    assert (done.code, done.out) == (UNKNOWN, "")
+    assert done.err == "nodedevices-check: --device: empty; leave it out, or say which\n"
+
+
+# --- what cannot be known --------------------------------------------------------------------------------------------
+def test_a_driver_that_is_not_loaded_is_unknown(machine: Simulated) -> None:
+    done = machine.check("driver: {state: NotLoaded}")
+    assert (done.code, done.lines) == (
+        UNKNOWN,
+        ["DEVICES UNKNOWN - probe simulated: no driver", "probe simulated: its driver is not loaded"],
+    )
+
+
+def test_no_device_at_all_is_unknown(machine: Simulated) -> None:
+    done = machine.check("devices: []\ndriver: {state: Loaded}")
+    assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - probe simulated: no device")
+
+
+def test_a_driver_that_lists_fewer_devices_than_the_bus_has_is_noted(machine: Simulated) -> None:
+    done = machine.check("profile: l4 x 2\nacceleratorsOnBus: 3\n")
+    assert (done.code, done.lines[1]) == (
+        OK,
+        "note: probe simulated: 3 accelerators on the PCI bus, its driver lists 2; --expect makes that CRITICAL",
+    )
+
+
+def test_a_probe_whose_hardware_is_not_there_is_no_fault_beside_others(machine: Simulated, tmp_path: Path) -> None:
+    (none := tmp_path / "none.yaml").write_text("driver: {state: NotLoaded}\nacceleratorsOnBus: 0\n")
+    other = f"other={sys.executable} -m nodedevices_probe.main simulated --file {none}"
+    assert machine.check(TWO, "--add-probe", other).lines[0] == "DEVICES OK - 2 healthy (2 gpu)"
+    none.write_text("driver: {state: NotLoaded}\nacceleratorsOnBus: 4\n")
+    done = machine.check(TWO, "--add-probe", other)
+    assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - probe other: no driver")
+
+
+def children(marker: str) -> list[str]:
+    """The processes with this in their command line, but for the command itself."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = each.read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if marker in " ".join(words) and "nodedevices_probe.main" in words:
+            found.append(each.parent.name)
+    return found
+
+
+def test_a_driver_that_hangs_is_unknown_when_the_time_is_up_and_its_process_is_gone(machine: Simulated) -> None:
+    done = machine.check(HUNG, "--timeout-seconds", "2")
+    assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - probe simulated: no line")
+    assert not children(str(machine.file))
+
+
+def test_a_probe_that_hangs_takes_no_verdict_from_others(machine: Simulated) -> None:
+    done = machine.check(LOST, "--add-probe", "mine=/bin/sh -c 'sleep 60'", "--timeout-seconds", "4")
+    assert (done.code, done.lines[0]) == (
+        CRITICAL,
+        "DEVICES CRITICAL - gpu-1 FallenOffBus, probe mine: no line",
+    )
+
+
+def test_a_program_that_is_not_there_is_said_at_once() -> None:
+    done = check("--probe", "mine=/no/such-probe", "--timeout-seconds", "600")
+    assert (done.code, done.lines) == (
+        UNKNOWN,
+        [
+            "DEVICES UNKNOWN - probe mine: no line",
+            "probe mine: failed to start the probe /no/such-probe: No such file or directory",
+        ],
+    )
+
+
+def test_a_program_that_ends_again_and_again_is_given_up() -> None:
+    done = check("--probe", "mine=/bin/false", "--timeout-seconds", "600")
+    assert (done.code, done.lines[1]) == (UNKNOWN, "probe mine: the probe exited with status 1")
+
+
+def test_a_sigterm_ends_the_probe_and_the_answer_is_unknown(machine: Simulated) -> None:
+    machine.file.write_text(HUNG)
+    running = subprocess.Popen([*COMMAND, *machine.arguments], stdout=subprocess.PIPE, text=True, env=environment())
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not children(str(machine.file)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    out, _ = running.communicate(timeout=PATIENCE_SECONDS)
+    assert (running.returncode, out) == (UNKNOWN, "DEVICES UNKNOWN - ended by a signal\n")
+    assert not children(str(machine.file))
+
+
+# --- the agent's state file ------------------------------------------------------------------------------------------
+def device() -> InventoryDevice:
+    fact = DeviceFact(id=GPU_1, index=1, type="gpu", vendor="nvidia", product_name="NVIDIA L4")
+    return InventoryDevice(fact=fact, present=True, last_seen=NOW, probe="simulated")
+
+
+def fault() -> Verdict:
+    one = Fault(
+        reason="Xid79",
+        state=HealthState.UNHEALTHY,
+        message="GPU has fallen off the bus (XID 79)",
+        action="ResetBus",
+        fault_domain="Device",
+        since=NOW,
+        last_seen=NOW,
+        boot_id=BOOT,
+        xid=79,
+    )
+    return Verdict(
+        state=HealthState.UNHEALTHY, reason="Xid79", message="", since=NOW, offered=False, xid=79, faults=(one,)
+    )
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "nodedevices-state.json"
+
+
+def test_an_xid_that_the_running_agent_has_seen_counts(machine: Simulated, state: Path) -> None:
+    StateFile(state).save(State(boot_id=BOOT, devices=(device(),), probes=("simulated",), verdicts={GPU_1: fault()}))
+    before = state.read_bytes(), state.stat().st_mtime_ns
+    done = machine.check(TWO, "--state-file", str(state))
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 Xid79")
+    assert before == (state.read_bytes(), state.stat().st_mtime_ns)
+    assert sorted(each.name for each in state.parent.iterdir()) == [machine.file.name, state.name]
+
+
+def test_a_device_that_the_agent_had_is_missing(machine: Simulated, state: Path) -> None:
+    StateFile(state).save(State(boot_id=BOOT, devices=(device(),), probes=("simulated",)))
+    done = machine.check(ONE_LEFT, "--state-file", str(state))
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 Missing")
+
+
+def test_the_nodes_policies_are_those_of_the_agent(machine: Simulated, state: Path) -> None:
+    rules = {"rules": [{"reasons": ["ThermalSlowdown"], "state": "Ignored"}]}
+    StateFile(state).save(State(boot_id=BOOT, spec=SeenSpec(config={"health": rules})))
+    assert machine.check(HOT, "--state-file", str(state)).code == OK
+
+
+@pytest.mark.parametrize("content", [b"not JSON", b'{"version": 1, "verdicts": []}'])
+def test_a_state_file_that_cannot_be_used_is_unknown_and_stays_as_it_is(
+    machine: Simulated, state: Path, content: bytes
+) -> None:
+    state.write_bytes(content)
+    done = machine.check(TWO, "--state-file", str(state))
+    assert (done.code, f"--state-file {state}: " in done.out) == (UNKNOWN, True)
+    assert sorted(each.name for each in state.parent.iterdir()) == [machine.file.name, state.name]
+    assert state.read_bytes() == content
+
+
+def test_a_state_file_that_is_not_there_is_unknown(machine: Simulated) -> None:
+    done = machine.check(TWO, "--state-file", "/no/state")
+    assert (done.code, done.lines[0]) == (
+        UNKNOWN,
+        "DEVICES UNKNOWN - --state-file /no/state: No such file or directory",
+    )
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--prob", "nvml"], "--prob: unknown flag; did you mean --probe?"),
+        (["-o", "xml"], "--output: 'xml' is not allowed; give table or json or nagios"),
+        (["--probe", "nvlm"], "--probe: 'nvlm' is not allowed; give auto, nvml,"),
+        (["--expect", "8"], "--expect: '8' is not allowed; give each type once, as gpu=8, with 1 to "),
+        (["--expect", "gpu=8,gpu=4"], "--expect: 'gpu=4' is not allowed; give each type once"),
+        (["--expect", "gpu=0"], "--expect: 'gpu=0' is not allowed"),
+        (["--expect", "gpu=8", "--device", "0"], "--expect: does not go with --device"),
+        (["--timeout-seconds", "0"], "--timeout-seconds: '0' is not a whole number of seconds from 1 to 600"),
+        (["--simulated-profile", "l4"], "--simulated-profile: only goes with --probe simulated"),
+        (["gpu-0"], "'gpu-0'; every argument is a flag (see --help)"),
+        (["--device"], "argument --device: expected one argument"),
+    ],
+)
+def test_a_wrong_command_line_is_unknown_and_not_critical(arguments: list[str], said: str) -> None:
+    done = check(*arguments)
+    assert (done.code, done.out) == (UNKNOWN, "")
+    assert done.err.startswith("nodedevices-check: ")
+    assert said in done.err
+
+
+def test_help_is_no_error() -> None:
+    done = check("--help")
+    assert (done.code, done.err) == (OK, "")
+    assert "Exit status: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN" in done.out
+
+
+def test_it_loads_nothing_of_a_cluster() -> None:
+    heavy = ("grpc", "kubernetes", "prometheus_client", "google.protobuf", "pynvml", "nodedevices_plugin.kubelet")
+    code = f"import sys, nodedevices_plugin.check.command; print([each for each in {heavy} if each in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,79 @@
+"""What a result comes to, and how it is shown: values in, text out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from nodedevices_plugin.check.output import FORMS, MOST_SUMMARY, shown, summary
+from nodedevices_plugin.check.result import Checked, Finding, Result, Status
+from nodedevices_plugin.model import HealthState, Verdict
+
+NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
+
+
+def finding(what: str = "gpu-0 Xid79", status: Status = Status.CRITICAL) -> Finding:
+    return Finding(status=status, what=what, message=what)
+
+
+def result(*findings: Finding, devices: tuple[Checked, ...] = ()) -> Result:
+    return Result(node="node-a", time=NOW, findings=findings, devices=devices)
+
+
+def checked(state: HealthState, *, offered: bool = True, product: str = "NVIDIA L4", message: str = "m") -> Checked:
+    verdict = Verdict(state=state, reason="Xid48", message=message, since=NOW, offered=offered)
+    return Checked(
+        name="gpu-0",
+        id="GPU-0",
+        index=0,
+        type="gpu",
+        vendor="nvidia",
+        product_name=product,
+        probe="nvml",
+        verdict=verdict,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "status"),
+    [
+        ([], Status.OK),
+        ([Status.WARNING], Status.WARNING),
+        ([Status.WARNING, Status.UNKNOWN], Status.UNKNOWN),
+        ([Status.UNKNOWN, Status.CRITICAL, Status.WARNING], Status.CRITICAL),
+    ],
+)
+def test_critical_outweighs_unknown_and_unknown_a_warning(found: list[Status], status: Status) -> None:
+    assert result(*(finding(status=each) for each in found)).status is status
+
+
+def test_a_device_whose_fault_is_undecided_is_unknown() -> None:
+    assert checked(HealthState.DEGRADED, offered=False).status is Status.UNKNOWN
+    assert checked(HealthState.DEGRADED, offered=True).status is Status.WARNING
+
+
+def test_the_summary_names_as_many_findings_as_there_is_room_for() -> None:
+    many = result(*(finding(f"gpu-{index} FallenOffBus") for index in range(8)))
+    assert summary(many) == "DEVICES CRITICAL - gpu-0 FallenOffBus, gpu-1 FallenOffBus and 6 more"
+
+
+def test_a_finding_that_is_too_long_is_cut() -> None:
+    text = summary(result(finding("x" * 200)))
+    assert (len(text), text.isascii(), text[-3:]) == (MOST_SUMMARY, True, "...")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_device_says_moves_no_cursor_and_ends_no_line(form: str) -> None:
+    odd = checked(HealthState.UNHEALTHY, product="NVIDIA\x1b[31m", message="a\nb\u202ec")
+    text = shown(result(finding("gpu\x1b[2J\n"), devices=(odd,)), form)
+    assert all(each.isprintable() or each == "\n" for each in text)
+    assert "\x1b" not in text
+    assert "gpu\\x1b[2J\\n" in text or "gpu\\u001b[2J\\n" in text
+
+
+def test_only_performance_data_follows_a_pipe() -> None:
+    first, second = shown(result(finding("a | b")), "nagios").splitlines()
+    assert (
+        first == "DEVICES CRITICAL - a / b | devices=0;;;0 healthy=0;;;0 degraded=0;;;0 unhealthy=0;;;0 unknown=0;;;0"
+    )
+    assert second == "a / b"
