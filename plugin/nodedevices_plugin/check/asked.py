@@ -68,7 +68,7 @@ class Asked:
     )
     state_file: str = setting(
         "the agent's state file, which is read and never written: faults that the running agent has seen count, and a "
-        "device that is gone is missed",
+        "device that is gone is missed; it also says which probes run, where no flag does",
         variables=(),
         metavar="FILE",
     )

@@ -26,7 +26,8 @@ from nodedevices_plugin.pipeline.requesting import driver_root, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.probes import AUTO
+from nodedevices_plugin.settings.probes import AUTO, missing
+from nodedevices_plugin.settings.probes import read as probe_specs
 
 STARTS = 3  # of a probe that has written no line, with which it is given up
 TICK_SECONDS = 0.1
@@ -47,7 +48,7 @@ class Reading:
 async def read(local: Local, sources: Sources, expect: Mapping[str, int], *, until: float) -> Reading:
     """`expect`: numbers of devices by type, in the place of a policy's. `until`: time.monotonic()."""
     began = time.monotonic()
-    local = _with_auto(local, sources)
+    local = _with_probes(local, sources)
     world, refused = _begin(local, sources, expect, now=datetime.now(UTC), monotonic=began)
     if refused:
         return Reading(refused=refused)
@@ -102,12 +103,14 @@ def _begin(
     return replace(world, active=ActiveConfig(effective=requested.effective, applied_once=True)), ()
 
 
-def _with_auto(local: Local, sources: Sources) -> Local:
-    """Return the settings with `auto` where nothing says which probes run."""
+def _with_probes(local: Local, sources: Sources) -> Local:
+    """Return the settings with the probes of the running agent, else `auto`, where nothing says which run."""
     of_file = sources.file.config.flags if sources.file.config is not None else {}
     if "probe" in local.given or "probe" in of_file or local.added_probes:
         return local
-    return replace(local, added_probes=(AUTO,))
+    specs, problems = probe_specs(sources.state.probes)
+    texts = (AUTO,) if problems or missing(specs, local.probe_options) else sources.state.probes
+    return replace(local, given={**local.given, "probe": texts})
 
 
 def _assess(world: World, local: Local, sources: Sources, line: Line | None) -> Assessment:

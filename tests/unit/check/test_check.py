@@ -14,6 +14,7 @@ from nodedevices_plugin.model import Fault, HealthState, InventoryDevice, Verdic
 from nodedevices_plugin.pipeline.state import SeenSpec, State, StateFile
 from nodedevices_probe.protocol import DeviceFact
 from support.checked import COMMAND, CRITICAL, OK, UNKNOWN, WARNING, Done, Simulated, check, environment
+from support.served import probe_server
 
 NOW = datetime.now(UTC)
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -394,6 +395,19 @@ def test_a_device_that_the_agent_had_is_missing(machine: Simulated, state: Path)
     StateFile(state).save(State(boot_id=BOOT, devices=(device(),), probes=("simulated",)))
     done = machine.check(ONE_LEFT, "--state-file", str(state))
     assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 Missing")
+
+
+def test_where_no_flag_says_it_the_probes_are_those_of_the_agent(state: Path) -> None:
+    StateFile(state).save(State(boot_id=BOOT, probes=("mine=/no/such-probe",)))
+    assert check("--state-file", str(state)).lines[0] == "DEVICES UNKNOWN - probe mine: no line"
+
+
+def test_in_the_agents_pod_the_probe_server_runs_the_probes(machine: Simulated, tmp_path: Path) -> None:
+    machine.file.write_text(LOST)
+    path = tmp_path / "probes.sock"
+    with probe_server(path, f"--simulated-file={machine.file}"):
+        done = check(*machine.arguments, "--probe-server", f"unix:{path}")
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 FallenOffBus")
 
 
 def test_the_nodes_policies_are_those_of_the_agent(machine: Simulated, state: Path) -> None:

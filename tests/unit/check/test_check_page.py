@@ -1,0 +1,118 @@
+"""docs/check.md: its output is what the command prints, and its scripts do what the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.checked import COMMAND, Simulated, environment
+from support.repository import ROOT
+
+PAGE = (ROOT / "docs" / "check.md").read_text()
+SCRIPT = re.compile(r"^```sh\n(#!/bin/sh\n# (.*?)\n.*?)^```$", re.MULTILINE | re.DOTALL)
+SCRIPTS = {name: text for text, name in SCRIPT.findall(PAGE)}
+WELL = "profile: h100 x 8\n"
+LOST = "profile: h100 x 8\ndevices: [{index: 3, lost: true}]\n"
+OF_THE_PAGE = "profile: l4 x 2\ndevices: [{index: 1, lost: true, recoveryAction: RebootNode}]\n"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Simulated:
+    return Simulated(tmp_path)
+
+
+class Host:
+    """A folder in the place of /opt/nodedevices/bin, with a stand-in for scontrol."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.drained = folder / "drained"
+        self._program("nodedevices-check", f'exec {" ".join(COMMAND)} "$@"')
+        self._program("scontrol", f'echo "$*" > {self.drained}')
+
+    def _program(self, name: str, line: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+
+    def run(self, name: str, machine: Simulated, devices: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        machine.file.write_text(devices)
+        script = SCRIPTS[name].replace("/opt/nodedevices/bin", str(self.bin))
+        simulated = {"NODEDEVICES_PROBE": "simulated", "NODEDEVICES_SIMULATED_FILE": str(machine.file)}
+        variables = {"SLURM_JOB_GPUS": "", **simulated, **variables}
+        return subprocess.run(
+            ["/bin/sh", "-c", script], capture_output=True, text=True, env=environment(variables), check=False
+        )
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_the_page_has_the_scripts_that_are_tested_here() -> None:
+    assert set(SCRIPTS) == {"Prolog, Epilog", "HealthCheckProgram", "/opt/nodedevices/npd.sh"}
+
+
+@pytest.mark.parametrize("command", ["nodedevices-check", "nodedevices-check -o nagios"])
+def test_the_output_is_what_the_command_prints(machine: Simulated, command: str) -> None:
+    shown = re.search(rf"^    \$ {command}\n((?: {{4}}.*\n|\n(?= ))+)", PAGE, re.MULTILINE)
+    assert shown is not None
+    printed = machine.check(OF_THE_PAGE, *command.split()[1:]).out
+    assert re.sub(r"^ {4}", "", shown[1], flags=re.MULTILINE).rstrip() == printed.rstrip()
+
+
+@pytest.mark.parametrize(("gpus", "code"), [("0,1", 0), ("2,3", 1), ("", 0), ("12", 0)])
+def test_the_prolog_fails_for_a_job_with_an_unhealthy_gpu_alone(
+    host: Host, machine: Simulated, gpus: str, code: int
+) -> None:
+    done = host.run("Prolog, Epilog", machine, LOST, SLURM_JOB_GPUS=gpus)
+    assert (done.returncode, done.stderr) == (code, "DEVICES CRITICAL - gpu-3 FallenOffBus\n" if code else "")
+
+
+def test_the_health_check_drains_a_node_that_is_critical_with_the_reason(host: Host, machine: Simulated) -> None:
+    assert host.run("HealthCheckProgram", machine, WELL).returncode == 0
+    assert not host.drained.exists()
+    assert host.run("HealthCheckProgram", machine, "profile: h100 x 7\n").returncode == 0
+    drained = host.drained.read_text()
+    assert "state=drain reason=DEVICES CRITICAL - 7 of 8 (type gpu)" in drained
+
+
+@pytest.mark.parametrize(
+    ("devices", "code"),
+    [(WELL, 0), ("profile: h100\ndevices: [{index: 0, thermalSlowdown: true}]", 0), (LOST, 1), ("devices: []", 2)],
+)
+def test_the_script_for_node_problem_detector_has_its_exit_status(
+    host: Host, machine: Simulated, devices: str, code: int
+) -> None:
+    done = host.run("/opt/nodedevices/npd.sh", machine, devices)
+    assert done.returncode == code
+    assert re.fullmatch(r"DEVICES [A-Z]+ - [^|\n]+\n", done.stdout)
+
+
+def test_node_problem_detectors_configuration_fits_the_script_and_the_bound_of_a_summary() -> None:
+    found = re.search(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    document = json.loads(found[1])
+    [rule], [condition] = document["rules"], document["conditions"]
+    assert (document["plugin"], rule["condition"]) == ("custom", condition["type"])
+    assert rule["path"] == "/opt/nodedevices/npd.sh"
+    seconds = {name: int(document["pluginConfig"][name].removesuffix("s")) for name in ("timeout", "invoke_interval")}
+    assert int(rule["timeout"].removesuffix("s")) <= seconds["timeout"] <= seconds["invoke_interval"]
+    given = re.search(r"--timeout-seconds (\d+)", SCRIPTS["/opt/nodedevices/npd.sh"])
+    assert given is not None
+    assert int(given[1]) < seconds["timeout"]
+    assert document["pluginConfig"]["max_output_length"] == 80
+
+
+def test_the_keys_of_json_are_those_of_the_page(machine: Simulated) -> None:
+    document = machine.check(OF_THE_PAGE, "-o", "json").document
+    table = PAGE[PAGE.index("## JSON") :]
+    named = set(re.findall(r"`(\w+)(?:\[\])?`", table))
+    [device] = [each for each in document["devices"] if each["name"] == "gpu-1"]
+    keys = {*document, *document["findings"][0], *device, *device["health"], *document["probes"][0]}
+    assert keys <= named
