@@ -87,7 +87,7 @@ class Asked:
         choices=FORMS,
     )
 
-    local: Local = field(metadata={})
+    local: Local  # by the agent's flags
     expected: Mapping[str, int] = field(default_factory=dict)  # `expect` by type
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import structlog
 from nodedevices_common import logs
 from nodedevices_common.errors import InputError
 from nodedevices_common.text import printable
@@ -23,6 +25,8 @@ from nodedevices_common.text import printable
 from nodedevices_plugin.check import output, reading, sources
 from nodedevices_plugin.check.asked import Asked, parse
 from nodedevices_plugin.check.result import Result, Status, conclude, not_checked
+
+log = structlog.get_logger(__name__)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,7 +37,13 @@ def main(arguments: Sequence[str]) -> int:
             print(f"nodedevices-check: {printable(problem)}", file=sys.stderr)  # noqa: T201  for the command's user
         return Status.UNKNOWN
     logs.configure("error", "auto")
-    result = asyncio.run(_ended_by_signals(asked))
+    try:
+        result = asyncio.run(_ended_by_signals(asked))
+    except Exception:  # a bug of ours, which Python would end with 1: that is WARNING here
+        log.exception("check failed")
+        result = not_checked(["failed; the log has the error"], node=asked.local.node_name, time=datetime.now(UTC))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a script's locale may have few characters
     sys.stdout.write(output.shown(result, asked.output))
     return result.status
 
@@ -53,7 +63,7 @@ async def _check(asked: Asked) -> Result:
     local, until = asked.local, time.monotonic() + asked.timeout_seconds
     node = local.node_name
     try:
-        async with asyncio.timeout_at(asyncio.get_running_loop().time() + asked.timeout_seconds):
+        async with asyncio.timeout(asked.timeout_seconds):
             found = await sources.read(local, policy=asked.policy, state_file=asked.state_file)
     except TimeoutError:
         why = f"reading files took more than {asked.timeout_seconds:.0f} s; the disk of one may hang"
@@ -61,5 +71,6 @@ async def _check(asked: Asked) -> Result:
     if found.policy_problem:
         return not_checked([found.policy_problem], node=node, time=datetime.now(UTC))
     read = await reading.read(local, found, asked.expected, until=until)
-    problems = [each for each in (found.state_problem, found.hardware_problem) if each]
+    by_hardware = read.assessment is not None and read.assessment.known.requested.auto
+    problems = [each for each in (found.state_problem, found.hardware_problem if by_hardware else "") if each]
     return conclude(read, chosen=asked.device, problems=problems, node=node, time=datetime.now(UTC))

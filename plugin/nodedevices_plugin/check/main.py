@@ -8,7 +8,7 @@ from nodedevices_common import loading
 
 
 def main() -> int:
-    with loading.quickly(), loading.needing("nodedevices-check", "agent"):
+    with loading.quickly():
         from nodedevices_plugin.check import command  # noqa: PLC0415  loaded quickly
     return command.main(sys.argv[1:])
 

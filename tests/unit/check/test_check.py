@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from nodedevices_common.errors import InputError
+from nodedevices_plugin.check.asked import parse
+from nodedevices_plugin.check.sources import sections
 from nodedevices_plugin.model import Fault, HealthState, InventoryDevice, Verdict
 from nodedevices_plugin.pipeline.state import SeenSpec, State, StateFile
 from nodedevices_probe.protocol import DeviceFact
@@ -187,20 +190,25 @@ def test_sections_alone_are_a_policy(machine: Simulated, policy: Path) -> None:
         ("health: {holdDownSecond: 5}", "health.holdDownSecond: unknown key; did you mean holdDownSeconds?"),
         ("healht: {}", "healht: unknown section; did you mean health?"),
         ("kind: Pod", "kind: 'Pod' is not read here; give a DevicePolicy, or its sections alone"),
+        (COOL_ENOUGH.replace("nodeSelector", "nodeSelect"), "spec.nodeSelect: unknown key; did you mean nodeSelector?"),
         ("- health", "['health'] is no policy; give a DevicePolicy, or its sections alone"),
         ("", "0 documents; give one policy"),
         ("health: {}\n---\nhealth: {}", "2 documents; give one policy"),
         ("health: [", "line 2: not YAML: "),
-        ("discovery: {probes: [nvlm]}", "discovery.probes: this node has no probe 'nvlm'"),
     ],
 )
-def test_a_wrong_policy_judges_nothing_and_is_named(machine: Simulated, policy: Path, content: str, why: str) -> None:
+def test_what_is_wrong_in_a_policy_is_named(content: str, why: str) -> None:
+    with pytest.raises(InputError) as refused:
+        sections(content.encode())
+    assert why in str(refused.value)
+
+
+@pytest.mark.parametrize("content", ["healht: {}", "discovery: {probes: [nvlm]}"])
+def test_a_wrong_policy_judges_nothing(machine: Simulated, policy: Path, content: str) -> None:
     policy.write_text(content)
     done = machine.check(LOST, "--policy", str(policy), "-o", "json")
-    assert done.code == UNKNOWN
-    [finding] = done.document["findings"]
-    assert why in finding["message"]
-    assert done.document["devices"] == []
+    assert (done.code, done.document["devices"]) == (UNKNOWN, [])
+    assert [each["status"] for each in done.document["findings"]] == ["UNKNOWN"]
 
 
 def test_a_policy_that_is_not_there_is_named(machine: Simulated) -> None:
@@ -452,11 +460,22 @@ def test_a_state_file_that_is_not_there_is_unknown(machine: Simulated) -> None:
         (["--device"], "argument --device: expected one argument"),
     ],
 )
-def test_a_wrong_command_line_is_unknown_and_not_critical(arguments: list[str], said: str) -> None:
-    done = check(*arguments)
+def test_what_is_wrong_in_a_command_line_is_named(arguments: list[str], said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse(arguments, {})
+    assert said in str(refused.value)
+
+
+def test_a_wrong_command_line_is_unknown_and_not_critical() -> None:
+    done = check("--prob=nvml")
     assert (done.code, done.out) == (UNKNOWN, "")
-    assert done.err.startswith("nodedevices-check: ")
-    assert said in done.err
+    assert done.err == "nodedevices-check: --prob: unknown flag; did you mean --probe?\n"
+
+
+def test_a_locale_with_few_characters_is_no_error(machine: Simulated) -> None:
+    machine.file.write_text("devices: [{index: 0, model: l4, productName: NVIDIA \u00dc4}]")
+    done = check(*machine.arguments, more={"PYTHONIOENCODING": "ascii"})
+    assert (done.code, "NVIDIA \\xdc4" in done.out) == (OK, True)
 
 
 def test_help_is_no_error() -> None:

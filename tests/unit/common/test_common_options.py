@@ -128,3 +128,16 @@ def test_help_is_the_pages_text_without_its_marks(capsys: pytest.CaptureFixture[
         "`15`",
         "how [long](flags.md#wait), in `s`",
     )
+
+
+def test_an_alias_of_one_letter_has_one_dash_and_what_has_no_variable_names_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = Option(name="output", help="form", variables=(), aliases=("o",), choices=("table", "json"))
+    parser = Parser(prog="program", description="", epilog="")
+    parser.add_options([output])
+    _, given = parser.read(["-o", "json"], rest="every argument is a flag")
+    assert given == {"output": Given("json", "--output")}
+    assert output.cells[:2] == ("`--output table|json` (`-o`)", "")
+    parser.print_help()
+    assert "-o table|json form" in " ".join(capsys.readouterr().out.split())
