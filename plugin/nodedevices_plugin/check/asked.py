@@ -109,21 +109,20 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
     _, given = parser.read(arguments, rest="every argument is a flag (see --help)")
     of_agent = [_as_argument(option.name, given[option.name]) for option in shared if option.name in given]
     local = replace(flags.parse([*of_agent, "--standalone"], environment), standalone=False)  # needs no Node's name
+    own = settings_of(Asked, {**defaults(OPTIONS), **given})
     problems = [f"--{name}: empty; leave it out, or say which" for name in ("device", "expect") if _empty(given, name)]
     expected: dict[str, int] = {}
-    for text in asked if isinstance(asked := given["expect"].value if "expect" in given else (), tuple) else ():
+    for text in own["expect"]:
         found = _EXPECTED.fullmatch(text)
         if found is None or int(found[2]) > MAX_EXPECTED or found[1] in expected:
-            problems.append(
-                f"--expect: {show(text)} is not allowed; give each type once, as gpu=8, with 1 to {MAX_EXPECTED}"
-            )
+            right = f"give each type once, as gpu=8, with 1 to {MAX_EXPECTED}"
+            problems.append(f"--expect: {show(text)} is not allowed; {right}")
         else:
             expected[found[1]] = int(found[2])
     if expected and "device" in given:
         problems.append("--expect: does not go with --device, which checks some devices alone")
     if problems:
         raise InputError(problems)
-    own = settings_of(Asked, {**defaults(OPTIONS), **given})
     return Asked(**own, local=local, expected=expected)
 
 

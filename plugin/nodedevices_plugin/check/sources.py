@@ -15,10 +15,10 @@ from typing import Any
 from nodedevices_api.base import to_dict
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
-from nodedevices_api.sections import SECTION_NAMES, Sections
+from nodedevices_api.sections import Sections
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import InputError
-from nodedevices_common.text import nearest, show
+from nodedevices_common.text import show
 
 from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.host.machine import LocalMachine, Machine, ServedMachine
@@ -50,18 +50,18 @@ class Sources:
 async def read(local: Local, *, policy: str, state_file: str) -> Sources:
     """`policy`, `state_file`: paths; empty: none."""
     found = Sources()
+
+    def on_file(outcome: FileOutcome) -> None:
+        found.file = outcome
+
     machine: Machine = ServedMachine(local.probe_server) if local.probe_server else LocalMachine()
     hardware = FoundHardware(worker=Worker("hardware"), on_change=lambda: None, check=machine.hardware)
-    hardware.want(True)  # noqa: FBT003  or it does not say what its problem is
+    hardware.want(wanted=True)  # or it does not say what its problem is
     worker = Worker("files")
     firsts = [hardware.first()]
     if local.config_file is not None:
-        path = Path(local.config_file)
-        firsts.append(
-            ConfigFile(
-                path, worker=worker, on_change=lambda outcome: setattr(found, "file", outcome), vendors=local.vendors
-            ).first()
-        )
+        file = ConfigFile(Path(local.config_file), worker=worker, on_change=on_file, vendors=local.vendors)
+        firsts.append(file.first())
     firsts += [
         DeviceFileReader(
             each, Path(path), node=local.node_name, worker=worker, on_change=found.device_files.__setitem__
@@ -100,9 +100,6 @@ def sections(raw: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(f"{show(document)} is no policy; give a DevicePolicy, or its sections alone")
     if "kind" not in document:
-        unknown = next((key for key in document if key not in SECTION_NAMES), None)
-        if unknown is not None:
-            raise InputError(f"{show(unknown)[1:-1]}: unknown section{nearest(str(unknown), SECTION_NAMES)}")
         return to_dict(parse(Sections, document))
     if document["kind"] != "DevicePolicy":
         raise InputError(f"kind: {show(document['kind'])} is not read here; give a DevicePolicy, or its sections alone")

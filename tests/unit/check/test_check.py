@@ -188,7 +188,7 @@ def test_sections_alone_are_a_policy(machine: Simulated, policy: Path) -> None:
     ("content", "why"),
     [
         ("health: {holdDownSecond: 5}", "health.holdDownSecond: unknown key; did you mean holdDownSeconds?"),
-        ("healht: {}", "healht: unknown section; did you mean health?"),
+        ("healht: {}", "healht: unknown key; did you mean health?"),
         ("kind: Pod", "kind: 'Pod' is not read here; give a DevicePolicy, or its sections alone"),
         (COOL_ENOUGH.replace("nodeSelector", "nodeSelect"), "spec.nodeSelect: unknown key; did you mean nodeSelector?"),
         ("- health", "['health'] is no policy; give a DevicePolicy, or its sections alone"),
