@@ -48,6 +48,7 @@ MAX_LINE_BYTES = 1 << 20
 MAX_LINE_PARTITIONS = 512  # of all devices together: what one pass of the agent can take without keeping others waiting
 MAX_EVENTS = 256
 MAX_PATHS = 64 * 63  # PCIe paths of all devices together: what a line has room for
+MAX_COUNTERS = 32  # of one device
 MAX_OWN = 18  # `extra` and `capacity` together: of a ResourceSlice's 32 the rest is for what all devices have
 MAX_TEXT = 64  # what a ResourceSlice attribute may hold
 MAX_MESSAGE = 512  # NodeDevices status: health.message
@@ -97,6 +98,7 @@ Count = Annotated[int, Bounds(ge=0, le=MAX_INTEGER)]
 MAX_SMALL = 65535
 Small = Annotated[int, Bounds(ge=0, le=MAX_SMALL)]
 Xid = Annotated[int, Bounds(ge=0, le=INT32_MAX)]
+Counters = Annotated[dict[PlainWord, Count], Bounds(max_length=MAX_COUNTERS)]
 
 T = TypeVar("T")
 UpTo4 = Annotated[tuple[T, ...], Bounds(max_length=4)]
@@ -234,6 +236,8 @@ class Readings(_Wire):
     sm_clock_mhz: Small | None = None
     memory_clock_mhz: Small | None = None
     conditions: UpTo16[PlainWord] = ()  # what else holds now, by the vendor's names: linkDown
+    # Totals of errors, by the vendor's names: symbolError. One may begin again at 0; one that cannot be read is absent.
+    counters: Counters = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

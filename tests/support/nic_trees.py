@@ -72,14 +72,15 @@ class Nics:
         nodes: tuple[str, ...] = ("uverbs", "umad", "issm"),
         pkeys: tuple[str, ...] = (),
         guid: str = "0c42:a103:0065:d7a6",
+        counters: dict[str, str | int] | None = None,
         **files: str | int,
     ) -> None:
-        """An RDMA device with its character devices."""
+        """An RDMA device with its character devices. `counters`: further files of the port, by their paths there."""
         at = f"{folder}/infiniband/{name}"
         self.tree.files(at, node_type=kind, node_guid=guid, fw_ver="28.39.1002", hca_type="MT4129", **files)
         port = f"{at}/ports/1"
         self.tree.files(port, state=state, phys_state=physical, link_layer=layer, rate=rate)
-        self.tree.file(f"{port}/counters/link_downed", downed)
+        self.tree.files(port, **{"counters/link_downed": downed, **(counters or {})})
         for index in range(16 if layer == "InfiniBand" else 1):
             self.tree.file(f"{port}/pkeys/{index}", pkeys[index] if index < len(pkeys) else "0x0000")
         self.tree.link(f"sys/class/infiniband/{name}", at)

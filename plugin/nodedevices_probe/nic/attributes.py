@@ -43,6 +43,20 @@ NO_LINK = "noLink"  # administratively up, and never had a link since the machin
 DRIVER_UNBOUND = "driverUnbound"  # no driver of the kernel has the function
 ONLOAD_MISSING = "onloadMissing"  # of Solarflare cards, where Onload is wanted: its modules or nodes are not there
 
+# readings.counters: the kernel's names of files. Of a port:
+SYMBOL_ERROR = "symbolError"
+LINK_ERROR_RECOVERY = "linkErrorRecovery"
+LINK_DOWNED = "linkDowned"
+PORT_RCV_ERRORS = "portRcvErrors"
+PORT_XMIT_DISCARDS = "portXmitDiscards"
+LOCAL_LINK_INTEGRITY_ERRORS = "localLinkIntegrityErrors"
+EXCESSIVE_BUFFER_OVERRUN_ERRORS = "excessiveBufferOverrunErrors"
+CARRIER_DOWN_COUNT = "carrierDownCount"  # of its interface
+# Of one function's own connections:
+RNR_NAK_RETRY_ERR = "rnrNakRetryErr"
+LOCAL_ACK_TIMEOUT_ERR = "localAckTimeoutErr"
+ROCE_SLOW_RESTART = "roceSlowRestart"
+
 # RDMA character devices that a container may need: names of --rdma-required
 RDMA_NODES = ("rdma_cm", "umad", "uverbs", "issm", "ucm")
 RDMA_REQUIRED = ("rdma_cm", "umad", "uverbs")  # by default, as Mellanox's plugin requires

@@ -1,7 +1,7 @@
 """Network interfaces of the namespace whose /sys it is: which are a device's, and what their links do.
 
 Source: net-sysfs.c of the Linux kernel. `carrier` and `speed` cannot be read of an interface that is administratively
-down; `carrier_up_count` counts since the driver made the interface.
+down; `carrier_up_count` and `carrier_down_count` count since the driver made the interface.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
 from nodedevices_probe.nic.owners import SysfsOwner, owner
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.protocol import MAX_SMALL, text, within
+from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, text, within
 
 NET = "sys/class/net"
 _IFF_UP = 1
@@ -32,6 +32,7 @@ class Interface:
     is_wanted_up: bool = False  # administratively
     has_carrier: bool | None = None  # None: not known
     was_up: bool = False
+    carrier_downs: int | None = None  # how often it lost its link; not of a device with several ports
     speed_gbps: int | None = None
 
 
@@ -53,7 +54,14 @@ def _together(ports: list[tuple[int, Interface]]) -> Interface:
     ordered = [each for _, each in sorted(ports, key=lambda each: each[0])]
     linked = next((each for each in ordered if each.has_carrier), ordered[0])
     first = ordered[0]
-    return replace(linked, name=first.name, link_type=first.link_type, names=tuple(each.name for each in ordered))
+    only = len(ports) == 1 and ports[0][0] == 0  # else a pod may have the interface of another port, and bring it back
+    return replace(
+        linked,
+        name=first.name,
+        link_type=first.link_type,
+        names=tuple(each.name for each in ordered),
+        carrier_downs=first.carrier_downs if only else None,
+    )
 
 
 def _is_part(roots: Roots, at: str) -> bool:
@@ -73,5 +81,6 @@ def interface(roots: Roots, name: str, *, speed: bool = True) -> Interface:
         is_wanted_up=bool((roots.number(f"{at}/flags", 16) or 0) & _IFF_UP),
         has_carrier=None if carrier is None else carrier == 1,
         was_up=(roots.number(f"{at}/carrier_up_count") or 0) > 0,
+        carrier_downs=within(roots.number(f"{at}/carrier_down_count"), 0, MAX_INTEGER),
         speed_gbps=None if megabits is None else within(megabits // 1000, 1, MAX_SMALL),
     )

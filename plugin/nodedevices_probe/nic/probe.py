@@ -148,7 +148,6 @@ class NicSource(SysfsSource):
         return found is not None and together and all(roots.exists(f"{NET}/{name}") for name in found)
 
     def _device(self, its_owner: SysfsOwner, function: Function, machine: _Machine) -> DeviceFact:
-        at = f"{PCI_DEVICES}/{its_owner.pci}"
         rdma, own = machine.rdma.get(its_owner), machine.interfaces.get(its_owner)
         physical = machine.parent(function)
         of_physical = SysfsOwner(physical.id)
@@ -193,12 +192,13 @@ class NicSource(SysfsSource):
             capacity={names.VFS: str(function.most_virtual_functions)} if function.most_virtual_functions else {},
             pcie=machine.near.get(function.id, ()),
             device_nodes=nodes[:16],
-            readings=self._readings(at, function, rdma, machine, link_condition(parent, parent_rdma)),
+            readings=self._readings(its_owner, function, machine),
         )
 
-    def _readings(
-        self, at: str, function: Function, rdma: RdmaDevice | None, machine: _Machine, link: str | None
-    ) -> Readings:
+    def _readings(self, its_owner: SysfsOwner, function: Function, machine: _Machine) -> Readings:
+        rdma, own = machine.rdma.get(its_owner), machine.interfaces.get(its_owner)
+        of_physical = SysfsOwner(machine.parent(function).id)
+        link = link_condition(machine.interfaces.get(of_physical), machine.rdma.get(of_physical))
         missing = drm.missing(self.roots, function.device_nodes)
         if not missing and rdma is not None and rdma.missing(self.roots, self.required):
             missing = (drm.NODE_MISSING,)
@@ -206,7 +206,7 @@ class NicSource(SysfsSource):
         if function.physical:
             felt = drm.Sensors()  # those of its physical function
         else:
-            felt = rdma.said.sensors if rdma is not None else sensors(self.roots, at)
+            felt = rdma.said.sensors if rdma is not None else sensors(self.roots, f"{PCI_DEVICES}/{its_owner.pci}")
         lacking = machine.onload_missing and not function.physical
         of_onload = onload.conditions(function.vendor, function.driver, is_missing=lacking)
         return Readings(
@@ -215,6 +215,7 @@ class NicSource(SysfsSource):
             temperature_celsius=felt.celsius,
             power_milliwatts=felt.milliwatts,
             conditions=(*unbound, *missing, *of_onload, *([link] if link else ())),
+            counters={**(rdma.said.counters if rdma else {}), **({} if function.physical else _carrier(own))},
         )
 
     def _soft(self, rdma: RdmaDevice) -> DeviceFact:
@@ -243,8 +244,17 @@ class NicSource(SysfsSource):
                 }
             ),
             device_nodes=rdma.device_nodes(self.roots, self.required)[:16],
-            readings=Readings(error=_no_answer(rdma), conditions=(*missing, *([link] if link else ()))),
+            readings=Readings(
+                error=_no_answer(rdma),
+                conditions=(*missing, *([link] if link else ())),
+                counters=dict(rdma.said.counters),
+            ),
         )
+
+
+def _carrier(own: Interface | None) -> dict[str, int]:
+    downs = own.carrier_downs if own is not None else None
+    return {} if downs is None else {names.CARRIER_DOWN_COUNT: downs}
 
 
 def _no_answer(rdma: RdmaDevice | None) -> str | None:

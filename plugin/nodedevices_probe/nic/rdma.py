@@ -17,6 +17,7 @@ from functools import partial
 
 from nodedevices_probe.files.bounded import BoundedReads
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
+from nodedevices_probe.nic.counters import CounterFiles, counter_files, read_counters
 from nodedevices_probe.nic.interfaces import NET
 from nodedevices_probe.nic.owners import SysfsOwner, owner
 from nodedevices_probe.node import drm
@@ -75,6 +76,7 @@ class FirmwareAnswer:
 
     ports: tuple[Port, ...] = ()
     p_keys: tuple[str, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
     sensors: drm.Sensors = field(default_factory=drm.Sensors)
 
 
@@ -115,10 +117,12 @@ class RdmaDevice:
 class FirmwareReads:
     reads: BoundedReads[FirmwareAnswer] = field(default_factory=BoundedReads)
     _last: dict[str, FirmwareAnswer] = field(default_factory=dict)  # by name
+    _counters: dict[str, CounterFiles] = field(default_factory=dict)  # by name
 
     def read(self, roots: Roots, names: Collection[str]) -> dict[str, FirmwareAnswer | None]:
         """Return the firmware's answer for each device; None: it does not answer."""
-        found = self.reads.read({name: partial(_ask, roots, name) for name in names})
+        self._counters = {name: self._counters.get(name, {}) for name in names}
+        found = self.reads.read({name: partial(_ask, roots, name, self._counters) for name in names})
         self._last = {name: found[name] or self._last.get(name, FirmwareAnswer()) for name in names}
         return found
 
@@ -171,13 +175,18 @@ def _device(
     return None if its_owner is None else replace(found, owner=its_owner)
 
 
-def _ask(roots: Roots, name: str) -> FirmwareAnswer:
+def _ask(roots: Roots, name: str, known: dict[str, CounterFiles]) -> FirmwareAnswer:
+    """`known`: the files of the counters that were found before, by name; it is changed."""
     device = f"{INFINIBAND_CLASS}/{name}"
     numbers = [each for each in roots.names(f"{device}/ports") if each.isdecimal()][:MAX_PORTS]
     ports = tuple(_port(roots, f"{device}/ports/{each}") for each in numbers)
     is_infiniband = any(port.link_type == INFINIBAND for port in ports)
+    files = known[name] or counter_files(roots, device, [f"{device}/ports/{each}" for each in numbers])
+    counters = read_counters(roots, files)
+    known[name] = files if len(counters) == len(files) else {}
     return FirmwareAnswer(
         ports=ports,
+        counters=counters,
         p_keys=_p_keys(roots, f"{device}/ports/{numbers[0]}") if is_infiniband else (),
         sensors=sensors(roots, f"{device}/device"),
     )

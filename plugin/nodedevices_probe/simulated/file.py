@@ -216,6 +216,8 @@ def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> Device
     written = {name: said[key] for key, (name, _) in READINGS.items() if key in said}
     if "conditions" in said:
         written["conditions"] = tuple(said["conditions"])
+    if "counters" in said:
+        written["counters"] = said["counters"]
     readings = {**board.well, **written}
     if not supported:
         readings["recovery_action"] = None

@@ -26,6 +26,7 @@ from nodedevices_probe.protocol import (
     DEVICE_ID,
     DEVICE_NODE,
     DEVICE_TYPE,
+    MAX_COUNTERS,
     MAX_DEVICE_NODE,
     MAX_INTEGER,
     PLAIN_TEXT,
@@ -48,6 +49,7 @@ RECOVERY_ACTIONS = (  # health.recoveryAction of NodeDevices, as far as NVML fie
 _TEXT = Text(PLAIN_TEXT, "text")
 _MESSAGE = Text(PLAIN_TEXT, "text", 512)
 _WORD = Text(WORD, "letters, digits and hyphens")
+_COUNTER = Text(WORD_PATTERN, "letters and digits, such as symbolError")
 _CONDITION = Text(WORD_PATTERN, "letters and digits, such as linkDown")
 _ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ - with single colons between them", MAX_DEVICE_ID)
 _NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", MAX_DEVICE_NODE)
@@ -100,6 +102,19 @@ class _Extra:
             (Integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(each, int) else _TEXT).check(f"{place}.{name}", each)
 
 
+class _Counters:
+    """Totals of errors by name."""
+
+    def check(self, place: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise wrong(place, value, "a mapping such as {symbolError: 3}")
+        if len(value) > MAX_COUNTERS:
+            raise wrong(place, f"{len(value)} counters", f"at most {MAX_COUNTERS}")
+        for name, each in value.items():
+            _COUNTER.check(f"{place}: a name", name)
+            _COUNT.check(f"{place}.{name}", each)
+
+
 _MIG = Object(
     {
         "profile": _TEXT,
@@ -135,6 +150,7 @@ _DEVICE = Object(
         "nvlinksToSwitch": Integer(0, 64),
         "deviceNodes": ListOf(_NODE, 16),
         "conditions": ListOf(_CONDITION, 16),
+        "counters": _Counters(),
         "extra": _Extra(),
         **{key: rule for key, (_, rule) in READINGS.items()},
     },

@@ -368,6 +368,7 @@ def test_the_file_says_what_a_nic_has_and_what_is_wrong_with_it() -> None:
         devices:
         - index: 1
           conditions: [linkDown]
+          counters: {symbolError: 7, linkDowned: 0}
           numaNode: 1
           pcieRoot: pci0000:16
           deviceNodes: [/dev/null]
@@ -377,6 +378,7 @@ def test_the_file_says_what_a_nic_has_and_what_is_wrong_with_it() -> None:
     _, second, other = state(text).facts.devices
 
     assert second.readings.conditions == ("linkDown",)
+    assert second.readings.counters == {"symbolError": 7, "linkDowned": 0}
     assert (second.numa_node, second.pcie_root, second.device_nodes) == (1, "pci0000:16", ("/dev/null",))
     assert (second.extra["linkType"].string, second.extra["speedGbps"].integer) == ("infiniband", 200)
     assert second.extra["primary"].boolean is True
@@ -405,6 +407,13 @@ def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: st
         ("{devices: [{vendor: amd, computeCapability: '9.0'}]}", "computeCapability: only NVIDIA's GPUs have this"),
         ("{devices: [{conditions: linkDown}]}", "devices[0].conditions: 'linkDown' is not allowed; give a list"),
         ("{devices: [{conditions: ['link down']}]}", "devices[0].conditions[0]: 'link down' is not allowed"),
+        ("{devices: [{counters: [7]}]}", "devices[0].counters: a list is not allowed; give a mapping such as"),
+        ("{devices: [{counters: {symbolError: -1}}]}", "devices[0].counters.symbolError: -1 is not allowed"),
+        ("{devices: [{counters: {symbol_error: 1}}]}", "devices[0].counters: a name: 'symbol_error' is not allowed"),
+        (
+            f"{{devices: [{{counters: {{{', '.join(f'a{n}: 1' for n in range(33))}}}}}]}}",
+            "devices[0].counters: '33 counters' is not allowed; give at most 32",
+        ),
         ("{devices: [{extra: [1]}]}", "devices[0].extra: a list is not allowed; give a mapping such as"),
         ("{devices: [{extra: {speed: 1.5}}]}", "devices[0].extra.speed: 1.5 is not allowed; give text"),
         ("{devices: [{extra: {'a b': 1}}]}", "devices[0].extra: a name: 'a b' is not allowed"),

@@ -1,0 +1,182 @@
+"""Error counters of NICs as the probe's line has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodedevices_probe.nic.probe import NicSource
+from nodedevices_probe.node.roots import MAX_BYTES, Roots
+from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.protocol import MAX_COUNTERS, MAX_INTEGER
+from support.changing_roots import SystemOf
+from support.nic_trees import CONNECTX_7, CONNECTX_VF, MELLANOX, Nics
+
+# The files of a port: Documentation/ABI/stable/sysfs-class-infiniband, drivers/infiniband/hw/mlx5/counters.c.
+PORT = {
+    "symbol_error": 7,
+    "link_error_recovery": 1,
+    "link_downed": 2,
+    "port_rcv_errors": 3,
+    "port_rcv_remote_physical_errors": 0,
+    "port_rcv_switch_relay_errors": 0,
+    "port_xmit_discards": 65535,
+    "port_xmit_constraint_errors": 0,
+    "port_rcv_constraint_errors": 0,
+    "local_link_integrity_errors": 15,
+    "excessive_buffer_overrun_errors": 0,
+    "VL15_dropped": 0,
+    "port_xmit_data": 18446744073709551615,
+    "port_rcv_data": 39281740123,
+    "port_xmit_packets": 1882117,
+    "port_rcv_packets": 1881935,
+    "port_xmit_wait": 4217,
+}
+OWN = {
+    "lifespan": 10,
+    "out_of_sequence": 12,
+    "duplicate_request": 0,
+    "packet_seq_err": 4,
+    "rnr_nak_retry_err": 1,
+    "local_ack_timeout_err": 5,
+    "roce_adp_retrans": 8,
+    "roce_slow_restart": 9,
+    "np_cnp_sent": 77,
+}
+FILES: dict[str, str | int] = {
+    **{f"counters/{name}": value for name, value in PORT.items()},
+    **{f"hw_counters/{name}": value for name, value in OWN.items()},
+}
+OF_PORT = {
+    "symbolError": 7,
+    "linkErrorRecovery": 1,
+    "linkDowned": 2,
+    "portRcvErrors": 3,
+    "portXmitDiscards": 65535,
+    "localLinkIntegrityErrors": 15,
+    "excessiveBufferOverrunErrors": 0,
+}
+OF_CONNECTIONS = {"rnrNakRetryErr": 1, "localAckTimeoutErr": 5, "roceSlowRestart": 9}
+CARD = "0000:17:00.0"
+RDMA = "sys/class/infiniband/mlx5_0"
+
+
+@dataclass(slots=True)
+class Machine:
+    """A machine with one probe, which is polled."""
+
+    root: Path
+    nics: Nics = field(init=False)
+    source: NicSource = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nics = Nics(self.root)
+        self.source = NicSource(system=System(self.root))
+
+    def card(self, bus_id: str = CARD, rdma: str = "mlx5_0", **more: Any) -> str:
+        folder = self.nics.card(bus_id, vendor=MELLANOX, device=CONNECTX_7, driver="mlx5_core", sriov_totalvfs=16)
+        self.nics.rdma(rdma, folder, **{"layer": "InfiniBand", "counters": FILES, **more})
+        return folder
+
+    def counters(self, id_: str = CARD) -> dict[str, int]:
+        return next(each.readings.counters for each in self.source.poll().devices if each.id == id_)
+
+    def file(self, path: str, value: str | int) -> None:
+        self.nics.tree.file(path, value)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_card_says_the_errors_of_its_port_and_of_its_connections_and_no_traffic(machine: Machine) -> None:
+    machine.card()
+    assert machine.counters() == {**OF_PORT, **OF_CONNECTIONS}
+    machine.file(f"{RDMA}/ports/1/counters/symbol_error", 8)
+    assert machine.counters()["symbolError"] == 8
+    assert len(machine.counters()) < MAX_COUNTERS
+
+
+def test_a_virtual_function_says_what_its_own_connections_did_alone(machine: Machine) -> None:
+    machine.card()
+    (part,) = machine.nics.virtual_functions(CARD, 1, vendor=MELLANOX, device=CONNECTX_VF, driver="mlx5_core")
+    machine.nics.rdma("mlx5_1", part, counters=FILES)
+    machine.nics.interface("ens1f0v0", part, carrier_down_count=9)
+    assert machine.counters("0000:17:00.1") == OF_CONNECTIONS
+
+
+def test_a_sub_function_says_what_its_own_connections_did_alone(machine: Machine) -> None:
+    folder = machine.card()
+    name = "mlx5_core.sf.2"
+    machine.file(f"{folder}/{name}/sfnum", 88)
+    machine.nics.tree.link(f"sys/bus/auxiliary/devices/{name}", f"{folder}/{name}")
+    machine.nics.rdma("mlx5_1", f"{folder}/{name}", counters=FILES)
+    assert machine.counters(name) == OF_CONNECTIONS
+
+
+def test_the_ports_of_one_device_are_summed_up(machine: Machine) -> None:
+    machine.card()
+    machine.nics.tree.files(f"{RDMA}/ports/2", link_layer="InfiniBand", state="4: ACTIVE", **FILES)
+    assert machine.counters() == {name: 2 * value for name, value in {**OF_PORT, **OF_CONNECTIONS}.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RefusingRoots(Roots):
+    """As a kernel whose firmware does not give this file: EINVAL."""
+
+    refused: str = ""
+
+    def read(self, path: str | Path, limit: int = MAX_BYTES) -> str:
+        return "" if str(path).endswith(self.refused) else super(RefusingRoots, self).read(path, limit)
+
+
+def test_a_counter_that_one_port_does_not_say_is_left_out_until_it_does(machine: Machine) -> None:
+    """Else the sum would rise by all that this port ever counted, as soon as it does."""
+    machine.card()
+    machine.nics.tree.files(f"{RDMA}/ports/2", link_layer="InfiniBand", state="4: ACTIVE", **FILES)
+    before = machine.counters()
+    machine.source.system = SystemOf(machine.root, below=RefusingRoots(machine.root, refused="2/counters/symbol_error"))
+    assert machine.counters() == {name: value for name, value in before.items() if name != "symbolError"}
+    machine.source.system = System(machine.root)
+    assert machine.counters() == before
+
+
+@pytest.mark.parametrize("value", ["N/A (no PMA)", "", "-1", "many", str(MAX_INTEGER + 1)])
+def test_what_is_no_count_is_left_out(machine: Machine, value: str) -> None:
+    machine.card()
+    machine.file(f"{RDMA}/ports/1/counters/symbol_error", value)
+    assert "symbolError" not in machine.counters()
+    assert machine.counters()["linkDowned"] == 2, "the others are known"
+
+
+def test_counters_of_a_driver_that_was_loaded_again_are_found(machine: Machine) -> None:
+    folder = machine.card(counters={})
+    assert machine.counters() == {"linkDowned": 0}
+    machine.nics.forget(folder)
+    assert machine.counters() == {}
+    machine.nics.rdma("mlx5_0", folder, layer="InfiniBand", counters=FILES)
+    assert machine.counters() == {**OF_PORT, **OF_CONNECTIONS}
+
+
+def test_an_rdma_device_in_a_pods_namespace_has_no_counters_and_not_zero(machine: Machine) -> None:
+    folder = machine.card()
+    machine.nics.interface("ib0", folder, kind=32, carrier_down_count=4)
+    assert machine.counters() == {**OF_PORT, **OF_CONNECTIONS, "carrierDownCount": 4}
+    machine.nics.forget(folder, "infiniband")
+    assert machine.counters() == {"carrierDownCount": 4}
+    machine.nics.forget(folder, "net")
+    assert machine.counters() == {}
+
+
+def test_of_a_device_with_several_interfaces_no_loss_of_carrier_is_counted(machine: Machine) -> None:
+    """A pod may have one of them, so that which are seen changes."""
+    folder = machine.nics.card(CARD, vendor=MELLANOX, device="0x1007", driver="mlx4_core", sriov_totalvfs=8)
+    machine.nics.interface("first", folder, carrier_down_count=4)
+    machine.nics.interface("second", folder, carrier_down_count=9)
+    machine.file(f"{folder}/net/second/dev_port", 1)
+    assert machine.counters() == {}
+    (machine.root / "sys/class/net/first").unlink()
+    assert machine.counters() == {}, "the second port's alone are not the first one's"
