@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nodedevices_api.sections import HealthRule
 from nodedevices_common.quantity import from_bytes
-from nodedevices_plugin.health import machine, signals
+from nodedevices_plugin.health import machine, rates, signals
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, Verdict
 from nodedevices_plugin.pipeline import inventory as stage
@@ -146,6 +146,7 @@ class Story:
         self.verdicts: dict[str, Verdict] = {}
         self.held: frozenset[str] = frozenset()
         self.above: signals.HighReadings = {}
+        self.counts: rates.Counts = {}
         self.blind = False  # the probe sees none of the devices that it had
         self._sequence = 0
 
@@ -186,7 +187,7 @@ class Story:
         """The agent ends and starts again with what the state file keeps."""
         self.verdicts = dict(to_save(State(), self.inventory, self.verdicts).verdicts)
         self.inventory = stage.restore(self.inventory.devices, boot_id=self.inventory.boot_id)
-        self.above = {}
+        self.above, self.counts = {}, {}
         return self._judge((), ())
 
     def verdict(self, device: int = 0) -> Verdict:
@@ -199,6 +200,13 @@ class Story:
 
     def _judge(self, news: Sequence[ProbeEvent], confirmed: Sequence[int]) -> Story:
         self.above = signals.follow(self.above, self.inventory, self.rules, monotonic=self.clock)
+        self.counts = rates.follow(
+            self.counts,
+            self.inventory,
+            self.vendors,
+            silence_seconds=self.rules.silence_seconds,
+            monotonic=self.clock,
+        )
         self.verdicts = machine.judge_all(
             self.verdicts,
             self.inventory,
@@ -209,6 +217,7 @@ class Story:
             monotonic=self.clock,
             confirmed=frozenset(gpu_id(each) for each in confirmed),
             above=self.above,
+            counts=self.counts,
             blind=self.blind,
         )
         return self

@@ -1,9 +1,10 @@
 """Levels: the conditions that a device's readings show, line by line. Edges are in `events`.
 
 Four conditions exist for every device: not listed, lost, does not answer, its driver requires an action. The others are
-its vendor's (ECC, row remapping, a link) and the policy's (`signals`). A condition is evident, over, or unreadable (the
-device or driver does not report it); unreadable never ends a fault. When a device is lost or does not answer, its other
-conditions are unreadable. When a probe sees no device at all, the devices that it had are Unknown, not faulty.
+its vendor's (ECC, row remapping, a link), those of its counters (`rates`), and the policy's (`signals`). A condition is
+evident, over, or unreadable (the device or driver does not report it); unreadable never ends a fault. When a device is
+lost or does not answer, its other conditions are unreadable. When a probe sees no device at all, the devices that it
+had are Unknown, not faulty.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ def levels(
     *,
     present: bool,
     blind: bool = False,
-    of_policy: Sequence[FaultCondition] = (),
+    followed: Sequence[FaultCondition] = (),
 ) -> tuple[FaultCondition, ...]:
     """Return every condition of a device, evident or not. `present`: the last good line listed it. `blind`: that line
-    listed none of the probe's devices. `of_policy`: the policy's conditions (signals)."""
+    listed none of the probe's devices. `followed`: conditions of several lines (signals, rates)."""
     readings = fact.readings
     answers = present and not readings.lost and readings.error is None
     driver_action = readings.recovery_action if answers else None
     what = fact.type.upper() if fact.type in _CALLED else "device"
-    own = (*vendor.read(readings), *of_policy)
+    own = (*vendor.read(readings), *followed)
     return (
         FaultCondition(
             reason=MISSING,

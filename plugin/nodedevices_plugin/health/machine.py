@@ -35,7 +35,7 @@ from nodedevices_api.conditions import MISSING
 from nodedevices_common.text import clip
 from nodedevices_probe.protocol import DriverState, ProbeEvent
 
-from nodedevices_plugin.health import actions, events, levels, signals
+from nodedevices_plugin.health import actions, events, levels, rates, signals
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict, facts_by_id
 from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource, FaultSources, source_of
@@ -48,6 +48,7 @@ STARTING = "Starting"
 _MESSAGE_LIMIT = 512  # bound of health.message in the contract
 _ALSO_SHOWN = 3
 NONE_HIGH: signals.HighReadings = MappingProxyType({})
+NONE_COUNTED: rates.Counts = MappingProxyType({})
 
 
 def always_in_use(device_id: str) -> bool:
@@ -68,6 +69,7 @@ class _View:
     driver_unloaded: bool
     unknown: tuple[str, str, bool] | None  # reason, message, still offered
     above: signals.HighReadings
+    counts: rates.Counts
     in_use: Callable[[str], bool]
     blind: bool
 
@@ -96,6 +98,7 @@ def judge_all(
     monotonic: float,
     confirmed: frozenset[str] = frozenset(),
     above: signals.HighReadings = NONE_HIGH,
+    counts: rates.Counts = NONE_COUNTED,
     in_use: Callable[[str], bool] = always_in_use,
     blind: bool = False,
 ) -> dict[str, Verdict]:
@@ -104,13 +107,24 @@ def judge_all(
     `new_events`: those that were not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock,
     which verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of
     devices that a person confirmed as recovered. `above`: readings that are too high, since when (signals.follow).
+    `counts`: what counters have risen by (rates.follow).
     `in_use`: whether a device is in a resource; only called where that matters (FaultCondition.unused). `blind`: the
     probe sees none of the devices that it had (pipeline.lost).
 
     Judging again with no news changes nothing, with one exception: a fault whose hold-down was over when it came is
     reported once, and is over at the next judgement.
     """
-    every = _view(inventory, rules, vendors, now=now, monotonic=monotonic, above=above, in_use=in_use, blind=blind)
+    every = _view(
+        inventory,
+        rules,
+        vendors,
+        now=now,
+        monotonic=monotonic,
+        above=above,
+        counts=counts,
+        in_use=in_use,
+        blind=blind,
+    )
     by_device: dict[str, list[ProbeEvent]] = defaultdict(list)
     by_partition: dict[str, list[ProbeEvent]] = defaultdict(list)
     _route(every, new_events, by_device, by_partition)
@@ -184,6 +198,7 @@ def _view(
     now: datetime,
     monotonic: float,
     above: signals.HighReadings,
+    counts: rates.Counts,
     in_use: Callable[[str], bool],
     blind: bool,
 ) -> _View:
@@ -209,6 +224,7 @@ def _view(
         now=now,
         monotonic=monotonic,
         above=above,
+        counts=counts,
         in_use=in_use,
         started=line is not None,
         good=unknown is None,
@@ -220,8 +236,11 @@ def _view(
 
 def _subject(device: InventoryDevice, view: _View) -> _Subject:
     vendor = source_of(view.vendors, device.fact)
-    of_policy = signals.conditions(device, view.rules, view.above, monotonic=view.monotonic)
-    conditions = levels.levels(device.fact, vendor, present=device.present, blind=view.blind, of_policy=of_policy)
+    followed = (
+        *signals.conditions(device, view.rules, view.above, monotonic=view.monotonic),
+        *rates.conditions(device, vendor, view.counts, monotonic=view.monotonic),
+    )
+    conditions = levels.levels(device.fact, vendor, present=device.present, blind=view.blind, followed=followed)
     return _Subject(
         device=device, vendor=vendor, conditions={each.reason: _as_used(each, device, view) for each in conditions}
     )

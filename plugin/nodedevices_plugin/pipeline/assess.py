@@ -9,7 +9,7 @@ from datetime import datetime
 from nodedevices_probe.protocol import ProbeEvent
 
 from nodedevices_plugin.health import history as stage_history
-from nodedevices_plugin.health import signals
+from nodedevices_plugin.health import rates, signals
 from nodedevices_plugin.health.events import EventCursor, fresh_events
 from nodedevices_plugin.health.machine import judge_all
 from nodedevices_plugin.health.rules import HealthRules
@@ -132,8 +132,12 @@ def assess(
     given_up = removals.union(each.id for each in cordons if each.holds(now))
     verdicts: dict[str, Verdict] = {}
     above: dict[tuple[str, str, int], float] = {}
+    counts: dict[rates.CounterKey, rates.Count] = {}
     for name, part in (*owned.items(), *(("", each.inventory) for each in probe_set.retired)):
         above |= signals.follow(world.known.above, part, rules, monotonic=monotonic)
+        counts |= rates.follow(
+            world.known.counts, part, vendors, silence_seconds=rules.silence_seconds, monotonic=monotonic
+        )
         verdicts |= judge_all(
             world.verdicts,
             part,
@@ -144,6 +148,7 @@ def assess(
             monotonic=monotonic,
             confirmed=confirm.recovered,
             above=above,
+            counts=counts,
             in_use=used,
             blind=is_blind(part, given_up),
         )
@@ -169,6 +174,7 @@ def assess(
         verdicts=verdicts,
         cursors=probed.cursors,
         above=above,
+        counts=counts,
         kept_back=places.wait_for_holders or not holding.devices.isdisjoint((*removals, *probe_set.retired_devices)),
         listed=holding.listed,
         requested=requested,

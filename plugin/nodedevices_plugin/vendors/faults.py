@@ -94,6 +94,33 @@ class FaultSource(OptionalInterface, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterLimit:
+    """A condition that holds while a counter of `readings.counters` has risen by more than `limit` within the window,
+    and has done so for `for_seconds`. Rows with the same reason are one condition, which any of them makes evident."""
+
+    counter: str
+    limit: int
+    window_seconds: float
+    for_seconds: float = 0.0
+    most: int | None = None  # where the counter stops: from there on it cannot be read
+    reason: str
+    state: HealthState
+    unused: HealthState | None = None
+    message: str
+    action: str = "None"
+
+
+@runtime_checkable
+class CounterLimits(OptionalInterface, Protocol):
+    """Optional, of a FaultSource whose devices count errors: how fast a counter may rise (health.rates)."""
+
+    @property
+    def counter_limits(self) -> Sequence[CounterLimit]:
+        """Their reasons are among `reasons`."""
+        ...
+
+
 EVERY = "*"
 CODED = "xid"  # the kind of an event that has a number of the vendor's
 FaultSources = Mapping[str, FaultSource]  # by `maker/type`, `*/type` or maker: see source_of

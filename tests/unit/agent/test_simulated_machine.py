@@ -45,6 +45,15 @@ def test_no_container_of_another_maker_needs_a_device_node_of_the_host() -> None
             assert node.container(name, ids[0]).devices == (), name
 
 
+def test_a_counter_that_rises_in_the_file_takes_its_nic_alone_out_of_service() -> None:
+    node = Node(*machine("devices: [{index: 5, counters: {linkDowned: 4}}]")).now(dict(RULES))
+    before = counts(node)
+    node.devices = machine("devices: [{index: 5, counters: {linkDowned: 7}}]")
+    after = counts(node.now(dict(RULES)))
+    assert node.world.verdicts[node.devices[5].id].reason == "LinkFlapping"
+    assert after == before | {"rdma/hca": 1}
+
+
 @pytest.mark.parametrize(
     ("index", "fault", "reason", "resource", "left"),
     [

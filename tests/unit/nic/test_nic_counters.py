@@ -1,0 +1,128 @@
+"""Error counters of a NIC, from a probe's lines to what pods are offered: each row of the table at its own limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from nodedevices_plugin.health.reasons import known
+from nodedevices_plugin.model import HealthState
+from nodedevices_plugin.vendors.faults import CounterLimit
+from nodedevices_plugin.vendors.nic.counters import HOUR, LIMITS, REASONS
+from nodedevices_probe.protocol import DeviceFact, Readings
+from support.facts import REGISTERED
+from support.nics import function, hca, port, vf
+from support.stepped_node import Node
+
+OFFERED = {"resources": {"devices": [{"match": {"type": "nic"}, "name": "example.com/nic"}]}}
+WELL = ("Healthy", "")
+LINE_SECONDS, HOLD_SECONDS = 5.0, 300.0
+EACH = pytest.mark.parametrize("limit", LIMITS, ids=lambda each: f"{each.reason} by {each.counter}")
+
+
+def counting(device: DeviceFact, **counters: int) -> DeviceFact:
+    return replace(device, readings=Readings(counters=counters))
+
+
+class Counted(Node):
+    """A node that offers its NICs, of which the first one counts errors."""
+
+    def __init__(self, *, offers: bool = True) -> None:
+        super().__init__(hca(0), hca(1))
+        self.now(OFFERED if offers else {})
+
+    def lasts(self, seconds: float, **counters: int) -> Counted:
+        for _ in range(round(seconds / LINE_SECONDS)):
+            self.line(counting(hca(0), **counters), hca(1), after=LINE_SECONDS)
+        return self
+
+    def rises(self, limit: CounterLimit, by: int) -> Counted:
+        """The counter rises by so many in each of its windows, for as long as the row says."""
+        value = 3
+        self.lasts(LINE_SECONDS, **{limit.counter: value})
+        for _ in range(round(limit.for_seconds / limit.window_seconds) + 1):
+            value += by
+            self.lasts(min(limit.window_seconds, 60.0), **{limit.counter: value})
+        return self
+
+    @property
+    def faults(self) -> set[str]:
+        return {each.reason for each in self.world.verdicts[port(0)].faults}
+
+
+@EACH
+def test_a_counter_at_its_limit_is_no_fault(limit: CounterLimit) -> None:
+    assert limit.reason not in Counted().rises(limit, limit.limit).faults
+
+
+@EACH
+def test_a_counter_above_its_limit_is_a_fault_of_this_nic_alone(limit: CounterLimit) -> None:
+    node = Counted().rises(limit, limit.limit + 1)
+    assert limit.reason in node.faults
+    assert node.states[port(0)][0] == limit.state.value
+    assert node.states[port(1)] == WELL
+    assert (port(0) in node.offers["example.com/nic"]) == (limit.state is HealthState.DEGRADED)
+
+
+@EACH
+def test_it_is_degraded_where_nobody_offers_the_nic(limit: CounterLimit) -> None:
+    node = Counted(offers=False).rises(limit, limit.limit + 1)
+    assert limit.reason in node.faults
+    assert node.states[port(0)][0] == "Degraded"
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_each_can_be_ruled_off_by_its_reason(reason: str) -> None:
+    assert reason in known(REGISTERED)
+    node = Counted()
+    node.now({**OFFERED, "health": {"rules": [{"reasons": [reason], "state": "Ignored"}]}})
+    for limit in LIMITS:
+        if limit.reason == reason:
+            node.rises(limit, limit.limit + 1)
+    assert (reason in node.faults, node.world.config.unmatched) == (False, ())
+
+
+def test_a_nic_that_counts_nothing_is_well_whatever_it_has_counted() -> None:
+    old = {limit.counter: limit.most or 10**6 for limit in LIMITS}
+    assert Counted().lasts(60, **old).states == {port(0): WELL, port(1): WELL}
+
+
+def test_a_flapping_link_takes_the_nic_out_of_service_and_a_quiet_one_brings_it_back() -> None:
+    node = Counted()
+    both = [port(0), port(1)]
+    for downs in range(3):
+        node.lasts(600, linkDowned=downs)
+    assert (node.states[port(0)], node.offers["example.com/nic"]) == (("Degraded", "LinkWasDown"), both)
+    node.lasts(5, linkDowned=3)
+    verdict = node.world.verdicts[port(0)]
+    assert (node.states[port(0)], verdict.recovery_action) == (("Unhealthy", "LinkFlapping"), "Inspect")
+    assert node.offers["example.com/nic"] == [port(1)]
+    node.lasts(2.7 * HOUR + HOLD_SECONDS, linkDowned=3)
+    assert (node.states[port(0)], node.offers["example.com/nic"]) == (WELL, both)
+
+
+def test_counters_that_a_person_cleared_after_a_repair_end_the_fault_after_the_hold_down() -> None:
+    node = Counted().lasts(5, localLinkIntegrityErrors=0).lasts(5, localLinkIntegrityErrors=15)
+    assert node.states[port(0)] == ("Unhealthy", "LinkIntegrityErrors")
+    node.lasts(HOUR, localLinkIntegrityErrors=15)
+    assert node.states[port(0)] == ("Unhealthy", "LinkIntegrityErrors"), "it stopped at 15 and may have gone on"
+    node.lasts(HOLD_SECONDS + 5, localLinkIntegrityErrors=0)
+    assert node.states[port(0)] == WELL
+
+
+def test_a_restart_of_the_agent_keeps_the_fault_and_makes_none() -> None:
+    node = Counted().lasts(5, symbolError=0).lasts(5, symbolError=500)
+    node.restarts().lasts(5, symbolError=60_000)
+    assert node.states == {port(0): ("Degraded", "SymbolErrors"), port(1): WELL}
+    node.lasts(HOUR + HOLD_SECONDS + 5, symbolError=60_000)
+    assert node.states[port(0)] == WELL
+
+
+def test_the_functions_of_a_port_with_errors_stay_as_they_are() -> None:
+    """A virtual function has counters of its own connections alone."""
+    node = Node(hca(0), vf(0), vf(1))
+    rules = {"resources": {"devices": [{"match": {"type": "vf"}, "name": "example.com/vf"}]}}
+    node.now(rules)
+    for errors in (0, 9):
+        node.line(counting(hca(0), excessiveBufferOverrunErrors=errors), vf(0), vf(1))
+    assert node.states == {port(0): ("Degraded", "BufferOverruns"), function(0): WELL, function(1): WELL}
