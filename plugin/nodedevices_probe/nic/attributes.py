@@ -41,6 +41,7 @@ VFS = "vfs"  # capacity: how many virtual functions a physical function can have
 LINK_DOWN = "linkDown"  # administratively up, was up before, and is down; of a virtual function: its physical one's
 NO_LINK = "noLink"  # administratively up, and never had a link since the machine booted
 DRIVER_UNBOUND = "driverUnbound"  # no driver of the kernel has the function
+FEWER_PORTS = "fewerPorts"  # its card has fewer ports than others with the same board
 ONLOAD_MISSING = "onloadMissing"  # of Solarflare cards, where Onload is wanted: its modules or nodes are not there
 
 # readings.counters: the kernel's names of files. Of a port:

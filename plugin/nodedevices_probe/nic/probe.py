@@ -19,6 +19,7 @@ from nodedevices_common.text import some
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import attributes as names
 from nodedevices_probe.nic import onload
+from nodedevices_probe.nic.cards import with_fewer_ports
 from nodedevices_probe.nic.functions import Function, functions
 from nodedevices_probe.nic.interfaces import NET, Interface, interface, interfaces
 from nodedevices_probe.nic.kind import required_nodes
@@ -69,6 +70,7 @@ class _Machine:
     places: Mapping[str, pcie.PciePlace]  # of PCI functions
     near: Mapping[str, tuple[PcieNeighbour, ...]]  # of physical functions
     onload_missing: bool  # where it is wanted
+    fewer_ports: Set[str]  # PCI addresses
     routed: Set[SysfsOwner]  # whose interface has a default route, or had one since the probe started
 
     def parent(self, function: Function) -> Function:
@@ -91,6 +93,7 @@ class NicSource(SysfsSource):
     host_net: Path | None = None
     firmware: FirmwareReads = field(default_factory=FirmwareReads)
     _routed: set[SysfsOwner] = field(default_factory=set)
+    _boards: dict[str, str] = field(default_factory=dict)  # by PCI address; a pod may have the RDMA device meanwhile
 
     def poll(self) -> SourceFacts:
         return self.facts((), self._found)
@@ -104,6 +107,7 @@ class NicSource(SysfsSource):
         places = {its_owner.pci: self.system.place(its_owner.pci) for its_owner in every if not its_owner.auxiliary}
         own_interfaces = interfaces(roots, without_speed=by_owner)
         knows_routes = self._read_routes(own_interfaces)
+        self._boards |= {each.owner.pci: each.board for each in rdma if each.board and not each.owner.auxiliary}
         machine = _Machine(
             functions=every,
             interfaces=own_interfaces,
@@ -111,6 +115,7 @@ class NicSource(SysfsSource):
             places=places,
             near=pcie.neighbours({each.id: places[each.id] for each in every.values() if not each.physical}),
             onload_missing=self.onload and onload.missing(roots),
+            fewer_ports=with_fewer_ports([each.id for each in every.values() if not each.physical], self._boards),
             routed=self._routed,
         )
         plain = self.plain or (self.selected and knows_routes)
@@ -209,12 +214,13 @@ class NicSource(SysfsSource):
             felt = rdma.said.sensors if rdma is not None else sensors(self.roots, f"{PCI_DEVICES}/{its_owner.pci}")
         lacking = machine.onload_missing and not function.physical
         of_onload = onload.conditions(function.vendor, function.driver, is_missing=lacking)
+        fewer = (names.FEWER_PORTS,) if function.id in machine.fewer_ports else ()
         return Readings(
             error=_no_answer(rdma),
             thermal_slowdown=felt.hot,
             temperature_celsius=felt.celsius,
             power_milliwatts=felt.milliwatts,
-            conditions=(*unbound, *missing, *of_onload, *([link] if link else ())),
+            conditions=(*unbound, *missing, *of_onload, *fewer, *([link] if link else ())),
             counters={**(rdma.said.counters if rdma else {}), **({} if function.physical else _carrier(own))},
         )
 

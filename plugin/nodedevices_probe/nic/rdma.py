@@ -32,6 +32,7 @@ MAX_RDMA = 512
 MAX_PORTS = 8
 MAX_P_KEYS = 8  # each one read is a command to the device
 _CLASSES = {"infiniband_verbs": ("uverbs",), "infiniband_mad": ("umad", "issm"), "infiniband_cm": ("ucm",)}
+_OF_PORTS = ("umad", "issm")
 _NODE = re.compile(r"(uverbs|umad|issm|ucm)[0-9]{1,5}")
 _SAID = re.compile(r"([0-9]{1,3}):.*")  # "4: ACTIVE"
 _RATE = re.compile(r"([0-9]{1,5})(\.[0-9]+)? Gb/sec.*")  # "400 Gb/sec (4X NDR)"
@@ -88,6 +89,7 @@ class RdmaDevice:
     node_guid: str = ""
     firmware: str = ""
     model: str = ""  # hca_type
+    board: str = ""  # its board's id (PSID): MT_0000000838
     said: FirmwareAnswer
     answers: bool = True  # now
     netdev: str = ""  # whose packets it sends, as its GIDs have it
@@ -102,9 +104,14 @@ class RdmaDevice:
                 continue
             else:
                 paths = self.nodes.get(each, ())
-            if not paths or not all(roots.has_node(path) for path in paths):
+            if len(paths) < self._usual_count(each) or not all(roots.has_node(path) for path in paths):
                 return True
         return False
+
+    def _usual_count(self, kind: str) -> int:
+        """Return how many of these it has: a port of InfiniBand has a umad and an issm of its own."""
+        ports = [port for port in self.said.ports if port.link_type == INFINIBAND]
+        return max(len(ports), 1) if kind in _OF_PORTS else 1
 
     def device_nodes(self, roots: Roots, required: Collection[str]) -> tuple[str, ...]:
         """Its own: those that it requires, and of the others those that are there."""
@@ -166,6 +173,7 @@ def _device(
         node_guid=roots.word(f"{at}/node_guid"),
         firmware=roots.word(f"{at}/fw_ver"),
         model=roots.word(f"{at}/hca_type"),
+        board=roots.word(f"{at}/board_id"),
         said=said,
         answers=answers,
         netdev=_netdev(roots, at),

@@ -323,7 +323,9 @@ def test_what_is_wrong_with_a_nic_that_is_offered_takes_it_out_of_service(condit
     assert node.offers == {"intel.com/net_a": [function(1)]}
 
 
-@pytest.mark.parametrize(("condition", "reason"), [*CONDITIONS, (attributes.NO_LINK, "NoLink")])
+@pytest.mark.parametrize(
+    ("condition", "reason"), [*CONDITIONS, (attributes.NO_LINK, "NoLink"), (attributes.FEWER_PORTS, "FewerPorts")]
+)
 def test_it_is_no_fault_of_the_node_while_nobody_offers_the_nic(condition: str, reason: str) -> None:
     node = Nics(hca(0, conditions=[condition])).now()
     assert node.states == {port(0): ("Degraded", reason)}

@@ -1,4 +1,4 @@
-"""Error counters of NICs as the probe's line has them."""
+"""Error counters of NICs as the probe's line has them, and cards with fewer ports than their peers."""
 
 from __future__ import annotations
 
@@ -82,6 +82,9 @@ class Machine:
 
     def counters(self, id_: str = CARD) -> dict[str, int]:
         return next(each.readings.counters for each in self.source.poll().devices if each.id == id_)
+
+    def conditions(self) -> dict[str, tuple[str, ...]]:
+        return {each.id: each.readings.conditions for each in self.source.poll().devices}
 
     def file(self, path: str, value: str | int) -> None:
         self.nics.tree.file(path, value)
@@ -180,3 +183,68 @@ def test_of_a_device_with_several_interfaces_no_loss_of_carrier_is_counted(machi
     assert machine.counters() == {}
     (machine.root / "sys/class/net/first").unlink()
     assert machine.counters() == {}, "the second port's alone are not the first one's"
+
+
+# --- fewer ports -----------------------------------------------------------------------------------------------------
+SINGLE, DUAL = "MT_0000000838", "MT_0000000834"  # board ids (PSID), /sys/class/infiniband/<device>/board_id
+
+
+def dual(machine: Machine, slot: int, *, ports: int = 2, board: str = DUAL) -> list[str]:
+    return [
+        machine.card(f"0000:{slot:02x}:00.{port}", f"mlx5_{slot}{port}", board_id=board, counters={})
+        for port in range(ports)
+    ]
+
+
+def with_fewer(machine: Machine) -> set[str]:
+    return {id_ for id_, each in machine.conditions().items() if "fewerPorts" in each}
+
+
+def test_a_card_with_one_port_where_its_peers_have_two_is_said(machine: Machine) -> None:
+    for slot in (0x17, 0x2A, 0x3B):
+        dual(machine, slot)
+    dual(machine, 0x5D, ports=1)
+    assert with_fewer(machine) == {"0000:5d:00.0"}
+
+
+def test_cards_of_one_port_and_of_two_with_the_same_chip_are_all_well(machine: Machine) -> None:
+    """As in a DGX H100: ConnectX-7 of one port for computing, of two ports for storage."""
+    for slot in range(8):
+        dual(machine, 0x10 + slot, ports=1, board=SINGLE)
+    for slot in range(2):
+        dual(machine, 0x30 + slot)
+    assert with_fewer(machine) == set()
+
+
+def test_a_single_card_has_no_peers(machine: Machine) -> None:
+    dual(machine, 0x17, ports=1)
+    assert with_fewer(machine) == set()
+
+
+def test_a_card_is_compared_while_a_pods_namespace_has_its_rdma_device(machine: Machine) -> None:
+    first, _ = dual(machine, 0x17)
+    (lone,) = dual(machine, 0x5D, ports=1)
+    assert with_fewer(machine) == {"0000:5d:00.0"}
+    machine.nics.forget(lone)
+    machine.nics.forget(first)
+    assert with_fewer(machine) == {"0000:5d:00.0"}, "it has one port, whoever uses it"
+
+
+def test_virtual_functions_are_no_ports(machine: Machine) -> None:
+    dual(machine, 0x17, ports=1)
+    dual(machine, 0x5D, ports=1)
+    machine.nics.virtual_functions("0000:17:00.0", 4, vendor=MELLANOX, device=CONNECTX_VF, driver="mlx5_core")
+    assert with_fewer(machine) == set()
+
+
+# --- character devices -----------------------------------------------------------------------------------------------
+def test_each_port_of_infiniband_has_a_umad_of_its_own(machine: Machine) -> None:
+    machine.card()
+    port = f"{RDMA}/ports/2"
+    machine.nics.tree.files(port, link_layer="Ethernet", state="4: ACTIVE")
+    assert machine.conditions()[CARD] == ()
+    machine.nics.tree.files(port, link_layer="InfiniBand")
+    assert machine.conditions()[CARD] == ("deviceNodeMissing",)
+    machine.file("sys/class/infiniband_mad/umad7/ibdev", "mlx5_0")
+    machine.nics.tree.node("/dev/infiniband/umad7")
+    assert machine.conditions()[CARD] == ()

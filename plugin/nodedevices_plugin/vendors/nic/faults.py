@@ -46,6 +46,14 @@ def read(readings: Readings) -> tuple[FaultCondition, ...]:
             action="Inspect",
             ends_by_itself=True,
         ),
+        FaultCondition(
+            reason="FewerPorts",
+            state=HealthState.DEGRADED,
+            message="the card has fewer ports than the others of its model on this node",
+            evident=attributes.FEWER_PORTS in readings.conditions,
+            action="Inspect",
+            ends_by_itself=True,
+        ),
         hot(readings),
     )
 
