@@ -112,7 +112,10 @@ def test_every_metric_that_an_agent_shows_is_on_the_page_and_no_other() -> None:
     """On a node where all is as bad as can be, with every reading, and on one shared by memory. What is on the page is
     generated of these rows."""
     words = {"error", "recovery_action"}
-    readings = well(**{each.name: 1 for each in fields(Readings) if each.default is None and each.name not in words})
+    readings = well(
+        **{each.name: 1 for each in fields(Readings) if each.default is None and each.name not in words},
+        counters={"symbolError": 1},
+    )
     shown = facts(config=ConfigStatus(generation=1))
     devices = (*shown.inventory.devices, *inventory_of(gpu(6, readings=readings)).devices)
     shown = replace(shown, inventory=replace(shown.inventory, devices=devices))

@@ -48,7 +48,12 @@ _READINGS = (
     ("thermal_slowdown", 1, _gauge("thermal_slowdown", "1 if clocks are lowered because of the temperature, else 0.")),
 )
 _MEMORY = _gauge("memory_bytes", "Memory of the device.")
-ROWS = rows((_MEMORY, *(row for _, _, row in _READINGS)))  # for docs/metrics.md
+_ERRORS = gauge(
+    "nodedevices_device_errors",
+    "Errors that the driver has counted, by its counters: of a NIC `symbolError`, ...; it may begin again at 0.",
+    f"{DEVICE} counter",
+)
+ROWS = rows((_MEMORY, _ERRORS, *(row for _, _, row in _READINGS)))  # for docs/metrics.md
 
 
 def samples(devices: tuple[InventoryDevice, ...]) -> Iterator[Sample]:
@@ -57,5 +62,7 @@ def samples(devices: tuple[InventoryDevice, ...]) -> Iterator[Sample]:
             value = getattr(device.fact.readings, reading)
             if value is not None:
                 yield row, labels(device), float(value) * factor
+        for name, counted in device.fact.readings.counters.items() if device.present else ():
+            yield _ERRORS, (*labels(device), name), counted
         if total := memory_bytes(device.fact.capacity):
             yield _MEMORY, labels(device), total

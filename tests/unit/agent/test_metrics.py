@@ -236,4 +236,11 @@ def test_telemetry_is_shown_in_base_units_and_only_where_it_is_switched_on() -> 
     assert shown == pytest.approx(expected)
     assert "nodedevices_device_memory_clock_hertz" not in on
     off = parsed(AgentMetrics(facts=lambda: latest, probes=dict).render().decode())
+    assert "nodedevices_device_errors" not in on, "a GPU counts none"
     assert not [name for name in off if name.removeprefix("nodedevices_device_") in expected]
+
+
+def test_telemetry_has_the_errors_that_a_device_counts_by_the_names_of_its_probe() -> None:
+    latest = facts(inventory=inventory_of(gpu(0, readings=well(counters={"symbolError": 7, "linkDowned": 0}))))
+    on = parsed(AgentMetrics(facts=lambda: latest, probes=dict, telemetry=True).render().decode())
+    assert of(on, "nodedevices_device_errors", "counter") == {("symbolError",): 7, ("linkDowned",): 0}
