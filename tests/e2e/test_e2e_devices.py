@@ -30,6 +30,7 @@ FOLDER = "hardware"  # below the folder that the demo's overlay mounts into the 
 AMD, INTEL, FPGA = "amd.com/gpu", "gpu.intel.com/i915", f"amd.com/{U250_SHELL}-{U250_TIMESTAMP}"
 HCA, VF = "rdma/hca", "intel.com/vf"
 HCA_PORT, VF_PORT = "ens81f0np0", "ens97f0"  # interfaces of the two cards
+INTEGRITY_ERRORS = "counters/local_link_integrity_errors"  # of a port
 CARD = 12  # of the FPGA tree: render node 140
 # As Mellanox' and the SR-IOV device plugins have them.
 RDMA_FILE = {"configList": [{"resourceName": "hca", "rdmaHcaMax": 2, "selectors": {"vendors": ["15b3"]}}]}
@@ -124,7 +125,7 @@ def nics(root: Path) -> None:
     """A ConnectX-7, and an E810 with two virtual functions."""
     machine = Nics(root)
     card = machine.card("0000:51:00.0", vendor=MELLANOX, device=CONNECTX_7, driver="mlx5_core")
-    machine.rdma("mlx5_0", card)
+    machine.rdma("mlx5_0", card, counters={INTEGRITY_ERRORS: 0})
     machine.interface(HCA_PORT, card)
     card = machine.card("0000:61:00.0", vendor=nic_trees.INTEL, device=E810, driver="ice")
     machine.interface(VF_PORT, card)
@@ -188,7 +189,7 @@ def test_an_fpga_is_opened_by_its_pod_without_its_management_node_and_comes_back
     machine.offers(FPGA, 1)
 
 
-def test_pods_share_an_hca_as_mellanox_file_says_and_a_link_that_is_lost_marks_them_all(machine: Machine) -> None:
+def test_pods_share_an_hca_as_mellanox_file_says_and_a_lost_link_or_counted_errors_mark_all(machine: Machine) -> None:
     rig = machine.rig
     machine.offers(HCA, 2)
     own = {f"/dev/infiniband/{name}" for name in ("rdma_cm", "uverbs0", "umad0", "issm0")}
@@ -207,6 +208,14 @@ def test_pods_share_an_hca_as_mellanox_file_says_and_a_link_that_is_lost_marks_t
     machine.tree.files(port, state="4: ACTIVE", phys_state="5: LinkUp")
     for pod in ("mpi-0", "mpi-1"):
         rig.marked(pod, "True")
+
+    machine.file(f"{port}/{INTEGRITY_ERRORS}", 3)
+    assert {rig.marked(pod, "False")["reason"] for pod in ("mpi-0", "mpi-1")} == {"LinkIntegrityErrors"}
+    machine.offers(HCA, 0)
+    machine.file(f"{port}/{INTEGRITY_ERRORS}", 0)  # as `perfquery -R` does
+    for pod in ("mpi-0", "mpi-1"):
+        rig.marked(pod, "True")
+    machine.offers(HCA, 2)
 
 
 def test_a_virtual_function_is_named_to_its_pod_and_has_the_link_of_its_card(machine: Machine) -> None:
