@@ -99,6 +99,7 @@ MAX_SMALL = 65535
 Small = Annotated[int, Bounds(ge=0, le=MAX_SMALL)]
 Xid = Annotated[int, Bounds(ge=0, le=INT32_MAX)]
 Counters = Annotated[dict[PlainWord, Count], Bounds(max_length=MAX_COUNTERS)]
+Celsius = Annotated[int, Bounds(ge=-300, le=1000)]
 
 T = TypeVar("T")
 UpTo4 = Annotated[tuple[T, ...], Bounds(max_length=4)]
@@ -227,8 +228,31 @@ class Readings(_Wire):
     nvlinks_inactive: Small | None = None
     pcie_replays: Count | None = None
     thermal_slowdown: bool | None = None
-    temperature_celsius: Annotated[int, Bounds(ge=-300, le=1000)] | None = None
+    temperature_celsius: Celsius | None = None
     power_milliwatts: Count | None = None
+    # What slows a device down, or limits it, beside its temperature.
+    hw_slowdown: bool | None = None  # by the hardware, whatever for: with thermal_slowdown or power_brake because of it
+    power_brake: bool | None = None  # the machine's power supply asks for it
+    clocks_limited: bool | None = None  # by a setting
+    persistence_mode: bool | None = None
+    power_limit_milliwatts: Count | None = None  # now
+    power_default_limit_milliwatts: Count | None = None
+    temperature_margin_celsius: Celsius | None = None  # up to the temperature that it may work at; falls below 0
+    temperature_slowdown_margin_celsius: Celsius | None = None  # the margin at which its hardware slows it down: -2
+    switch_links_inactive: Small | None = None  # NVLinks, of a device that has others to a switch
+    nvlink_generation: Small | None = None
+    nvlink_megabytes_per_second: Count | None = None  # of the slowest one that is up
+    nvlink_errors_per_exabit: Count | None = None  # of the worst one, in 10^18 bits, that were not corrected
+    # The NVLink fabric: NotSupported | NotStarted | InProgress | Completed, of the GPU's registration.
+    fabric_state: PlainWord | None = None
+    fabric_was_completed: bool | None = None  # it is, or was since the probe knows this driver
+    fabric_error: Message | None = None  # why a registration that is Completed has failed; None: it has not
+    fabric_conditions: UpTo16[PlainWord] = ()  # what the driver says is wrong with it: managerDisconnected
+    # Its PCIe link, by lanes and generation, and what both ends of it can do. None: it has no link of its own.
+    pcie_width: Small | None = None
+    pcie_width_possible: Small | None = None
+    pcie_generation: Small | None = None
+    pcie_generation_possible: Small | None = None
     # Telemetry: says nothing about health; read where it is switched on.
     fan_percent: Small | None = None
     utilization_percent: Small | None = None

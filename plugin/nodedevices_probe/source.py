@@ -41,9 +41,23 @@ class SysfsSource:
         there = {each for folder in folders for each in self.system.bus_ids(folder)}
         return numbered(each for each in devices if each.pci_bus_id in there)
 
+    def _linked(self, device: DeviceFact) -> DeviceFact:
+        if not device.pci_bus_id:
+            return device
+        link = self.system.pcie_link(device.pci_bus_id)
+        readings = replace(
+            device.readings,
+            pcie_width=link.width,
+            pcie_width_possible=link.width_possible,
+            pcie_generation=link.generation,
+            pcie_generation_possible=link.generation_possible,
+        )
+        return replace(device, readings=readings)
+
     def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> SourceFacts:
         """Return what `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The
-        first of them that is loaded is the driver. `on_bus`: SourceFacts.accelerators_on_bus."""
+        first of them that is loaded is the driver. `on_bus`: SourceFacts.accelerators_on_bus. PCIe links are read here,
+        alike for all."""
         roots, machine = self.roots, Machine(type=self.system.machine_type())
         loaded = next((each for each in modules if roots.exists(f"sys/module/{each}")), "" if modules else KERNEL)
         if not loaded:
@@ -63,7 +77,7 @@ class SysfsSource:
             machine=machine,
             accelerators_on_bus=on_bus,
             problems=found.problems,
-            devices=found.devices,
+            devices=tuple(self._linked(each) for each in found.devices),
         )
 
 

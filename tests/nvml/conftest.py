@@ -42,6 +42,7 @@ class FakeMachine:
         self._state = folder / "state"
         self._state.write_text("")
         self._events = 0
+        self.calls: Path | None = None  # the file that gets the name of each function that is called
 
     def say(self, **values: object) -> None:
         """Keys as in nvml.c, with `__` for a dot: `gpu3__lost=1`. A later word replaces an earlier one."""
@@ -75,7 +76,8 @@ class FakeMachine:
 
     def environment(self, *, age: str = "current") -> Mapping[str, str]:
         folder = {"current": str(self._libraries.current), "old": str(self._libraries.old), "none": ""}[age]
-        return {"LD_LIBRARY_PATH": folder, "NVML_STATE": str(self._state)}
+        counted = {"NVML_CALLS": str(self.calls)} if self.calls is not None else {}
+        return {"LD_LIBRARY_PATH": folder, "NVML_STATE": str(self._state), **counted}
 
     def poll(self, *more: str, age: str = "current", driver_root: Path | str = "") -> Snapshot:
         """One line, with `more` arguments. `age`: of the library that the system's loader finds."""

@@ -9,11 +9,16 @@
  *   gpu<g>.fail.<function>=<code>  gpu<g>.odd.<function>=<n>  (the first n calls answer UNKNOWN)
  *   gpu<g>.recovery|remap_pending|remap_failure|remap_uncorrectable|ecc_volatile|sram|slowdown|links_down=<int>
  *   gpu<g>.nvlink=switch|pair   gpu<g>.events=<mask>   gpu<g>.fabric=<clique>   gpu<g>.mig=<number of MIG devices>
+ *   gpu<g>.fabric_state|fabric_status|fabric_health=<int>   (only with fabric; Completed, without an error, by default)
+ *   gpu<g>.persistence|power|power_limit|power_default|margin|slowdown_margin=<int>
+ *   gpu<g>.nvlink_version|nvlink_speed|nvlink_errors=<int>   gpu<g>.link<n>.nvlink_speed|nvlink_errors=<int>
  *   gpu<g>.mig<m>.uuid|gi|ci|slices|ci_slices|memory_mib|start|size|profile=...   (a uuid of - : nothing at this index;
  *                          profile: NVML_GPU_INSTANCE_PROFILE_*)
  *   events=<n>  event<i>=<gpu> <type> <data> <gi> <ci>   the first n have happened; those before a set exists are history
  *   flood=<n>              so many XIDs a second, from each GPU in turn, until there were flood_total=<n>;
  *                          flood_xid=<XID>, 13 by default
+ *
+ * With NVML_CALLS=<file> the name of each function that is called is added to that file.
  *
  * With -DOLD_DRIVER the functions that a driver of 2020 lacks are not exported at all.
  */
@@ -47,6 +52,7 @@ typedef struct { unsigned id, p2p, slices, instances, multiprocessors, copy, dec
                  unsigned long long memory_mib; } GpuInstanceProfileInfo;
 typedef struct { unsigned version; unsigned char cluster[16]; int status; unsigned clique; unsigned char state;
                  unsigned health; } FabricInfo;
+typedef struct { unsigned version; int margin; } MarginTemperature;
 typedef struct { unsigned version; unsigned long long counters[11]; unsigned threshold_exceeded; } SramStatus;
 
 static Device gpus[MAX_GPUS], migs[MAX_GPUS][MAX_MIG];
@@ -107,6 +113,9 @@ static long gpu_number(int gpu, const char *key, long otherwise) {
 /* What every call does first: hang, fail as told, or answer that the driver or the GPU is not there. */
 static int checked(const char *function, int gpu) {
     char text[128], key[128];
+    const char *calls = getenv("NVML_CALLS");
+    FILE *counted = calls ? fopen(calls, "a") : NULL;
+    if (counted) { fprintf(counted, "%s\n", function); fclose(counted); }
     while (!strcmp(words("hang", "", text, sizeof text), function)) usleep(20000);
     int code = (int)number("init", OK);
     if (code) return code;
@@ -235,7 +244,17 @@ int nvmlDeviceGetTemperature(Device *device, unsigned sensor, unsigned *out) {
     return OK;
 }
 
-int nvmlDeviceGetPowerUsage(Device *device, unsigned *out) { CHECK(device->gpu); *out = 71000; return OK; }
+int nvmlDeviceGetPowerUsage(Device *device, unsigned *out) {
+    CHECK(device->gpu);
+    *out = (unsigned)gpu_number(device->gpu, "power", 71000);
+    return OK;
+}
+
+int nvmlDeviceGetPersistenceMode(Device *device, unsigned *out) {
+    CHECK(device->gpu);
+    *out = (unsigned)gpu_number(device->gpu, "persistence", 1);
+    return OK;
+}
 
 int nvmlDeviceGetPcieReplayCounter(Device *device, unsigned *out) { CHECK(device->gpu); *out = 0; return OK; }
 
@@ -346,14 +365,43 @@ int nvmlDeviceGetRemappedRows(Device *device, unsigned *corrected, unsigned *unc
     return OK;
 }
 
+/* What one link says, else all of them. */
+static long link_number(int gpu, unsigned link, const char *key, long otherwise) {
+    char whole[64];
+    snprintf(whole, sizeof whole, "link%u.%s", link, key);
+    return gpu_number(gpu, whole, gpu_number(gpu, key, otherwise));
+}
+
+/* NVML_FI_DEV_*: those that the probe reads; the types are those that a driver gives. */
+static void field(int gpu, FieldValue *value) {
+    char text[16];
+    int linked = *gpu_words(gpu, "nvlink", "", text, sizeof text) && value->scope < NVLINKS;
+    value->type = 1; /* unsigned int */
+    value->result = OK;
+    value->value.ull = 0;
+    switch (value->field) {
+    case 164: value->value.ui = (unsigned)link_number(gpu, value->scope, "nvlink_speed", 26562); break;
+    case 166: value->value.ui = (unsigned)gpu_number(gpu, "nvlink_version", 6); break;
+    case 189: value->value.ui = (unsigned)gpu_number(gpu, "power_default", 700000); break;
+    case 190: value->value.ui = (unsigned)gpu_number(gpu, "power_limit", 700000); break;
+    case 194: value->type = 5; value->value.ui = (unsigned)gpu_number(gpu, "slowdown_margin", -2); break;
+    case 220: value->type = 3; value->value.ull = (unsigned long long)link_number(gpu, value->scope, "nvlink_errors", 0xfff); break;
+    case 230: value->value.ui = (unsigned)gpu_number(gpu, "recovery", 0); break;
+    default: value->result = NOT_SUPPORTED;
+    }
+    if ((value->field == 164 || value->field == 166 || value->field == 220) && !linked) value->result = NOT_SUPPORTED;
+}
+
 int nvmlDeviceGetFieldValues(Device *device, int count, FieldValue *values) {
     CHECK(device->gpu);
-    for (int i = 0; i < count; i++) {
-        values[i].result = values[i].field == 230 ? OK : NOT_SUPPORTED;
-        values[i].type = 1;
-        values[i].value.ull = 0;
-        values[i].value.ui = (unsigned)gpu_number(device->gpu, "recovery", 0);
-    }
+    for (int i = 0; i < count; i++) field(device->gpu, &values[i]);
+    return OK;
+}
+
+int nvmlDeviceGetMarginTemperature(Device *device, MarginTemperature *out) {
+    CHECK(device->gpu);
+    if (out->version != (sizeof *out | 1u << 24)) return 25;
+    out->margin = (int)gpu_number(device->gpu, "margin", 45);
     return OK;
 }
 
@@ -382,8 +430,12 @@ int nvmlDeviceGetGpuFabricInfoV(Device *device, FabricInfo *out) {
     CHECK(device->gpu);
     long clique = gpu_number(device->gpu, "fabric", -1);
     if (clique < 0) return NOT_SUPPORTED;
+    if (out->version != (sizeof *out | 2u << 24)) return 25;
     memset(out->cluster, 0xab, sizeof out->cluster);
-    out->status = OK; out->clique = (unsigned)clique; out->state = 3;
+    out->clique = (unsigned)clique;
+    out->status = (int)gpu_number(device->gpu, "fabric_status", OK);
+    out->state = (unsigned char)gpu_number(device->gpu, "fabric_state", 3);
+    out->health = (unsigned)gpu_number(device->gpu, "fabric_health", 0);
     return OK;
 }
 

@@ -1,11 +1,55 @@
-"""Nearness of devices to each other on PCIe, from their places in sysfs."""
+"""PCIe, from sysfs: how near devices are to each other, and what a device's own link does and can do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nodedevices_probe.protocol import PcieNeighbour, PciePath, nearest
+from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.protocol import PcieNeighbour, PciePath, nearest, within
+
+MAX_LANES = 32  # of the PCIe specification; a device that has left answers 63, and a link that is down 0
+# By gigatransfers: the kernel writes "16.0 GT/s PCIe", and older ones "16 GT/s".
+_GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
+# Ports that a hypervisor makes (Red Hat's, for QEMU, and VMware's): they say nothing of the slot.
+_VIRTUAL_PORTS = frozenset({"0x1b36", "0x15ad"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PcieLink:
+    """A device's link to the port above it, and what both of its ends can do. None: not known."""
+
+    width: int | None = None
+    width_possible: int | None = None
+    generation: int | None = None
+    generation_possible: int | None = None
+
+
+NO_LINK = PcieLink()
+
+
+def pcie_link(roots: Roots, device: str, port: str) -> PcieLink:
+    """Return the link of the device in this folder of sysfs to the port in that one. A virtual function has none of its
+    own; a device in a virtual machine has one whose other end is not seen there."""
+    if roots.exists(f"{device}/physfn") or roots.word(f"{port}/vendor") in _VIRTUAL_PORTS:
+        return NO_LINK
+    widths = [within(roots.number(f"{each}/max_link_width"), 1, MAX_LANES) for each in (device, port)]
+    speeds = [_generation(roots.word(f"{each}/max_link_speed")) for each in (device, port)]
+    return PcieLink(
+        width=within(roots.number(f"{device}/current_link_width"), 1, MAX_LANES),
+        width_possible=_lower(widths),
+        generation=_generation(roots.word(f"{device}/current_link_speed")),
+        generation_possible=_lower(speeds),
+    )
+
+
+def _lower(ends: Sequence[int | None]) -> int | None:
+    known = [each for each in ends if each is not None]
+    return min(known) if len(known) == len(ends) else None
+
+
+def _generation(speed: str) -> int | None:
+    return _GENERATIONS.get(speed.partition(" ")[0].removesuffix(".0"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

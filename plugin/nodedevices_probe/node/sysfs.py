@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nodedevices_api.bounds import MAX_NUMA_NODE
 
-from nodedevices_probe.node.pcie import PciePlace
+from nodedevices_probe.node.pcie import NO_LINK, PcieLink, PciePlace, pcie_link
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import text, within
 
@@ -93,6 +93,11 @@ class System:
 
     def place(self, bus_id: str) -> PciePlace:
         return PciePlace(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))
+
+    def pcie_link(self, bus_id: str) -> PcieLink:
+        """Return what the PCIe link of a device does and can do; nothing of one that is on no port."""
+        ports = [each for each in self.pci_path(bus_id)[:-1] if PCI_DEVICE.fullmatch(each)]
+        return pcie_link(self.roots, f"{PCI_DEVICES}/{bus_id}", f"{PCI_DEVICES}/{ports[-1]}") if ports else NO_LINK
 
     def pci_device_of(self, link: str) -> str:
         """The PCI device, last of several, through which a link of sysfs leads: of /sys/dev/char/10:229, of a USB

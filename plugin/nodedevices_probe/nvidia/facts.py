@@ -6,7 +6,6 @@ names in pynvml.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from ctypes import byref
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from nodedevices_common.quantity import from_bytes
 from nodedevices_probe.node.sysfs import System, normal_bus_id
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls
+from nodedevices_probe.nvidia.slow import TEMPERATURES, SlowFacts
 from nodedevices_probe.protocol import (
     MAX_INTEGER,
     MAX_SMALL,
@@ -31,7 +31,7 @@ from nodedevices_probe.protocol import (
 )
 
 MAX_NVLINKS = 64
-TEMPERATURES = (-273, 300)  # degrees Celsius that a card can mean
+SWITCH = "switch"
 ARCHITECTURES = {  # NVML_DEVICE_ARCH_*, named as NVIDIA's DRA driver does
     2: "Kepler",
     3: "Maxwell",
@@ -82,7 +82,6 @@ PCIE_PATHS = {  # NVML_TOPOLOGY_*
     50: PciePath.SYSTEM,
 }
 THERMAL_SLOWDOWN = pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
-FABRIC_COMPLETED = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
 
 
 @dataclass(slots=True)
@@ -93,6 +92,7 @@ class GpuIdentity:
     clique: str = ""
     link_ends: dict[int, str] = field(default_factory=dict)  # NVLink number -> "switch" or the peer's PCI address
     links: tuple[int, ...] | None = None  # the NVLink numbers that this GPU has; None: not read yet
+    slow: SlowFacts | None = None
     paths: dict[str, PciePath] = field(default_factory=dict)  # id of another GPU -> nearest common ancestor
 
 
@@ -129,17 +129,6 @@ def memory_capacity(total: int) -> dict[str, str]:
     return {} if known is None else {"memory": from_bytes(known)}
 
 
-def fabric_clique(nvml: NvmlCalls, handle: Any) -> str:
-    """`<cluster uuid>.<clique id>` of the NVLink fabric, once the GPU has joined one; else ""."""
-    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    if nvml.call("nvmlDeviceGetGpuFabricInfoV", handle, byref(info), telemetry=True) is None:
-        return ""
-    cluster = bytes(info.clusterUuid)
-    if info.state != FABRIC_COMPLETED or info.status != pynvml.NVML_SUCCESS or not any(cluster):
-        return ""
-    return f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}"
-
-
 def read_links(nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> int | None:
     """Look at every NVLink and learn where it ends. How many are down; None without NVLink."""
     numbers, inactive = [], 0
@@ -163,6 +152,10 @@ def read_links(nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> int | None:
     return inactive if known.links else None
 
 
+def has_switch(known: GpuIdentity) -> bool:
+    return SWITCH in known.link_ends.values()
+
+
 def _link_state(nvml: NvmlCalls, handle: Any, number: int) -> tuple[int, int | None]:
     if nvml.lost:
         return pynvml.NVML_ERROR_GPU_IS_LOST, None
@@ -176,7 +169,7 @@ def _link_state(nvml: NvmlCalls, handle: Any, number: int) -> tuple[int, int | N
 def _link_end(nvml: NvmlCalls, handle: Any, number: int) -> str:
     kind = nvml.call("nvmlDeviceGetNvLinkRemoteDeviceType", handle, number, telemetry=True)
     if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-        return "switch"
+        return SWITCH
     if kind is not None and kind != pynvml.NVML_NVLINK_DEVICE_TYPE_GPU:
         return ""
     remote = nvml.call("nvmlDeviceGetNvLinkRemotePciInfo", handle, number, telemetry=True)
@@ -185,11 +178,11 @@ def _link_end(nvml: NvmlCalls, handle: Any, number: int) -> str:
 
 def links_of(known: GpuIdentity, ids_by_bus: dict[str, str]) -> tuple[Link, ...]:
     """Links counted by where they end: the switch first, then GPUs of this machine by id."""
-    ends = Counter(end if end == "switch" else ids_by_bus.get(end, "") for end in known.link_ends.values())
+    ends = Counter(end if end == SWITCH else ids_by_bus.get(end, "") for end in known.link_ends.values())
     ends.pop("", None)
     return tuple(
         Link(kind="NVLink", to=to, count=count)
-        for to, count in sorted(ends.items(), key=lambda each: (each[0] != "switch", each[0]))
+        for to, count in sorted(ends.items(), key=lambda each: (each[0] != SWITCH, each[0]))
     )
 
 
@@ -198,8 +191,9 @@ def pcie_path(nvml: NvmlCalls, handle: Any, other: Any) -> PciePath | None:
     return PCIE_PATHS.get(nvml.call("nvmlDeviceGetTopologyCommonAncestor", handle, other, telemetry=True))
 
 
-def read_health(nvml: NvmlCalls, handle: Any, *, nvlinks_inactive: int | None) -> Readings:
-    """Everything that bears on health. `lost` and `error` are what this or an earlier question met."""
+def read_health(nvml: NvmlCalls, handle: Any, known: GpuIdentity, *, nvlinks_inactive: int | None) -> Readings:
+    """Everything that bears on health, but for the fabric and the PCIe link. `lost` and `error` are what this or an
+    earlier question met."""
     rows = nvml.call("nvmlDeviceGetRemappedRows", handle) or (None, None, None, None)
     volatile, aggregate = (
         nvml.call("nvmlDeviceGetTotalEccErrors", handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter)
@@ -208,11 +202,15 @@ def read_health(nvml: NvmlCalls, handle: Any, *, nvlinks_inactive: int | None) -
     slowdown = nvml.call("nvmlDeviceGetCurrentClocksEventReasons", handle, telemetry=True)
     if slowdown is None:  # its name before driver 535
         slowdown = nvml.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, telemetry=True)
+    slow = known.slow or SlowFacts()
     action = _recovery_action(nvml, handle)
     sram = _sram_threshold_exceeded(nvml, handle)
     temperature = nvml.call("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU, telemetry=True)
     power = nvml.call("nvmlDeviceGetPowerUsage", handle, telemetry=True)
     replays = nvml.call("nvmlDeviceGetPcieReplayCounter", handle, telemetry=True)
+    margin = None  # where there is no slowdown margin to compare it with (A100), it is not asked for
+    if slow.slowdown_margin_celsius is not None:
+        margin = within(nvml.call("nvmlDeviceGetMarginTemperature", handle, telemetry=True), *TEMPERATURES)
     return Readings(
         lost=nvml.lost,
         error=None if nvml.lost else nvml.error,
@@ -226,10 +224,26 @@ def read_health(nvml: NvmlCalls, handle: Any, *, nvlinks_inactive: int | None) -
         sram_threshold_exceeded=sram,
         nvlinks_inactive=nvlinks_inactive,
         pcie_replays=_count(replays),
-        thermal_slowdown=None if slowdown is None else bool(slowdown & THERMAL_SLOWDOWN),
+        thermal_slowdown=_has(slowdown, THERMAL_SLOWDOWN),
         temperature_celsius=within(temperature, *TEMPERATURES),
         power_milliwatts=_count(power),
+        hw_slowdown=_has(slowdown, pynvml.nvmlClocksThrottleReasonHwSlowdown),
+        power_brake=_has(slowdown, pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
+        clocks_limited=_has(slowdown, pynvml.nvmlClocksEventReasonApplicationsClocksSetting),
+        persistence_mode=slow.persistence_mode,
+        power_limit_milliwatts=slow.power_limit_milliwatts,
+        power_default_limit_milliwatts=slow.power_default_limit_milliwatts,
+        temperature_margin_celsius=margin,
+        temperature_slowdown_margin_celsius=slow.slowdown_margin_celsius,
+        switch_links_inactive=nvlinks_inactive if has_switch(known) else None,
+        nvlink_generation=slow.nvlink_generation,
+        nvlink_megabytes_per_second=slow.nvlink_megabytes_per_second,
+        nvlink_errors_per_exabit=slow.nvlink_errors_per_exabit,
     )
+
+
+def _has(reasons: int | None, bits: int) -> bool | None:
+    return None if reasons is None else bool(reasons & bits)
 
 
 def read_telemetry(nvml: NvmlCalls, handle: Any, readings: Readings) -> Readings:

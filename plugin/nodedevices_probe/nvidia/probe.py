@@ -12,6 +12,7 @@ A call that hangs hangs this process and nothing else: the agent sees the silenc
 from __future__ import annotations
 
 import contextlib
+import time
 from argparse import Namespace
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,13 +22,14 @@ from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import SourceFacts
+from nodedevices_probe.node.pcie import NO_LINK
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import DriverGoneError, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
+from nodedevices_probe.nvidia.fabric import COMPLETED, read_fabric
 from nodedevices_probe.nvidia.facts import (
     GpuIdentity,
-    fabric_clique,
     identify,
     links_of,
     pcie_path,
@@ -37,6 +39,7 @@ from nodedevices_probe.nvidia.facts import (
 )
 from nodedevices_probe.nvidia.library import Library
 from nodedevices_probe.nvidia.mig import MigDevices
+from nodedevices_probe.nvidia.slow import SLOW_SECONDS, read_slow
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     DeviceFact,
@@ -89,6 +92,7 @@ class NvmlSource:
     _polls: int = 0
     _doubted: dict[str, list[int]] = field(default_factory=dict)  # id -> the polls in which it was in doubt, lately
     _began: bool = False  # the GPUs of this driver were polled before
+    _completed: set[str] = field(default_factory=set)  # ids that this driver's fabric has registered
 
     def __post_init__(self) -> None:
         self._mig = MigDevices(self.system)
@@ -152,6 +156,7 @@ class NvmlSource:
                 pynvml.nvmlShutdown()
         self._driver, self._watched, self._began = None, {}, False
         self._known.clear()
+        self._completed.clear()
         self._mig.keep_only(set())
         return clean
 
@@ -243,15 +248,17 @@ class NvmlSource:
                 before = next((fact for fact in self._last.values() if fact.id == identity), known.fact)
                 return _Gpu(replace(before, index=index, readings=Readings(lost=nvml.lost, error=nvml.error)))
             self._known[identity] = known
-        known.clique = known.clique or fabric_clique(nvml, handle)
         fact = known.fact
         inactive = read_links(nvml, handle, known)
+        now = time.monotonic()
+        if known.slow is None or now - known.slow.read_at >= SLOW_SECONDS:
+            known.slow = read_slow(nvml, handle, sorted(known.link_ends), now=now)
         mode = nvml.call("nvmlDeviceGetMigMode", handle)
         enabled = bool(mode[0]) if mode else None
         partitions = (
             self._mig.read(nvml, handle, minor=fact.minor, memory_bytes=memory_bytes(fact.capacity)) if enabled else ()
         )
-        readings = read_health(nvml, handle, nvlinks_inactive=inactive)
+        readings = self._beside(read_health(nvml, handle, known, nvlinks_inactive=inactive), nvml, handle, known)
         if self.telemetry:
             readings = read_telemetry(nvml, handle, readings)
         if nvml.lost:  # it fell off the bus meanwhile: its previous facts still describe it
@@ -265,6 +272,25 @@ class NvmlSource:
             readings=readings,
         )
         return _Gpu(fact, known, handle)
+
+    def _beside(self, readings: Readings, nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> Readings:
+        """The readings with those of what is beside the GPU: its fabric, and its PCIe link, which the kernel knows."""
+        fact, fabric = known.fact, read_fabric(nvml, handle)
+        known.clique = known.clique or fabric.clique
+        if fabric.state == COMPLETED:
+            self._completed.add(fact.id)
+        link = self.system.pcie_link(fact.pci_bus_id) if fact.pci_bus_id else NO_LINK
+        return replace(
+            readings,
+            fabric_state=fabric.state,
+            fabric_was_completed=None if fabric.state is None else fact.id in self._completed,
+            fabric_error=fabric.error,
+            fabric_conditions=fabric.conditions,
+            pcie_width=link.width,
+            pcie_width_possible=link.width_possible,
+            pcie_generation=link.generation,
+            pcie_generation_possible=link.generation_possible,
+        )
 
     def _unanswering(self, index: int, count: int, answering: set[str], nvml: NvmlCalls) -> DeviceFact:
         """A GPU that does not answer: its last identity, or what the kernel's driver knows of the one in this place."""

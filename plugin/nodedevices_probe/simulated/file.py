@@ -40,6 +40,7 @@ from nodedevices_probe.simulated.rules import READINGS, RULES, TEXTS
 
 MAX_LINKS = 64
 NO_MODEL = nvidia_boards.PLAIN
+PCIE_LINK = {"pcie_width": 16, "pcie_width_possible": 16, "pcie_generation": 5, "pcie_generation_possible": 5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,12 +214,10 @@ def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> Device
     texts = {name: said.get(key, getattr(board, name, "")) for key, name in TEXTS.items()}
     texts["pcie_root"] = said.get("pcieRoot", _pcie_root(entry, seat) if entry.model else "")
     numa = said.get("numaNode", _usual_numa_node(entry, count) if entry.model else None)
-    written = {name: said[key] for key, (name, _) in READINGS.items() if key in said}
-    if "conditions" in said:
-        written["conditions"] = tuple(said["conditions"])
+    written = {name: _reading(said[key]) for key, (name, _) in READINGS.items() if key in said}
     if "counters" in said:
         written["counters"] = said["counters"]
-    readings = {**board.well, **written}
+    readings = {**(PCIE_LINK if entry.model else {}), **board.well, **written}
     if not supported:
         readings["recovery_action"] = None
     extra = {**own.extra, **{name: attribute(value) for name, value in said.get("extra", {}).items()}}
@@ -243,6 +242,10 @@ def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> Device
         device_nodes=tuple(said.get("deviceNodes", own.device_nodes)),
         readings=Readings(**readings),
     )
+
+
+def _reading(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _pcie_root(entry: _Entry, seat: Seat) -> str:

@@ -46,6 +46,7 @@ RECOVERY_ACTIONS = (  # health.recoveryAction of NodeDevices, as far as NVML fie
     "ResetBus",
     "RebootSystem",
 )
+FABRIC_STATES = ("NotSupported", "NotStarted", "InProgress", "Completed")  # NVML_GPU_FABRIC_STATE_*
 _TEXT = Text(PLAIN_TEXT, "text")
 _MESSAGE = Text(PLAIN_TEXT, "text", 512)
 _WORD = Text(WORD, "letters, digits and hyphens")
@@ -55,6 +56,8 @@ _ID = Text(DEVICE_ID, "A-Z a-z 0-9 . _ - with single colons between them", MAX_D
 _NODE = Text(DEVICE_NODE, "a path such as /dev/nvidia0", MAX_DEVICE_NODE)
 _COUNT = Integer(0, MAX_INTEGER)
 _SMALL = Integer(0, 65535)
+_CELSIUS = Integer(-300, 1000)
+_CONDITIONS = ListOf(_CONDITION, 16)
 _INDEX = Integer(0, MAX_INDEX)
 
 READINGS: Mapping[str, tuple[str, Rule]] = {
@@ -71,13 +74,34 @@ READINGS: Mapping[str, tuple[str, Rule]] = {
     "nvlinksInactive": ("nvlinks_inactive", _SMALL),
     "pcieReplays": ("pcie_replays", _COUNT),
     "thermalSlowdown": ("thermal_slowdown", Flag()),
-    "temperatureCelsius": ("temperature_celsius", Integer(-300, 1000)),
+    "temperatureCelsius": ("temperature_celsius", _CELSIUS),
     "powerMilliwatts": ("power_milliwatts", _COUNT),
+    "hwSlowdown": ("hw_slowdown", Flag()),
+    "powerBrake": ("power_brake", Flag()),
+    "clocksLimited": ("clocks_limited", Flag()),
+    "persistenceMode": ("persistence_mode", Flag()),
+    "powerLimitMilliwatts": ("power_limit_milliwatts", _COUNT),
+    "powerDefaultLimitMilliwatts": ("power_default_limit_milliwatts", _COUNT),
+    "temperatureMarginCelsius": ("temperature_margin_celsius", _CELSIUS),
+    "temperatureSlowdownMarginCelsius": ("temperature_slowdown_margin_celsius", _CELSIUS),
+    "switchLinksInactive": ("switch_links_inactive", _SMALL),
+    "nvlinkGeneration": ("nvlink_generation", _SMALL),
+    "nvlinkMegabytesPerSecond": ("nvlink_megabytes_per_second", _COUNT),
+    "nvlinkErrorsPerExabit": ("nvlink_errors_per_exabit", _COUNT),
+    "fabricState": ("fabric_state", OneOf(FABRIC_STATES)),
+    "fabricWasCompleted": ("fabric_was_completed", Flag()),
+    "fabricError": ("fabric_error", OrNull(_MESSAGE)),
+    "fabricConditions": ("fabric_conditions", _CONDITIONS),
+    "pcieWidth": ("pcie_width", _SMALL),
+    "pcieWidthPossible": ("pcie_width_possible", _SMALL),
+    "pcieGeneration": ("pcie_generation", _SMALL),
+    "pcieGenerationPossible": ("pcie_generation_possible", _SMALL),
     "fanPercent": ("fan_percent", _SMALL),
     "utilizationPercent": ("utilization_percent", _SMALL),
     "memoryUsedBytes": ("memory_used_bytes", _COUNT),
     "smClockMhz": ("sm_clock_mhz", _SMALL),
     "memoryClockMhz": ("memory_clock_mhz", _SMALL),
+    "conditions": ("conditions", _CONDITIONS),
 }
 TEXTS: Mapping[str, str] = {
     "productName": "product_name",
@@ -149,7 +173,6 @@ _DEVICE = Object(
         "mig": ListOf(_MIG, MAX_PARTITIONS),
         "nvlinksToSwitch": Integer(0, 64),
         "deviceNodes": ListOf(_NODE, 16),
-        "conditions": ListOf(_CONDITION, 16),
         "counters": _Counters(),
         "extra": _Extra(),
         **{key: rule for key, (_, rule) in READINGS.items()},

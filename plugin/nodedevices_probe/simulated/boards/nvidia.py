@@ -26,7 +26,27 @@ WELL: Mapping[str, Any] = {
     "ecc_uncorrectable_volatile": 0,
     "sram_threshold_exceeded": False,
     "thermal_slowdown": False,
+    "hw_slowdown": False,
+    "power_brake": False,
+    "clocks_limited": False,
+    "persistence_mode": True,
+    "power_milliwatts": 70_000,
+    "power_limit_milliwatts": 700_000,
+    "power_default_limit_milliwatts": 700_000,
+    "temperature_margin_celsius": 45,
+    "temperature_slowdown_margin_celsius": -2,
+    "switch_links_inactive": 0,
+    "nvlink_generation": 4,
+    "nvlink_megabytes_per_second": 26_562,
+    "nvlink_errors_per_exabit": 0,
+    "fabric_state": "Completed",
+    "fabric_was_completed": True,
 }
+# A card without a switch has no fabric, and no links to one.
+OF_FABRIC = frozenset(key for key in WELL if key.startswith(("switch_links_", "nvlink_", "fabric_")))
+WELL_ALONE = {key: value for key, value in WELL.items() if key not in OF_FABRIC} | {"fabric_state": "NotSupported"}
+WELL_A100 = {**WELL_ALONE, "switch_links_inactive": 0, "nvlink_generation": 3}
+WELL_BLACKWELL = {**WELL, "nvlink_generation": 5, "nvlink_megabytes_per_second": 53_125}
 # Keys of the file that only these have.
 KEYS = ("computeCapability", "migCapable", "migEnabled", "mig", "nvlinksToSwitch")
 
@@ -97,7 +117,7 @@ BOARDS = {
         count=8,
     ),
     "a100": NvidiaBoard(
-        well=WELL,
+        well=WELL_A100,
         product_name="NVIDIA A100-SXM4-80GB",
         architecture="Ampere",
         compute_capability="8.0",
@@ -109,7 +129,7 @@ BOARDS = {
         count=8,
     ),
     "b200": NvidiaBoard(
-        well=WELL,
+        well=WELL_BLACKWELL,
         product_name="NVIDIA B200",
         architecture="Blackwell",
         compute_capability="10.0",
@@ -121,7 +141,7 @@ BOARDS = {
         count=8,
     ),
     "gb200": NvidiaBoard(
-        well=WELL,
+        well=WELL_BLACKWELL,
         product_name="NVIDIA GB200",
         architecture="Blackwell",
         compute_capability="10.0",
@@ -134,7 +154,7 @@ BOARDS = {
         clique=CLIQUE,
     ),
     "l40s": NvidiaBoard(
-        well=WELL,
+        well=WELL_ALONE,
         product_name="NVIDIA L40S",
         architecture="Ada Lovelace",
         compute_capability="8.9",
@@ -142,7 +162,7 @@ BOARDS = {
         count=4,
     ),
     "l4": NvidiaBoard(
-        well=WELL,
+        well=WELL_ALONE,
         product_name="NVIDIA L4",
         architecture="Ada Lovelace",
         compute_capability="8.9",
@@ -150,7 +170,7 @@ BOARDS = {
         count=4,
     ),
     "t4": NvidiaBoard(
-        well=WELL,
+        well=WELL_ALONE,
         product_name="Tesla T4",
         architecture="Turing",
         compute_capability="7.5",
@@ -158,7 +178,7 @@ BOARDS = {
         count=4,
     ),
     "h100nvl": NvidiaBoard(
-        well=WELL,
+        well=WELL_ALONE,
         product_name="NVIDIA H100 NVL",
         architecture="Hopper",
         compute_capability="9.0",
