@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from nodedevices_plugin.health.actions import ADVICE
+from nodedevices_plugin.health.actions import ADVICE, NO_ACTION
 from nodedevices_plugin.vendors.faults import CODED, Effect, Meaning
 from nodedevices_plugin.vendors.nvidia import faults
 from nodedevices_plugin.vendors.nvidia.xids import CATALOGUE
@@ -110,7 +110,7 @@ def shown(xid: int) -> str:
     """Return our state and action for an XID; of one that waits for its neighbours, what it is without any."""
     meaning = our_meaning(xid)
     if meaning.effect is not Effect.UNDECIDED:
-        return f"{meaning.effect}, {meaning.action}" if meaning.action != faults.NO_ACTION else str(meaning.effect)
+        return f"{meaning.effect}, {meaning.action}" if meaning.action != NO_ACTION else str(meaning.effect)
     alone = faults.decide(xid, (xid,), None)
     return f"Undecided, alone {alone.value if alone else 'no fault'}, {meaning.action}"
 

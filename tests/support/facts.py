@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nodedevices_api.sections import HealthRule
 from nodedevices_common.quantity import from_bytes
-from nodedevices_plugin.health import machine, rates, signals
+from nodedevices_plugin.health import lasting, machine, rates
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Inventory, Verdict
 from nodedevices_plugin.pipeline import inventory as stage
@@ -145,7 +145,7 @@ class Story:
         self.inventory = Inventory()
         self.verdicts: dict[str, Verdict] = {}
         self.held: frozenset[str] = frozenset()
-        self.above: signals.HighReadings = {}
+        self.shown: lasting.Lasting = {}
         self.counts: rates.Counts = {}
         self.blind = False  # the probe sees none of the devices that it had
         self._sequence = 0
@@ -187,7 +187,7 @@ class Story:
         """The agent ends and starts again with what the state file keeps."""
         self.verdicts = dict(to_save(State(), self.inventory, self.verdicts).verdicts)
         self.inventory = stage.restore(self.inventory.devices, boot_id=self.inventory.boot_id)
-        self.above, self.counts = {}, {}
+        self.shown, self.counts = {}, {}
         return self._judge((), ())
 
     def verdict(self, device: int = 0) -> Verdict:
@@ -199,7 +199,7 @@ class Story:
         return verdict.state.value, verdict.reason
 
     def _judge(self, news: Sequence[ProbeEvent], confirmed: Sequence[int]) -> Story:
-        self.above = signals.follow(self.above, self.inventory, self.rules, monotonic=self.clock)
+        self.shown = lasting.follow(self.shown, self.inventory, self.rules, self.vendors, monotonic=self.clock)
         self.counts = rates.follow(
             self.counts,
             self.inventory,
@@ -216,7 +216,7 @@ class Story:
             now=self.now,
             monotonic=self.clock,
             confirmed=frozenset(gpu_id(each) for each in confirmed),
-            above=self.above,
+            shown=self.shown,
             counts=self.counts,
             blind=self.blind,
         )
@@ -224,5 +224,5 @@ class Story:
 
     def deadline(self) -> float | None:
         return machine.next_deadline(
-            self.verdicts, self.inventory, self.rules, now=self.now, monotonic=self.clock, above=self.above
+            self.verdicts, self.inventory, self.rules, now=self.now, monotonic=self.clock, shown=self.shown
         )

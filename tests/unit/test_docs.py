@@ -11,10 +11,12 @@ from typing import get_args
 
 import pytest
 from nodedevices_api.fields import RecoveryAction
+from nodedevices_plugin.health import levels
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import metrics, telemetry
+from nodedevices_plugin.vendors.nvidia import conditions
 from nodedevices_probe.protocol import Readings
 from prometheus_client import CollectorRegistry
 from support.exposed import by_memory, facts
@@ -131,6 +133,12 @@ def test_every_recovery_action_has_its_advice_on_one_page() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     section = page.partition("## What a recovery action means")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(get_args(RecoveryAction))
+
+
+def test_every_reason_that_a_reading_gives_has_its_row() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rows = page.partition("### Reasons of a device")[2].partition("\n### ")[0]
+    assert [each for each in (*conditions.REASONS, *levels.REASONS) if f"`{each}`" not in rows] == []
 
 
 NAMED_TEST = re.compile(r"\[`(test_\w+)`\]\((?:\.\./)+(tests/[\w/]+\.py)\)")

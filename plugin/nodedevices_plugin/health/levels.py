@@ -1,10 +1,11 @@
 """Levels: the conditions that a device's readings show, line by line. Edges are in `events`.
 
-Four conditions exist for every device: not listed, lost, does not answer, its driver requires an action. The others are
-its vendor's (ECC, row remapping, a link), those of its counters (`rates`), and the policy's (`signals`). A condition is
-evident, over, or unreadable (the device or driver does not report it); unreadable never ends a fault. When a device is
-lost or does not answer, its other conditions are unreadable. When a probe sees no device at all, the devices that it
-had are Unknown, not faulty.
+Six conditions exist for every device: not listed, lost, does not answer, its driver requires an action, a PCIe link
+with fewer lanes or slower than both ends can do. The others are its vendor's (ECC, row remapping, a link), those of its
+counters (`rates`), and the policy's (`signals`). A condition is evident, over, or unreadable (the device or driver does
+not report it, or it has not lasted long enough); unreadable never ends a fault. When a device is lost or does not
+answer, its other conditions are unreadable. When a probe sees no device at all, the devices that it had are Unknown,
+not faulty.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nodedevices_api.conditions import MISSING
-from nodedevices_probe.protocol import DeviceFact
+from nodedevices_probe.protocol import DeviceFact, Readings
 
+from nodedevices_plugin.health import signals
 from nodedevices_plugin.health.actions import NO_ACTION
-from nodedevices_plugin.model import HealthState
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import HealthState, InventoryDevice
 from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource
 
 FALLEN_OFF_BUS = "FallenOffBus"
 PROBE_ERROR = "ProbeError"
 RECOVERY_ACTION = "RecoveryAction"
+PCIE_LINK_NARROW = "PcieLinkNarrow"
+PCIE_LINK_SLOW = "PcieLinkSlow"
+PCIE_SECONDS = 60  # a link trains anew within seconds: after a reset, or when a device changes its power state
 
 _ERROR_SHOWN = 200
 UNSEEN = (
@@ -29,7 +35,10 @@ UNSEEN = (
     "its pods are not marked, tainted for or evicted"
 )
 
-REASONS = (MISSING, FALLEN_OFF_BUS, PROBE_ERROR, RECOVERY_ACTION)  # of any device, of any maker
+# Of any device, of any maker.
+REASONS = (MISSING, FALLEN_OFF_BUS, PROBE_ERROR, RECOVERY_ACTION, PCIE_LINK_NARROW, PCIE_LINK_SLOW)
+# Their messages have numbers that may change while the condition lasts.
+NUMBERED = frozenset((*signals.REASONS, PCIE_LINK_NARROW, PCIE_LINK_SLOW))
 
 # The device is not there, or accepts no work: no rule can make it usable.
 UNUSABLE = frozenset({MISSING, FALLEN_OFF_BUS, PROBE_ERROR})
@@ -37,21 +46,23 @@ UNUSABLE = frozenset({MISSING, FALLEN_OFF_BUS, PROBE_ERROR})
 _CALLED = frozenset({"gpu", "nic", "fpga", "vf", "dpu"})  # types that are written in capitals
 
 
+def of_readings(device: InventoryDevice, vendor: FaultSource, rules: HealthRules) -> tuple[FaultCondition, ...]:
+    """Return the conditions that a device's readings show line by line, whether or not they have lasted: those of its
+    PCIe link, its vendor's and the policy's. Of a reason there may be several."""
+    readings = device.fact.readings
+    own = (*vendor.read(readings), *_pcie_link(readings), *signals.conditions(readings, rules))
+    return own if _answers(device) else tuple(replace(each, evident=None) for each in own)
+
+
 def levels(
-    fact: DeviceFact,
-    vendor: FaultSource,
-    *,
-    present: bool,
-    blind: bool = False,
-    followed: Sequence[FaultCondition] = (),
+    device: InventoryDevice, own: Sequence[FaultCondition], *, blind: bool = False
 ) -> tuple[FaultCondition, ...]:
-    """Return every condition of a device, evident or not. `present`: the last good line listed it. `blind`: that line
-    listed none of the probe's devices. `followed`: conditions of several lines (signals, rates)."""
+    """Return every condition of a device, evident or not. `own`: those of its readings and counters (of_readings,
+    rates), one a reason. `blind`: the last good line listed none of the probe's devices."""
+    fact, present = device.fact, device.present
     readings = fact.readings
-    answers = present and not readings.lost and readings.error is None
-    driver_action = readings.recovery_action if answers else None
+    driver_action = readings.recovery_action if _answers(device) else None
     what = fact.type.upper() if fact.type in _CALLED else "device"
-    own = (*vendor.read(readings), *followed)
     return (
         FaultCondition(
             reason=MISSING,
@@ -83,7 +94,40 @@ def levels(
             action=driver_action or NO_ACTION,
             evident=None if driver_action is None else driver_action != NO_ACTION,
         ),
-        *(own if answers else (replace(each, evident=None) for each in own)),
+        *own,
+    )
+
+
+def _answers(device: InventoryDevice) -> bool:
+    readings = device.fact.readings
+    return device.present and not readings.lost and readings.error is None
+
+
+def _pcie_link(readings: Readings) -> tuple[FaultCondition, ...]:
+    """The generation is lowered while many a device is idle, so that it counts only where a rule says so; the number of
+    lanes is not."""
+    width, lanes = readings.pcie_width, readings.pcie_width_possible
+    generation, highest = readings.pcie_generation, readings.pcie_generation_possible
+    return (
+        FaultCondition(
+            reason=PCIE_LINK_NARROW,
+            state=HealthState.DEGRADED,
+            message=f"its PCIe link has {width} of the {lanes} lanes that both ends can have",
+            action="Inspect",
+            evident=None if width is None or lanes is None else width < lanes,
+            ends_by_itself=True,
+            for_seconds=PCIE_SECONDS,
+        ),
+        FaultCondition(
+            reason=PCIE_LINK_SLOW,
+            state=HealthState.DEGRADED,
+            message=f"its PCIe link works as generation {generation}, and both ends can do {highest}",
+            action="Inspect",
+            evident=None if generation is None or highest is None else generation < highest,
+            ends_by_itself=True,
+            for_seconds=PCIE_SECONDS,
+            opt_in=True,
+        ),
     )
 
 

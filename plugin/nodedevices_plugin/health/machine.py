@@ -35,7 +35,7 @@ from nodedevices_api.conditions import MISSING
 from nodedevices_common.text import clip
 from nodedevices_probe.protocol import DriverState, ProbeEvent
 
-from nodedevices_plugin.health import actions, events, levels, rates, signals
+from nodedevices_plugin.health import actions, events, lasting, levels, rates
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict, facts_by_id
 from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource, FaultSources, source_of
@@ -47,7 +47,6 @@ STARTING = "Starting"
 
 _MESSAGE_LIMIT = 512  # bound of health.message in the contract
 _ALSO_SHOWN = 3
-NONE_HIGH: signals.HighReadings = MappingProxyType({})
 NONE_COUNTED: rates.Counts = MappingProxyType({})
 
 
@@ -68,7 +67,7 @@ class _View:
     good: bool  # ... and counts still
     driver_unloaded: bool
     unknown: tuple[str, str, bool] | None  # reason, message, still offered
-    above: signals.HighReadings
+    shown: lasting.Lasting
     counts: rates.Counts
     in_use: Callable[[str], bool]
     blind: bool
@@ -97,7 +96,7 @@ def judge_all(
     now: datetime,
     monotonic: float,
     confirmed: frozenset[str] = frozenset(),
-    above: signals.HighReadings = NONE_HIGH,
+    shown: lasting.Lasting = lasting.NONE_LASTING,
     counts: rates.Counts = NONE_COUNTED,
     in_use: Callable[[str], bool] = always_in_use,
     blind: bool = False,
@@ -106,7 +105,7 @@ def judge_all(
 
     `new_events`: those that were not judged before (events.fresh_events), oldest first. `now`: the agent's wall clock,
     which verdicts carry; `monotonic`: seconds of time.monotonic(), by which silence is measured. `confirmed`: ids of
-    devices that a person confirmed as recovered. `above`: readings that are too high, since when (signals.follow).
+    devices that a person confirmed as recovered. `shown`: conditions that have to last, since when (lasting.follow).
     `counts`: what counters have risen by (rates.follow).
     `in_use`: whether a device is in a resource; only called where that matters (FaultCondition.unused). `blind`: the
     probe sees none of the devices that it had (pipeline.lost).
@@ -120,7 +119,7 @@ def judge_all(
         vendors,
         now=now,
         monotonic=monotonic,
-        above=above,
+        shown=shown,
         counts=counts,
         in_use=in_use,
         blind=blind,
@@ -155,10 +154,10 @@ def next_deadline(
     *,
     now: datetime,
     monotonic: float,
-    above: signals.HighReadings = NONE_HIGH,
+    shown: lasting.Lasting = lasting.NONE_LASTING,
 ) -> float | None:
     """Return when (time.monotonic()) judging again may change a verdict without a new line; None: only a line may."""
-    deadlines = signals.deadlines(above, rules)
+    deadlines = lasting.deadlines(shown)
     if inventory.line_monotonic is not None:
         deadlines += [inventory.line_monotonic + rules.silence_seconds]
         deadlines += [inventory.line_monotonic + rules.withdraw_after_seconds]
@@ -197,7 +196,7 @@ def _view(
     *,
     now: datetime,
     monotonic: float,
-    above: signals.HighReadings,
+    shown: lasting.Lasting,
     counts: rates.Counts,
     in_use: Callable[[str], bool],
     blind: bool,
@@ -223,7 +222,7 @@ def _view(
         vendors=vendors,
         now=now,
         monotonic=monotonic,
-        above=above,
+        shown=shown,
         counts=counts,
         in_use=in_use,
         started=line is not None,
@@ -236,11 +235,12 @@ def _view(
 
 def _subject(device: InventoryDevice, view: _View) -> _Subject:
     vendor = source_of(view.vendors, device.fact)
-    followed = (
-        *signals.conditions(device, view.rules, view.above, monotonic=view.monotonic),
+    read = levels.of_readings(device, vendor, view.rules)
+    own = (
+        *lasting.settled(read, device.fact.id, view.shown, monotonic=view.monotonic),
         *rates.conditions(device, vendor, view.counts, monotonic=view.monotonic),
     )
-    conditions = levels.levels(device.fact, vendor, present=device.present, blind=view.blind, followed=followed)
+    conditions = levels.levels(device, own, blind=view.blind)
     return _Subject(
         device=device, vendor=vendor, conditions={each.reason: _as_used(each, device, view) for each in conditions}
     )
@@ -344,6 +344,9 @@ def _not_future(fault: Fault, now: datetime) -> Fault:
 def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -> None:
     known = faults.get(level.reason)
     boot_id = view.inventory.boot_id
+    if level.opt_in and not view.rules.names(level.reason):
+        faults.pop(level.reason, None)
+        return
     if known is not None and level.state is HealthState.UNKNOWN and known.state is not HealthState.UNKNOWN:
         # It was missing while other devices were seen, and it still is.
         level = replace(level, state=known.state, message=known.message, action=known.action)
@@ -372,9 +375,9 @@ def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -
 
 
 def _reported(known: Fault, level: FaultCondition, state: HealthState) -> bool:
-    """True when this fault says already what the reading shows. A signal's text has the policy's numbers: a changed
-    policy is news."""
-    same_text = level.reason not in signals.REASONS or known.message == level.message
+    """True when this fault says already what the reading shows. A text with numbers is news when they change, as a
+    signal's has those of the policy."""
+    same_text = level.reason not in levels.NUMBERED or known.message == level.message
     return same_text and (known.last_seen, known.action, known.state) == (None, level.action, state)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 from fnmatch import filter as matching
 from functools import lru_cache
 
@@ -14,7 +15,7 @@ from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.model import Unmatched
 from nodedevices_plugin.vendors.faults import FaultSources
 
-NAMED = 48  # in one message
+NAMED = 24  # in one message, which has room for some 500 characters
 
 
 def known(vendors: FaultSources) -> tuple[str, ...]:
@@ -70,7 +71,12 @@ def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
     near = [reason for reason in known if matching([reason.lower()], glob.lower())]
     if near:
         return f"no such reason; upper and lower case count: {some(near, 1)} is the same but for the case"
-    return f"no such reason; known reasons: {', '.join(_folded(known)[:NAMED])}"
+    return f"no such reason; known reasons: {', '.join(_nearest(_folded(known), glob)[:NAMED])}"
+
+
+def _nearest(reasons: Sequence[str], glob: str) -> list[str]:
+    """Return the reasons, those first that look most like the pattern."""
+    return sorted(reasons, key=lambda each: SequenceMatcher(None, each.lower(), glob.lower()).ratio(), reverse=True)
 
 
 def _folded(known: Sequence[str]) -> list[str]:

@@ -86,6 +86,10 @@ class HealthRules:
         """Return the rule for this reason; None: its usual meaning holds."""
         return next((rule for rule in self.rules if _names(rule, reason)), None)
 
+    def names(self, reason: str) -> bool:
+        """Return whether a rule names this reason itself, and not by a glob."""
+        return any(reason in rule.reasons for rule in self.rules)
+
     def hold_down(self, reason: str) -> float:
         """Return for how many seconds after this fault no fault may occur before the device is Healthy again."""
         rule = self.rule(reason)

@@ -9,7 +9,7 @@ from datetime import datetime
 from nodedevices_probe.protocol import ProbeEvent
 
 from nodedevices_plugin.health import history as stage_history
-from nodedevices_plugin.health import rates, signals
+from nodedevices_plugin.health import lasting, rates
 from nodedevices_plugin.health.events import EventCursor, fresh_events
 from nodedevices_plugin.health.machine import judge_all
 from nodedevices_plugin.health.rules import HealthRules
@@ -131,10 +131,10 @@ def assess(
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
     given_up = removals.union(each.id for each in cordons if each.holds(now))
     verdicts: dict[str, Verdict] = {}
-    above: dict[tuple[str, str, int], float] = {}
+    shown: dict[lasting.LastingCondition, float] = {}
     counts: dict[rates.CounterKey, rates.Count] = {}
     for name, part in (*owned.items(), *(("", each.inventory) for each in probe_set.retired)):
-        above |= signals.follow(world.known.above, part, rules, monotonic=monotonic)
+        shown |= lasting.follow(world.known.shown, part, rules, vendors, monotonic=monotonic)
         counts |= rates.follow(
             world.known.counts, part, vendors, silence_seconds=rules.silence_seconds, monotonic=monotonic
         )
@@ -147,7 +147,7 @@ def assess(
             now=now,
             monotonic=monotonic,
             confirmed=confirm.recovered,
-            above=above,
+            shown=shown,
             counts=counts,
             in_use=used,
             blind=is_blind(part, given_up),
@@ -173,7 +173,7 @@ def assess(
         probe_set=probe_set,
         verdicts=verdicts,
         cursors=probed.cursors,
-        above=above,
+        shown=shown,
         counts=counts,
         kept_back=places.wait_for_holders or not holding.devices.isdisjoint((*removals, *probe_set.retired_devices)),
         listed=holding.listed,

@@ -283,7 +283,7 @@ def _judging_deadlines(assessed: Assessment) -> Iterator[float | None]:
     known = assessed.known
     for part in (*known.probes.values(), *(each.inventory for each in known.probe_set.retired)):
         yield next_deadline(
-            known.verdicts, part, assessed.rules, now=assessed.now, monotonic=assessed.monotonic, above=known.above
+            known.verdicts, part, assessed.rules, now=assessed.now, monotonic=assessed.monotonic, shown=known.shown
         )
 
 

@@ -10,7 +10,7 @@ from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import Snapshot
 
 from nodedevices_plugin.granting.twice import Comparison
-from nodedevices_plugin.health import history, rates, signals
+from nodedevices_plugin.health import history, lasting, rates
 from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.health.machine import clock_set
 from nodedevices_plugin.model import (
@@ -82,7 +82,7 @@ class Known:
     probe_set: ProbeSet  # the running ones, and the devices of those that no longer run
     verdicts: Mapping[str, Verdict]
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
-    above: signals.HighReadings = field(default_factory=dict)  # readings that are too high, since when
+    shown: lasting.Lasting = field(default_factory=dict)  # conditions that have to last to be faults, since when
     counts: rates.Counts = field(default_factory=dict)  # what counters have risen by lately
     kept_back: bool = False  # True when held devices keep others out of their places, or listed
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since

@@ -19,7 +19,13 @@ def _gauge(name: str, text: str) -> MetricRow[Gauge]:
 # The reading's name, what it is multiplied by, and the metric.
 _READINGS = (
     ("temperature_celsius", 1, _gauge("temperature_celsius", "Temperature of the device.")),
+    (
+        "temperature_margin_celsius",
+        1,
+        _gauge("temperature_margin_celsius", "Temperature left up to the highest at which the device may work."),
+    ),
     ("power_milliwatts", 0.001, _gauge("power_watts", "Power drawn by the device.")),
+    ("power_limit_milliwatts", 0.001, _gauge("power_limit_watts", "Power that the device may draw.")),
     ("fan_percent", 0.01, _gauge("fan_speed_ratio", "Speed of the fan, as a share of its highest: 0 to 1.")),
     (
         "utilization_percent",
@@ -46,6 +52,8 @@ _READINGS = (
     ("nvlinks_inactive", 1, _gauge("nvlinks_inactive", "NVLinks that are down.")),
     ("pcie_replays", 1, _gauge("pcie_replays", "PCIe replays.")),
     ("thermal_slowdown", 1, _gauge("thermal_slowdown", "1 if clocks are lowered because of the temperature, else 0.")),
+    ("hw_slowdown", 1, _gauge("hw_slowdown", "1 if the hardware lowers the clocks, whatever for, else 0.")),
+    ("power_brake", 1, _gauge("power_brake", "1 if clocks are lowered because the power supply asks for it, else 0.")),
 )
 _MEMORY = _gauge("memory_bytes", "Memory of the device.")
 _ERRORS = gauge(

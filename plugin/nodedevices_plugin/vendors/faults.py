@@ -53,7 +53,10 @@ class Meaning:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCondition:
     """One condition that the readings of a line show. `evident`: it lasts, it is over, or (None) it cannot be read.
-    `unused`: the state of a device that is in no resource, where it differs: a port without a cable."""
+    `unused`: the state of a device that is in no resource, where it differs: a port without a cable. `for_seconds`: it
+    is a fault once each line has shown it for so long (health.lasting). `threshold`: tells conditions of one reason
+    apart. `opt_in`: no fault unless a rule of `health.rules` names the reason, not by a glob: it is normal on machines
+    in good order."""
 
     reason: str
     state: HealthState
@@ -62,6 +65,9 @@ class FaultCondition:
     action: str = "None"
     ends_by_itself: bool = False  # its end proves that it was repaired
     unused: HealthState | None = None
+    for_seconds: float = 0
+    threshold: int = 0
+    opt_in: bool = False
 
 
 @runtime_checkable

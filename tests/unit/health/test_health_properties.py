@@ -92,7 +92,7 @@ def verdict(story: Story) -> Verdict | None:
 
 def judged_again(story: Story, verdicts: dict[str, Verdict]) -> dict[str, Verdict]:
     return machine.judge_all(
-        verdicts, story.inventory, (), RULES, REGISTERED, now=story.now, monotonic=story.clock, above=story.above
+        verdicts, story.inventory, (), RULES, REGISTERED, now=story.now, monotonic=story.clock, shown=story.shown
     )
 
 

@@ -24,9 +24,9 @@ def test_a_rule_about_a_reason_that_there_is_decides_something(reason: str) -> N
 
 
 def test_a_rule_about_no_reason_is_named_with_what_there_is() -> None:
-    [note] = notes("Xid109", "Xdi79")
-    assert note.startswith("health.rules[0].reasons Xdi79: no such reason; known reasons: ")
-    assert "EccUncorrectable" in note
+    [note] = notes("Xid109", "RowRemapPendign")
+    assert note.startswith("health.rules[0].reasons RowRemapPendign: no such reason; known reasons: RowRemapPending, ")
+    [note] = notes("Xdi79")
     assert "Xid<number>" in note
 
 

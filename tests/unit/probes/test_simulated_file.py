@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.vendors.amd.faults import read as read_amd
-from nodedevices_plugin.vendors.nvidia.faults import read
+from nodedevices_plugin.vendors.nvidia.conditions import read
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, encode, memory_bytes

@@ -1,4 +1,4 @@
-"""NVIDIA's faults: XIDs by the catalogue (xids.py), NVML's other events, and what a GPU's readings say.
+"""NVIDIA's faults: XIDs by the catalogue (xids.py) and NVML's other events. What readings mean: conditions.
 
 Some XIDs mean nothing certain alone (NVIDIA's catalogue calls them workflows): 45 follows a killed process or a worse
 error, 48 may be contained in its application (94), 74 and 144-150 are NVLink's, of which the driver itself knows more
@@ -7,17 +7,14 @@ error, 48 may be contained in its application (94), 74 and 144-150 are NVLink's,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
-from nodedevices_probe.protocol import Readings
+from collections.abc import Mapping, Sequence
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import CODED, Effect, FaultCondition, Meaning
+from nodedevices_plugin.vendors.faults import CODED, Effect, Meaning
+from nodedevices_plugin.vendors.nvidia import conditions
+from nodedevices_plugin.vendors.nvidia.conditions import NO_ACTION, RESET
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID, Xid, look_up
 
-NO_ACTION = "None"
-RESET = "ResetDevice"
 CLEANUP = 45  # a killed process was cleaned up: the one undecided XID that is never fatal by itself
 DOUBLE_BIT = 48
 NVLINK = 74
@@ -45,67 +42,10 @@ _EVENTS: Mapping[str, Meaning] = {
         repair=RESET,
     ),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    reason: str
-    state: HealthState
-    message: str
-    action: str
-    test: Callable[[Readings], bool | None]
-    ends_by_itself: bool = False  # a volatile counter at zero was reset, a device that is cool runs at full speed
-
-
-def _above_zero(value: int | None) -> bool | None:
-    return None if value is None else value > 0
-
-
-# Sources: nvml.h for the fields; NVIDIA's GPU memory error management guide for what they require.
-_READINGS = (
-    _Reading(
-        "RowRemapFailure",
-        HealthState.UNHEALTHY,
-        "GPU memory rows can no longer be remapped",
-        "Replace",
-        lambda readings: readings.remap_failure,
-    ),
-    _Reading(
-        "SramThresholdExceeded",
-        HealthState.UNHEALTHY,
-        "uncorrectable SRAM errors exceed the threshold",
-        "Replace",
-        lambda readings: readings.sram_threshold_exceeded,
-    ),
-    _Reading(
-        "EccUncorrectable",
-        HealthState.UNHEALTHY,
-        "uncorrectable ECC errors since the last reset",
-        RESET,
-        lambda readings: _above_zero(readings.ecc_uncorrectable_volatile),
-        ends_by_itself=True,
-    ),
-    _Reading(
-        "RowRemapPending",
-        HealthState.DEGRADED,
-        "GPU memory rows wait to be remapped at the next reset",
-        RESET,
-        lambda readings: readings.remap_pending,
-        ends_by_itself=True,
-    ),
-    _Reading(
-        "ThermalSlowdown",
-        HealthState.DEGRADED,
-        "the GPU slows itself down because of its temperature",
-        NO_ACTION,
-        lambda readings: readings.thermal_slowdown,
-        ends_by_itself=True,
-    ),
-)
 REASONS = (
     *(f"Xid{number}" for number in range(1, MAX_XID + 1)),
     *(known.reason for known in _EVENTS.values()),
-    *(row.reason for row in _READINGS),
+    *conditions.REASONS,
 )
 
 
@@ -129,20 +69,6 @@ def decide(code: int, together: Sequence[int], driver_action: str | None) -> Hea
     if row.action == "Inspect" or (code == NVLINK and driver_action == NO_ACTION):
         return HealthState.DEGRADED
     return HealthState.UNHEALTHY
-
-
-def read(readings: Readings) -> tuple[FaultCondition, ...]:
-    return tuple(
-        FaultCondition(
-            reason=row.reason,
-            state=row.state,
-            message=row.message,
-            action=row.action,
-            evident=row.test(readings),
-            ends_by_itself=row.ends_by_itself,
-        )
-        for row in _READINGS
-    )
 
 
 def meaning(row: Xid) -> Meaning:

@@ -17,6 +17,7 @@ from nodedevices_plugin.vendors.faults import FaultCondition, Meaning
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.nvidia import (
     cdi,
+    conditions,
     ctk,
     driver_directory,
     faults,
@@ -120,7 +121,7 @@ class Nvidia:
         return faults.decide(code, together, driver_action)
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
-        return faults.read(readings)
+        return conditions.read(readings)
 
     def file_resources(self, value: object, problems: list[str]) -> Resources | None:
         return v1_file.resources(value, problems)

@@ -1,0 +1,66 @@
+"""From a probe's lines to what a node says: a condition that has to last, on one of its GPUs."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.vendors.nvidia.conditions import REGISTRATION_AGAIN_SECONDS
+from nodedevices_probe.protocol import DeviceFact
+from nodedevices_probe.simulated.file import parse
+from support.stepped_node import Node, report_of
+
+GPU, HOLD = "nvidia.com/gpu", 300
+LOST = "fabricState: NotStarted"
+WELL, REPORTED = ("Healthy", "", True), ("Degraded", "FabricRegistrationLost", True)
+
+
+def machine(said: str = "") -> tuple[DeviceFact, ...]:
+    """Two simulated GPUs, the first of which says this."""
+    return parse(f"{{profile: h100 x 2, devices: [{{index: 0{', ' if said else ''}{said}}}]}}", node="n").facts.devices
+
+
+FIRST, SECOND = (each.id for each in machine())
+
+
+class Machine(Node):
+    def lasts(self, seconds: int, said: str = "") -> Self:
+        for _ in range(seconds // 10):
+            self.line(*machine(said), after=10)
+        return self
+
+
+def test_a_gpu_whose_fabric_registration_stays_lost_is_reported_and_recovers() -> None:
+    node = Machine(*machine()).lasts(10).lasts(REGISTRATION_AGAIN_SECONDS, LOST)
+    assert node.says(FIRST) == WELL
+    node.lasts(10, LOST)
+    assert (node.says(FIRST), node.says(SECOND)) == (REPORTED, WELL)
+    assert node.counts == {GPU: (2, 2)}, "still offered"
+    summary = report_of(node.world, node.time).summary
+    assert summary is not None
+    assert (summary.degraded, summary.healthy) == (1, 2)
+    assert node.lasts(HOLD).says(FIRST) == REPORTED
+    assert node.lasts(10).says(FIRST) == WELL
+
+
+def test_the_step_is_made_again_when_the_condition_will_have_lasted() -> None:
+    node = Machine(*machine()).line(*machine(LOST))
+    began = node.clock
+    while node.clock < began + REGISTRATION_AGAIN_SECONDS - 10:
+        node.line(*machine(LOST), after=10)
+    assert node.last is not None
+    assert node.last.deadline == began + REGISTRATION_AGAIN_SECONDS
+    assert node.wait(10).says(FIRST) == REPORTED
+
+
+def test_an_agent_that_starts_again_counts_anew_and_keeps_what_it_has_reported() -> None:
+    node = Machine(*machine()).lasts(REGISTRATION_AGAIN_SECONDS, LOST).restarts()
+    assert node.lasts(REGISTRATION_AGAIN_SECONDS, LOST).says(FIRST) == WELL
+    assert node.lasts(10, LOST).restarts().lasts(10, LOST).says(FIRST) == REPORTED
+
+
+def test_a_policy_makes_more_of_it() -> None:
+    unfit = {"health": {"rules": [{"reasons": ["FabricRegistrationLost"], "state": "Unhealthy"}]}}
+    node = Machine(*machine()).given(seen=SeenObject(exists=True, generation=1, config=unfit))
+    node.lasts(REGISTRATION_AGAIN_SECONDS + 10, LOST)
+    assert (node.says(FIRST), node.counts) == (("Unhealthy", "FabricRegistrationLost", False), {GPU: (2, 1)})
