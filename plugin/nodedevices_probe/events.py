@@ -1,18 +1,19 @@
 """The probe's memory of edges: an XID happened, and the next lines must say so.
 
-Bounded whatever the hardware does: equal events between two lines are folded into one with a count, and only the
-newest of each kind per device (and XID, and instance) is kept, for a minute. So a flood of one XID never pushes the
-first sign of another out of the line. Written by the thread that waits for the driver, read by the one that writes
-lines.
+Bounded whatever the hardware does: equal events between two lines are folded into one with a count and the details of
+the first, and only the newest of each kind per device (and XID, and instance) is kept, for a minute. So a flood of one
+XID never pushes the first sign of another out of the line. Written by the thread that waits for the driver, read by the
+one that writes lines.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from nodedevices_probe.protocol import MAX_EVENTS, MAX_INTEGER, ProbeEvent
 
@@ -25,9 +26,17 @@ class EventKey:
 
     kind: str
     device_id: str | None = None
+    pci_bus_id: str = ""
     xid: int | None = None
     gi: int | None = None
     ci: int | None = None
+
+
+@dataclass(slots=True)
+class _Pending:
+    time: datetime
+    details: Mapping[str, str]
+    count: int = 0
 
 
 @dataclass(slots=True)
@@ -44,18 +53,26 @@ class EventLog:
     clock: Callable[[], float] = time.monotonic
     dropped: int = 0  # events that found no room: more than MAX_EVENTS different ones within a minute
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _pending: dict[EventKey, tuple[datetime, int]] = field(default_factory=dict)
+    _pending: dict[EventKey, _Pending] = field(default_factory=dict)
     _recent: dict[EventKey, _Seen] = field(default_factory=dict)
     _sequence: int = 0
 
-    def record(self, key: EventKey, *, when: datetime | None = None, count: int = 1) -> None:
+    def record(
+        self,
+        key: EventKey,
+        *,
+        when: datetime | None = None,
+        count: int = 1,
+        details: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Remember that it happened, so many times."""
         with self._lock:
-            first, already = self._pending.get(key, (when or datetime.now(UTC), 0))
-            if not already and len(self._pending) >= MAX_EVENTS:
+            known = self._pending.get(key)
+            if known is None and len(self._pending) >= MAX_EVENTS:
                 self.dropped += count
             else:
-                self._pending[key] = (first, min(already + count, MAX_INTEGER))
+                first = self._pending.setdefault(key, _Pending(when or datetime.now(UTC), details))
+                first.count = min(first.count + count, MAX_INTEGER)
         self.wake.set()
 
     def pending(self) -> bool:
@@ -75,18 +92,20 @@ class EventLog:
             for key, seen in list(self._recent.items()):
                 if now - seen.monotonic > REPEATED_SECONDS:
                     del self._recent[key]
-            for key, (when, count) in self._pending.items():
+            for key, pending in self._pending.items():
                 self._sequence += 1
                 self._recent.pop(key, None)
                 event = ProbeEvent(
                     sequence=self._sequence,
-                    time=when,
+                    time=pending.time,
                     kind=key.kind,
                     device_id=key.device_id,
+                    pci_bus_id=key.pci_bus_id,
                     xid=key.xid,
                     gi=key.gi,
                     ci=key.ci,
-                    count=count,
+                    count=pending.count,
+                    details=dict(pending.details),
                 )
                 self._recent[key] = _Seen(event, now)
             self._pending.clear()

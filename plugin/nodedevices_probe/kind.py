@@ -42,7 +42,8 @@ class ProbeKind:
 
     `auto` starts the kind where `present` says why its hardware is there, and where one of the agent's options
     `auto_by` is given: a kind whose devices a file describes, which runs then beside any others, too. A kind with
-    neither is never started by it.
+    neither is never started by it. `lists_devices`: False for one that only says something of other probes' devices:
+    the agent does not wait for its first line.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ProbeKind:
     check: Callable[[AgentOptions], None] = _any
     present: PresenceCheck = never
     auto_by: tuple[str, ...] = ()
+    lists_devices: bool = True
 
     @property
     def automatic(self) -> bool:

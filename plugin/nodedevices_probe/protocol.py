@@ -47,6 +47,7 @@ PROTOCOL = "nodedevices.io/probe/v1alpha1"
 MAX_LINE_BYTES = 1 << 20
 MAX_LINE_PARTITIONS = 512  # of all devices together: what one pass of the agent can take without keeping others waiting
 MAX_EVENTS = 256
+MAX_DETAILS = 8  # of one event: a link and its seven registers
 MAX_PATHS = 64 * 63  # PCIe paths of all devices together: what a line has room for
 MAX_COUNTERS = 32  # of one device
 MAX_OWN = 18  # `extra` and `capacity` together: of a ResourceSlice's 32 the rest is for what all devices have
@@ -59,6 +60,8 @@ PLAIN_TEXT = r"^[^\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2
 # Narrower than the contract's (bounds): no "::", which separates a share's number from its device, and no colon at an
 # end, which would make one with it.
 DEVICE_ID = r"^[A-Za-z0-9._-]+(:[A-Za-z0-9._-]+)*$"
+SWITCH = "switch"  # the other end of a link to a switch
+SWITCH_KINDS = frozenset({"sxid", "sxid-fatal"})  # events of a switch
 DEVICE_TYPE = r"^[A-Za-z][A-Za-z0-9]{0,31}$"  # a device is named by it: gpu-3
 PROFILE = r"^[A-Za-z0-9]([A-Za-z0-9._+-]{0,46}[A-Za-z0-9])?$"  # a resource is named by it: nvidia.com/mig-1g.10gb.me
 WORD = r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$"
@@ -92,6 +95,7 @@ Name = Annotated[str, Bounds(pattern=DEVICE_NAME_PATTERN, max_length=MAX_DEVICE_
 AttributeName = Annotated[str, Bounds(pattern=ATTRIBUTE_NAME_PATTERN, max_length=MAX_ATTRIBUTE_NAME)]
 Version = Annotated[str, Bounds(pattern=SEMANTIC_VERSION_PATTERN, max_length=MAX_TEXT)]
 Quantity = Annotated[str, Bounds(pattern=QUANTITY_PATTERN, max_length=32)]
+Details = Annotated[dict[PlainWord, Text], Bounds(max_length=MAX_DETAILS)]
 Capacity = Annotated[dict[AttributeName, Quantity], Bounds(max_length=MAX_CAPACITIES)]
 NodePath = Annotated[str, Bounds(pattern=DEVICE_NODE, max_length=MAX_DEVICE_NODE)]
 Count = Annotated[int, Bounds(ge=0, le=MAX_INTEGER)]
@@ -173,7 +177,7 @@ class Link(_Wire):
     """A direct connection to another device, or to a switch."""
 
     kind: PlainWord  # NVLink | XGMI
-    to: DeviceId  # device id, or "switch"
+    to: DeviceId  # device id, or SWITCH
     count: Annotated[int, Bounds(ge=1, le=1024)]
 
 
@@ -296,17 +300,22 @@ class DeviceFact(_Wire):
 class ProbeEvent(_Wire):
     """An edge: it happened. Repeated in later lines for a while; the agent drops the sequence numbers it has seen.
 
-    `count` folds a flood: that many of the same (device, xid, instance) happened since the event before.
+    `count` folds a flood: that many of the same (device, xid, instance) happened since the event before. `pci_bus_id`
+    instead of `device_id`: it concerns the devices at that address, whichever probe lists them; of kind SWITCH_KINDS, a
+    switch there, and with it the devices that have a link to SWITCH. `details`: what else was said of it, for people
+    and for the device's vendor; of folded events those of the first.
     """
 
     sequence: Count  # rises by at least one within one probe instance
     time: datetime
-    kind: Word  # xid | recovery-action | gpu-unavailable | dram-retirement | poison | mig-config | ecc-storm
+    kind: Word  # xid | recovery-action | gpu-unavailable | dram-retirement | poison | mig-config | ecc-storm | ...
     device_id: DeviceId | None = None  # None: the driver did not say which
-    xid: Xid | None = None
+    pci_bus_id: Text = ""  # 0000:1b:00.0
+    xid: Xid | None = None  # the vendor's number; of kind sxid an SXID
     gi: Small | None = None  # None: the whole GPU
     ci: Small | None = None
     count: Annotated[int, Bounds(ge=1, le=MAX_INTEGER)] = 1
+    details: Details = field(default_factory=dict)  # link: "14", register3: "0x10000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

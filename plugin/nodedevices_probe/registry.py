@@ -9,6 +9,7 @@ from nodedevices_probe.fpga.kind import FPGA
 from nodedevices_probe.generic.kind import GENERIC
 from nodedevices_probe.intel.kind import INTEL
 from nodedevices_probe.kind import ProbeKind
+from nodedevices_probe.kmsg.kind import KMSG
 from nodedevices_probe.nic.kind import NIC
 from nodedevices_probe.nvidia.ctk import NVIDIA_CTK
 from nodedevices_probe.nvidia.kind import NVML
@@ -26,6 +27,7 @@ KINDS: Mapping[str, ProbeKind] = {
         NIC,
         GENERIC,
         REMOTE,
+        KMSG,
         SIMULATED,
     )
 }

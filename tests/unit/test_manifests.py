@@ -693,6 +693,32 @@ def test_the_mig_component_adds_one_capability_and_one_variable_where_the_hardwa
 
 
 @needs_kubectl
+@in_both_forms
+def test_the_kmsg_component_adds_a_container_with_one_capability_and_a_socket_that_the_agent_reads(
+    tmp_path: Path, form: str
+) -> None:
+    changed = with_component("kmsg", tmp_path, beside=FORMS[form])
+    spec = agent_pod(changed)
+    own, agent = container(spec, "kmsg"), container(spec)
+    spec["containers"].remove(own)
+    [volume] = [each for each in spec["volumes"] if each["name"] == "kmsg"]
+    spec["volumes"].remove(volume)
+    folder = own["volumeMounts"][0]["mountPath"]
+    socket = own["command"][-1]
+    assert own["command"] == ["nodedevices-probe", "kmsg", "--listen", f"unix:{folder}/kmsg.sock"]
+    agent["env"].remove({"name": "NODEDEVICES_ADD_PROBE_KMSG", "value": f"kmsg={socket}"})
+    agent["volumeMounts"].remove({"name": "kmsg", "mountPath": folder, "readOnly": True})
+    assert (own["volumeMounts"], set(volume)) == ([{"name": "kmsg", "mountPath": folder}], {"name", "emptyDir"})
+    assert own["securityContext"] == {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["SYSLOG"]},
+    }
+    assert same_as(form, changed)
+
+
+@needs_kubectl
 def test_the_cdi_component_gives_the_agent_the_runtimes_folders_and_nothing_else(tmp_path: Path) -> None:
     changed = with_component("cdi", tmp_path)
     spec = agent_pod(changed)

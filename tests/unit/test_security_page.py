@@ -92,7 +92,7 @@ def test_every_network_rule_is_listed_with_its_reason(installed: list[dict[str, 
 # --- what components add ---------------------------------------------------------------------------------------------
 ADDED = {
     "folders": r"hostPath:\s*\n?\s*\{?\s*path: (/[^\s},]*)",
-    "privileges": r"(privileged: true|hostPID: true|hostNetwork: true|hostIPC: true|SYS_ADMIN)",
+    "privileges": r"(privileged: true|hostPID: true|hostNetwork: true|hostIPC: true|SYS_ADMIN|SYSLOG)",
     "configmaps": r"configMap:\s*\{?\s*name: ([a-z-]+)",
 }
 

@@ -20,7 +20,7 @@ from nodedevices_plugin.health.actions import NO_ACTION, action_rank, needs_no_a
 from nodedevices_plugin.health.levels import UNUSABLE
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState
-from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning, source_of
+from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning, meaning_of, source_of
 
 _EFFECTS = {"Ignored": Effect.COUNTED, "Degraded": Effect.DEGRADED, "Unhealthy": Effect.UNHEALTHY}
 _STATES = {Effect.DEGRADED: HealthState.DEGRADED, Effect.UNHEALTHY: HealthState.UNHEALTHY}
@@ -41,10 +41,13 @@ class EventCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """Events of one line that do not change the device's state but are worth a log line."""
+    """Events of one line that do not change the device's state but are worth a log line. `xid` None: the event has no
+    number of a device's."""
 
     device_id: str | None
-    xid: int
+    pci_bus_id: str = ""
+    reason: str
+    xid: int | None
     time: datetime  # of the newest
     count: int
     message: str
@@ -96,32 +99,42 @@ def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault 
 def logged_events(
     events: Iterable[ProbeEvent], rules: HealthRules, owners: Mapping[str, DeviceFact], vendors: FaultSources
 ) -> tuple[LoggedEvent, ...]:
-    """Return the events that change no state, and all for which the driver named no device; one entry per (device,
-    reason), oldest first. `owners`: the devices, by their ids and by those of their partitions."""
-    found: dict[tuple[str | None, str], LoggedEvent] = {}
+    """Return the events that change no state, and all for which the driver named no device; one entry per (device or
+    PCI address, reason), oldest first. `owners`: the devices, by their ids and by those of their partitions."""
+    found: dict[tuple[str, str], LoggedEvent] = {}
     for event in events:
-        owner = owners.get(event.device_id or "")
+        owner = owners.get(event.device_id or "") or _at(event.pci_bus_id, owners)
         candidates = vendors.values() if owner is None else (source_of(vendors, owner),)
-        meaning = next(
-            (known for vendor in candidates if (known := vendor.event(event.kind, event.xid)) is not None), None
-        )
-        if meaning is None or meaning.code is None:
+        meaning = next((known for vendor in candidates if (known := meaning_of(vendor, event)) is not None), None)
+        if meaning is None or (meaning.code is None and not event.pci_bus_id):
             continue
         kind = effect(meaning, rules.for_device(owner))
         if kind is Effect.COUNTED or (kind is not Effect.NOTICE and event.device_id is not None):
             continue
-        key = (event.device_id, meaning.reason)
+        key = (event.device_id or event.pci_bus_id, meaning.reason)
         before = found.get(key)
         if before is None and len(found) >= MAX_LOGGED:
             continue
         found[key] = LoggedEvent(
             device_id=event.device_id,
+            pci_bus_id=event.pci_bus_id,
+            reason=meaning.reason,
             xid=meaning.code,
             time=event.time if before is None else max(before.time, event.time),
             count=event.count + (before.count if before else 0),
-            message=meaning.message,
+            message=told(meaning, event) if before is None else before.message,
         )
     return tuple(found.values())
+
+
+def told(meaning: Meaning, event: ProbeEvent) -> str:
+    """Return what an event means, with its details, for people."""
+    details = (value if name == "text" else f"{name} {value}" for name, value in event.details.items())
+    return ", ".join((meaning.message, *details))
+
+
+def _at(address: str, owners: Mapping[str, DeviceFact]) -> DeviceFact | None:
+    return next((fact for fact in owners.values() if fact.pci_bus_id == address), None) if address else None
 
 
 def note_events(
@@ -134,7 +147,8 @@ def note_events(
     boot_id: str,
     instance: str = "",
 ) -> dict[str, Fault]:
-    """Return the faults of one device after these events, by reason. `instance`: the probe process that reports them.
+    """Return the faults of one device after these events, by reason. `instance`: the probe process that reports them,
+    but for those that name a PCI address: they are another probe's.
 
     An event's time is the probe's: one from the future counts from now, one from long ago from a minute ago.
     """
@@ -142,13 +156,18 @@ def note_events(
     came = [event.xid for event in events if event.kind == CODED and event.xid is not None]
     for event in events:
         when = max(min(event.time, now), now - OLDEST_NEWS)
-        meaning = vendor.event(event.kind, event.xid)
+        meaning = meaning_of(vendor, event)
         if meaning is None:
             continue
         kind = effect(meaning, rules)
         if kind in _STATES:
             fault = event_fault(_repeated(meaning, rules), _STATES[kind], when, boot_id)
-            _remember(result, _reported_in(fault, instance, event.sequence))
+            if event.pci_bus_id:
+                _remember(result, replace(fault, elsewhere=True))
+            else:
+                _remember(result, _reported_in(fault, instance, event.sequence))
+        elif kind is Effect.REPAIRED:
+            result |= {reason: replace(result[reason], left=True) for reason in meaning.repairs & result.keys()}
         elif kind is Effect.UNDECIDED and CORRELATING not in result:
             _remember(result, _reported_in(_correlating(meaning, when, boot_id), instance, event.sequence))
     waiting = result.get(CORRELATING)

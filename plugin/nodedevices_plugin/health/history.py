@@ -24,7 +24,7 @@ from nodedevices_probe.protocol import ProbeEvent
 from nodedevices_plugin.health.events import CORRELATING, OLDEST_NEWS, effect
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Occurrences, Period, Shown, Verdict
-from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, source_of
+from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, meaning_of, source_of
 
 PERIOD = timedelta(days=10)
 PERIODS = 9
@@ -57,7 +57,7 @@ def with_events(
         device = owners.get(event.device_id or "")
         if device is None:
             continue
-        meaning = source_of(vendors, device.fact).event(event.kind, event.xid)
+        meaning = meaning_of(source_of(vendors, device.fact), event)
         if meaning is not None and _counts(meaning, rules, device):
             when = max(min(event.time, now), now - OLDEST_NEWS)
             _add(found.setdefault(device.fact.id, {}), meaning.reason, when, event.count)

@@ -9,11 +9,12 @@ meanwhile.
 
 A device recovers on evidence only: the last line is good and lists the device, the fault is no longer evident, the
 hold-down since the newest fault is over, and the action that it required is done. Evidence for the action is the
-driver's report (the reading recoveryAction), where there is one and it was read after the event; a device that fell off
-the bus must besides have left and come back. Without such a report the evidence is a new boot, or that the device or
-its driver left and came back. A person's confirmation replaces the evidence for the action and the hold-down, but never
-counts against a fault that is still evident (a remap failure, a driver that requires an action). Flapping therefore
-costs one change, not many.
+driver's report (the reading recoveryAction), where there is one and it was read after the event (that it requires
+nothing is no evidence about what another probe reported, such as the kernel's log); a device that fell off the bus must
+besides have left and come back. Without such a report the evidence is a new boot, or that the device or its driver left
+and came back, or its driver says that it has repaired the device. A person's confirmation replaces the evidence for the
+action and the hold-down, but never counts against a fault that is still evident (a remap failure, a driver that
+requires an action). Flapping therefore costs one change, not many.
 
 Faults have times of the wall clock, so that they can be saved. During a run the monotonic clock counts: when the wall
 clock is set, `clock_set` moves every time that something waits for (pipeline).
@@ -38,7 +39,7 @@ from nodedevices_probe.protocol import DriverState, ProbeEvent
 from nodedevices_plugin.health import actions, events, lasting, levels, rates
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict, facts_by_id
-from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource, FaultSources, source_of
+from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource, FaultSources, meaning_of, source_of
 
 PROBE_SILENT = "ProbeSilent"
 DRIVER_NOT_LOADED = "DriverNotLoaded"
@@ -268,7 +269,7 @@ def _route(
         device = devices.get(event.device_id) or parents.get(event.device_id)
         if device is None:
             continue
-        meaning = source_of(view.vendors, device.fact).event(event.kind, event.xid)
+        meaning = meaning_of(source_of(view.vendors, device.fact), event)
         instances = [
             part.id
             for part in device.fact.partitions
@@ -407,7 +408,10 @@ def _read_since(fault: Fault, inventory: Inventory) -> bool:
 
 
 def _driver_action(fault: Fault, says: str | None, inventory: Inventory) -> str | None:
-    """Return the action that the driver reports for this fault; None: it reports none, or "None" from before it."""
+    """Return the action that the driver reports for this fault; None: it reports none, or "None" from before it, or
+    about what it may not know of."""
+    if fault.elsewhere and says == actions.NO_ACTION:
+        return None
     return says if says != actions.NO_ACTION or _read_since(fault, inventory) else None
 
 

@@ -14,13 +14,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from nodedevices_api.bounds import INT32_MAX
-from nodedevices_probe.protocol import ProbeEvent
+from nodedevices_common.text import clip
+from nodedevices_probe.protocol import MAX_MESSAGE, ProbeEvent
 
 from nodedevices_plugin.health.actions import advice
-from nodedevices_plugin.health.events import OLDEST_NEWS, effect
+from nodedevices_plugin.health.events import OLDEST_NEWS, effect, told
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Inventory, InventoryDevice, Notice
-from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, source_of
+from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, meaning_of, source_of
 
 KEPT = timedelta(days=1)  # after it came last
 SHOWN_AGAIN = timedelta(seconds=60)  # repeats of a notice
@@ -47,7 +48,7 @@ def follow(
         device = devices.get(named) or owners.get(named)
         if device is None:
             continue
-        meaning = source_of(vendors, device.fact).event(event.kind, event.xid)
+        meaning = meaning_of(source_of(vendors, device.fact), event)
         if meaning is None or not _noticed(meaning, rules.for_device(device.fact)):
             continue
         of_device = found.setdefault(device.fact.id, {})
@@ -55,7 +56,7 @@ def follow(
         when = max(min(event.time, now), now - OLDEST_NEWS)
         known = of_device.get((meaning.reason, part))
         of_device[meaning.reason, part] = (
-            _new(meaning, part, when, event.count, now)
+            _new(meaning, part, when, event, now)
             if known is None
             else replace(known, repeats=known.repeats + event.count, newest=max(known.newest, when))
         )
@@ -77,15 +78,15 @@ def _partition(event: ProbeEvent, device: InventoryDevice) -> str:
     return ""
 
 
-def _new(meaning: Meaning, partition: str, when: datetime, count: int, now: datetime) -> Notice:
-    message = "; ".join(filter(None, (meaning.message, advice(meaning.action))))
+def _new(meaning: Meaning, partition: str, when: datetime, event: ProbeEvent, now: datetime) -> Notice:
+    message = clip("; ".join(filter(None, (told(meaning, event), advice(meaning.action)))), MAX_MESSAGE)
     return Notice(
         code=meaning.reason,
         partition=partition,
         message=message,
         since=when,
         time=when,
-        count=min(count, INT32_MAX),
+        count=min(event.count, INT32_MAX),
         counted=now,
         newest=when,
     )

@@ -80,5 +80,6 @@ def _nearest(reasons: Sequence[str], glob: str) -> list[str]:
 
 
 def _folded(known: Sequence[str]) -> list[str]:
-    """Return the reasons, those of a series as one: Xid<number>."""
-    return sorted({re.sub(r"[0-9]+$", "<number>", reason) for reason in known})
+    """Return the reasons, those of a series as one and first: Xid<number>."""
+    folded = {re.sub(r"[0-9]+$", "<number>", reason) for reason in known}
+    return sorted(folded, key=lambda reason: (not reason.endswith(">"), reason))

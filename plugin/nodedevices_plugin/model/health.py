@@ -38,7 +38,9 @@ class Fault:
     neighbours: tuple[int, ...] = ()  # XIDs that came within the correlation window of this one
     instance: str = ""  # the probe's process that reported the event which began it, and its number there; "": no event
     sequence: int = -1
-    left: bool = False  # since the event the device left (lost or not listed), or the driver required an action
+    elsewhere: bool = False  # another probe reported it: the device's driver may not know of it
+    # Since the event the device left (lost or not listed), or the driver required an action, or has repaired it.
+    left: bool = False
     driver_reloaded: bool = False  # the driver was unloaded since
     confirmed: bool = False  # a person said that it is over (nodedevices.io/confirm)
 

@@ -36,6 +36,7 @@ from nodedevices_plugin.pipeline.in_use import in_use
 from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
+from nodedevices_plugin.pipeline.routing import routed
 from nodedevices_plugin.pipeline.state import SeenSpec, State
 from nodedevices_plugin.pipeline.world import (
     Inputs,
@@ -66,7 +67,8 @@ class Assessment:
     confirm: Confirm
     history: stage_history.History  # how often reasons came on each device
     known: Known  # now
-    events: tuple[ProbeEvent, ...]
+    events: tuple[ProbeEvent, ...]  # each with the device that it concerns
+    reported: tuple[ProbeEvent, ...]  # as the probe has written them
     removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while a pod may hold them
     cordons: tuple[Cordon, ...]  # what people took out of service, also entries that are over
     given_up: frozenset[str]  # ids of devices that people confirmed as removed, or took out of service
@@ -121,8 +123,10 @@ def assess(
     complete = not probe_set.waits(probes, monotonic)
     inventory = together(owned, probe_set, complete=complete or world.plan is not None)
     rules = replace(HealthRules.from_section(effective.sections.health), near=near(inventory))
+    by_probe = routed(probed.events, probed.source, owned)
+    events = tuple(each for some in by_probe.values() for each in some)
     history = stage_history.with_events(
-        world.state.history, probed.events, inventory, rules, vendors, now=now, recovered=confirm.recovered
+        world.state.history, events, inventory, rules, vendors, now=now, recovered=confirm.recovered
     )
     rules = replace(rules, occurrences=history)
     applied = effective if world.active.applied_once else None
@@ -141,7 +145,7 @@ def assess(
         verdicts |= judge_all(
             world.verdicts,
             part,
-            probed.events if name == probed.source else (),
+            by_probe.get(name, ()),
             rules,
             vendors,
             now=now,
@@ -189,7 +193,8 @@ def assess(
         confirm=confirm,
         history=history,
         known=known,
-        events=probed.events,
+        events=events,
+        reported=probed.events,
         removals=removals,
         cordons=cordons,
         given_up=given_up,
@@ -340,12 +345,16 @@ def _probed(
     source = inputs.source or next(iter(running))
     cursors = {name: world.known.cursors[name] for name in running if name in world.known.cursors}
     events: tuple[ProbeEvent, ...] = ()
+    # Events of other probes' devices, before all of those are known. The probe repeats them for longer than that lasts.
+    addressed = inputs.snapshot is not None and any(each.pci_bus_id for each in inputs.snapshot.events)
+    too_early = addressed and probe_set.waits(running, monotonic)
     probes = {}
     for name, before in running.items():
         if inputs.snapshot is None or name != source:
             probes[name] = stage_inventory.release(before, held_partitions=holding.parts, removed=removed)
             continue
-        cursors[name], events = fresh_events(world.known.cursors.get(name, EventCursor()), inputs.snapshot)
+        if not too_early:
+            cursors[name], events = fresh_events(world.known.cursors.get(name, EventCursor()), inputs.snapshot)
         probes[name] = stage_inventory.update(
             before,
             inputs.snapshot,

@@ -20,6 +20,7 @@ from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.model.selection import selects
 from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
+from nodedevices_plugin.settings.probes import lists_devices
 
 GRACE_SECONDS = 2 * SILENCE_SECONDS  # for a probe's first line; what is missing is said within 60 s
 
@@ -61,7 +62,12 @@ def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory], ne
 def judged_from(parts: Mapping[str, Inventory], since: Mapping[str, float]) -> float:
     """Return the time from which counts are told; time.monotonic(). `since`: when each probe was started."""
     return max(
-        (since[name] + GRACE_SECONDS for name, part in parts.items() if part.line_monotonic is None), default=0.0
+        (
+            since[name] + GRACE_SECONDS
+            for name, part in parts.items()
+            if part.line_monotonic is None and lists_devices(name)
+        ),
+        default=0.0,
     )
 
 

@@ -31,7 +31,7 @@ from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline.state import State, restored_devices
-from nodedevices_plugin.settings.probes import name_of
+from nodedevices_plugin.settings.probes import lists_devices, name_of
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 SILENCE_SECONDS = 15.0  # after that a probe counts as silent, and its first line is no longer waited for
@@ -71,6 +71,7 @@ class ProbeSet:
         return any(
             part.line_monotonic is None and monotonic < self.since[name] + SILENCE_SECONDS
             for name, part in parts.items()
+            if lists_devices(name)
         )
 
 

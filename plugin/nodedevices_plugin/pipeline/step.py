@@ -51,6 +51,7 @@ from nodedevices_plugin.settings.effective import Effective, to_saved
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing.by_nature import NAME as SHARED
 from nodedevices_plugin.sharing.clients import follow
+from nodedevices_plugin.vendors.faults import CODED
 
 FIRST_LIST_SECONDS = 5.0  # after the agent's start, in which its first offer waits for the kubelet's List or checkpoint
 LIST_AGAIN_SECONDS = 5.0  # the agent's period for PodResources
@@ -65,6 +66,7 @@ class Step:
     world: World
     logged: tuple[LoggedEvent, ...] = ()
     xids: tuple[ProbeEvent, ...] = ()
+    addressed: tuple[ProbeEvent, ...] = ()  # that name a PCI address: lines of the kernel's log
     confirmed: tuple[str, ...] = ()  # entries of the annotation that this step acted on
     refused: str = ""
     deadline: float | None = None  # time.monotonic() when a step without news could change something
@@ -177,8 +179,9 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     ]
     return Step(
         world=after,
-        logged=logged_events(assessed.events, assessed.rules, facts_by_id(known.inventory), assessed.vendors),
-        xids=tuple(event for event in assessed.events if event.xid is not None),
+        logged=logged_events(assessed.reported, assessed.rules, facts_by_id(known.inventory), assessed.vendors),
+        xids=tuple(event for event in assessed.events if event.kind == CODED and event.xid is not None),
+        addressed=tuple(event for event in assessed.reported if event.pci_bus_id),
         confirmed=assessed.confirm.understood,
         refused=refused,
         deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),

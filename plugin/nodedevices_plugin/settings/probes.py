@@ -56,6 +56,12 @@ def name_of(text: str) -> str:
     return text.partition("=")[0]
 
 
+def lists_devices(name: str) -> bool:
+    """Return whether a probe of this name may have devices of its own."""
+    kind = KINDS.get(name)
+    return kind is None or kind.lists_devices
+
+
 def read(values: Sequence[str], place: str = FLAG) -> tuple[tuple[ProbeSpec, ...], list[str]]:
     """The probes in their order, and what is wrong with the values. `place`: where they stand."""
     specs: list[ProbeSpec] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from nodedevices_common import __version__
 from nodedevices_common.metrics import Exposition, counter, families, gauge, histogram, rows
-from nodedevices_probe.protocol import DeviceFact, Snapshot
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -110,6 +110,12 @@ class AgentMetrics(Exposition):
         "driver named none.",
         "index uuid xid",
     )
+    _kernel_log = counter(
+        "nodedevices_kernel_log_events_total",
+        "Total lines of the kernel's log that are events (probe kmsg), by the PCI address that they name, kind and "
+        "number.",
+        "address kind code",
+    )
 
     def __init__(
         self,
@@ -130,6 +136,7 @@ class AgentMetrics(Exposition):
             Method.PREFERRED: self._preferred,
         }
         self._xid_series: set[tuple[str, str, str]] = set()
+        self._kernel_log_series: set[tuple[str, str, str]] = set()
 
     def render(self) -> bytes:
         facts = self._facts()
@@ -181,6 +188,13 @@ class AgentMetrics(Exposition):
             series = ("", "", "other")
         self._xid_series.add(series)
         self._xids.labels(*series).inc(count)
+
+    def kernel_log_event(self, event: ProbeEvent) -> None:
+        series = (event.pci_bus_id, event.kind, "" if event.xid is None else str(event.xid))
+        if series not in self._kernel_log_series and len(self._kernel_log_series) >= MAX_XID_SERIES:
+            series = ("", "other", "")
+        self._kernel_log_series.add(series)
+        self._kernel_log.labels(*series).inc(event.count)
 
     def state_failed(self) -> None:
         self._state_errors.inc()

@@ -58,7 +58,13 @@ class StepLog:
         self._config(before, outcome, metrics)
         self._probe(problems(after.inventory))
         for each in outcome.logged:
-            log.info("xid noticed", device=each.device_id, xid=each.xid, count=each.count, what=each.message)
+            if each.xid is not None:
+                log.info("xid noticed", device=each.device_id, xid=each.xid, count=each.count, what=each.message)
+            else:
+                said = {"address": each.pci_bus_id, "reason": each.reason}
+                log.info("kernel log noticed", **said, count=each.count, what=each.message)
+        for event in outcome.addressed:
+            metrics.kernel_log_event(event)
         if outcome.xids:
             devices = _devices(after.inventory)
             for event in outcome.xids:

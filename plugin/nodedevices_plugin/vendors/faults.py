@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from nodedevices_probe.kmsg.attributes import PCIE_FATAL, PCIE_NON_FATAL
 from nodedevices_probe.node.drm import NODE_MISSING
-from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.model.optional import OptionalInterface
@@ -31,6 +32,7 @@ class Effect(StrEnum):
     DEGRADED = "Degraded"  # shown, still offered
     UNDECIDED = "Undecided"  # its meaning depends on the events around it: decided after some seconds
     UNHEALTHY = "Unhealthy"  # not offered
+    REPAIRED = "Repaired"  # the driver has repaired the device: the evidence that Meaning.repairs need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class Meaning:
     contained: bool = False  # an event that names a partition concerns that partition alone
     must_leave: bool = False  # the device is gone: an answer proves nothing until it has left and come back
     may_be_unhealthy: bool = True  # while undecided: no new pod gets the device
+    repairs: frozenset[str] = frozenset()  # reasons of faults that came before it
     decides_others: bool = False  # it decides undecided events around it: a flood of others must not hide it
 
 
@@ -97,6 +100,15 @@ class FaultSource(OptionalInterface, Protocol):
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         """Return every condition of a device that answers, evident or not."""
+        ...
+
+
+@runtime_checkable
+class ReadsDetails(OptionalInterface, Protocol):
+    """A vendor that tells events of one kind apart by their details."""
+
+    def kind_of(self, event: ProbeEvent) -> str:
+        """Return the kind as which `event` is to be asked about it."""
         ...
 
 
@@ -164,6 +176,12 @@ def source_of(sources: FaultSources, fact: DeviceFact) -> FaultSource:
     return next((sources[key] for key in keys if key in sources), PLAIN)
 
 
+def meaning_of(vendor: FaultSource, event: ProbeEvent) -> Meaning | None:
+    """Return the meaning of an event of one of the vendor's devices."""
+    kind = vendor.kind_of(event) if isinstance(vendor, ReadsDetails) else event.kind
+    return vendor.event(kind, event.xid)
+
+
 # --- conditions that several vendors have --------------------------------------------------------------------------
 def node_missing(readings: Readings) -> FaultCondition:
     """Return the condition of a missing device node, which a probe reports in `conditions`."""
@@ -185,3 +203,19 @@ def hot(readings: Readings) -> FaultCondition:
         evident=readings.thermal_slowdown,
         ends_by_itself=True,
     )
+
+
+def pcie_meanings() -> dict[str, Meaning]:
+    """Return the meanings of uncorrectable PCIe errors (AER), by kind. The kernel resets the link after a fatal one; a
+    device that does not come back is lost, or does not answer, which its own probe sees."""
+    return {
+        PCIE_NON_FATAL: Meaning(
+            reason="PcieError", effect=Effect.NOTICE, message="an uncorrectable PCIe error of one transaction (AER)"
+        ),
+        PCIE_FATAL: Meaning(
+            reason="PcieFatal",
+            effect=Effect.DEGRADED,
+            message="a fatal PCIe error, after which the kernel resets the link (AER)",
+            repair="ResetDevice",
+        ),
+    }

@@ -12,7 +12,7 @@ from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.step_log import PROBLEMS_SECONDS, StepLog
-from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Problem
+from nodedevices_probe.protocol import SWITCH, DeviceFact, Link, ProbeEvent, Problem
 from structlog.testing import capture_logs
 from support.facts import START, gpu, gpu_id, mig_id, partition, snapshot, well, xid
 from support.steps import step
@@ -69,6 +69,14 @@ class Story:
             for entry in self._logged(inputs)
             if str(entry["event"]).startswith("device ")
         ]
+
+    def line_of(self, *facts: DeviceFact, events: tuple[ProbeEvent, ...]) -> list[Any]:
+        """All that is logged of a line."""
+        line = snapshot(*facts, events=events)
+        return self._logged(Inputs(snapshot=line, arrived=self.now, holdings=Holdings(state=HoldersState.SYNCED)))
+
+    def counted(self, metric: str, **labels: str) -> float | None:
+        return self._metrics.registry.get_sample_value(metric, labels)
 
     def confirm(self, value: str) -> list[tuple[str, str]]:
         """What is logged of this value of the annotation."""
@@ -131,6 +139,23 @@ def test_xids_are_counted_by_device_a_mig_devices_for_its_gpu() -> None:
         ("", "79"): 1.0,
         ("", "31"): 1.0,
     }
+
+
+def test_a_line_of_the_kernel_log_about_eight_gpus_is_logged_once_and_counted_by_its_address() -> None:
+    story = Story()
+    linked = [gpu(number, links=(Link(kind="NVLink", to=SWITCH, count=18),)) for number in range(8)]
+    details = {"link": "28", "text": "LTSSM Fault Up"}
+    event = ProbeEvent(
+        sequence=1, time=START, kind="sxid-fatal", pci_bus_id="0000:c1:00.0", xid=20034, count=3, details=details
+    )
+    story.devices(*linked)
+    logged = [each for each in story.line_of(*linked, events=(event,)) if "kernel log" in str(each["event"])]
+    assert [(each["address"], each["reason"], each["count"]) for each in logged] == [("0000:c1:00.0", "Sxid20034", 3)]
+    assert logged[0]["what"].endswith("(SXID 20034), link 28, LTSSM Fault Up")
+    assert (
+        story.counted("nodedevices_kernel_log_events_total", address="0000:c1:00.0", kind="sxid-fatal", code="20034")
+        == 3
+    )
 
 
 def test_of_a_confirmation_only_what_was_understood_is_called_confirmed() -> None:

@@ -13,10 +13,10 @@ from nodedevices_probe.amd.attributes import PROFILE, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import InventoryDevice, PlanError, Unit, resource_names
-from nodedevices_plugin.vendors.amd import faults
+from nodedevices_plugin.vendors.amd import faults, kernel_log
 from nodedevices_plugin.vendors.base import Naming, NodeView, unlike_most, whole_or_partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
+from nodedevices_plugin.vendors.faults import FaultCondition, Meaning, NoCodes
 
 DEFAULT_PREFIX = "amd.com"
 ALWAYS = "mixed"  # a GPU that is cut has only partitions, under any name
@@ -31,7 +31,7 @@ SAME_NUMA, OTHER_NUMA = 10, 20
 class Amd(NoCodes):
     name = VENDOR
     types = frozenset({"gpu"})
-    reasons: Sequence[str] = faults.REASONS
+    reasons: Sequence[str] = (*faults.REASONS, *kernel_log.REASONS)
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """A GPU that was cut again while a pod holds an earlier partition is taken as it is now; that partition stays
@@ -69,6 +69,9 @@ class Amd(NoCodes):
 
     def partition_score(self, fact: DeviceFact) -> int:
         return ZERO - SAME_GPU - XGMI - SAME_NUMA
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        return kernel_log.MEANINGS.get(kind) or super().event(kind, code)
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return faults.read(readings)

@@ -15,8 +15,8 @@ from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import InventoryDevice, OfferedResource, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, whole_or_partitions
-from nodedevices_plugin.vendors.faults import CounterLimit, FaultCondition, NoCodes
-from nodedevices_plugin.vendors.nic import containers, counters, device_info, faults, onload
+from nodedevices_plugin.vendors.faults import CounterLimit, FaultCondition, Meaning, NoCodes
+from nodedevices_plugin.vendors.nic import containers, counters, device_info, faults, kernel_log, onload
 from nodedevices_plugin.vendors.nic import flags as own_flags
 from nodedevices_plugin.vendors.nic.configs import Configs
 from nodedevices_plugin.vendors.nic.containers import NicContainers
@@ -31,7 +31,7 @@ class Nic(NoCodes):
     name = "nic"
     every_maker: Literal[True] = True
     types = attributes.TYPES
-    reasons: Sequence[str] = (*faults.REASONS, *counters.REASONS)
+    reasons: Sequence[str] = (*faults.REASONS, *counters.REASONS, *kernel_log.REASONS)
     counter_limits: Sequence[CounterLimit] = counters.LIMITS
     flags = own_flags.FLAGS
     files = own_flags.FILES
@@ -84,6 +84,9 @@ class Nic(NoCodes):
 
     def sections(self, values: Values) -> Mapping[str, Any]:
         return {}
+
+    def event(self, kind: str, code: int | None) -> Meaning | None:
+        return kernel_log.MEANINGS.get(kind) or super().event(kind, code)
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return faults.read(readings)

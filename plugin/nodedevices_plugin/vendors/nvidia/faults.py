@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import CODED, Effect, Meaning
-from nodedevices_plugin.vendors.nvidia import conditions
+from nodedevices_plugin.vendors.faults import CODED, Effect, Meaning, pcie_meanings
+from nodedevices_plugin.vendors.nvidia import conditions, kernel_log
 from nodedevices_plugin.vendors.nvidia.conditions import NO_ACTION, RESET
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID, Xid, look_up
 
@@ -41,18 +41,20 @@ _EVENTS: Mapping[str, Meaning] = {
         action=NO_ACTION,
         repair=RESET,
     ),
+    **pcie_meanings(),
 }
 REASONS = (
     *(f"Xid{number}" for number in range(1, MAX_XID + 1)),
     *(known.reason for known in _EVENTS.values()),
     *conditions.REASONS,
+    *kernel_log.REASONS,
 )
 
 
 def event(kind: str, code: int | None) -> Meaning | None:
     if kind == CODED:
         return None if code is None else meaning(look_up(code))
-    return _EVENTS.get(kind)
+    return _EVENTS.get(kind) or kernel_log.event(kind, code)
 
 
 def decide(code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:

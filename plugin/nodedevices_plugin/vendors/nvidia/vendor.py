@@ -8,7 +8,7 @@ from typing import Any
 from nodedevices_api.sections import Resources, Sharing
 from nodedevices_common.options import Values
 from nodedevices_probe.nvidia.attributes import VENDOR, fills_instance
-from nodedevices_probe.protocol import DeviceFact, Readings
+from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, path_score
@@ -22,6 +22,7 @@ from nodedevices_plugin.vendors.nvidia import (
     driver_directory,
     faults,
     gpu_config,
+    kernel_log,
     names,
     nodes,
     units,
@@ -116,6 +117,9 @@ class Nvidia:
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
         return faults.event(kind, code)
+
+    def kind_of(self, event: ProbeEvent) -> str:
+        return kernel_log.kind_of(event)
 
     def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
         return faults.decide(code, together, driver_action)

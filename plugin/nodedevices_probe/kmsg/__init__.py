@@ -1,0 +1,1 @@
+"""What the kernel's log says of devices that other probes list."""

@@ -1,0 +1,30 @@
+"""Kinds of events that lines of the kernel's log stand for.
+
+The probe writes them, and the vendors' parts of the agent read them back; no other module knows them. The kinds of a
+switch are the line format's own (protocol.SWITCH_KINDS).
+"""
+
+from __future__ import annotations
+
+# NVIDIA. An XID itself is NVML's to report; here is what NVML does not say of it.
+SXID = "sxid"  # an NVSwitch's error, "Non-fatal" in the driver's own words
+SXID_FATAL = "sxid-fatal"
+XID_DETAIL = "xid-detail"  # of 13: gpc, tpc, sm; of 74: link, and register1 to register7 where they are not 0
+
+# mlx5
+MLX5_STALLED = "mlx5-stalled"
+MLX5_FATAL = "mlx5-fatal"
+MLX5_RECOVERED = "mlx5-recovered"  # from one of the two before
+MLX5_COMMAND_TIMEOUT = "mlx5-command-timeout"
+MLX5_MODULE_HOT = "mlx5-module-hot"
+MLX5_SLOT_POWER = "mlx5-slot-power"
+
+# amdgpu
+AMDGPU_RING_TIMEOUT = "amdgpu-ring-timeout"
+AMDGPU_RESET = "amdgpu-reset"
+AMDGPU_RESET_FAILED = "amdgpu-reset-failed"
+AMDGPU_UNCORRECTABLE = "amdgpu-uncorrectable"
+
+# PCIe's error reporting (AER), of any driver's device
+PCIE_NON_FATAL = "pcie-non-fatal"
+PCIE_FATAL = "pcie-fatal"

@@ -1,0 +1,162 @@
+"""Which lines of the kernel's log are events, as a table, and how they are found among all others.
+
+Only lines of the kernel itself count (facility 0): a program may write to the log, too, and the kernel marks what it
+writes. A row's expression must match from the first character of the text on, and takes no more than it names. Bytes
+are searched for a few words before any line is looked at, so that a flood of other lines costs next to nothing; of a
+flood of lines with one of these words at most MAX_LINES are read at a time.
+
+Sources: the lines of NVIDIA's driver as NVSentinel's and gpud's tests have them; mlx5's in the kernel's health.c,
+events.c and cmd.c; amdgpu's in amdgpu_job.c, amdgpu_device.c and amdgpu_ras.c; aer.c for PCIe.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe.kmsg.log import seconds
+from nodedevices_probe.protocol import text
+
+MAX_LINES = 1000  # with one word, of one look at the log
+MAX_LINE_BYTES = 1024  # printk's LOG_LINE_MAX is less
+_PREFIX = re.compile(rb"<(\d{1,3})>(?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?")  # CONFIG_PRINTK_CALLER adds the last
+_PCI = rb"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`word`: is in each such line. Groups of `pattern`: `address`, `code`; others are details by their names."""
+
+    word: bytes
+    kind: str
+    pattern: re.Pattern[bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """One line that is an event. `seconds`: since the boot; None: the line does not say."""
+
+    kind: str
+    pci_bus_id: str
+    code: int | None
+    details: dict[str, str]
+    seconds: float | None
+
+
+def _row(word: bytes, kind: str, pattern: bytes) -> Row:
+    return Row(word, kind, re.compile(pattern.replace(b"%PCI", _PCI)))
+
+
+_XID, _MLX5, _AMDGPU, _PCIE = b"Xid (PCI:", b"mlx5_core ", b"amdgpu ", b"PCIe Bus Error: severity=Uncorrect"
+_SXID_LINE = rb"nvidia-nvswitch\d+: SXid \(PCI:%PCI\): (?P<code>\d{1,9}), "
+_LINK = rb"(?:Link (?P<link>\d{1,3}) )?(?P<text>.+)"
+_MLX5_LINE = rb"mlx5_core %PCI(?: [^ :]+)?: (?:\w+:\d+:(?:\(pid \d+\):)? )?"
+_PCIE_LINE = rb"[\w-]{1,32} %PCI: (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) "
+_AMDGPU_LINE = rb"amdgpu %PCI: (?:amdgpu: )?"
+ROWS = (
+    _row(_XID, kinds.SXID_FATAL, _SXID_LINE + rb"Fatal, " + _LINK),
+    _row(_XID, kinds.SXID, _SXID_LINE + rb"Non-fatal, " + _LINK),
+    _row(
+        _XID,
+        kinds.XID_DETAIL,
+        rb"NVRM: Xid \(PCI:%PCI\): (?P<code>13), .*\(GPC (?P<gpc>\d{1,3}), TPC (?P<tpc>\d{1,3}), SM (?P<sm>\d{1,3})\)",
+    ),
+    _row(
+        _XID,
+        kinds.XID_DETAIL,
+        rb"NVRM: Xid \(PCI:%PCI\): (?P<code>74), .*NVLink: fatal error detected on link (?P<link>\d{1,3}) ?"
+        rb"\((?P<registers>0x[0-9a-fA-F]{1,8}(?:, ?0x[0-9a-fA-F]{1,8}){6})\)",
+    ),
+    _row(_MLX5, kinds.MLX5_STALLED, _MLX5_LINE + rb"device's health compromised - reached miss count"),
+    _row(_MLX5, kinds.MLX5_FATAL, _MLX5_LINE + rb"(?P<text>Fatal error \d{1,9} detected)"),
+    _row(_MLX5, kinds.MLX5_FATAL, _MLX5_LINE + rb"(?P<text>synd 0x[0-9a-f]{1,8}: unrecoverable hardware error)"),
+    # Older kernels misspell it.
+    _row(_MLX5, kinds.MLX5_RECOVERED, _MLX5_LINE + rb"health re(?:covery succeeded|vovery succeded)"),
+    _row(
+        _MLX5,
+        kinds.MLX5_COMMAND_TIMEOUT,
+        _MLX5_LINE + rb"(?P<text>\w{1,48}\(0x[0-9a-f]{1,8}\)) timeout\. Will cause a leak of a command resource",
+    ),
+    _row(
+        _MLX5,
+        kinds.MLX5_MODULE_HOT,
+        _MLX5_LINE + rb"Port module event\[error\]: module (?P<module>\d{1,3}), Cable error, High Temperature",
+    ),
+    _row(_MLX5, kinds.MLX5_SLOT_POWER, _MLX5_LINE + rb"Detected insufficient power on the PCIe slot"),
+    _row(_AMDGPU, kinds.AMDGPU_RING_TIMEOUT, _AMDGPU_LINE + rb"ring (?P<ring>[\w.]{1,32}) timeout"),
+    _row(_AMDGPU, kinds.AMDGPU_RESET, _AMDGPU_LINE + rb"GPU reset begin"),
+    _row(_AMDGPU, kinds.AMDGPU_RESET_FAILED, _AMDGPU_LINE + rb"(?P<text>GPU Recovery Failed: -?\d{1,9})"),
+    _row(_AMDGPU, kinds.AMDGPU_RESET_FAILED, _AMDGPU_LINE + rb"(?P<text>GPU reset end with ret = -\d{1,9})"),
+    # With a number that is not 0: the driver also says that there are none.
+    _row(
+        _AMDGPU,
+        kinds.AMDGPU_UNCORRECTABLE,
+        _AMDGPU_LINE + rb"(?:\{\d+\} ?)?(?:socket: \d+,? (?:die: \d+,? )?)?(?P<errors>[1-9]\d{0,14}) (?:new )?"
+        rb"uncorrectable hardware errors detected in (?P<block>\w{1,32}) block",
+    ),
+    _row(_PCIE, kinds.PCIE_NON_FATAL, _PCIE_LINE + rb"\(Non-Fatal\), type=(?P<layer>[\w ]{1,32})"),
+    _row(_PCIE, kinds.PCIE_FATAL, _PCIE_LINE + rb"\(Fatal\), type=(?P<layer>[\w ]{1,32})"),
+)
+_BY_WORD = {word: tuple(row for row in ROWS if row.word == word) for word in (_XID, _MLX5, _AMDGPU, _PCIE)}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`unread`: more lines had one of the words than are read at a time."""
+
+    said: tuple[Said, ...]
+    unread: bool
+
+
+def read(lines: bytes) -> Found:
+    """Return the events among these lines, those with one word after those with another."""
+    said = list[Said]()
+    unread = False
+    for word, rows in _BY_WORD.items():
+        for number, line in enumerate(_with(word, lines)):
+            if number >= MAX_LINES:
+                unread = True
+                break
+            if (event := _event(line, rows)) is not None:
+                said.append(event)
+    return Found(tuple(said), unread)
+
+
+def _with(word: bytes, lines: bytes) -> Iterator[bytes]:
+    at = lines.find(word)
+    while at >= 0:
+        end = lines.find(b"\n", at)
+        end = len(lines) if end < 0 else end
+        yield lines[lines.rfind(b"\n", 0, at) + 1 : end]
+        at = lines.find(word, end)
+
+
+def _event(line: bytes, rows: tuple[Row, ...]) -> Said | None:
+    prefix = _PREFIX.match(line)
+    if prefix is None or int(prefix[1]) >> 3:  # the facility; 0: the kernel
+        return None
+    said = line[prefix.end() : prefix.end() + MAX_LINE_BYTES]
+    for row in rows:
+        found = row.pattern.match(said)
+        if found is not None:
+            groups = {name: value.decode("utf-8", "replace") for name, value in found.groupdict().items() if value}
+            return _said(row.kind, groups, at=seconds(line))
+    return None
+
+
+def _said(kind: str, groups: dict[str, str], *, at: float | None) -> Said:
+    address, code = groups.pop("address").lower(), groups.pop("code", "")
+    registers = groups.pop("registers", "")
+    details = {name: cleaned for name, value in groups.items() if (cleaned := text(value))}
+    for place, register in enumerate(filter(None, registers.split(",")), start=1):
+        if int(register, 16):
+            details[f"register{place}"] = register.strip().lower()
+    return Said(
+        kind=kind,
+        pci_bus_id=address if "." in address else f"{address}.0",  # NVIDIA's driver leaves the function out
+        code=int(code) if code else None,
+        details=details,
+        seconds=at,
+    )

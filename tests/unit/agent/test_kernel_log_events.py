@@ -1,0 +1,269 @@
+"""Lines of the kernel's log, from the probe kmsg to the devices of other probes: by PCI address, through the step."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import pytest
+from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.routing import routed
+from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe.protocol import SWITCH, DeviceFact, Driver, DriverState, Link, ProbeEvent, Problem
+from support.facts import START, gpu, gpu_id, inventory_of, old
+from support.probed_node import CONFIG, GPU, NICS, RDMA, Node, nic, said
+
+KMSG = "kmsg=unix:/run/nodedevices-kmsg/kmsg.sock"
+FILE = said("nvml", NICS, KMSG)
+LINKS = (Link(kind="NVLink", to=SWITCH, count=18),)
+GPUS = tuple(gpu(number, pci_bus_id=f"0000:{27 + number:02x}:00.0", links=LINKS) for number in range(2))
+ALONE = gpu(2, pci_bus_id="0000:2b:00.0")  # a GPU without NVLink
+SWITCH_AT = "0000:c1:00.0"
+HOLD = 300
+WELL = ("Healthy", "")
+
+
+class Logged(Node):
+    """A node with GPUs, a NIC, and the kernel's log."""
+
+    def __init__(self, *devices: DeviceFact) -> None:
+        super().__init__(FILE)
+        self.gpus = devices or (*GPUS, ALONE)
+        self.sequence = 0
+        self.line("nvml", *self.gpus).line("nics", nic())
+        self.log()
+
+    def log(self, kind: str = "", address: str = "", code: int | None = None, count: int = 1, **details: str) -> Self:
+        """A line of the probe of the kernel's log, in which this happened."""
+        driver, events = Driver(state=DriverState.LOADED, name="linux"), list[ProbeEvent]()
+        if kind:
+            self.sequence += 1
+            happened = ProbeEvent(
+                sequence=self.sequence,
+                time=self.time,
+                kind=kind,
+                pci_bus_id=address,
+                xid=code,
+                count=count,
+                details=details,
+            )
+            events.append(happened)
+        self.clock += 1
+        self.line("kmsg", driver=driver, events=tuple(events))
+        return self
+
+    def passes(self, seconds: float) -> Self:
+        self.wait(seconds, nvml=self.gpus, nics=(nic(),))
+        return self
+
+    def notices(self, device: str) -> list[tuple[str, int, str]]:
+        return [(each.code, each.count, each.message) for each in self.world.state.notices.get(device, ())]
+
+
+def test_an_mlx5_line_takes_the_nic_of_another_probe_out_of_service_and_no_other_device() -> None:
+    node = Logged()
+    assert node.offers[RDMA] == ["NIC-0"]
+    node.log(kinds.MLX5_STALLED, "0000:3b:00.0")
+    assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
+    assert {node.states[each.id] for each in node.gpus} == {WELL}
+    assert (node.offers[RDMA], len(node.offers[GPU])) == ([], 3)
+
+
+def test_the_nic_recovers_on_evidence_as_from_any_fault() -> None:
+    node = Logged().log(kinds.MLX5_STALLED, "0000:3b:00.0").passes(HOLD + 10)
+    assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled"), "time alone repairs nothing"
+    node.line("nics")  # its driver is loaded anew: the NIC leaves and comes back
+    node.passes(HOLD + 10)
+    assert (node.states["NIC-0"], node.offers[RDMA]) == (WELL, ["NIC-0"])
+
+
+def test_a_nic_that_its_driver_has_recovered_is_offered_again_after_the_hold_down() -> None:
+    node = Logged().log(kinds.MLX5_FATAL, "0000:3b:00.0").log(kinds.MLX5_RECOVERED, "0000:3b:00.0")
+    assert (node.states["NIC-0"], node.offers[RDMA]) == (("Unhealthy", "FirmwareFatal"), [])
+    assert (node.passes(HOLD + 10).states["NIC-0"], node.offers[RDMA]) == (WELL, ["NIC-0"])
+
+
+def test_a_recovery_is_no_evidence_about_what_comes_after_it() -> None:
+    node = Logged().log(kinds.MLX5_FATAL, "0000:3b:00.0").log(kinds.MLX5_RECOVERED, "0000:3b:00.0")
+    node.log(kinds.MLX5_FATAL, "0000:3b:00.0").passes(HOLD + 10)
+    assert node.states["NIC-0"] == ("Unhealthy", "FirmwareFatal")
+
+
+def test_what_needs_no_repair_is_over_after_the_hold_down() -> None:
+    node = Logged().log(kinds.MLX5_MODULE_HOT, "0000:3b:00.0", module="0")
+    assert (node.states["NIC-0"], node.offers[RDMA]) == (("Degraded", "ModuleHot"), ["NIC-0"])
+    assert node.passes(HOLD + 10).states["NIC-0"] == WELL
+
+
+def test_a_non_fatal_sxid_changes_no_device_and_is_counted() -> None:
+    node = Logged().log(kinds.SXID, SWITCH_AT, 20001, count=7, link="3")
+    assert set(node.states.values()) == {WELL}
+    assert node.last is not None
+    assert [(each.kind, each.xid, each.count) for each in node.last.addressed] == [(kinds.SXID, 20001, 7)]
+    assert node.last.xids == (), "an SXID is no XID"
+    assert node.notices(gpu_id(0)) == []
+
+
+def test_an_sxid_that_is_fatal_to_one_link_is_shown_on_the_gpus_of_the_switch_and_withdraws_none() -> None:
+    node = Logged().log(kinds.SXID_FATAL, SWITCH_AT, 20034, link="28", text="LTSSM Fault Up")
+    assert set(node.states.values()) == {WELL}
+    assert node.last is not None
+    [logged] = node.last.logged
+    assert (logged.pci_bus_id, logged.reason) == (SWITCH_AT, "Sxid20034")
+    message = "an NVSwitch reports LTSSM fault up: the link is down (SXID 20034), link 28, LTSSM Fault Up"
+    assert node.notices(gpu_id(0)) == node.notices(gpu_id(1)) == [("Sxid20034", 1, message)]
+    assert node.notices(gpu_id(2)) == [], "it has no link to a switch"
+
+
+def test_an_sxid_that_is_fatal_to_the_fabric_withdraws_the_gpus_that_are_linked_to_a_switch() -> None:
+    node = Logged().log(kinds.SXID_FATAL, SWITCH_AT, 12020, link="46")
+    assert [node.states[each.id] for each in node.gpus] == [
+        ("Unhealthy", "Sxid12020"),
+        ("Unhealthy", "Sxid12020"),
+        WELL,
+    ]
+    assert node.world.verdicts[gpu_id(0)].recovery_action == "RebootNode"
+
+
+def test_the_same_number_in_a_line_that_says_non_fatal_withdraws_none() -> None:
+    assert set(Logged().log(kinds.SXID, SWITCH_AT, 12020).states.values()) == {WELL}
+
+
+def test_a_policys_rule_decides_about_a_line_of_the_log_too() -> None:
+    rules = {"health": {"rules": [{"reasons": ["Sxid12020"], "state": "Degraded"}]}}
+    node = Logged().given(seen=SeenObject(exists=True, config={**CONFIG, **rules})).step()
+    assert node.world.config.unmatched == ()
+    node.log(kinds.SXID_FATAL, SWITCH_AT, 12020)
+    assert (node.states[gpu_id(0)], len(node.offers[GPU])) == (("Degraded", "Sxid12020"), 3)
+
+
+def test_a_rule_that_counts_counts_lines_of_the_log_of_one_device() -> None:
+    after = {"count": 3, "windowSeconds": 86400}
+    rules = {"health": {"rules": [{"reasons": ["NvlinkEcc"], "state": "Unhealthy", "after": after}]}}
+    node = Logged().given(seen=SeenObject(exists=True, config={**CONFIG, **rules})).step()
+    for _ in range(2):
+        node.log(kinds.XID_DETAIL, "0000:1b:00.0", 74, link="14", register1="0x10")
+    assert set(node.states.values()) == {WELL}
+    node.log(kinds.XID_DETAIL, "0000:1b:00.0", 74, link="14", register1="0x10")
+    assert (node.states[gpu_id(0)], node.states[gpu_id(1)]) == (("Unhealthy", "NvlinkEcc"), WELL)
+
+
+@pytest.mark.parametrize(
+    ("registers", "reason"),
+    [
+        ({"register1": "0x10"}, "NvlinkEcc"),
+        ({"register1": "0x100"}, "NvlinkConnection"),
+        ({"register1": "0x200000"}, "NvlinkSignal"),
+        ({"register3": "0x10000"}, "NvlinkError"),
+        ({"register5": "0x100000"}, "NvlinkThreshold"),
+        ({"register4": "0x10000"}, "NvlinkSecondary"),
+        ({"register1": "0x40", "register4": "0x40000000"}, "NvlinkOther"),
+        ({"register1": "0x100010"}, "NvlinkEcc"),  # with a secondary error beside it
+    ],
+)
+def test_the_registers_of_an_xid_74_say_what_kind_of_nvlink_error_it_was(
+    registers: dict[str, str], reason: str
+) -> None:
+    """Bits: WORKFLOW_NVLINK_ERR, in NVSentinel's docs/designs/019-workflow-nvlink-err.md."""
+    node = Logged().log(kinds.XID_DETAIL, "0000:1b:00.0", 74, 1, link="14", **registers)
+    [(code, _, message)] = node.notices(gpu_id(0))
+    assert code == reason
+    assert all(f"{name} {value}" in message for name, value in registers.items())
+    assert "link 14" in message
+    assert set(node.states.values()) == {WELL}
+
+
+@pytest.mark.parametrize("registers", [{}, {"register1": "0x40800001"}, {"register2": "0xffff"}, {"register1": "no"}])
+def test_registers_that_say_nothing_add_nothing(registers: dict[str, str]) -> None:
+    node = Logged().log(kinds.XID_DETAIL, "0000:1b:00.0", 74, 1, link="14", **registers)
+    assert node.notices(gpu_id(0)) == []
+
+
+def test_where_an_xid_13_occurred_is_shown_beside_it_and_counts_no_second_xid() -> None:
+    node = Logged().log(kinds.XID_DETAIL, "0000:1b:00.0", 13, gpc="9", tpc="1", sm="1")
+    [(code, _, message)] = node.notices(gpu_id(0))
+    assert code == "GraphicsException"
+    assert message.endswith("gpc 9, tpc 1, sm 1")
+    assert node.last is not None
+    assert node.last.xids == ()
+
+
+def test_a_line_about_a_device_that_no_probe_lists_is_counted_and_logged_and_changes_nothing() -> None:
+    node = Logged().log(kinds.MLX5_STALLED, "0000:ff:00.0")
+    assert set(node.states.values()) == {WELL}
+    assert node.last is not None
+    assert [each.reason for each in node.last.logged] == ["FirmwareStalled"]
+    assert len(node.last.addressed) == 1
+
+
+def test_an_event_repeated_in_later_lines_is_judged_once() -> None:
+    node = Logged().log(kinds.SXID_FATAL, SWITCH_AT, 20034)
+    node.sequence -= 1
+    node.log(kinds.SXID_FATAL, SWITCH_AT, 20034)
+    assert [count for _, count, _ in node.notices(gpu_id(0))] == [1]
+
+
+def test_what_the_log_says_before_the_devices_are_known_waits_for_them() -> None:
+    event = ProbeEvent(sequence=1, time=START, kind=kinds.MLX5_STALLED, pci_bus_id="0000:3b:00.0")
+    node = Node(FILE)
+    node.line("kmsg", events=(event,)).line("nvml", *GPUS).line("kmsg", events=(event,)).line("nics", nic())
+    assert node.states["NIC-0"] == WELL
+    node.line("kmsg", events=(event,))  # a probe repeats its events for a minute
+    assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
+
+
+def test_an_agent_that_was_restarted_loses_no_line_of_the_log_that_comes_before_the_other_probes() -> None:
+    event = ProbeEvent(sequence=7, time=START, kind=kinds.MLX5_STALLED, pci_bus_id="0000:3b:00.0")
+    node = Logged().restarts()
+    node.line("kmsg", events=(event,)).line("nvml", *node.gpus).line("nics", nic())
+    assert node.line("kmsg", events=(event,)).states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
+
+
+def test_a_silent_log_leaves_every_device_as_it_is() -> None:
+    node = Logged().passes(120)
+    assert node.last is not None
+    assert node.last.silent == frozenset({"kmsg"})
+    assert set(node.states.values()) == {WELL}
+    assert (len(node.offers[GPU]), node.world.lost) == (3, {})
+
+
+def test_no_device_waits_for_the_first_line_of_the_log() -> None:
+    node = Node(FILE)
+    node.line("nvml", *GPUS).line("nics", nic())
+    assert (len(node.offers[GPU]), node.offers[RDMA]) == (2, ["NIC-0"])
+
+
+def test_what_the_probe_of_the_log_has_to_say_of_itself_is_a_problem_of_the_node() -> None:
+    node = Logged()
+    problem = Problem(code="KernelLogUnreadable", message="the kernel log cannot be read")
+    node.line("kmsg", driver=Driver(state=DriverState.LOADED, name="linux"), problems=(problem,))
+    assert [(each.code, each.message) for each in node.world.inventory.problems] == [
+        ("KernelLogUnreadable", "kmsg: the kernel log cannot be read")
+    ]
+    assert set(node.states.values()) == {WELL}
+
+
+def test_a_driver_that_requires_nothing_does_not_end_what_only_the_kernel_log_says() -> None:
+    node = Logged().log(kinds.SXID_FATAL, SWITCH_AT, 12020).passes(HOLD + 10)
+    assert node.states[gpu_id(0)] == ("Unhealthy", "Sxid12020")
+    assert node.restarts().passes(HOLD + 10).states[gpu_id(0)] == ("Unhealthy", "Sxid12020"), "nor after a restart"
+    node.line("nvml", *node.gpus, boot_id="boot-2").line("nics", nic(), boot_id="boot-2")
+    assert node.states[gpu_id(0)] == WELL
+
+
+def test_a_fault_that_needs_no_repair_is_over_though_the_two_probes_count_events_for_themselves() -> None:
+    node = Logged(gpu(0, pci_bus_id="0000:1b:00.0", links=LINKS, readings=old()))
+    node.sequence = 1_000
+    node.log(kinds.PCIE_FATAL, "0000:1b:00.0")
+    assert node.states[gpu_id(0)] == ("Degraded", "PcieFatal")
+    assert node.passes(HOLD + 10).states[gpu_id(0)] == WELL
+
+
+def test_an_event_goes_to_every_device_at_its_address() -> None:
+    at = "0000:3b:00.0"
+    parts = {"nics": inventory_of(nic(), nic(1)), "own": inventory_of(nic(2, id="OWN", pci_bus_id=at))}
+    event = ProbeEvent(sequence=5, time=START, kind=kinds.MLX5_STALLED, pci_bus_id=at)
+    found = routed((event,), "kmsg", parts)
+    assert {name: [each.device_id for each in some] for name, some in found.items()} == {
+        "nics": ["NIC-0"],
+        "own": ["OWN"],
+    }

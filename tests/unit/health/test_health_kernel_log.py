@@ -1,0 +1,98 @@
+"""What lines of the kernel's log mean, by vendor: each kind of the probe means something, and is on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.vendors.amd import kernel_log as amd
+from nodedevices_plugin.vendors.faults import Effect, Meaning, meaning_of
+from nodedevices_plugin.vendors.nic import kernel_log as nic
+from nodedevices_plugin.vendors.nvidia import kernel_log as nvidia
+from nodedevices_plugin.vendors.nvidia.sxids import SXIDS, Reach
+from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe.kmsg.lines import ROWS
+from nodedevices_probe.protocol import SWITCH_KINDS, ProbeEvent
+from support.facts import REGISTERED, START
+
+PAGE = Path(__file__).parents[3] / "docs" / "devices" / "kernel-log.md"
+MAKERS = {"nvidia": "nvidia", "amd": "amd", "nic": "*/nic"}
+
+
+def meaning(maker: str, kind: str, code: int | None = None, **details: str) -> Meaning | None:
+    event = ProbeEvent(sequence=1, time=START, kind=kind, xid=code, pci_bus_id="0000:1b:00.0", details=details)
+    return meaning_of(REGISTERED[MAKERS[maker]], event)
+
+
+@pytest.mark.parametrize(
+    ("maker", "kind", "reason", "effect", "action"),
+    [
+        ("nic", kinds.MLX5_STALLED, "FirmwareStalled", Effect.UNHEALTHY, "ResetDevice"),
+        ("nic", kinds.MLX5_FATAL, "FirmwareFatal", Effect.UNHEALTHY, "ResetDevice"),
+        ("nic", kinds.MLX5_RECOVERED, "FirmwareRecovered", Effect.REPAIRED, "None"),
+        ("nic", kinds.MLX5_COMMAND_TIMEOUT, "FirmwareTimeout", Effect.DEGRADED, "None"),
+        ("nic", kinds.MLX5_MODULE_HOT, "ModuleHot", Effect.DEGRADED, "None"),
+        ("nic", kinds.MLX5_SLOT_POWER, "SlotPower", Effect.NOTICE, "None"),
+        ("amd", kinds.AMDGPU_RESET_FAILED, "GpuResetFailed", Effect.UNHEALTHY, "RebootNode"),
+        ("amd", kinds.AMDGPU_RESET, "GpuReset", Effect.DEGRADED, "None"),
+        ("amd", kinds.AMDGPU_RING_TIMEOUT, "RingTimeout", Effect.NOTICE, "RestartApp"),
+        ("amd", kinds.AMDGPU_UNCORRECTABLE, "RasUncorrectable", Effect.NOTICE, "None"),
+        *(
+            (maker, kind, reason, effect, "None")
+            for maker in MAKERS
+            for kind, reason, effect in (
+                (kinds.PCIE_FATAL, "PcieFatal", Effect.DEGRADED),
+                (kinds.PCIE_NON_FATAL, "PcieError", Effect.NOTICE),
+            )
+        ),
+    ],
+)
+def test_a_line_means_what_the_page_says(maker: str, kind: str, reason: str, effect: Effect, action: str) -> None:
+    found = meaning(maker, kind)
+    assert found is not None
+    assert (found.reason, found.effect, found.action) == (reason, effect, action)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "reason", "effect"),
+    [
+        (kinds.SXID, 20001, "Sxid20001", Effect.COUNTED),
+        (kinds.SXID, 12028, "Sxid12028", Effect.NOTICE),
+        (kinds.SXID, 28006, "SxidUnlisted", Effect.COUNTED),
+        (kinds.SXID_FATAL, 20034, "Sxid20034", Effect.NOTICE),
+        (kinds.SXID_FATAL, 28006, "SxidUnlisted", Effect.NOTICE),
+        (kinds.SXID_FATAL, 23017, "Sxid23017", Effect.UNHEALTHY),
+        (kinds.SXID, 23017, "Sxid23017", Effect.NOTICE),
+    ],
+)
+def test_an_sxid_withdraws_gpus_only_where_the_guide_and_the_driver_call_it_fatal_to_the_fabric(
+    kind: str, number: int, reason: str, effect: Effect
+) -> None:
+    found = meaning("nvidia", kind, number)
+    assert found is not None
+    assert (found.reason, found.effect) == (reason, effect)
+
+
+def test_the_list_of_sxids_is_that_of_the_guide() -> None:
+    """Counts: gpud's copy of the guide's tables (components/accelerator/nvidia/sxid/sxid.go)."""
+    assert sum(each.reach is Reach.FABRIC for each in SXIDS.values()) == 21
+    assert len(SXIDS) == 93
+
+
+def test_every_kind_of_the_probe_means_something_to_a_vendor() -> None:
+    details = {"register1": "0x10"}
+    for row in ROWS:
+        code = {kinds.XID_DETAIL: 74}.get(row.kind, 20034)
+        assert any(meaning(maker, row.kind, code, **details) is not None for maker in MAKERS), row.kind
+
+
+def test_the_kinds_of_a_switch_are_the_line_formats() -> None:
+    assert frozenset({kinds.SXID, kinds.SXID_FATAL}) == SWITCH_KINDS
+
+
+def test_no_reason_is_missing_on_the_page() -> None:
+    said = PAGE.read_text()
+    reasons = {
+        each for each in (*nvidia.REASONS, *nic.REASONS, *amd.REASONS) if not each.removeprefix("Sxid").isdigit()
+    }
+    assert {each for each in reasons if f"`{each}`" not in said} == set()

@@ -1,0 +1,180 @@
+"""The probe of the kernel's log: what is new at each look, how old it may be, and what it says when it cannot read."""
+
+from __future__ import annotations
+
+import errno
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from nodedevices_plugin.inputs.reader import parse_line
+from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe.kmsg.log import SIZES, Follower, file_tail
+from nodedevices_probe.kmsg.probe import BOOTED_SECONDS, LOST_SHOWN_SECONDS, KernelLogSource
+from nodedevices_probe.loop import LineLoop
+from nodedevices_probe.node.sysfs import System
+from support.clock import Clock
+from support.facts import START
+
+STALLED = "mlx5_core 0000:d2:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count"
+DAY = 86_400.0
+
+
+class Log:
+    """The kernel's log: the newest lines, as many as its ring holds."""
+
+    def __init__(self, ring: int = 1 << 20) -> None:
+        self.lines = b""
+        self.ring = ring
+        self.refuses = 0
+
+    def write(self, text: str, at: float, priority: int = 3) -> Log:
+        self.lines += f"<{priority}>[{at:12.6f}] {text}\n".encode()
+        return self
+
+    def tail(self, size: int) -> bytes:
+        if self.refuses:
+            raise OSError(self.refuses, os.strerror(self.refuses))
+        kept = self.lines[-min(size, self.ring) :]
+        return kept if len(kept) == len(self.lines) else kept[kept.find(b"\n") + 1 :]
+
+
+class Probe:
+    def __init__(self, log: Log, uptime: float = DAY) -> None:
+        self.clock = Clock(uptime)
+        self.source = KernelLogSource(
+            system=System(Path("/nonexistent")),
+            tail=log.tail,
+            monotonic=lambda: self.clock.now,
+            wall=lambda: START + timedelta(seconds=self.clock.now),
+        )
+
+    def events(self) -> list[tuple[str, int]]:
+        """Kind and count of the events that a look finds."""
+        before = self.source.events.newest()
+        self.source.poll()
+        return [(each.kind, each.count) for each in self.source.events.for_line() if each.sequence > before]
+
+    @property
+    def problems(self) -> list[str]:
+        return [each.code for each in self.source.poll().problems]
+
+
+def test_it_has_no_devices_and_its_line_is_one_that_the_agent_reads() -> None:
+    log = Log().write(STALLED, DAY - 1)
+    lines: list[bytes] = []
+    LineLoop(source=Probe(log).source, write=lines.append).once()
+    line = parse_line(lines[0])
+    [event] = line.events
+    assert (line.probe, line.devices, line.accelerators_on_bus, line.problems) == ("kmsg", (), 0, ())
+    assert (event.kind, event.device_id, event.pci_bus_id) == (kinds.MLX5_STALLED, None, "0000:d2:00.0")
+
+
+def test_a_new_line_is_an_event_once() -> None:
+    log = Log().write("nothing", DAY)
+    probe = Probe(log)
+    assert probe.events() == []
+    log.write(STALLED, DAY + 1).write("nothing", DAY + 2)
+    assert probe.events() == [(kinds.MLX5_STALLED, 1)]
+    assert probe.events() == []
+
+
+def test_an_event_of_last_week_is_no_news_of_a_new_process() -> None:
+    assert Probe(Log().write(STALLED, DAY - 61), DAY).events() == []
+
+
+def test_an_event_while_the_probe_was_started_anew_is_reported_with_its_time() -> None:
+    probe = Probe(Log().write(STALLED, DAY - 10))
+    probe.source.poll()
+    [event] = probe.source.events.for_line()
+    assert event.time == START + timedelta(seconds=DAY - 10)
+
+
+def test_after_a_boot_all_that_was_logged_before_the_probe_is_reported() -> None:
+    log = Log().write(STALLED, 5.0)
+    assert Probe(log, uptime=BOOTED_SECONDS - 1).events() == [(kinds.MLX5_STALLED, 1)]
+    assert Probe(log, uptime=BOOTED_SECONDS + 1).events() == []
+
+
+def test_of_a_log_without_times_nothing_old_is_reported() -> None:
+    log = Log()
+    log.lines = f"<3>{STALLED}\n".encode()
+    probe = Probe(log)
+    assert probe.events() == []
+    log.lines += f"<3>mlx5_core 0000:d2:00.0: Fatal error 3 detected\n<3>{STALLED}x\n".encode()
+    assert probe.events() == [(kinds.MLX5_FATAL, 1), (kinds.MLX5_STALLED, 1)]
+
+
+def test_equal_lines_are_counted() -> None:
+    log = Log().write("nothing", DAY)
+    probe = Probe(log)
+    probe.events()
+    for number in range(100):
+        log.write(STALLED, DAY + number / 1e6)
+    assert probe.events() == [(kinds.MLX5_STALLED, 100)]
+
+
+def test_lines_that_the_kernel_overwrote_unread_are_a_problem_for_some_minutes() -> None:
+    log = Log(ring=4096).write("nothing", DAY)
+    probe = Probe(log)
+    assert probe.problems == []
+    for number in range(1000):
+        log.write(f"flood {number}", DAY + 1 + number / 1e3)
+    log.write(STALLED, DAY + 3)
+    assert probe.events() == [(kinds.MLX5_STALLED, 1)], "what is still there is read"
+    assert probe.problems == ["KernelLogLinesLost"]
+    probe.clock.now += LOST_SHOWN_SECONDS
+    assert probe.problems == []
+
+
+def test_a_log_that_was_cleared_shows_no_line_twice() -> None:
+    log = Log().write(STALLED, DAY - 2).write("nothing", DAY - 1)
+    probe = Probe(log)
+    assert probe.events() == [(kinds.MLX5_STALLED, 1)]
+    log.lines = b""
+    assert (probe.events(), probe.problems) == ([], [])
+    log.write(STALLED, DAY + 1)
+    assert probe.events() == [(kinds.MLX5_STALLED, 1)]
+
+
+def test_a_log_that_may_not_be_read_is_a_problem_that_says_what_to_do_and_ends_by_itself() -> None:
+    log = Log().write(STALLED, DAY - 1)
+    log.refuses = errno.EPERM
+    probe = Probe(log)
+    [problem] = probe.source.poll().problems
+    assert problem.code == "KernelLogUnreadable"
+    assert "Operation not permitted" in problem.message
+    assert "SYSLOG" in problem.message
+    log.refuses = 0
+    assert (probe.events(), probe.problems) == ([(kinds.MLX5_STALLED, 1)], [])
+
+
+def test_more_than_one_look_reads_at_a_time_is_found_in_a_greater_one() -> None:
+    log = Log(ring=SIZES[-1]).write("nothing", 1.0)
+    follower = Follower(log.tail)
+    for _ in range(4):  # the first look reads all, later ones less and less
+        follower.news()
+    log.write(STALLED, 2.0)
+    for number in range(20_000):
+        log.write(f"flood {number}", 3 + number / 1e6)
+    news = follower.news()
+    assert news.lines.startswith(b"<3>[    2.000000] mlx5_core")
+    assert (news.lines.count(b"\n"), news.lost) == (20_001, False)
+
+
+def test_the_text_of_a_line_cannot_stand_for_a_line_that_was_seen() -> None:
+    log = Log().write("last", 1.0)
+    follower = Follower(log.tail)
+    follower.news()
+    last = log.lines.decode().rstrip("\n")
+    log.write(STALLED, 2.0).write(f"forged {last}", 3.0, priority=11)
+    assert STALLED.encode() in follower.news().lines
+
+
+@pytest.mark.parametrize("half", [b"", b"<3>[   12.000000] mlx5_co"])
+def test_of_a_file_only_whole_lines_are_read(tmp_path: Path, half: bytes) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"<6>[    1.000000] " + b"x" * 100 + b"\n<6>[    2.000000] second\n" + half)
+    assert file_tail(path)(80) == b"<6>[    2.000000] second\n"
+    assert file_tail(path)(1 << 16).count(b"\n") == 2
