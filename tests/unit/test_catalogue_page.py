@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nodedevices_api import conditions as names
 from nodedevices_common.generated import with_tables
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.vendors.faults import Effect
@@ -68,6 +69,15 @@ def test_what_is_compared_with_a_reason_names_one_that_a_device_can_have() -> No
     assert {each.reason for each in named} <= set(known)
     assert {each.ours for each in named} == {DIFFERENT}
     assert all(each.reason is None and each.xid is None for each in CHECKS if each.ours == NOT_OURS)
+
+
+def test_the_page_of_faults_names_for_what_other_monitors_catch_reasons_and_conditions_that_there_are() -> None:
+    page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    section = page.partition("## What other monitors catch")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([A-Z][A-Za-z0-9]+)`", section))
+    conditions = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+    assert len(named) > 25
+    assert named - set(reasons.known(REGISTERED)) <= conditions
 
 
 def test_their_catalogue_has_62_checks_and_the_page_says_how_many_could_be_read() -> None:
