@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nodedevices_common import __version__
 from nodedevices_common.metrics import Exposition, counter, gauge, histogram, rows
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Histogram, ProcessCollector
 
 _MARK_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds; the target is 5
 _REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)  # a call ends after 35 s
@@ -147,6 +147,7 @@ class OperatorMetrics(Exposition):
 
     def __init__(self) -> None:
         super().__init__()
+        ProcessCollector(registry=self.registry)
         self.build_info.labels(__version__).set(1)
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._reconciles: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
