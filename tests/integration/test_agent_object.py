@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from support.agentprocess import NODE, AgentProcess
 from support.apiserver import ApiServer
 from support.fleet import stamp
 from support.kubectl import Kubectl, condition, wait_until
-from support.kubelet import StandInKubelet
+from support.kubelet import ThreadedKubelet
 from support.simulated import h100s, strike
 
 CRDS = Path(__file__).parents[2] / "crds"
@@ -38,24 +36,13 @@ def agent(apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Iterator[Ag
 @pytest.fixture
 def served(apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Iterator[AgentProcess]:
     """On its own object; with a stand-in kubelet that takes registrations, in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = Thread(target=loop.run_forever)
-    thread.start()
-    kubelet = asyncio.run_coroutine_threadsafe(_kubelet(), loop).result()
-    try:
-        arguments = (f"--kubeconfig={apiserver.kubeconfig}",)
-        with AgentProcess(tmp_path, arguments=arguments, plugin_folder=kubelet.plugin_folder) as running:
-            wait_until("a report", lambda: status(kubectl))
-            yield running
-    finally:
-        asyncio.run_coroutine_threadsafe(kubelet.__aexit__(None, None, None), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _kubelet() -> StandInKubelet:
-    return await StandInKubelet().__aenter__()
+    arguments = (f"--kubeconfig={apiserver.kubeconfig}",)
+    with (
+        ThreadedKubelet() as kubelet,
+        AgentProcess(tmp_path, arguments=arguments, plugin_folder=kubelet.kubelet.plugin_folder) as running,
+    ):
+        wait_until("a report", lambda: status(kubectl))
+        yield running
 
 
 def found(kubectl: Kubectl) -> dict[str, Any]:

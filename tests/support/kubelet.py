@@ -26,17 +26,19 @@ import socket
 import stat
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc.aio
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
 
 PATIENCE_SECONDS = 60.0  # three clusters may be starting beside a test
+T = TypeVar("T")
 
 
 class AdmissionError(Exception):
@@ -463,3 +465,32 @@ async def _unary(channel: grpc.aio.Channel, method: str, request: Any, reply: An
 def _encode(message: Any) -> bytes:
     encoded: bytes = message.SerializeToString()
     return encoded
+
+
+class ThreadedKubelet:
+    """A kubelet with a thread and an event loop of its own, for tests that block."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.kubelet = self.run(_started())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.run(self.kubelet.__aexit__(None, None, None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """One of its methods, to its end."""
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+async def _started() -> StandInKubelet:
+    return await StandInKubelet().__aenter__()
