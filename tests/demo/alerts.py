@@ -42,7 +42,9 @@ def main() -> int:
         with (
             suppress(KeyboardInterrupt),
             tempfile.TemporaryDirectory() as folder,
-            prometheus_server.running(kubectl, Path(folder), hold=os.environ.get("HOLD") or "5s") as server,
+            prometheus_server.running(
+                prometheus_server.in_cluster(kubectl), Path(folder), hold=os.environ.get("HOLD") or "5s"
+            ) as server,
         ):
             print(f"Prometheus: {server.url}/alerts (Ctrl-C ends it)", flush=True)
             follow(server)

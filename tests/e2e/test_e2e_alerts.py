@@ -28,7 +28,7 @@ def prometheus(rig: RigCluster, tmp_path: Path) -> Iterator[Server]:
     """One that has scraped every agent and the operator, by Services and by pods."""
     rig.kubectl.run("apply", "-f", str(SERVICES / "services.yaml"))
     try:
-        with prometheus_server.running(rig.kubectl, tmp_path, hold="1s") as server:
+        with prometheus_server.running(prometheus_server.in_cluster(rig.kubectl), tmp_path, hold="1s") as server:
             pods = [rig.agent(rig.a), rig.agent(rig.b), *rig.operator_pods()]
             expected = {(job, pod["metadata"]["name"]): "up" for job in JOBS for pod in pods}
 

@@ -1,12 +1,13 @@
-"""A real Prometheus on this machine that scrapes a cluster of our rig, found and labelled as users' are.
+"""A real Prometheus on this machine that scrapes a cluster of our rig, or processes, found and labelled as users' are.
 
 It has two jobs: `services` is the configuration that the component metrics-services ships, `pods` what the Prometheus
 Operator makes of our PodMonitors. Both scrape every second. Of the alerts' durations only the seconds that are given
 here are left: what they are is tested with promtool (tests/alerts), which has its own clock.
 
-Debian builds Prometheus without its Kubernetes discovery. So `discover` calls the API server in its place and writes
-what it would have found, in its own words (`__meta_kubernetes_...`), where Prometheus reads targets from files. Which
-of them are scraped, and with which labels, is decided by the relabelling that users have.
+Debian builds Prometheus without its Kubernetes discovery. So `discover` writes what it would have found, in its own
+words (`__meta_kubernetes_...`), where Prometheus reads targets from files: of a cluster (`in_cluster`), or of processes
+that stand for pods (`of_processes`). Which of them are scraped, and with which labels, is decided by the relabelling
+that users have.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,30 +34,43 @@ SERVICES = COMPONENT.parent / "metrics-services"
 SYSTEM = "nodedevices-system"
 META = "__meta_kubernetes"
 Target = Mapping[str, Any]
+Discovery = Callable[[], Mapping[str, Iterable[Target]]]  # what each job finds
 ANSWER_SECONDS = 5
 STOP_SECONDS = 10
 
 
 @dataclass(frozen=True)
+class Process:
+    """A program that stands for a pod; `component`: agent or operator."""
+
+    pod: str
+    component: str
+    node: str
+    port: int
+
+
+@dataclass(frozen=True)
 class Server:
     url: str
-    kubectl: Kubectl
+    discovery: Discovery
     folder: Path
 
     def discover(self) -> None:
-        """Prometheus scrapes what the cluster has now."""
-        for name, found in (("services", endpoints(self.kubectl)), ("pods", pods(self.kubectl))):
+        """Prometheus scrapes what there is now."""
+        for name, found in self.discovery().items():
             new = self.folder / f"{name}.new"
             new.write_text(json.dumps(list(found)))
             new.rename(targets(self.folder, name))
 
     def get(self, path: str, **query: str) -> Any:
-        """`data` of an answer. ConnectionError while there is none."""
+        """`data` of an answer. ConnectionError while there is none, with the reason where Prometheus has one."""
         try:
             with urllib.request.urlopen(
                 f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=ANSWER_SECONDS
             ) as answer:
                 return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise ConnectionError(error.read().decode()) from error
         except (urllib.error.URLError, TimeoutError) as error:
             raise ConnectionError(str(error)) from error
 
@@ -81,18 +95,24 @@ class Server:
 
 
 @contextmanager
-def running(kubectl: Kubectl, folder: Path, *, hold: str) -> Iterator[Server]:
+def running(
+    discovery: Discovery, folder: Path, *, hold: str, labels: Mapping[str, Mapping[str, str]] | None = None
+) -> Iterator[Server]:
     """One that runs until the block ends. `hold`: how long a condition has to last until its alert fires, and how long
-    it fires on."""
+    it fires on. `labels`: more labels of all that a job scrapes."""
     found = program("prometheus")
     assert found is not None
     rules = re.sub(r"for: \d+m\b", f"for: {hold}", RULES.read_text())
     (folder / "rules.yaml").write_text(rules)
-    document = {
+    document: dict[str, Any] = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(folder / "rules.yaml")],
         "scrape_configs": [service_job(folder), *pod_jobs(folder)],
     }
+    for job in document["scrape_configs"]:
+        name = "services" if job["job_name"] == "services" else "pods"
+        more = (labels or {}).get(name, {})
+        job["relabel_configs"] += [{"target_label": key, "replacement": value} for key, value in more.items()]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(document))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -111,7 +131,7 @@ def running(kubectl: Kubectl, folder: Path, *, hold: str) -> Iterator[Server]:
             stderr=subprocess.STDOUT,
         )
     try:
-        server = Server(f"http://{address}", kubectl, folder)
+        server = Server(f"http://{address}", discovery, folder)
         server.discover()
         yield server
     finally:
@@ -131,6 +151,34 @@ def service_job(folder: Path) -> dict[str, Any]:
     assert SYSTEM in discovery["namespaces"]["names"]
     found = [{"files": [str(targets(folder, "services"))]}]
     return {**job, "job_name": "services", "scrape_interval": "1s", "file_sd_configs": found}
+
+
+def in_cluster(kubectl: Kubectl) -> Discovery:
+    return lambda: {"services": endpoints(kubectl), "pods": pods(kubectl)}
+
+
+def of_processes(processes: Iterable[Process]) -> Discovery:
+    """As both roles would find pods in the place of which these processes run."""
+    found = tuple(processes)
+
+    def target(process: Process, role: str, port_name: str) -> Target:
+        labels = {"app.kubernetes.io/name": "nodedevices", "app.kubernetes.io/component": process.component}
+        return {
+            "targets": [f"127.0.0.1:{process.port}"],
+            "labels": {
+                f"{META}_namespace": SYSTEM,
+                f"{META}_pod_name": process.pod,
+                f"{META}_pod_node_name": process.node,
+                f"{META}_pod_container_name": process.component,
+                f"{META}_{port_name}": "http",
+                **labels_as(f"{META}_{role}_label", labels),
+            },
+        }
+
+    return lambda: {
+        "services": [target(each, "service", "endpointslice_port_name") for each in found],
+        "pods": [target(each, "pod", "pod_container_port_name") for each in found],
+    }
 
 
 def endpoints(kubectl: Kubectl) -> Iterator[Target]:
