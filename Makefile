@@ -75,14 +75,15 @@ format: $(VENV)/.stamp ## Let ruff format and fix what it can
 	@$(RUN)/ruff check --fix $(SOURCES)
 
 .PHONY: gen
-gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, tables of flags, metrics and scenarios, the probe line's schema, protobuf modules, PrometheusRule, the Helm chart's templates, schema and README
+gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, tables of flags, metrics and scenarios, the probe line's schema, protobuf modules, PrometheusRule, dashboards, the Helm chart's templates, schema and README
 	$(call say,gen)
 	@$(RUN)/python -m nodedevices_api.generate crds --reference docs/reference
 	@$(RUN)/python -m nodedevices_common.generated docs/flags.md docs/metrics.md
-	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated docs/reliability.md docs/catalogue.md
+	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated docs/reliability.md docs/catalogue.md docs/dashboards.md
 	@$(RUN)/python -m nodedevices_probe.schema crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate
 	@manifests/components/prometheus/generate
+	@PYTHONPATH=tests $(RUN)/python -m dashboards
 	@PYTHONPATH=tests $(RUN)/python -m helmchart
 
 .PHONY: gen-check
@@ -90,10 +91,11 @@ gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
 	$(call say,gen-check)
 	@$(RUN)/python -m nodedevices_api.generate --check crds --reference docs/reference
 	@$(RUN)/python -m nodedevices_common.generated --check docs/flags.md docs/metrics.md
-	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated --check docs/reliability.md docs/catalogue.md
+	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated --check docs/reliability.md docs/catalogue.md docs/dashboards.md
 	@$(RUN)/python -m nodedevices_probe.schema --check crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate --check
 	@manifests/components/prometheus/generate --check
+	@PYTHONPATH=tests $(RUN)/python -m dashboards --check
 	@PYTHONPATH=tests $(RUN)/python -m helmchart --check
 
 include tests/cluster/cluster.mk
@@ -145,6 +147,11 @@ site: $(VENV)/.stamp ## Build the documentation site into build/site (SOURCE=add
 .PHONY: site-serve
 site-serve: $(VENV)/.stamp ## The same, and show it on 127.0.0.1 (PORT=8000)
 	@PYTHONPATH=tests $(RUN)/python -m docsite --source "$(SOURCE)" --serve $(PORT)
+
+.PHONY: pictures
+pictures: $(VENV)/.stamp cluster-tools ## Draw the dashboards for docs/dashboards.md anew, on a real Prometheus: some minutes
+	$(call say,pictures)
+	@PYTHONPATH=tests $(RUN)/python -m dashboards.pictures
 
 # --- release ---------------------------------------------------------------------------------------------------------
 .PHONY: release

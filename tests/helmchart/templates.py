@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dashboards.files import BOARDS, path
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "manifests" / "chart"
 NAMESPACE = "{{ .Release.Namespace }}"
@@ -186,6 +188,7 @@ TEMPLATES: tuple[Template, ...] = (
 FILES = {
     f"{COMPONENTS}/prometheus/rules.yaml": "prometheus-rules.yaml",
     f"{COMPONENTS}/extender-scheduler/scheduler-config.yaml": "scheduler-config.yaml",
+    **{str(dashboard): dashboard.name for dashboard in map(path, BOARDS)},
 }
 
 

@@ -45,6 +45,7 @@ COMPONENTS: Mapping[str, Sequence[str]] = {
     "fpgaNames": ("host-dev", "fpga-names"),
     "generic": ("host-dev", "generic"),
     "gpuCores": ("gpu-cores",),
+    "grafana": ("grafana",),
     "hostDev": ("host-dev",),
     "hostSys": ("host-sys",),
     "kmsg": ("kmsg",),

@@ -1,0 +1,146 @@
+"""Two nodes with their agents, the operator and a Prometheus, for a short while of work and faults, for dashboards.
+
+The first node has eight H100s, with telemetry: two jobs train on it, and XID 79 strikes a GPU of one. The second has
+four L4s that a policy shares by memory. Kubelets are stand-ins, devices are simulated; all else is real. Prometheus
+scrapes every program twice, as our PodMonitors and as our Services have it, each as a cluster of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from support import fleet, prometheus_server
+from support.agentprocess import AgentProcess
+from support.exposed import parsed
+from support.kubectl import Kubectl, wait_until
+from support.kubelet import ThreadedKubelet
+from support.operatorprocess import OperatorProcess
+from support.prometheus_server import Process, Server
+from support.simulated import strike
+
+WAYS = ("pods", "services")  # how Prometheus finds programs, and the label `cluster` of what it scrapes so
+TRAINING, SERVING = "gpu-1", "gpu-2"
+NAMESPACE, OTHERS = fleet.NAMESPACE, "notebooks"
+GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
+JOBS = {"train-0": 4, "train-1": 2}  # and their GPUs; "small-0" and "small-1" serve
+GPUS = 8
+GIB = 2**30
+COUNTS = ("eccUncorrectableVolatile", "eccUncorrectableAggregate", "remappedUncorrectable", "nvlinksInactive")
+
+
+def machine(share: float = 0.0, busy: Sequence[int] = (), events: Sequence[dict[str, object]] = ()) -> str:
+    """The H100s when so much of the time has passed. Those that are busy compute; the last is hot; the first that
+    is busy needs a reset once something has happened."""
+    hot = GPUS - 1
+    devices: list[dict[str, object]] = []
+    for index in range(GPUS):
+        used = 0.8 + 0.15 * math.sin(20 * share + index) if index in busy else 0.0
+        readings = {
+            "utilizationPercent": round(100 * used),
+            "temperatureCelsius": round(31 + 40 * used) + (18 if index == hot else 0),
+            "powerMilliwatts": round(1000 * (75 + 560 * used)),
+            "memoryUsedBytes": round(used * 70 * GIB),
+            "smClockMhz": 1980 if used else 345,
+            "thermalSlowdown": bool(busy) and index == hot,
+            "remapPending": False,
+            "pcieReplays": 0,
+        }
+        action = {"recoveryAction": "ResetBus"} if events and index == busy[0] else {}
+        devices.append({"index": index, **readings, **dict.fromkeys(COUNTS, 0), **action})
+    return yaml.safe_dump({"profile": f"h100 x {GPUS}", "devices": devices, "events": list(events)})
+
+
+def policies() -> list[dict[str, Any]]:
+    entry = {"name": GPU, "memoryUnit": "1Gi", "memoryReserve": "512Mi"}
+    sharing = {"strategy": "memory", "resources": [entry]}
+    return [
+        fleet.policy("taint-faults", faults={"taint": {"effect": "NoSchedule"}}),
+        fleet.policy("l4-by-memory", {"pool": "l4"}, sharing=sharing),
+    ]
+
+
+@contextmanager
+def played(
+    kubectl: Kubectl, operator: OperatorProcess, folder: Path, *, steps: int = 6, pace: float = 1.0
+) -> Iterator[tuple[Server, float]]:
+    """Prometheus when all has happened, and since when it has scraped. `pace`: seconds of each step."""
+    fleet.namespace(kubectl)
+    for name, pool, amounts in ((TRAINING, "h100", {GPU: GPUS}), (SERVING, "l4", {MEMORY: 84})):
+        kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"pool": pool}}})
+        fleet.FleetNode(kubectl, name).kubelet(amounts)
+    kubectl.apply(*policies())
+    for job, count in JOBS.items():
+        fleet.pod(kubectl, job, TRAINING, requests={GPU: count})
+    with (
+        ThreadedKubelet() as training,
+        ThreadedKubelet() as serving,
+        agent(kubectl, folder / TRAINING, training, TRAINING, machine()) as trainer,
+        agent(kubectl, folder / SERVING, serving, SERVING, "profile: l4 x 4\n") as server,
+    ):
+        training.run(training.kubelet.until(lambda: training.kubelet.allocatable(GPU) == GPUS))
+        serving.run(serving.kubelet.until(lambda: serving.kubelet.allocatable(MEMORY) > 0))
+        programs = [
+            Process(f"agent-{node}", "agent", node, port(one)) for node, one in ((TRAINING, trainer), (SERVING, server))
+        ]
+        programs.append(Process("operator-0", "operator", SERVING, operator.port))
+        found = prometheus_server.of_processes(programs)
+        labels = {way: {"cluster": way} for way in WAYS}
+        with prometheus_server.running(found, folder, hold="1s", labels=labels) as prometheus:
+            wait_until("all is scraped", lambda: all_up(prometheus, len(programs)))
+            began = time.time()
+            busy: list[int] = []
+            events: list[dict[str, object]] = []
+            waiting = list(JOBS.items())  # one starts at each step: the first call of a kind is no rate yet
+            for step in range(steps):
+                time.sleep(pace)
+                if waiting:
+                    job, count = waiting.pop(0)
+                    granted = training.run(training.kubelet.allocate(GPU, count, pod=job, namespace=NAMESPACE))
+                    busy += indices(trainer, granted.ids)
+                if step < 2:
+                    serving.run(serving.kubelet.allocate(MEMORY, 8, pod=f"small-{step}", namespace=OTHERS))
+                if step == steps // 2:
+                    events = [strike(busy[0], 79), strike(busy[-1], 31)]
+                trainer.edit(machine(step / steps, busy, events))
+            wait_until("the fault is on its pod, and alerted", lambda: over(prometheus))
+            time.sleep(2 * pace)
+            yield prometheus, began
+
+
+def agent(kubectl: Kubectl, folder: Path, kubelet: ThreadedKubelet, node: str, devices: str) -> AgentProcess:
+    folder.mkdir()
+    return AgentProcess(
+        folder,
+        plugin_folder=kubelet.kubelet.plugin_folder,
+        pod_resources_socket=kubelet.kubelet.pod_resources_socket,
+        devices=devices,
+        arguments=(f"--kubeconfig={kubectl.kubeconfig}", "--telemetry"),
+        node=node,
+    )
+
+
+def port(running: AgentProcess) -> int:
+    return int(running.lines("serving metrics and health")[-1]["port"])
+
+
+def indices(running: AgentProcess, ids: Sequence[str]) -> list[int]:
+    """Of these GPUs."""
+    shown = (dict(labels) for labels in parsed(running.get("/metrics")[1])["nodedevices_device_info"])
+    index = {labels["uuid"]: int(labels["index"]) for labels in shown}
+    return [index[each] for each in ids]
+
+
+def all_up(prometheus: Server, programs: int) -> bool:
+    health = list(prometheus.up().values())
+    return health == ["up"] * (len(WAYS) * programs)
+
+
+def over(prometheus: Server) -> bool:
+    marked = prometheus.series("nodedevices_operator_fault_to_pod_seconds_count > 0")
+    return bool(marked) and "NodeDevicesUnhealthyDeviceHeld" in prometheus.firing()
