@@ -59,6 +59,7 @@ CUSTOM: dict[str, Any] = {
             "nodeExpressions": [{"key": "cloud.google.com/gke-accelerator", "operator": "Exists"}],
             "dryRun": True,
         },
+        "grafana": {"enabled": True, "labels": {"dashboards": "gpu"}, "annotations": {"grafana_folder": "GPUs"}},
         "operatorNamespace": {"enabled": True},
         "mps": {"enabled": True, "nodeSelector": {"mps": "true"}},
     },

@@ -155,6 +155,9 @@ def check(document: Any, text: str) -> None:
         assert [each["type"] for each in rule["onPodConditions"]] == [POD_DEVICE_HEALTHY]
     elif keys == {"readinessGates"}:
         assert document["readinessGates"] == [{"conditionType": POD_DEVICE_HEALTHY}]
+    elif keys == {"apiVersion", "providers"}:  # of Grafana's dashboards
+        [provider] = document["providers"]
+        assert (set(provider), provider["type"]) == ({"name", "folder", "type", "options"}, "file")
     elif document.get("version") == "v1":
         assert keys <= OWN_FILE
         file.parse(text.encode())

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
+from dashboards.files import BOARDS, path
 from helmchart.values import FLAGS, OF_THE_CHART
 from nodedevices_common import __version__
 from nodedevices_operator import settings as operator_settings
 from nodedevices_plugin.settings.flags import parse
 from support import helm
+from support.repository import ROOT
 
 SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
 needs_helm = pytest.mark.skipif(helm.helm() is None, reason="no helm: `make cluster-tools` builds one")
@@ -194,6 +196,16 @@ def test_files_of_components_come_from_values(custom: Rendered) -> None:
     assert yaml.safe_load(content("nodedevices-generic", "generic.yaml")) == files["generic"]["config"]
     assert json.loads(content("nodedevices-fpga-names", "NameCustomize.json")) == files["fpgaNames"]["config"]
     assert content("device-plugin-configs", "default").strip() == files["namedConfigs"]["configs"]["default"].strip()
+
+
+@needs_helm
+def test_a_dashboard_has_the_labels_and_the_folder_that_grafanas_sidecar_looks_for(custom: Rendered) -> None:
+    for board in BOARDS:
+        made = custom["ConfigMap", f"nodedevices-dashboard-{board.name}"]
+        labels, annotations = made["metadata"]["labels"], made["metadata"]["annotations"]
+        assert (labels["grafana_dashboard"], labels["dashboards"]) == ("1", "gpu"), "another label is one more"
+        assert annotations == {"grafana_folder": "GPUs"}
+        assert made["data"] == {path(board).name: (ROOT / path(board)).read_text()}
 
 
 @needs_helm
