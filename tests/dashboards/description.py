@@ -38,8 +38,7 @@ class Unit(StrEnum):
     BYTES = "bytes"
     CELSIUS = "celsius"
     WATTS = "watt"
-    HERTZ = "rothz"
-    TEXT = "none"
+    HERTZ = "hertz"
 
 
 class Colour(StrEnum):
@@ -49,7 +48,7 @@ class Colour(StrEnum):
     RED = "red"
     BLUE = "blue"
     PURPLE = "purple"
-    GREY = "text"
+    GREY = "#9fa7b3"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from grafana_foundation_sdk.models import prometheus as query_types
 RUNBOOKS = "https://nodedevices.example.com/runbooks"  # as in the alerts: docs/alerts.md says how to put another there
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG = "nodedevices"
+POINTS = 500  # of a series: of 40,000 devices that is less than Prometheus reads for a query (50 million samples)
 LINE_OPACITY, STACK_OPACITY = 10, 40
 HIDDEN = (
     "cluster",
@@ -116,11 +117,14 @@ def _common(made: Builder, panel: Panel, board: Board) -> Builder:
                 for alert in panel.alerts
             ]
         )
-    if panel.empty:
+    about = panel.about
+    if panel.kind is Kind.TABLE and panel.empty:  # in a table `no value` is what single cells say
+        about += f" Empty: {panel.empty}."
+    elif panel.empty:
         made.no_value(panel.empty)
     return (
         made.title(panel.title)
-        .description(panel.about)
+        .description(about)
         .datasource(SOURCE)
         .unit(panel.unit)
         .span(panel.width)
@@ -152,6 +156,7 @@ def _lines(panel: Panel) -> timeseries.Panel:
     made = (
         timeseries.Panel()
         .min(0)
+        .max_data_points(POINTS)
         .fill_opacity(STACK_OPACITY if panel.stacked else LINE_OPACITY)
         .legend(
             common.VizLegendOptions()
@@ -173,6 +178,7 @@ def _timeline(panel: Panel) -> statetimeline.Panel:
     options = {str(one.value): models.ValueMappingResult(text=one.text, color=one.colour) for one in panel.states}
     return (
         statetimeline.Panel()
+        .max_data_points(POINTS)
         .mappings([models.ValueMap(options=options)])
         .show_value(types.VisibilityMode.NEVER)
         .merge_values(True)

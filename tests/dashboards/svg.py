@@ -109,15 +109,13 @@ def joined(answers: Sequence[Answer]) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = []
     for answer in answers:
         for labels, points in answer.series.items():
-            known = dict(labels)
-            value = {
-                f"#{answer.query.name}": shown(points[-1][1], answer.query.unit or Unit.COUNT) if points else "unknown"
-            }
-            same = [row for row in rows if all(row.get(key, value) == value for key, value in known.items())]
-            for row in same:
-                row.update(known | value)
+            value = shown(points[-1][1], answer.query.unit or Unit.COUNT) if points else "unknown"
+            row = dict(labels) | {f"#{answer.query.name}": value}
+            same = [one for one in rows if all(one.get(label, word) == word for label, word in labels)]
+            for one in same:
+                one.update(row)
             if not same:
-                rows.append(known | value)
+                rows.append(row)
     return sorted(rows, key=lambda row: [natural(row.get(label, "")) for label in answers[0].panel.labels])
 
 
