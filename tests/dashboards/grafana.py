@@ -211,7 +211,7 @@ def _table(panel: Panel) -> table.Panel:
     unknown = models.DashboardSpecialValueMapOptions(
         match=models.SpecialValueMatch.NA_N, result=models.ValueMappingResult(text="unknown")
     )
-    made = table.Panel().show_header(True).mappings([models.SpecialValueMap(options=unknown)])
+    made = table.Panel().show_header(True).filterable(True).mappings([models.SpecialValueMap(options=unknown)])
     if len(values) > 1:
         made.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
     made.with_transformation(models.DataTransformerConfig(id_val="organize", options=organized))

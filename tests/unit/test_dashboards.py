@@ -15,6 +15,9 @@ import yaml
 from dashboards import grafana, promql
 from dashboards.description import CLUSTER, WIDTH, Board, Kind, Variable, lines
 from dashboards.files import BOARDS, path
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models import dashboard as models
 from support.prometheus import program, promtool, rules
 from support.repository import ROOT
 
@@ -44,6 +47,13 @@ def panels(made: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_a_file_is_what_its_description_makes(board: Board) -> None:
     assert grafana.text(board) == (ROOT / path(board)).read_text(), "make gen writes it anew"
+
+
+def test_grafanas_types_read_a_file_and_lose_nothing_of_it(board: Board) -> None:
+    register_default_plugins()
+    text = (ROOT / path(board)).read_text()
+    read = models.Dashboard.from_json(json.loads(text))
+    assert JSONEncoder(sort_keys=True, indent=2).encode(read) + "\n" == text
 
 
 def test_every_file_is_a_config_map_of_the_component_that_kubectl_can_apply() -> None:
