@@ -2,7 +2,7 @@
 
 Exit 1 where a ratio is above its limit in thresholds.yaml, twice; a target decides nothing. What needs the test cluster
 needs root and says so when it cannot run. The operator's part takes a quarter of an hour with 1,000 nodes; with
-`--nodes 200` five minutes.
+`--nodes 200` five minutes. Replay takes eight minutes of each of two cores; with `--nodes 128` half a minute.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks import (
     node,
     operator,
     packing,
+    replay,
     start,
     table,
 )
@@ -43,8 +44,9 @@ PARTS: dict[str, tuple[str, Callable[..., list[table.Row]]]] = {
     "fault": ("From a fault to those who need to know", fault.measure),
     "decisions": ("The operator's decisions about a large fleet", decisions.measure),
     "operator": ("The operator and a large fleet", operator.measure),
+    "replay": ("A year of failures of a large fleet", replay.measure),
 }
-OF_NODES = ("extender", "kubectl", "decisions", "operator")  # take --nodes
+OF_NODES = ("extender", "kubectl", "decisions", "operator", "replay")  # take --nodes
 
 
 def main() -> int:
@@ -57,7 +59,7 @@ def main() -> int:
         "--nodes",
         type=int,
         help=f"of the fleet; default {operator.NODES_BY_DEFAULT} for the operator, {extender.NODES_BY_DEFAULT} for the "
-        "extender, for decisions and for kubectl",
+        f"extender, for decisions and for kubectl, {replay.NODES_BY_DEFAULT} for replay",
     )
     given = parser.parse_args()
     if given.nodes is not None and given.nodes < 1:
