@@ -2,7 +2,7 @@
 
 Exit 1 where a ratio is above its limit in thresholds.yaml, twice; a target decides nothing. What needs the test cluster
 needs root and says so when it cannot run. The operator's part takes a quarter of an hour with 1,000 nodes; with
-`--nodes 200` five minutes. Replay takes eight minutes of each of two cores; with `--nodes 128` half a minute.
+`--nodes 200` five minutes. Replay takes eight minutes of CPU on each of two cores; with `--nodes 128` half a minute.
 """
 
 from __future__ import annotations
