@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from nodedevices_api.base import to_dict
-from nodedevices_api.conditions import DEVICES_HEALTHY, Condition
+from nodedevices_api.conditions import DEVICES_HEALTHY, NODE_DEVICES_HEALTHY, Condition
 from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.nodedevices import Probe as ReportedProbe
 from nodedevices_api.sections import Sections
@@ -22,11 +22,12 @@ from nodedevices_common.conditions import read as read_condition
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired import pods, stale
 from nodedevices_operator.desired.consequences import evictions, tainting
-from nodedevices_operator.desired.node import node_condition
+from nodedevices_operator.desired.node import node_conditions
 from nodedevices_operator.desired.pods import HolderMatch, Scope
 from nodedevices_operator.records.objects import (
     HeartbeatArrival,
     NodeDevicesRecord,
+    NodeRecord,
     TaintRecord,
     node_devices_record,
     node_record,
@@ -109,9 +110,9 @@ def through_the_file(state: State) -> tuple[State, int]:
 def condition_of(
     record: NodeDevicesRecord, staleness: stale.Staleness, previous: ConditionRecord | None, now: str
 ) -> ConditionRecord:
-    made = node_condition(record, staleness, wanted=True, previous=previous, now=now)
-    assert made is not None
-    return read_condition(made)
+    node = NodeRecord(name=record.name, uid="", condition=previous)
+    made = node_conditions(record, staleness, node, wanted=True, now=now)
+    return read_condition(next(each for each in made if each["type"] == NODE_DEVICES_HEALTHY))
 
 
 def without_node(record: NodeDevicesRecord, previous: ConditionRecord | None, at: float) -> ConditionRecord:
