@@ -152,7 +152,7 @@ def test_a_node_label_chooses_the_configuration_file_and_counts_in_the_hash(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     node = FleetNode(kubectl, "n1").create()
-    before = wait_until("hash", lambda: node.object["spec"]["configHash"])
+    before = wait_until("the hash of no policy", lambda: config(node) == {} and node.object["spec"]["configHash"])
     kubectl.run("label", "node", "n1", "nvidia.com/device-plugin.config=shared")
     wait_until("name", lambda: node.object["spec"].get("configName") == "shared")
     assert node.object["spec"]["configHash"] != before
