@@ -81,6 +81,8 @@ REFUSED: Final = "Refused"  # by the policy's budget
 STOPPED: Final = "Stopped"  # by the circuit breaker; also a reason of RolledOut
 BLOCKED: Final = "Blocked"  # by a PodDisruptionBudget
 
+IDLE_PODS_MARKED: Final = "IdlePodsMarked"  # only where a policy has idle.podCondition
+
 STALE: Final = "Stale"
 NODE_NOT_READY: Final = "NodeNotReady"
 AGENT_LOST: Final = "AgentLost"
@@ -120,6 +122,8 @@ NOT_STOPPED: Final = "NotStopped"
 # --- elsewhere in the cluster ----------------------------------------------------------------------------------------
 POD_DEVICE_HEALTHY: Final = "nodedevices.io/DeviceHealthy"  # on pods
 NODE_READY: Final = "nodedevices.io/Ready"  # on Nodes
+POD_DEVICE_IDLE: Final = "nodedevices.io/DeviceIdle"  # on pods, where a policy has idle.podCondition
+IN_USE: Final = "InUse"  # its reason when it is False
 NODE_DEVICES_HEALTHY: Final = "nodedevices.io/DevicesHealthy"  # on Nodes
 XID_CRITICAL_ERROR: Final = "XidCriticalError"  # on Nodes, where a policy asks for it; Google's device plugin's
 NOT_MONITORED: Final = "NotMonitored"  # a reason on pods with a readinessGate, when the condition is no longer written
@@ -128,6 +132,7 @@ EVENT_RECOVERED: Final = "DeviceRecovered"
 EVENT_OUT_OF_SERVICE: Final = "DeviceOutOfService"
 EVENT_IN_SERVICE: Final = "DeviceInService"
 EVENT_NOTICED: Final = "DeviceNotice"
+EVENT_IDLE: Final = "DeviceIdle"
 EVENTS_SUPPRESSED: Final = "EventsSuppressed"
 EVENT_EVICTION: Final = "DeviceFaultEviction"
 EVENT_BLOCKED: Final = "EvictionBlocked"
@@ -177,6 +182,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT)},
     TAINT_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT, REFUSED, STOPPED)},
     EVICTIONS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED, BLOCKED)},
+    IDLE_PODS_MARKED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN)},
     STALE: {"True": (NODE_NOT_READY, AGENT_LOST, HEARTBEAT_OVERDUE), "False": (FRESH,)},
     PROBLEM_REPORTED: {
         "True": (
@@ -194,7 +200,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING), "False": (NOT_STOPPED,)},
     ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED)},
 }
-"""Which reasons a condition of ours can have, by its status. The first fourteen are a NodeDevices'; the last five a
+"""Which reasons a condition of ours can have, by its status. The first fifteen are a NodeDevices'; the last five a
 DevicePolicy's."""
 
 

@@ -213,6 +213,13 @@ KINDS = (
                 wide=True,
             ),
             Column(
+                "Idle",
+                ".status.summary.idle",
+                "integer",
+                "Devices that a container holds and does not use, where a policy looks for them.",
+                wide=True,
+            ),
+            Column(
                 "Mem-Free",
                 _shared_memory("free"),
                 "string",

@@ -14,6 +14,7 @@ from nodedevices_api.sections import (
     ExpectEntries,
     Faults,
     Health,
+    Idle,
     Injection,
     Labels,
     Partitions,
@@ -40,6 +41,7 @@ class Resolved(Sections):
     labels: Labels = Field(default=Labels())
     discovery: Discovery = Field(default=Discovery())
     expect: ExpectEntries = Field(default=())
+    idle: Idle = Field(default=Idle())
 
 
 def with_defaults(sections: Sections) -> Resolved:

@@ -210,6 +210,10 @@ class Summary(Loose):
     )
     reason: ReasonText = Field(description="Health reason of the worst device; empty when all are healthy.")
     recovery_action: ReasonText = Field(description="Recovery action of the worst device.")
+    idle: Count | None = Field(
+        default=None,
+        description="Devices that a container holds and does not use; absent: no policy has idle.afterSeconds.",
+    )
     most_faults: Short = Field(
         default="",
         description="The device that has had the most faults in the last 80 to 90 days, with their number: gpu-3=12; "
@@ -414,6 +418,16 @@ class Holder(Loose):
         default=None,
         description="Only where it differs from the device's: what happened to this container alone, such as "
         "MpsDaemonRestarted.",
+    )
+    idle: Word | None = Field(
+        default=None,
+        description="How it does not use the device, where a policy has idle.afterSeconds. NeverUsed: no process was "
+        "there since it has the device. Idle: nothing was computed for so long. MemoryOnly: the same, memory of the "
+        "device is in use, and no process can be seen. Unknown: partitions, shares or the driver hide it. Absent: it "
+        "uses the device, or has not been observed for so long.",
+    )
+    idle_since: Time | None = Field(
+        default=None, description="Since when, where idle says that it does not use it; written once for each period."
     )
 
 
@@ -734,8 +748,8 @@ class NodeDevicesStatus(Loose):
             default=(),
             description="Ready, DevicesHealthy, ConfigApplied, HoldersKnown, AllocatedOnce and, where devices are "
             "expected, ExpectedDevices by the agent; PolicyResolved, CapacitySynced, Stale and, where a policy enables "
-            "them, LabelsSynced, TaintSynced and EvictionsSynced by the operator, with ProblemReported and "
-            "MaintenanceScheduled while others report so on the Node.",
+            "them, LabelsSynced, TaintSynced, EvictionsSynced and IdlePodsMarked by the operator, with ProblemReported "
+            "and MaintenanceScheduled while others report so on the Node.",
         )
     )
 

@@ -45,6 +45,8 @@ MAX_REASONS = 64  # of one health rule
 MAX_AFTER = 32  # occurrences that a health rule can count: the agent keeps the times of so many
 MAX_WINDOW_SECONDS = 30 * DAY_SECONDS  # of such a rule
 MAX_EXPECTED = 4096  # devices that one entry of expect counts: more than any node reports
+MIN_IDLE_SECONDS = 60
+MAX_IDLE_SECONDS = 7 * DAY_SECONDS
 
 STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server takes
 
@@ -621,6 +623,32 @@ class Faults(Strict):
     )
 
 
+class Idle(Strict):
+    """Whether devices that containers hold and do not use are shown. Nothing is ever ended for it."""
+
+    after_seconds: Annotated[Whole, Field(ge=MIN_IDLE_SECONDS, le=MAX_IDLE_SECONDS)] | None = Field(
+        default=None,
+        description="Seconds after which a held device that computes nothing is shown as not used, such as 1800: more "
+        "than a pause of a job, such as a checkpoint or the start of its image. Absent: probes are not asked for what "
+        "that needs, and nothing is shown.",
+    )
+    event: Flag = Field(default=False, description="Event DeviceIdle on the pod, once for each such period.")
+    pod_condition: Flag = Field(
+        default=False,
+        description="The condition nodedevices.io/DeviceIdle on the pod: True with the word as its reason, and False "
+        "once the device is in use again.",
+    )
+
+    cel_rules = (
+        Rule(
+            "has(self.afterSeconds) || !(has(self.event) && self.event || has(self.podCondition) && self.podCondition)",
+            "event and podCondition go with afterSeconds; give it, such as 1800",
+            lambda it: it.after_seconds is not None or not (it.event or it.pod_condition),
+            found="'idle has no afterSeconds'",
+        ),
+    )
+
+
 class CapacityEntry(Strict):
     """An extended resource on the Node that the operator owns."""
 
@@ -801,6 +829,9 @@ class Sections(Strict):
         default=None,
         description="Devices that each selected node must have; fewer are reported (condition ExpectedDevices), and "
         "nothing else follows.",
+    )
+    idle: Annotated[Idle, Atomic()] | None = Field(
+        default=None, description="When a device that a container holds is shown as not used."
     )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (

@@ -13,11 +13,11 @@ whose readinessGates name it: they would never be ready again without it, and ke
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
-from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY, POD_DEVICE_IDLE
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.desired import pods
@@ -46,7 +46,7 @@ class _Place:
 
 PLACES = (
     _Place("Node", names.NODES, (NODE_READY, NODE_DEVICES_HEALTHY)),
-    _Place("Pod", names.PODS, (POD_DEVICE_HEALTHY,)),
+    _Place("Pod", names.PODS, (POD_DEVICE_HEALTHY, POD_DEVICE_IDLE)),
     _Place("NodeDevices", names.NODE_DEVICES),
     _Place("DevicePolicy", names.POLICIES),
 )
@@ -108,12 +108,17 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
     tainted = place.kind == "Node" and bool(taint_patch(item, names.TAINT, None))
     if not found and not tainted and not _places(item, place.conditions):
         return 0, 0
-    keys = _described(found, place, tainted=tainted)
+    not_released = 0
     if place.kind == "Pod":
         if pods.finished(item) or pods.leaving(item):
             return 0, 0
-        if pods.gated(item):
-            return await _release(kube, item, path, shown, dry_run=dry_run)
+        if pods.gated(item):  # the condition that the gate needs stays, and all else goes
+            released, not_released = await _release(kube, item, path, shown, dry_run=dry_run)
+            found = [entry for entry in found if entry["manager"] != names.POD_CONDITION]
+            place = replace(place, conditions=(POD_DEVICE_IDLE,))
+            if not found and not _places(item, place.conditions):
+                return released, not_released
+    keys = _described(found, place, tainted=tainted)
     if dry_run:
         log.info("would remove", kind=place.kind, name=shown, keys=keys)
         return 1, 0
@@ -135,7 +140,7 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
         log.warning("failed to remove", kind=place.kind, name=shown, error=str(error))
         return 0, 1
     log.info("removed", kind=place.kind, name=shown, keys=keys)
-    return 1, 0
+    return 1, not_released
 
 
 async def _untaint(kube: Kube, path: str, uid: str) -> None:

@@ -15,7 +15,7 @@ What it uses of the API (the whole of its RBAC; `cleanup` and `check` use the sa
     core            nodes/status             patch                  own capacity and condition, retired zeros
     core            pods                     get list watch         holders by name; a node's before a capacity is set;
                                                                     those that have Failed
-    core            pods/status              patch                  condition .../DeviceHealthy
+    core            pods/status              patch                  conditions .../DeviceHealthy, .../DeviceIdle
     core            pods/eviction            create                 where a policy evicts
     core            pods                     delete                 only with --delete-rejected-pods
     core            events                   create                 on pods and NodeDevices

@@ -26,6 +26,7 @@ from pathlib import Path
 import structlog
 from nodedevices_common import __version__, logs
 from nodedevices_common.http import HttpServer, servers
+from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.container import key
@@ -405,7 +406,9 @@ class Agent:
         self._step_log.record(before, outcome, self._metrics)
         self._probes.use(self._world.probe_set.texts)
         self._hardware.want(self._world.requested.auto)
-        self._probes.set_interval(self._world.active.effective.sections.health.probe.interval_seconds)
+        sections = self._world.active.effective.sections
+        use = sections.idle.after_seconds is not None
+        self._probes.want(Wanted(interval_seconds=sections.health.probe.interval_seconds, use=use))
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active
         taken_over = was.applied_once and was.effective.observing and not self._world.active.effective.observing

@@ -1,9 +1,9 @@
 """A unix socket on which a probe's lines can be read: for an agent in another container, and for people.
 
-Every client gets every line from its connection on, the first one at once, and may say how often it wants them
-(`wanted`). One that does not read for a second, or has gone, is dropped; a fifth one takes the place of the first. Only
-the probe's own user may connect. While no client is connected no line is written, so that what happened meanwhile is in
-the next client's first line.
+Every client gets every line from its connection on, the first one at once, and may say how often it wants them, and
+what in them (`wanted`). One that does not read for a second, or has gone, is dropped; a fifth one takes the place of
+the first. Only the probe's own user may connect. While no client is connected no line is written, so that what happened
+meanwhile is in the next client's first line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from nodedevices_common import unix_socket
 
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.wanted import MAX_BYTES, follow
+from nodedevices_probe.wanted import MAX_BYTES, Wanted, follow
 
 MAX_CLIENTS = 4
 WRITE_SECONDS = 1
@@ -28,14 +28,12 @@ OWNER_ALONE = 0o177  # as a umask: rw-------
 
 
 class Listener:
-    """`on_client` is called whenever a client has connected, `set_interval` with what one of them wants; both on
+    """`on_client` is called whenever a client has connected, `want` with what one of them wants; both on
     threads of this listener's."""
 
-    def __init__(
-        self, path: Path, *, on_client: Callable[[], None], set_interval: Callable[[float | None], None]
-    ) -> None:
+    def __init__(self, path: Path, *, on_client: Callable[[], None], want: Callable[[Wanted], None]) -> None:
         self._on_client = on_client
-        self._set_interval = set_interval
+        self._want = want
         self._clients: list[socket.socket] = []
         self._lock = threading.Lock()
         self._server = bound(path, MAX_CLIENTS)
@@ -67,7 +65,7 @@ class Listener:
 
     def _follow(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            follow(lambda: client.recv(MAX_BYTES), self._set_interval)
+            follow(lambda: client.recv(MAX_BYTES), self._want)
         self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_common import __version__
@@ -31,6 +31,7 @@ from nodedevices_probe.protocol import (
     Snapshot,
     encode,
 )
+from nodedevices_probe.wanted import Wanted
 
 HEARTBEAT_SECONDS = 5.0
 LINE_SPACING_SECONDS = 0.1
@@ -68,6 +69,13 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsUse(Protocol):
+    """A source that can also read who uses its devices: Readings.processes, utilization, allocated memory."""
+
+    use: bool  # read it
+
+
 @dataclass(slots=True, kw_only=True)
 class LineLoop:
     """Writes a source's lines with `write`, which may raise BrokenPipeError when the reader has gone."""
@@ -77,7 +85,7 @@ class LineLoop:
     repeat_seconds: float = HEARTBEAT_SECONDS  # an unchanged line again after so long; never longer than the heartbeat
     boot_id: str = ""
     is_read: Callable[[], bool] = lambda: True  # False: no reader would get a line now, and none is written
-    _interval: float | None = None  # what the reader wants, in the place of the source's own
+    _wanted: Wanted = field(default_factory=Wanted)  # by the reader
     _instance: str = field(default_factory=lambda: os.urandom(8).hex())
     _sequence: int = 0
     _written: SourceFacts | None = None
@@ -98,11 +106,14 @@ class LineLoop:
         facts = self.source.poll()
         return replace(facts, read_after=newest, read_milliseconds=round((time.monotonic() - began) * 1000))
 
-    def set_interval(self, seconds: float | None) -> None:
-        """From now on, poll so often; None: as often as the source does by itself. May be called by any thread."""
-        if seconds != self._interval:
-            self._interval = seconds
-            self.source.events.wake.set()
+    def want(self, wanted: Wanted) -> None:
+        """From now on, poll so often and read that. May be called by any thread."""
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        if isinstance(self.source, ReadsUse):
+            self.source.use = wanted.use
+        self.source.events.wake.set()
 
     def repeat_line(self) -> None:
         """Write a line now, for a reader that has just begun. May be called by any thread."""
@@ -115,8 +126,9 @@ class LineLoop:
         facts = SourceFacts(driver=NO_DRIVER, silent=True)  # nothing is said before the first poll
         polled_at = poll_at = time.monotonic()
         while True:
-            every = self.source.poll_seconds if self._interval is None else self._interval
-            repeat = min(self.repeat_seconds if self._interval is None else self._interval, HEARTBEAT_SECONDS)
+            interval = self._wanted.interval_seconds
+            every = self.source.poll_seconds if interval is None else interval
+            repeat = min(self.repeat_seconds if interval is None else interval, HEARTBEAT_SECONDS)
             wait_until = poll_at if self._is_quiet(facts) else min(poll_at, self._written_at + repeat)
             if events.wake.wait(max(0.0, wait_until - time.monotonic())):
                 events.wake.clear()

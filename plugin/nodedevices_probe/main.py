@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] 
             boot_id=System(options.root).boot_id(),
         )
         if options.listen is not None:
-            listener = Listener(options.listen, on_client=loop.repeat_line, set_interval=loop.set_interval)
+            listener = Listener(options.listen, on_client=loop.repeat_line, want=loop.want)
             loop.write, loop.is_read = listener.write, listener.has_clients
         elif options.fd is not None and sys.stdin is not None:  # None: whatever descriptor 0 is, it is no input
             threading.Thread(target=_follow_input, args=[loop], name="wanted", daemon=True).start()
@@ -85,7 +85,7 @@ def _report_problems(facts: SourceFacts) -> int:
 
 def _follow_input(loop: LineLoop) -> None:
     with contextlib.suppress(OSError):
-        wanted.follow(lambda: os.read(0, wanted.MAX_BYTES), loop.set_interval)
+        wanted.follow(lambda: os.read(0, wanted.MAX_BYTES), loop.want)
 
 
 def _parser(kinds: Mapping[str, ProbeKind]) -> argparse.ArgumentParser:

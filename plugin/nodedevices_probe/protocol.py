@@ -263,6 +263,9 @@ class Readings(_Wire):
     memory_used_bytes: Count | None = None
     sm_clock_mhz: Small | None = None
     memory_clock_mhz: Small | None = None
+    # Who uses the device: read where the agent asks for it (wanted.Wanted.use), with utilization_percent.
+    processes: Small | None = None  # with a context on it; None also where those of other containers are not seen
+    memory_allocated_bytes: Count | None = None  # by programs: without what driver and firmware keep for themselves
     conditions: UpTo16[PlainWord] = ()  # what else holds now, by the vendor's names: linkDown
     # Totals of errors, by the vendor's names: symbolError. One may begin again at 0; one that cannot be read is absent.
     counters: Counters = field(default_factory=dict)

@@ -1,10 +1,10 @@
 """Requests of the agent to a probe: lines of JSON the other way, on a child's standard input or on the same socket.
 
-    {"protocol": "nodedevices.io/probe/v1alpha1", "intervalSeconds": 2}
+    {"protocol": "nodedevices.io/probe/v1alpha1", "intervalSeconds": 2, "use": true}
 
 `intervalSeconds`: poll so often (health.probe.intervalSeconds of a policy); null: as often as the probe does by itself.
-Keys that this probe does not know are ignored, and so is a line that it does not understand: a probe may also read none
-of it.
+`use`: read who uses the devices as well (idle.afterSeconds of a policy); absent: no. Keys that this probe does not know
+are ignored, and so is a line that it does not understand: a probe may also read none of it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nodedevices_probe.protocol import PROTOCOL
 
@@ -19,25 +20,36 @@ MAX_BYTES = 4096
 LEAST_SECONDS, MOST_SECONDS = 0.1, 3600.0
 
 
-def encode(interval_seconds: float | None) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One such line. What it does not say is wanted no longer."""
+
+    interval_seconds: float | None = None
+    use: bool = False
+
+
+def encode(wanted: Wanted) -> bytes:
     """Return the line, newline included."""
-    return json.dumps({"protocol": PROTOCOL, "intervalSeconds": interval_seconds}).encode() + b"\n"
+    said = {"protocol": PROTOCOL, "intervalSeconds": wanted.interval_seconds, "use": wanted.use}
+    return json.dumps(said).encode() + b"\n"
 
 
-def interval(line: bytes) -> float | None:
-    """Return the interval that the line wants. ValueError: it is not understood."""
+def decode(line: bytes) -> Wanted:
+    """ValueError: it is not understood."""
     said = json.loads(line)
     if not isinstance(said, dict) or said.get("protocol") != PROTOCOL or "intervalSeconds" not in said:
         raise ValueError(f'give {{"protocol": "{PROTOCOL}", "intervalSeconds": 5}}')
-    seconds = said["intervalSeconds"]
+    seconds, use = said["intervalSeconds"], said.get("use", False)
+    if type(use) is not bool:
+        raise ValueError(f"use: {use!r} is not allowed; give true or false")
     if seconds is None:
-        return None
+        return Wanted(use=use)
     if type(seconds) not in (int, float) or not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise ValueError(f"intervalSeconds: {seconds!r} is not allowed; give {LEAST_SECONDS:g} to {MOST_SECONDS:g}")
-    return float(seconds)
+    return Wanted(interval_seconds=float(seconds), use=use)
 
 
-def follow(read: Callable[[], bytes], set_interval: Callable[[float | None], None]) -> None:
+def follow(read: Callable[[], bytes], want: Callable[[Wanted], None]) -> None:
     """Until there is nothing more to read (`read`: some bytes, none at the end)."""
     rest = b""
     while chunk := read():
@@ -46,6 +58,6 @@ def follow(read: Callable[[], bytes], set_interval: Callable[[float | None], Non
             lines, rest = [*lines, rest[:MAX_BYTES]], b""
         for line in lines:
             try:
-                set_interval(interval(line))
+                want(decode(line))
             except (ValueError, RecursionError) as error:
                 print(f"nodedevices-probe: a line of the agent is not understood: {error}", file=sys.stderr)  # noqa: T201

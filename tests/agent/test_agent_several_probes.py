@@ -138,7 +138,7 @@ async def test_a_probe_behind_a_socket_is_one_more_source_gets_the_policys_inter
     async with Node(tmp_path, kubelet, f"--probe=ib=unix:{probe.path}", config=config).running() as node:
         await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 2, 1])
         assert [(each["name"], each["devices"]) for each in node.status["probes"]][2] == ("ib", 1)
-        await kubelet.until(lambda: [wanted.interval(each) for each in probe.received] == [2])
+        await kubelet.until(lambda: [wanted.decode(each).interval_seconds for each in probe.received] == [2])
         await probe.stop()
         (node.folder / "lost").touch()
         await kubelet.until(lambda: kubelet.allocatable(FPGA) == 0)

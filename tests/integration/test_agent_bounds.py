@@ -151,7 +151,15 @@ def test_other_affected_pods_are_refused(agent: Kubectl, entries: list[dict[str,
 @pytest.mark.parametrize(
     "kind",
     [
-        *("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale"),
+        *(
+            "PolicyResolved",
+            "CapacitySynced",
+            "LabelsSynced",
+            "TaintSynced",
+            "EvictionsSynced",
+            "IdlePodsMarked",
+            "Stale",
+        ),
         *("ProblemReported", "MaintenanceScheduled"),
     ],
 )

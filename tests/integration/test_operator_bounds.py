@@ -183,7 +183,7 @@ def test_its_condition_goes_wherever_it_stands_among_those_of_others(operator: A
 
 
 OWN_CONDITIONS = (
-    *("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "Stale"),
+    *("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "IdlePodsMarked", "Stale"),
     *("ProblemReported", "MaintenanceScheduled"),
 )
 POD_OF_DEVICE = {"namespace": "ml", "name": "train", "uid": "u", "device": fleet.device_id(0), "reason": "Xid79"}

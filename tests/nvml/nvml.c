@@ -5,6 +5,7 @@
  *   init=<code>            nvmlInit and, while it is not 0, every other call answer this
  *   count=<n>  driver=<text>  cuda=<int>  hang=<function>  fail.<function>=<code>
  *   gpu<g>.uuid|name|bus=<text>  gpu<g>.minor|memory_mib|used_mib|numa|temperature|fan|utilization=<int>
+ *   gpu<g>.processes|graphics=<int>  with a context; graphics processes have other pids  gpu<g>.allocated_mib=<int>
  *   gpu<g>.lost=1          every question about it answers GPU_IS_LOST
  *   gpu<g>.fail.<function>=<code>  gpu<g>.odd.<function>=<n>  (the first n calls answer UNKNOWN)
  *   gpu<g>.recovery|remap_pending|remap_failure|remap_uncorrectable|ecc_volatile|sram|slowdown|links_down=<int>
@@ -30,7 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, TIMEOUT = 10, GPU_IS_LOST = 15, UNKNOWN = 999 };
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, GPU_IS_LOST = 15, UNKNOWN = 999 };
 enum { XID_EVENT = 8 }; /* nvmlEventTypeXidCriticalError */
 enum { MAX_GPUS = 64, MAX_MIG = 7, MAX_TEXT = 1 << 18, NVLINKS = 18 };
 
@@ -41,6 +42,8 @@ typedef struct { unsigned long long wanted[MAX_GPUS]; int next; unsigned long lo
 /* nvml.h */
 typedef struct { char legacy[16]; unsigned domain, bus, device, pci_id, subsystem; char bus_id[32]; } PciInfo;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } ProcessInfo;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { Device *device; unsigned long long type, data; unsigned gi, ci; } EventData;
 typedef struct { unsigned field, scope; long long timestamp, latency; int type, result;
@@ -348,6 +351,32 @@ int nvmlEventSetFree(EventSet *set) { free(set); return OK; }
 const char *nvmlErrorString(int code) { (void)code; return "an error of the stand-in"; }
 
 #ifndef OLD_DRIVER /* since drivers 450 to 565 */
+int nvmlDeviceGetMemoryInfo_v2(Device *device, MemoryV2 *out) {
+    CHECK(device->gpu);
+    out->total = (unsigned long long)gpu_number(device->gpu, "memory_mib", 81559) << 20;
+    out->reserved = 600ULL << 20;
+    out->used = ((unsigned long long)gpu_number(device->gpu, "allocated_mib", 1) << 20) + out->reserved;
+    out->free = out->total - out->used;
+    return OK;
+}
+
+static int processes(long found, unsigned first_pid, unsigned *count, ProcessInfo *out) {
+    if (found > 0 && *count < (unsigned long)found) { *count = (unsigned)found; return INSUFFICIENT_SIZE; }
+    *count = (unsigned)found;
+    for (unsigned at = 0; at < *count; at++) out[at] = (ProcessInfo){.pid = first_pid + at};
+    return OK;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *count, ProcessInfo *out) {
+    CHECK(device->gpu);
+    return processes(gpu_number(device->gpu, "processes", 0), 1000, count, out);
+}
+
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Device *device, unsigned *count, ProcessInfo *out) {
+    CHECK(device->gpu);
+    return processes(gpu_number(device->gpu, "graphics", 0), 2000, count, out);
+}
+
 static long mig_number(const Device *device, const char *key, long otherwise) {
     char whole[64];
     snprintf(whole, sizeof whole, "mig%d.%s", device->mig, key);

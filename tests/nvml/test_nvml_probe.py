@@ -13,8 +13,9 @@ import pytest
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
 from nodedevices_plugin.inputs.probe_server import ProbeServed
 from nodedevices_probe.nvidia import attributes as nvidia
-from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot
+from nodedevices_probe.protocol import DriverState, Link, PciePath, Readings, Snapshot
 from nodedevices_probe.serving.requests import INTERVAL
+from nodedevices_probe.wanted import Wanted
 from support.agentprocess import AgentProcess
 from support.probes import cancelled, device, eventually
 from support.served import probe_server
@@ -245,6 +246,61 @@ def test_telemetry_is_read_where_it_is_requested_and_a_board_without_a_fan_has_n
     assert (with_fan.sm_clock_mhz, with_fan.memory_clock_mhz) == (1980, 2619)
     assert (without.fan_percent, without.error, without.utilization_percent) == (None, None, 0)
     assert (plain.fan_percent, plain.utilization_percent, plain.memory_used_bytes) == (None, None, None)
+
+
+FIRST_NAMESPACE, OTHER_NAMESPACE = "pid:[4026531836]", "pid:[4026532841]"
+
+
+async def used(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, *, age: str = "current", namespace: str = FIRST_NAMESPACE
+) -> tuple[Readings, Readings]:
+    """The readings of the first GPU before the agent asks for its use, and after."""
+    for key, value in machine.environment(age=age).items():
+        monkeypatch.setenv(key, value)
+    own = machine.root / "proc/self/ns/pid"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(namespace)
+    seen: list[Snapshot] = []
+    arguments = ["nvml", "--root", str(machine.root), "--interval-seconds", "0.2"]
+    process = ProbeProcess(arguments, on_snapshot=seen.append)
+    running = asyncio.create_task(process.run())
+    try:
+        await eventually(lambda: seen)
+        plain = device(seen[-1], 0).readings
+        process.want(Wanted(use=True))
+        await eventually(lambda: device(seen[-1], 0).readings.utilization_percent is not None)
+        return plain, device(seen[-1], 0).readings
+    finally:
+        await cancelled(running)
+
+
+async def test_who_uses_a_gpu_is_read_once_the_agent_asks_for_it(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.say(count=1, gpu0__processes=2, gpu0__graphics=1, gpu0__allocated_mib=512, gpu0__utilization=87)
+    plain, asked = await used(machine, monkeypatch)
+    assert (plain.processes, plain.memory_allocated_bytes, plain.utilization_percent) == (None, None, None)
+    assert (asked.processes, asked.memory_allocated_bytes, asked.utilization_percent) == (3, 512 << 20, 87)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "processes", "count"),
+    [(FIRST_NAMESPACE, 0, 0), (OTHER_NAMESPACE, 0, None), (OTHER_NAMESPACE, 1, 1)],
+)
+async def test_that_no_process_is_listed_counts_only_where_those_of_all_containers_are(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, namespace: str, processes: int, count: int | None
+) -> None:
+    machine.say(count=1, gpu0__processes=processes)
+    _, asked = await used(machine, monkeypatch, namespace=namespace)
+    assert (asked.processes, asked.memory_allocated_bytes) == (count, 1 << 20)
+
+
+async def test_an_old_driver_says_how_busy_a_gpu_is_and_not_by_whom(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.say(count=1, gpu0__processes=1)
+    _, asked = await used(machine, monkeypatch, age="old")
+    assert (asked.processes, asked.memory_allocated_bytes, asked.error) == (None, None, None)
 
 
 def test_a_driver_that_reports_no_telemetry_is_no_error_of_the_gpu(machine: FakeMachine) -> None:

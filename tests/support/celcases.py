@@ -109,13 +109,20 @@ PAIRS: tuple[Pair, ...] = (
         {"expect": [{"match": {"type": "gpu"}, "count": 8}]},
         "match.profile is 1g.*: whole devices are expected, and no device has a profile; leave out match.profile",
     ),
+    *_both(
+        "idle",
+        "idle",
+        {"idle": {"event": True}},
+        {"idle": {"event": True, "afterSeconds": 1800}},
+        "idle has no afterSeconds: event and podCondition go with afterSeconds; give it, such as 1800",
+    ),
     _of_policy(
         "spec",
         "spec",
         policy(),
         policy(partitions={}),
         "a policy sets at least one section: serving, resources, sharing, partitions, injection, health, faults, "
-        "capacity, labels, discovery, expect",
+        "capacity, labels, discovery, expect, idle",
     ),
     _of_policy(
         "spec",

@@ -101,6 +101,7 @@ FULL_POLICY: Json = policy(
     },
     discovery={"probes": ["nvml", "auto", "nics"]},
     expect=[{"match": {"type": "gpu", "productName": "NVIDIA H100*"}, "count": 8}],
+    idle={"afterSeconds": 1800, "event": True, "podCondition": True},
     health={
         "rules": [
             {"reasons": ["Xid13", "Xid31"], "state": "Ignored"},

@@ -10,7 +10,9 @@ from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_plugin.model import (
+    DeviceUse,
     HealthState,
+    HeldSeconds,
     Holder,
     HoldersState,
     Holdings,
@@ -24,6 +26,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     SharingFacts,
     Shown,
+    Uses,
     Verdict,
 )
 from nodedevices_plugin.model.probe_counters import ProbeCounters
@@ -103,6 +106,11 @@ def facts(**changes: Any) -> NodeFacts:
             ),
         ),
         "registrations": (Registration(resource=GPU, state=RegistrationState.REGISTERED),),
+        "uses": Uses(
+            devices={gpu_id(0): DeviceUse(word="Idle", since=SINCE, began=0.0)},
+            namespaces={"ml": HeldSeconds(held=7200.0, unused=300.0)},
+            at=0.0,
+        ),
         "history": {gpu_id(2): (occurred("Xid79", 3, fault=True), occurred("Xid31", 40, fault=False))},
         "probes": (ProbeFacts(name="nvml", inventory=inventory),),
         "started": START,

@@ -155,7 +155,7 @@ class FakeKube:
             self._manage(item, manager, {"f:metadata": {"f:labels": self._fields(where, manager)}})
         elif manager == names.FLEET:
             item["data"] = {**item.get("data", {}), **body["data"]}
-        elif manager in {names.STATUS, names.NODE_CONDITION, names.XID_CONDITION, names.POD_CONDITION}:
+        elif manager in {names.STATUS, names.NODE_CONDITION, names.XID_CONDITION, names.POD_CONDITION, names.POD_IDLE}:
             shown = {it["type"]: it for it in status.get("conditions", [])}
             self._keys(where, manager, shown, {it["type"]: it for it in applied.get("conditions", [])})
             status["conditions"] = list(shown.values())

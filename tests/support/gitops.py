@@ -38,6 +38,7 @@ NODE: Conditions = {
     "LabelsSynced": ("True", "InSync"),
     "TaintSynced": ("True", "InSync"),
     "EvictionsSynced": ("True", "InSync"),
+    "IdlePodsMarked": ("True", "InSync"),
     "Stale": ("False", "Fresh"),
 }
 # What one condition makes of it, by its reason or, where all reasons of a status are alike, by its status. What is not

@@ -42,6 +42,7 @@ def report_of(world: World, now: datetime) -> NodeDevicesStatus:
             expected=world.expected,
             most_seen=world.state.most_seen or (),
             history=world.state.history,
+            uses=world.uses,
             started=START,
             probes=(ProbeFacts(name="any", inventory=world.inventory),),
             now=now,

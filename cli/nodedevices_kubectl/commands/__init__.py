@@ -16,6 +16,7 @@ COMMANDS = {
     "devices": "List devices: what they are, are they well, who holds them.",
     "pods": "List pods that hold devices: which ones, and are they well.",
     "describe": "Show a node, or one of its devices, on one screen.",
+    "idle": "List devices that pods hold and do not use, and for how long.",
     "top": "Show how busy devices are: utilisation, memory, power, temperature.",
     "check": "Walk the chain from driver to pod, and say where it breaks; exit code 3 for CI.",
     "policy": "See what policies make of nodes, and what a changed one would.",

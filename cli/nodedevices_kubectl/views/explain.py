@@ -21,6 +21,7 @@ _OPERATOR: Mapping[str, tuple[str, ...]] = {
     "capacity": (facts.CAPACITY_SYNCED,),
     "labels": (facts.LABELS_SYNCED,),
     "faults": (facts.TAINT_SYNCED, facts.EVICTIONS_SYNCED),
+    "idle": (facts.IDLE_PODS_MARKED,),
 }
 
 

@@ -21,6 +21,7 @@ CAPACITY_SYNCED = "CapacitySynced"
 LABELS_SYNCED = "LabelsSynced"
 TAINT_SYNCED = "TaintSynced"
 EVICTIONS_SYNCED = "EvictionsSynced"
+IDLE_PODS_MARKED = "IdlePodsMarked"
 POLICY_RESOLVED = "PolicyResolved"
 STALE = "Stale"
 

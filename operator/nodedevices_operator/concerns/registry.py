@@ -16,6 +16,7 @@ from nodedevices_operator.concerns.configuration import ConfigurationConcern
 from nodedevices_operator.concerns.device_events import DeviceEventsConcern
 from nodedevices_operator.concerns.double_allocation_events import DoubleAllocationEventsConcern
 from nodedevices_operator.concerns.evictions import EvictionsConcern
+from nodedevices_operator.concerns.idle_pods import IdlePodsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
 from nodedevices_operator.concerns.neighbours import MaintenanceConcern, ProblemReportedConcern
 from nodedevices_operator.concerns.node_condition import NodeConditionConcern
@@ -51,6 +52,7 @@ CONCERNS: tuple[Factory, ...] = (
     RejectedPodsConcern,
     DeviceEventsConcern,
     NoticeEventsConcern,
+    IdlePodsConcern,
     DoubleAllocationEventsConcern,
     ServiceEventsConcern,
     ObjectLabelsConcern,

@@ -19,6 +19,7 @@ from nodedevices_api.conditions import (
     EVENT_BLOCKED,
     EVENT_EVICTION,
     EVENT_FAULT,
+    EVENT_IDLE,
     EVENT_IN_SERVICE,
     EVENT_NOTICED,
     EVENT_OUT_OF_SERVICE,
@@ -69,6 +70,11 @@ def fault(about: About, what: EventIdentity, message: str, now: str) -> dict[str
 def noticed(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
     """Something came to a device that the object holds, and changed no state."""
     return _event(about, what, (EVENT_NOTICED, "Warning"), message, now)
+
+
+def idle(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
+    """The object holds a device and does not use it."""
+    return _event(about, what, (EVENT_IDLE, "Normal"), message, now)
 
 
 def recovered(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.desired.configuration import Configuration
 from nodedevices_operator.desired.consequences import taint_patch
+from nodedevices_operator.desired.idle import IdlePod
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
@@ -135,6 +136,13 @@ class Writer:
         if condition is not None:
             body["status"] = {"conditions": [dict(condition)]}
         return await self.apply(names.POD_CONDITION, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
+
+    async def pod_idle(self, pod: IdlePod, condition: Mapping[str, Any] | None) -> JsonObject:
+        """Write the condition DeviceIdle on the pod of that uid, or take it back."""
+        body = identified("Pod", pod.name, pod.uid, namespace=pod.namespace)
+        if condition is not None:
+            body["status"] = {"conditions": [dict(condition)]}
+        return await self.apply(names.POD_IDLE, f"{names.pod_path(pod.namespace, pod.name)}/status", body)
 
     async def taint(self, node: NodeRecord, wanted: TaintRecord | None) -> JsonObject:
         """Exactly this taint of our key on the Node, or none; the Node is read for it. 409 or 422 when it changed in

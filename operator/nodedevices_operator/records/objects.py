@@ -8,7 +8,7 @@ resourceVersion and the heartbeat are carried but not compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from sys import hash_info, intern
 from typing import Annotated, Any
@@ -112,6 +112,15 @@ class NoticeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleRecord:
+    """A container that holds the whole device and does not use it."""
+
+    holder: HolderRecord
+    word: Interned  # NeverUsed, Idle or MemoryOnly
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceRecord:
     id: str
     name: Interned
@@ -125,6 +134,7 @@ class DeviceRecord:
     unschedulable: Present = False  # people took it out of service
     index: int = 0  # in the driver's order
     notices: tuple[NoticeRecord, ...] = ()
+    idle: tuple[IdleRecord, ...] = ()
     pcie_root: Annotated[Interned, At("attributes", "pcieRoot")] = ""
     shares: Annotated[int, At("shares", "total")] = 0  # how many it is offered as; 0: it is not shared
     shares_of: Annotated[Interned, At("shares", "resource")] = ""  # the resource of these; "": of several
@@ -404,17 +414,26 @@ def _device_record(raw: Raw, healths: dict[HealthRecord, HealthRecord]) -> Devic
     health = healths.setdefault(health, health)
     partitions = mappings(raw.get("partitions"))
     own = ((mapping(it.get("health")), it) for it in partitions)
+    whole = _part(raw, health=health, profile=None)
     return _device(
         raw,
         memory_mib=known.memory_mib,
         health=health,
+        idle=tuple(_idle(mappings(raw.get("holders")), whole.holders)),
         parts=(
-            _part(raw, health=health, profile=None),
+            whole,
             *(_part(it, health=_health(its) if its else health, profile=profile(it)) for its, it in own),
         ),
         excluded="excluded" in raw or (bool(partitions) and all("excluded" in it for it in partitions)),
         model=known,
     )
+
+
+def _idle(raw: Sequence[Raw], holders: Sequence[HolderRecord]) -> Iterator[IdleRecord]:
+    """Yield those that do not use what they hold: only these have a time."""
+    for said, holder in zip(raw, holders, strict=False):
+        if since := text(said.get("idleSince")):
+            yield IdleRecord(holder, intern(text(said.get("idle"))), since)
 
 
 def node_record(raw: Raw) -> NodeRecord:
@@ -517,7 +536,7 @@ _node_devices = reader(
 )
 _entry_out_of_service = reader(OutOfServiceRecord, given="since manager")
 _configuration = reader(ConfigurationRecord, given="files_alone")
-_device = reader(DeviceRecord, given="memory_mib health parts excluded model")
+_device = reader(DeviceRecord, given="memory_mib health parts excluded model idle")
 _part = reader(PartRecord, given="health profile")
 _health = reader(HealthRecord)
 _taint = reader(TaintRecord)

@@ -18,8 +18,8 @@ from typing import Protocol
 
 import structlog
 from nodedevices_common.backoff import Backoff
-from nodedevices_probe import wanted
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Snapshot
+from nodedevices_probe.wanted import Wanted, encode
 
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.model.probe_counters import ProbeCounters
@@ -48,8 +48,8 @@ class ProbeSource(Protocol):
         """Why there is no good line; None after a good one."""
         ...
 
-    def set_interval(self, seconds: float | None) -> None:
-        """Ask the probe to report so often; None: as often as it does by itself. It may ignore that."""
+    def want(self, wanted: Wanted) -> None:
+        """Ask the probe for that. It may ignore it."""
         ...
 
     async def run(self) -> None:
@@ -100,14 +100,14 @@ class ProbeLines(ABC):
         self._reading = Worker("probe-lines")
         self.counters = ProbeCounters()
         self.last_error: str | None = None
-        self._interval: float | None = None
+        self._wanted = Wanted()
         self._send: Callable[[bytes], None] | None = None  # to the probe, while there is one
 
-    def set_interval(self, seconds: float | None) -> None:
-        if seconds != self._interval:
-            self._interval = seconds
+    def want(self, wanted: Wanted) -> None:
+        if wanted != self._wanted:
+            self._wanted = wanted
             if self._send is not None:
-                self._send(wanted.encode(seconds))
+                self._send(encode(wanted))
 
     @abstractmethod
     async def session(self) -> bool:
@@ -139,8 +139,8 @@ class ProbeLines(ABC):
         """Read until the stream ends, no good line came for too long, or `is_over`; lines that are left then are
         dropped. `send` writes a line to the probe, as far as that is possible without waiting."""
         self._send = send
-        if self._interval is not None:
-            send(wanted.encode(self._interval))
+        if self._wanted != Wanted():
+            send(encode(self._wanted))
         try:
             await self._read(reader, is_over)
         finally:

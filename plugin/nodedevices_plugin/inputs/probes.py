@@ -20,6 +20,7 @@ import structlog
 from nodedevices_probe.protocol import Snapshot
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.requests import INTERVAL
+from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.inputs.probe_child import Spare
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
@@ -91,7 +92,7 @@ class Probes:
         self._keep = keep
         self._spare = spare
         self._lines: list[Line] = []  # the longest waiting first
-        self._interval: float | None = None
+        self._wanted = Wanted()
         self._running: dict[str, _Running] = {}  # by probe, the first one first
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -142,16 +143,16 @@ class Probes:
         several = len(self.sources) > 1
         return "; ".join(f"{name}: {why}" if several else why for name, why in self.errors.items() if why) or None
 
-    def set_interval(self, seconds: float | None) -> None:
-        """Ask all probes to report so often; None: as often as each does by itself."""
-        self._interval = seconds
+    def want(self, wanted: Wanted) -> None:
+        """Ask all probes for that."""
+        self._wanted = wanted
         for each in self.sources.values():
-            each.set_interval(seconds)
+            each.want(wanted)
 
     def _start(self, text: str) -> _Running:
         [spec], _ = read([text])
         source = self._source(spec)
-        source.set_interval(self._interval)
+        source.want(self._wanted)
         task = asyncio.create_task(self._keep(f"probe {spec.name}", source.run), name=f"probe {spec.name}")
         return _Running(text, source, task)
 

@@ -31,6 +31,7 @@ from nodedevices_plugin.model.plan import (
 from nodedevices_plugin.model.pods import NodePod, NodePods, PodContainer
 from nodedevices_plugin.model.registration import Registration, RegistrationState, served_by_others
 from nodedevices_plugin.model.sharing import NOT_SHARED, MemoryShares, SharingFacts
+from nodedevices_plugin.model.use import DeviceUse, HeldSeconds, Tenure, Uses
 
 __all__ = [
     "CONFIRM",
@@ -41,9 +42,11 @@ __all__ = [
     "Cordon",
     "CoresHeld",
     "DeviceNode",
+    "DeviceUse",
     "Fault",
     "Grant",
     "HealthState",
+    "HeldSeconds",
     "Holder",
     "HoldersState",
     "Holdings",
@@ -70,8 +73,10 @@ __all__ = [
     "SchedulableId",
     "SharingFacts",
     "Shown",
+    "Tenure",
     "Unit",
     "Unmatched",
+    "Uses",
     "Verdict",
     "WaitingPod",
     "facts_by_id",

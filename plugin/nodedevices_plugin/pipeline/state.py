@@ -35,6 +35,7 @@ from nodedevices_plugin.model import (
     MostSeen,
     Notice,
     Occurrences,
+    Tenure,
     Verdict,
 )
 from nodedevices_plugin.sharing.clients import Clients
@@ -77,6 +78,7 @@ class State:
     unschedulable: tuple[Cordon, ...] = ()  # as the object had it last: an API server that is away ends none of them
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
     history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # by device (health.history)
+    tenures: Mapping[str, Tenure] = field(default_factory=dict)  # by device (pipeline.idle)
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
     auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
     retired_devices: tuple[str, ...] = ()  # ids of devices without a running probe (pipeline.probe_set)
@@ -107,8 +109,8 @@ def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict])
 
 
 def same_but_times(one: State, other: State) -> bool:
-    """True when they differ only in when a fault was last seen, in notices and in history: worth a write now and then,
-    not at each line, and the kubelet need not wait for it."""
+    """True when they differ only in when a fault was last seen, in notices, history and tenures: worth a write now and
+    then, not at each line, and the kubelet need not wait for it."""
     return _without_times(one) == _without_times(other)
 
 
@@ -119,7 +121,7 @@ def _without_times(state: State) -> State:
         )
         for key, each in state.verdicts.items()
     }
-    return replace(state, verdicts=verdicts, notices={}, history={})
+    return replace(state, verdicts=verdicts, notices={}, history={}, tenures={})
 
 
 def restored_devices(state: State, now: datetime) -> tuple[InventoryDevice, ...]:

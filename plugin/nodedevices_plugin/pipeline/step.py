@@ -26,12 +26,13 @@ from nodedevices_plugin.model import (
     MostSeen,
     Plan,
     RecentAllocate,
+    Uses,
     facts_by_id,
     served_by_others,
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
 from nodedevices_plugin.offering.occupancy import Parts, with_all
-from nodedevices_plugin.pipeline import access, expected, most_seen
+from nodedevices_plugin.pipeline import access, expected, idle, most_seen
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.active import ActiveConfig
@@ -125,7 +126,18 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         others = known.index.under(active.effective.index_prefix)
         observed = observe(world.state.observed, inputs.holdings, others, mode=active.effective.sharing_mode)
     allocations = _compared(world, inputs, known.index.under(active.effective.index_prefix), observed or plan)
-    state = _state(assessed, inputs, local, active=active, applied=applied, plan=plan, observed=observed)
+    holdings = with_all(named(inputs.holdings, known.index.under(active.effective.index_prefix)), plan)
+    uses = idle.follow(
+        world.uses,
+        inventory,
+        holdings,
+        saved=world.state.tenures,
+        lines={name: part.line_monotonic for name, part in known.probes.items()},
+        after_seconds=active.effective.sections.idle.after_seconds,
+        now=now,
+        monotonic=monotonic,
+    )
+    state = _state(assessed, inputs, local, active=active, applied=applied, plan=plan, observed=observed, uses=uses)
     devices = access.Devices(
         inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
     )
@@ -136,7 +148,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         active=active,
         plan=plan,
         observed=observed,
-        holdings=with_all(named(inputs.holdings, known.index.under(active.effective.index_prefix)), plan),
+        holdings=holdings,
         config=config,
         helpers=helpers,
         access=access.access(active.effective, devices, plan) if plan is not None else Access(),
@@ -157,6 +169,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         ),
         expected=expected_now,
         allocations=allocations,
+        uses=uses,
         left=world.left,
         started=world.started,
         wall_offset=world.wall_offset,
@@ -198,6 +211,7 @@ def _state(
     applied: Effective | None,
     plan: Plan | None,
     observed: Plan | None,
+    uses: Uses | None,
 ) -> State:
     """Return the state to save. `applied`: the configuration that it is to have."""
     world, known, now = assessed.world, assessed.known, assessed.now
@@ -221,6 +235,7 @@ def _state(
             world.state.notices, assessed.events, known.inventory, assessed.rules, assessed.vendors, now=now
         ),
         history=assessed.history,
+        tenures=idle.tenures(uses),
         clients=follow(
             world.state.clients,
             plan if observed is None else Plan(),

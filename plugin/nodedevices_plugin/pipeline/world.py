@@ -21,9 +21,10 @@ from nodedevices_plugin.model import (
     Plan,
     RecentAllocate,
     Registration,
+    Uses,
     Verdict,
 )
-from nodedevices_plugin.pipeline import auto_probes
+from nodedevices_plugin.pipeline import auto_probes, idle
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
@@ -109,6 +110,7 @@ class World:
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of their devices, and why (lost)
     expected: tuple[Count, ...] | None = ()  # by `expect`; None: not all probes have reported yet
     allocations: Comparison = field(default_factory=Comparison)  # with the holders that the kubelet lists
+    uses: Uses | None = None  # of held devices; None: no policy asks for it (idle)
     left: Mapping[str, int] = field(default_factory=dict)  # by probe of before: its devices known at the start
     started: float  # time.monotonic()
     wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
@@ -208,7 +210,7 @@ def clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
         verdicts=clock_set(world.verdicts, moved),
     )
     state = replace(world.state, history=history.clock_set(world.state.history, moved))
-    return replace(world, wall_offset=offset, known=known, state=state)
+    return replace(world, wall_offset=offset, known=known, state=state, uses=idle.clock_set(world.uses, moved))
 
 
 def chosen_file(file: FileOutcome, files: NamedFiles | None, spec: SeenSpec | None, local: Local) -> FileOutcome:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from nodedevices_probe.protocol import Driver, DriverState
 
 from nodedevices_plugin.model import (
+    DeviceUse,
     HoldersState,
     Inventory,
     Occurrences,
@@ -66,6 +67,17 @@ def faults_lately(facts: NodeFacts) -> dict[str, tuple[Occurrences, ...]]:
         for device in facts.inventory.devices
     }
     return {id_: faults for id_, faults in found.items() if faults}
+
+
+def uses_by_part(facts: NodeFacts) -> dict[str, DeviceUse]:
+    """Return how held devices are used, by their ids and those of their partitions."""
+    uses = {} if facts.uses is None else facts.uses.devices
+    return {
+        each: uses[device.fact.id]
+        for device in facts.inventory.devices
+        if device.fact.id in uses
+        for each in (device.fact.id, *(part.id for part in device.fact.partitions))
+    }
 
 
 def count(

@@ -19,6 +19,7 @@ from nodedevices_plugin.model import (
     Occurrences,
     Plan,
     Registration,
+    Uses,
     Verdict,
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
@@ -58,6 +59,7 @@ class NodeFacts:
     retired: Mapping[str, datetime] = field(default_factory=dict)
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device, the newest first
     history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # the same
+    uses: Uses | None = None  # how held devices are used; None: no policy asks for it
     mig_strategy: str = ""  # in effect
     exclude: tuple[str, ...] = ()  # resources.exclude in effect
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # taken out of service by people: id -> why

@@ -64,6 +64,7 @@ from nodedevices_plugin.status.counts import (
     missing_parts,
     reported_healthy,
     share_counts,
+    uses_by_part,
 )
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts, offered, whole_second
 from nodedevices_plugin.status.shares import enforcement, memory_of, memory_totals, of_parts, unit
@@ -411,6 +412,7 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
             found.setdefault(key, (holder.since, set(holder.ids)))
             without_share.add(key)
     result: dict[str, list[api.Holder]] = defaultdict(list)
+    uses = uses_by_part(facts)
     for key, (since, ids) in found.items():
         part, namespace, pod, container, resource, claim = key
         verdict = lost.get((namespace, pod, container, resource))
@@ -427,6 +429,8 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
             cores=facts.cores.holders.get((namespace, pod, container, resource or "")),
             ids=tuple(sorted(ids, key=_share_order)[: api.MAX_HOLDER_IDS if memory is None else 1]),
             since=since,
+            idle=None if (use := uses.get(part)) is None else use.word or None,
+            idle_since=None if use is None or use.since is None else whole_second(use.since),
             health=_health(verdict, facts) if verdict is not None else None,
         )
         if (made := odd.made(f"holder {namespace}/{pod} of {part}", make)) is not None:
@@ -478,6 +482,7 @@ def _summary(
         message=_in_words(devices, resources, worst if sick else None),
         reason=worst.health.reason if worst is not None and sick else "",
         recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
+        idle=None if facts.uses is None else sum(each.unused for each in facts.uses.devices.values()),
         most_faults=_most_faults(facts, names),
     )
 

@@ -90,6 +90,7 @@ class Reporter:
             retired=world.state.retired,
             notices=world.state.notices,
             history=world.state.history,
+            uses=world.uses,
             mig_strategy=sections.partitions.strategy,
             exclude=world.active.excluded,
             unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},

@@ -92,6 +92,23 @@ HOLDER = gauge(
     "1 for each container that holds the device or a part of it.",
     f"{DEVICE} {CONTAINER}",
 )
+IDLE_SECONDS = gauge(
+    "nodedevices_device_idle_seconds",
+    "How long the container that holds the device has not used it, where a policy has `idle.afterSeconds`, by the word "
+    "for it: `NeverUsed`, `Idle`, `MemoryOnly`.",
+    f"{DEVICE} {CONTAINER} idle",
+)
+HELD_SECONDS = counter(
+    "nodedevices_device_held_seconds_total",
+    "Total seconds for which containers of the namespace held devices that compute, of all devices together, where a "
+    "policy has `idle.afterSeconds`.",
+    "namespace",
+)
+UNUSED_SECONDS = counter(
+    "nodedevices_device_unused_seconds_total",
+    "Total of these seconds in which the devices were not used; a period counts when it is shown.",
+    "namespace",
+)
 HOLDER_MEMORY = gauge(
     "nodedevices_device_holder_memory_bytes",
     "Memory of the device that the container holds, where the device is [shared by memory](sharing.md#by-memory).",
@@ -204,6 +221,11 @@ def _holders(facts: NodeFacts) -> Iterator[Sample]:
         yield HOLDERS, where, sum(len(held[each]) for each in ids)
         for holder in sorted({holder for each in ids for holder in held[each]}):
             yield HOLDER, (*where, *holder), 1
+            if facts.uses is not None and (use := facts.uses.devices.get(device.fact.id)) and use.since is not None:
+                yield IDLE_SECONDS, (*where, *holder, use.word), max(0.0, (facts.now - use.since).total_seconds())
+    for namespace, seconds in facts.uses.namespaces.items() if facts.uses is not None else ():
+        yield HELD_SECONDS, [namespace], seconds.held
+        yield UNUSED_SECONDS, [namespace], seconds.unused
 
 
 def _held(facts: NodeFacts) -> defaultdict[str, list[tuple[str, str, str, str]]]:

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from nodedevices_probe.node.roots import Roots
+from nodedevices_probe.node.roots import Roots, number
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
+PROCESSES = "sys/class/kfd/kfd/proc"  # a folder for each process, of any container (kfd_procfs_init, Linux 5.8)
+MAX_PROCESSES = 1024
 MAX_LINKS = 64  # of one node
 
 
@@ -70,6 +72,25 @@ def _node(roots: Roots, number: int) -> KfdNode | None:
         gfx=gfx_name(said.get("gfx_target_version", 0)),
         memory_bytes=_memory(roots, number) or max(said.get("local_mem_size", 0), 0),
     )
+
+
+def memory_of_processes(roots: Roots) -> dict[int, list[int]] | None:
+    """Return by KFD's id of a GPU or partition how much of its memory each process has, without those that have none:
+    KFD shows a process on every GPU that it may open. None: this kernel does not say."""
+    if not roots.exists(PROCESSES):
+        return None
+    found: dict[int, list[int]] = {}
+    for process in roots.names(PROCESSES)[:MAX_PROCESSES]:
+        for name in roots.names(f"{PROCESSES}/{process}"):
+            gpu = number(name.removeprefix("vram_")) if name.startswith("vram_") else None
+            if gpu is not None and (held := roots.number(f"{PROCESSES}/{process}/{name}") or 0) > 0:
+                found.setdefault(gpu, []).append(held)
+    return found
+
+
+def gpu_id(roots: Roots, node: KfdNode) -> int:
+    """Return KFD's id of it; 0: not known."""
+    return roots.number(f"{NODES}/{node.number}/gpu_id") or 0
 
 
 def by_gpu(nodes: Iterable[KfdNode], bus_ids: Iterable[str]) -> dict[str, list[KfdNode]]:

@@ -17,8 +17,8 @@ from nodedevices_api.bounds import INT32_MAX, MAX_PARTITIONS
 
 from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY, KFD_NODE, PROFILE, VENDOR
 from nodedevices_probe.amd.exporter import Exporter
-from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_nodes, partition_numbers
-from nodedevices_probe.amd.readings import read
+from nodedevices_probe.amd.kfd import KfdNode, by_gpu, gpu_id, gpu_nodes, memory_of_processes, partition_numbers
+from nodedevices_probe.amd.readings import read, with_use
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node import pcie
 from nodedevices_probe.node.drm import Drm, drm
@@ -54,6 +54,7 @@ class _Topology:
     near: Mapping[str, tuple[PcieNeighbour, ...]]
     unhealthy: Set[str]  # PCI addresses of GPUs that AMD's exporter calls so
     partition_nodes: Mapping[int | None, Drm]  # of partitions beyond the first of each GPU, by their render node
+    in_use: Mapping[int, Sequence[int]] | None  # memory of each process, by KFD's id; None: not read, or not said
 
     def links(self, bus_id: str) -> tuple[Link, ...]:
         linked = {self.owners[to] for node in self.nodes.get(bus_id, ()) for to in node.xgmi if to in self.owners}
@@ -64,6 +65,7 @@ class _Topology:
 class AmdSource(SysfsSource):
     name: str = "amd"
     telemetry: bool = False
+    use: bool = False  # read who uses the GPUs (loop.ReadsUse)
     exporter: Exporter | None = None  # AMD's, whose socket is looked for below the same root
 
     def poll(self) -> SourceFacts:
@@ -81,6 +83,7 @@ class AmdSource(SysfsSource):
             near=pcie.neighbours(places),
             partition_nodes=self._partition_nodes(),
             unhealthy=self._unhealthy(),
+            in_use=memory_of_processes(self.roots) if self.use else None,
         )
         return self.whole([self._device(each, machine) for each in bus_ids], BOUND)
 
@@ -117,6 +120,10 @@ class AmdSource(SysfsSource):
 
     def _readings(self, bus_id: str, at: str, needed: tuple[str, ...], topology: _Topology) -> Readings:
         found = read(self.roots, at, needed, telemetry=self.telemetry)
+        if self.use:
+            ids = [gpu_id(self.roots, node) for node in topology.nodes.get(bus_id, ())]
+            held = None if topology.in_use is None else [one for id_ in ids for one in topology.in_use.get(id_, ())]
+            found = with_use(found, self.roots, at, held)
         if bus_id not in topology.unhealthy:
             return found
         return replace(found, conditions=(*found.conditions, EXPORTER_UNHEALTHY))

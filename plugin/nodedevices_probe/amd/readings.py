@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodedevices_probe.node import drm
 from nodedevices_probe.node.roots import Roots
@@ -53,12 +53,26 @@ def read(roots: Roots, at: str, device_nodes: Sequence[str], *, telemetry: bool)
     )
 
 
+def with_use(readings: Readings, roots: Roots, at: str, held: Sequence[int] | None) -> Readings:
+    """The same with who uses the GPU. `held`: memory of each process that has some (kfd); None: not known."""
+    return replace(
+        readings,
+        processes=None if held is None else min(len(held), MAX_SMALL),
+        memory_allocated_bytes=None if held is None else min(sum(held), MAX_INTEGER),
+        utilization_percent=_busy(roots, at),
+    )
+
+
+def _busy(roots: Roots, at: str) -> int | None:
+    return within(roots.number(f"{at}/gpu_busy_percent"), 0, 100)
+
+
 def _telemetry(roots: Roots, at: str, hwmon: str) -> _Telemetry:
     pwm = roots.number(f"{hwmon}/pwm1") if hwmon else None  # 0 to 255
     clocks = [roots.number(f"{hwmon}/freq{each}_input") if hwmon else None for each in (1, 2)]
     return _Telemetry(
         fan_percent=within(pwm * 100 // 255, 0, 100) if pwm is not None else None,
-        utilization_percent=within(roots.number(f"{at}/gpu_busy_percent"), 0, 100),
+        utilization_percent=_busy(roots, at),
         memory_used_bytes=within(roots.number(f"{at}/mem_info_vram_used"), 0, MAX_INTEGER),
         clock_mhz=_per(clocks[0], 1_000_000, MAX_SMALL),
         memory_clock_mhz=_per(clocks[1], 1_000_000, MAX_SMALL),

@@ -116,6 +116,10 @@ class System:
                 count += not roots.exists(f"{device}/physfn")
         return min(count, 65535)
 
+    def sees_all_processes(self) -> bool:
+        """True in the first pid namespace (its number is PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
+        return self.roots.link("proc/self/ns/pid") == "pid:[4026531836]"
+
     def machine_type(self) -> str:
         """Return DMI's product name, such as DGXH100."""
         return text(self._read("sys/class/dmi/id/product_name"))

@@ -260,6 +260,28 @@ def read_telemetry(nvml: NvmlCalls, handle: Any, readings: Readings) -> Readings
     )
 
 
+def read_use(nvml: NvmlCalls, handle: Any, readings: Readings, *, sees_all: bool) -> Readings:
+    """The same with who uses the GPU. `sees_all`: the driver lists the processes of all containers to this one; newer
+    drivers leave out those of pid namespaces that this process cannot see (gpu_rmapi.c of NVIDIA's open kernel modules,
+    _gpuConvertPid), so that none is no evidence."""
+    listed = [
+        nvml.call(each, handle, telemetry=True)
+        for each in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
+    ]
+    seen = {process.pid for some in listed if some is not None for process in some}
+    known = bool(seen) or (sees_all and None not in listed)
+    memory = nvml.call("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2, telemetry=True)
+    # Whether `used` has the reserve in it differs between the manuals of R525 and R590.
+    allocated = memory.total - memory.free - memory.reserved if memory is not None else None
+    utilization = nvml.call("nvmlDeviceGetUtilizationRates", handle, telemetry=True)
+    return replace(
+        readings,
+        processes=_small(len(seen)) if known else None,
+        memory_allocated_bytes=_count(allocated),
+        utilization_percent=_small(utilization.gpu) if utilization is not None else None,
+    )
+
+
 def _small(value: int | None) -> int | None:
     return within(value, 0, MAX_SMALL)
 

@@ -36,6 +36,7 @@ from nodedevices_probe.nvidia.facts import (
     read_health,
     read_links,
     read_telemetry,
+    read_use,
 )
 from nodedevices_probe.nvidia.library import Library
 from nodedevices_probe.nvidia.mig import MigDevices
@@ -77,6 +78,7 @@ class NvmlSource:
 
     poll_seconds: float
     telemetry: bool = False
+    use: bool = False  # read who uses the GPUs (loop.ReadsUse)
     system: System = field(default_factory=System)
     library: Library = field(default_factory=Library)
     name: str = "nvml"
@@ -261,6 +263,8 @@ class NvmlSource:
         readings = self._beside(read_health(nvml, handle, known, nvlinks_inactive=inactive), nvml, handle, known)
         if self.telemetry:
             readings = read_telemetry(nvml, handle, readings)
+        if self.use:
+            readings = read_use(nvml, handle, readings, sees_all=self.system.sees_all_processes())
         if nvml.lost:  # it fell off the bus meanwhile: its previous facts still describe it
             before = next((last for last in self._last.values() if last.id == identity), fact)
             return _Gpu(replace(before, index=index, readings=Readings(lost=True)), known)

@@ -101,6 +101,8 @@ READINGS: Mapping[str, tuple[str, Rule]] = {
     "memoryUsedBytes": ("memory_used_bytes", _COUNT),
     "smClockMhz": ("sm_clock_mhz", _SMALL),
     "memoryClockMhz": ("memory_clock_mhz", _SMALL),
+    "processes": ("processes", _SMALL),
+    "memoryAllocatedBytes": ("memory_allocated_bytes", _COUNT),
     "conditions": ("conditions", _CONDITIONS),
 }
 TEXTS: Mapping[str, str] = {

@@ -52,6 +52,13 @@ def test_what_has_been_a_fault_of_a_device_is_counted_and_what_was_a_programs_er
     assert of(agent(), "nodedevices_device_faults", "index", "reason") == {("2", "Xid79"): 3}
 
 
+def test_a_device_that_is_held_and_not_used_says_for_how_long_and_by_whom() -> None:
+    shown = of(agent(), "nodedevices_device_idle_seconds", "index", "namespace", "pod", "idle")
+    assert shown == {("0", "ml", "train-0", "Idle"): 300}
+    assert of(agent(), "nodedevices_device_unused_seconds_total", "namespace") == {("ml",): 300}
+    assert of(agent(), "nodedevices_device_held_seconds_total", "namespace") == {("ml",): 7200}
+
+
 def test_a_device_that_is_not_healthy_says_why_and_what_would_help() -> None:
     shown = of(agent(), "nodedevices_device_unwell", "index", "state", "reason", "recovery_action")
     assert shown == {

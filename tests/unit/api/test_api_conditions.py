@@ -96,6 +96,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "LabelsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict"]},
         "TaintSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict", "Refused", "Stopped"]},
         "EvictionsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped", "Blocked"]},
+        "IdlePodsMarked": {"True": ["InSync"], "False": ["Pending", "Forbidden"]},
         "Stale": {"True": ["NodeNotReady", "AgentLost", "HeartbeatOverdue"], "False": ["Fresh"]},
         "ProblemReported": {
             "True": [

@@ -103,6 +103,7 @@ configurations = some(
     expect=st.lists(
         st.fixed_dictionaries({"match": some(type=st.just("gpu")), "count": st.integers(1, 4096)}), max_size=3
     ),
+    idle=some(afterSeconds=st.integers(60, 604800)),
     capacity=st.lists(
         st.fixed_dictionaries({"name": NAMES.map(lambda name: f"example.com/{name}"), "perNode": COUNTS}),
         max_size=3,

@@ -86,6 +86,7 @@ def own_rig() -> FakeKube:
         "capacity": capacity,
         "labels": {"extra": {"example.com/a": "b"}},
         "faults": {"xidNodeCondition": True},
+        "idle": {"afterSeconds": 1800, "event": True},
     }
     made.put(f"{names.POLICIES}/p", raw_policy("p", **sections))
     return made

@@ -299,6 +299,7 @@ def test_field_managers_keep_their_names() -> None:
         "LABELS": "nodedevices-operator-labels",
         "OBJECT_LABELS": "nodedevices-operator-object-labels",
         "POD_CONDITION": "nodedevices-operator-pod-condition",
+        "POD_IDLE": "nodedevices-operator-pod-idle",
         "POLICY_STATUS": "nodedevices-operator-policy-status",
         "FLEET": "nodedevices-operator-fleet",
         "ELECTION": "nodedevices-operator-election",

@@ -147,6 +147,26 @@ def test_uncorrectable_errors_pages_and_heat_are_readings(tmp_path: Path) -> Non
     assert (bad.utilization_percent, bad.memory_used_bytes, bad.sm_clock_mhz) == (7, 1 << 30, 132)
 
 
+def test_who_uses_a_gpu_is_what_kfd_says_of_processes_that_have_memory_of_it(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=2)
+    kfd = tmp_path / "sys/class/kfd/kfd"
+    for node, gpu_id in ((2, 51111), (3, 52222)):
+        (kfd / f"topology/nodes/{node}/gpu_id").write_text(f"{gpu_id}\n")
+
+    def used() -> list[tuple[int | None, int | None, int | None]]:
+        source = AmdSource(system=System(tmp_path), use=True)
+        readings = [each.readings for each in source.poll().devices]
+        return [(each.processes, each.memory_allocated_bytes, each.utilization_percent) for each in readings]
+
+    assert used() == [(None, None, 7), (None, None, 7)], "a kernel before 5.8"
+    for pid, of_first, of_second in ((4711, 1 << 30, 0), (4712, 1 << 20, 0)):
+        (kfd / f"proc/{pid}").mkdir(parents=True)
+        (kfd / f"proc/{pid}/vram_51111").write_text(f"{of_first}\n")
+        (kfd / f"proc/{pid}/vram_52222").write_text(f"{of_second}\n")
+    assert used() == [(2, (1 << 30) + (1 << 20), 7), (0, 0, 7)]
+    assert poll(tmp_path).devices[0].readings.processes is None, "nothing asks for it"
+
+
 @pytest.mark.parametrize("node", ["kfd", "dri/card0", "dri/renderD129"])
 def test_a_device_node_that_is_missing_is_a_reason(tmp_path: Path, node: str) -> None:
     mi300x(tmp_path, gpus=1, compute="CPX")

@@ -17,6 +17,7 @@ import yaml
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe import wanted
 from nodedevices_probe.protocol import PROTOCOL, Snapshot
+from nodedevices_probe.wanted import Wanted
 from support.probes import COMMAND, PATIENCE_SECONDS
 from support.simulated import strike
 
@@ -112,14 +113,14 @@ def test_what_happened_while_nobody_was_connected_is_in_the_next_clients_first_l
 
 def test_a_client_that_does_not_read_holds_no_other_back(probe: Path) -> None:
     with Client(probe) as stuck, Client(probe) as reader:
-        stuck.socket.sendall(wanted.encode(0.1))
+        stuck.socket.sendall(wanted.encode(Wanted(interval_seconds=0.1)))
         sequences = [reader.line().sequence for _ in range(20)]
     assert sequences == list(range(sequences[0], sequences[0] + 20))
 
 
 def test_a_client_says_how_often_it_wants_lines(probe: Path) -> None:
     with Client(probe) as client:
-        client.socket.sendall(b"nonsense\n" + wanted.encode(0.1))
+        client.socket.sendall(b"nonsense\n" + wanted.encode(Wanted(interval_seconds=0.1)))
         first = client.line()
         until(lambda: client.line().sequence >= first.sequence + 10)
 
@@ -171,10 +172,19 @@ def test_a_second_probe_does_not_take_a_socket_that_another_one_listens_on(probe
     assert devices_at(probe) == 2
 
 
+SAID = wanted.encode(Wanted(interval_seconds=3))
+
+
 # --- what the agent wants ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("use", [True, False])
 @pytest.mark.parametrize("seconds", [None, 1, 2.5, 10])
-def test_what_the_agent_writes_is_what_a_probe_reads(seconds: float | None) -> None:
-    assert wanted.interval(wanted.encode(seconds)) == seconds
+def test_what_the_agent_writes_is_what_a_probe_reads(seconds: float | None, use: bool) -> None:
+    said = Wanted(interval_seconds=seconds, use=use)
+    assert wanted.decode(wanted.encode(said)) == said
+
+
+def test_a_line_of_an_older_agent_wants_no_readings_of_use() -> None:
+    assert not wanted.decode(b'{"protocol": "%s", "intervalSeconds": 2}' % PROTOCOL.encode()).use
 
 
 @pytest.mark.parametrize(
@@ -187,17 +197,19 @@ def test_what_the_agent_writes_is_what_a_probe_reads(seconds: float | None) -> N
         b"{}",
         b'{"protocol": "other", "intervalSeconds": 1}',
         *(b'{"protocol": "%s", "intervalSeconds": %s}' % (PROTOCOL.encode(), each) for each in (b"0", b"true", b'"1"')),
+        b'{"protocol": "%s", "intervalSeconds": 1, "use": "yes"}' % PROTOCOL.encode(),
     ],
 )
 def test_what_is_not_understood_changes_nothing_and_the_next_line_counts(line: bytes) -> None:
-    seen: list[float | None] = []
-    chunks = iter([line + b"\n" + wanted.encode(3)[:10], wanted.encode(3)[10:], b""])
+    seen: list[Wanted] = []
+    chunks = iter([line + b"\n" + SAID[:10], SAID[10:], b""])
     wanted.follow(lambda: next(chunks), seen.append)
-    assert seen == [3.0]
+    assert seen == [Wanted(interval_seconds=3)]
 
 
 def test_a_line_of_a_newer_agent_that_says_more_is_understood() -> None:
-    assert wanted.interval(b'{"protocol": "%s", "intervalSeconds": 2, "more": {}}' % PROTOCOL.encode()) == 2
+    said = wanted.decode(b'{"protocol": "%s", "intervalSeconds": 2, "more": {}}' % PROTOCOL.encode())
+    assert said == Wanted(interval_seconds=2)
 
 
 def test_a_child_whose_input_is_closed_reports_all_the_same(tmp_path: Path) -> None:

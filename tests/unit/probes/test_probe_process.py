@@ -21,6 +21,7 @@ from nodedevices_plugin.inputs.probe_process import BACKOFF, ProbeProcess
 from nodedevices_plugin.inputs.probe_server import ProbeServed
 from nodedevices_plugin.inputs.probe_source import MIN_LINE_SPACING_SECONDS, LineSplitter
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
+from nodedevices_probe.wanted import Wanted
 from support.probes import cancelled, eventually
 from support.served import programs_server
 
@@ -267,7 +268,7 @@ for line in sys.stdin:
     async with probe(body) as (process, seen):
         await eventually(lambda: seen)
         for seconds in (2, 2, None, 7):
-            process.set_interval(seconds)
+            process.want(Wanted(interval_seconds=seconds))
         await eventually(lambda: len(seen.instances) == 2)
         await eventually(lambda: len(seen) >= 6)
         assert [each.sequence for each in seen[:6]] == [0, 2, 99, 7, 0, 7]
@@ -277,7 +278,7 @@ async def test_a_child_that_reads_nothing_is_none_the_worse_for_it(probe: Probe)
     async with probe("say(1)\nsys.stdin.close()\ntime.sleep(0.3)\nsay(2)\ntime.sleep(60)") as (process, seen):
         await eventually(lambda: seen)
         for seconds in range(5000):  # more than a pipe holds
-            process.set_interval(seconds)
+            process.want(Wanted(interval_seconds=seconds))
         await eventually(lambda: len(seen) == 2)
         assert process.counters.starts == 1
 
@@ -285,7 +286,7 @@ async def test_a_child_that_reads_nothing_is_none_the_worse_for_it(probe: Probe)
 async def test_our_own_probe_reports_as_often_as_it_is_to() -> None:
     seen = Seen()
     process = ProbeProcess(lambda: ["simulated", "--profile", "l4 x 1"], on_snapshot=seen.append, backoff=QUICK)
-    process.set_interval(0.1)
+    process.want(Wanted(interval_seconds=0.1))
     running = asyncio.create_task(process.run())
     try:
         await eventually(lambda: len(seen) >= 30)  # by itself it says one a second

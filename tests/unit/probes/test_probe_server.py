@@ -39,6 +39,7 @@ from nodedevices_probe.serving.requests import (
     Word,
 )
 from nodedevices_probe.serving.server import MAX_PROCESSES, MAX_WAITING
+from nodedevices_probe.wanted import Wanted
 from support.probes import PATIENCE_SECONDS, cancelled, eventually
 from support.served import probe_server, programs_server
 
@@ -258,7 +259,7 @@ async def test_a_probe_of_the_server_is_replaced_when_it_is_to_have_other_argume
 
 async def test_a_probe_of_the_server_reports_as_often_as_it_is_to(here: Path) -> None:
     async with followed(here, lambda: l4s(1)) as (source, seen):
-        source.set_interval(0.1)
+        source.want(Wanted(interval_seconds=0.1))
         await eventually(lambda: len(seen) >= 20)  # by itself it says one a second
         assert len({each.instance for each in seen}) == 1
 

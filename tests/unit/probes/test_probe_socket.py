@@ -16,6 +16,7 @@ from nodedevices_common.backoff import Backoff
 from nodedevices_plugin.inputs.probe_socket import BACKOFF, ProbeSocket
 from nodedevices_probe import wanted
 from nodedevices_probe.protocol import MAX_LINE_BYTES, Driver, DriverState, Snapshot, encode
+from nodedevices_probe.wanted import Wanted
 from support.probes import cancelled, eventually
 
 NOBODY = 65534
@@ -157,13 +158,13 @@ async def test_a_probe_that_says_nothing_good_is_connected_to_again(probe: Liste
 async def test_a_probe_reads_how_often_it_is_to_report_after_each_connection(probe: Listening) -> None:
     async with connected(probe.path, lambda _: None) as source:
         await eventually(lambda: probe.clients)
-        source.set_interval(2)
+        source.want(Wanted(interval_seconds=2))
         await eventually(lambda: probe.read)
-        source.set_interval(7)
+        source.want(Wanted(interval_seconds=7))
         await eventually(lambda: len(probe.read) == 2)
         probe.clients[0].close()
         await eventually(lambda: len(probe.read) == 3)
-        assert [wanted.interval(each) for each in probe.read] == [2, 7, 7]
+        assert [wanted.decode(each).interval_seconds for each in probe.read] == [2, 7, 7]
 
 
 async def test_two_clients_each_get_every_line(probe: Listening) -> None:

@@ -17,6 +17,7 @@ from nodedevices_plugin.inputs.probe_process import ProbeProcess
 from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.settings import flags
 from nodedevices_probe.protocol import Snapshot
+from nodedevices_probe.wanted import Wanted
 from support.probes import cancelled, eventually
 
 QUICK = Backoff(initial_seconds=0.05, max_seconds=0.2, jitter=0.0)
@@ -53,7 +54,7 @@ async def test_the_first_probe_takes_the_spare_and_the_next_one_is_a_new_process
 async def test_a_spare_that_was_taken_reports_as_often_as_it_is_to(spare: Spare) -> None:
     seen: list[Snapshot] = []
     process = ProbeProcess(lambda: ONE, on_snapshot=seen.append, backoff=QUICK, spare=spare)
-    process.set_interval(0.1)
+    process.want(Wanted(interval_seconds=0.1))
     running = asyncio.create_task(process.run())
     try:
         await eventually(lambda: len(seen) >= 30)  # by itself it says one a second

@@ -1,0 +1,234 @@
+"""Pods that hold devices and do not use them: the condition nodedevices.io/DeviceIdle, and an Event for each such
+period (section `idle`); desired/idle.py says what they say.
+
+Which pods carry the condition is known from the pods themselves: those of the node are listed once by this process, as
+soon as a policy asks for the condition or the NodeDevices shows that one did (IdlePodsMarked, which is written before
+the first pod). Whose pod a holder means is found out as for marks of faults. A pod that ends keeps its condition.
+A period of long before the operator's start was reported then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from nodedevices_api import conditions as names
+from nodedevices_api.conditions import HOLDERS_KNOWN
+from nodedevices_api.sections import Idle
+from nodedevices_common.conditions import same
+
+from nodedevices_operator.concerns.budget import CallBudget
+from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
+from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired import events, pods
+from nodedevices_operator.desired.idle import (
+    IdleHolding,
+    IdlePod,
+    Pods,
+    identity,
+    idle_condition,
+    idle_pods,
+    in_use_condition,
+    marked,
+    own_condition,
+)
+from nodedevices_operator.desired.pods import HolderMatch
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.records.names import PODS, pod_path
+
+SOON_SECONDS = 0.1  # until the pods are marked, once the NodeDevices says that they are to be
+NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
+READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
+READS_WAIT_SECONDS = 10.0
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class IdleMemory:
+    """Of one node."""
+
+    reads: CallBudget
+    old: frozenset[tuple[str, str]]  # device and since of periods whose Event may have expired
+    carrying: dict[str, IdlePod] | None = None  # by uid, pods that show the condition; None: not listed yet
+    settled: dict[tuple[str, str], tuple[IdleHolding, ...]] = field(default_factory=dict)  # what was told of a pod
+    uids: dict[tuple[str, str], str | None] = field(default_factory=dict)  # None: the holder means another pod
+
+
+@dataclass(slots=True)
+class IdleObserved:
+    section: Idle
+    memory: IdleMemory
+    wanted: Pods
+    found: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)  # pods whose condition may differ
+    unsure: set[tuple[str, str]] = field(default_factory=set)
+    requeue_after: float | None = None
+    problems: list[KubeError] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePlan:
+    """`conditions`: to write. `back`: pods of which nothing is unused any more."""
+
+    seen: IdleObserved
+    conditions: Mapping[IdlePod, Mapping[str, Any]]
+    events: Sequence[Mapping[str, Any]]
+    back: tuple[IdlePod, ...]
+
+
+class IdlePodsConcern:
+    info = Info("idle-pods", section="idle", condition=names.IDLE_PODS_MARKED, informs=True)
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+        self._events = tools.events
+        self._clock = tools.clock
+        self._nodes: dict[str, IdleMemory] = {}
+
+    def forget(self, node: str) -> None:
+        self._nodes.pop(node, None)
+
+    async def observe(self, view: View) -> IdleObserved | Outcome:
+        sections, record = view.sections, view.record
+        if not view.reported or sections is None:
+            return Outcome()
+        section, shown = sections.idle, record.condition(names.IDLE_PODS_MARKED)
+        if section.pod_condition and shown is None:
+            text = "the pods of the node are looked through"
+            return Outcome(("False", names.PENDING, text), requeue_after=SOON_SECONDS)
+        if not section.pod_condition and not section.event and shown is None:
+            self.forget(record.name)
+            return Outcome()
+        wanted = idle_pods(record) if section.event or section.pod_condition else {}
+        memory = self._nodes.get(record.name)
+        if memory is None:
+            every = ((each.holding.device, each.since) for held in wanted.values() for each in held)
+            old = frozenset(each for each in every if pods.may_have_expired(each[1], view.now))
+            memory = IdleMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock), old)
+            self._nodes[record.name] = memory
+        if shown is None:
+            memory.carrying = None
+        elif memory.carrying is None:
+            try:
+                memory.carrying = {each.uid: each for each in await self._listed(record.name)}
+            except KubeError as error:
+                return failed_to("list the node's pods", error)
+            memory.settled = {}
+        memory.settled = {pod: held for pod, held in memory.settled.items() if pod in wanted}
+        memory.uids = {pod: uid for pod, uid in memory.uids.items() if pod in wanted}
+        seen = IdleObserved(section, memory, wanted)
+        for pod, held in wanted.items():
+            if memory.settled.get(pod) != held:
+                await self._find(seen, pod, held, view.scope)
+        known = record.condition(HOLDERS_KNOWN)
+        if known is None or known.status != "True":  # who holds what may be old: nothing is taken back
+            seen.unsure.update((each.namespace, each.name) for each in (memory.carrying or {}).values())
+        return seen
+
+    async def _listed(self, node: str) -> list[IdlePod]:
+        found: list[IdlePod] = []
+        async for page in self._writer.kube.pages(PODS, fieldSelector=f"spec.nodeName={node}"):
+            found += marked(page)
+        return found
+
+    async def _find(
+        self, seen: IdleObserved, at: tuple[str, str], held: Sequence[IdleHolding], scope: pods.Scope
+    ) -> None:
+        seen.unsure.add(at)
+        if not seen.memory.reads.take():
+            seen.requeue_after = READS_WAIT_SECONDS
+            return
+        try:
+            pod = await self._writer.kube.get(pod_path(*at))
+        except KubeError as error:
+            if error.status != 404:
+                seen.problems.append(error)
+                return
+            pod = None
+        match = HolderMatch.NO if pod is None else pods.match_holder(pod, held[0].holding, scope)
+        if match is HolderMatch.NOT_YET:
+            seen.requeue_after = seen.requeue_after or NOT_YET_SECONDS
+            return
+        seen.unsure.discard(at)
+        if match is HolderMatch.YES and pod is not None and not pods.leaving(pod):
+            seen.found[at] = pod
+            seen.memory.uids[at] = str(pod["metadata"]["uid"])
+        else:
+            seen.memory.uids[at] = None
+            seen.memory.settled[at] = tuple(held)
+
+    def desired(self, view: View, observed: IdleObserved) -> IdlePlan:
+        section, memory = observed.section, observed.memory
+        writes: dict[IdlePod, Mapping[str, Any]] = {}
+        made: list[Mapping[str, Any]] = []
+        for at, pod in observed.found.items():
+            who, idle, shown = identity(pod), observed.wanted[at], own_condition(pod)
+            condition = idle_condition(idle, shown, view.now)
+            if section.pod_condition and not same(shown, condition):
+                writes[who] = condition
+            about = events.About("Pod", who.name, who.uid, who.namespace)
+            for each in idle if section.event else ():
+                what = events.EventIdentity(view.record.name, each.holding.device, each.word, each.since)
+                if (each.holding.device, each.since) not in memory.old:
+                    made.append(events.idle(about, what, f"{each.word}: {each.text}", view.now))
+        keeping = {memory.uids[at] for at in observed.wanted if memory.uids.get(at)} if section.pod_condition else set()
+        back = tuple(
+            each
+            for uid, each in (memory.carrying or {}).items()
+            if uid not in keeping and (each.namespace, each.name) not in observed.unsure
+        )
+        return IdlePlan(observed, writes, made, back)
+
+    async def apply(self, view: View, desired: IdlePlan) -> Outcome:
+        seen, problems = desired.seen, list(desired.seen.problems)
+        carrying = seen.memory.carrying if seen.memory.carrying is not None else {}
+        failed: set[tuple[str, str]] = set()
+        for who, condition in desired.conditions.items():
+            try:
+                await self._writer.pod_idle(who, condition)
+                carrying[who.uid] = who
+                log.info("idle pod marked", node=view.record.name, pod=f"{who.namespace}/{who.name}")
+            except KubeError as error:
+                failed.add((who.namespace, who.name))
+                if not error.gone:
+                    problems.append(error)
+        for event in desired.events:
+            try:
+                await self._events.write(view.record.name, event)
+            except KubeError as error:
+                if not (error.forbidden or error.status == 404):  # a namespace that is ending takes no Events
+                    involved = event["involvedObject"]
+                    failed.add((involved["namespace"], involved["name"]))
+                    problems.append(error)
+        for at in seen.found.keys() - failed:
+            seen.memory.settled[at] = seen.wanted[at]
+        for who in desired.back:
+            try:
+                await self._take_back(who, seen.section, view.now)
+                carrying.pop(who.uid, None)
+            except KubeError as error:
+                if error.gone:
+                    carrying.pop(who.uid, None)
+                else:
+                    problems.append(error)
+        if not seen.section.pod_condition:
+            done = not carrying and not problems
+            verdict = Shown.REMOVED if done else Shown.KEPT
+            return Outcome(verdict, requeue_after=seen.requeue_after, problems=tuple(problems))
+        if problems:
+            outcome = failed_to("mark pods", problems[-1])
+            return Outcome(outcome.verdict, requeue_after=seen.requeue_after, problems=tuple(problems))
+        text = f"{len(desired.seen.wanted)} pods hold devices that they do not use" if seen.wanted else ""
+        return Outcome(("True", names.IN_SYNC, text), requeue_after=seen.requeue_after)
+
+    async def _take_back(self, who: IdlePod, section: Idle, now: str) -> None:
+        """The condition becomes False, or goes where no policy asks for it any more."""
+        pod = await self._writer.kube.get(pod_path(who.namespace, who.name))
+        shown = own_condition(pod)
+        if pod["metadata"]["uid"] != who.uid or shown is None or pods.finished(pod) or pods.leaving(pod):
+            return
+        wanted = in_use_condition(shown, now) if section.pod_condition else None
+        if wanted is None or not same(shown, wanted):
+            await self._writer.pod_idle(who, wanted)

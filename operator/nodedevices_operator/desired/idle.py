@@ -1,0 +1,95 @@
+"""Pods that hold devices and do not use them: what their condition DeviceIdle and the Event of that name say.
+
+The agent says so of a container (NodeDevices `holders[].idle`); nothing is ever ended for it, and others may act on the
+condition. A pod with several such devices has one condition, about all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nodedevices_api import conditions as names
+from nodedevices_common import conditions
+from nodedevices_common.conditions import ConditionRecord
+from nodedevices_common.text import some
+
+from nodedevices_operator.desired.pods import Holding, finished, leaving
+from nodedevices_operator.records.names import is_pod
+from nodedevices_operator.records.objects import NodeDevicesRecord
+
+_NAMED = 8  # devices, in one message
+_WORDS = {
+    "NeverUsed": "no process was seen on it since the pod has it",
+    "Idle": "nothing was computed on it",
+    "MemoryOnly": "nothing was computed on it, memory of it is in use, and no process is seen",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePod:
+    """A running pod, and who it is."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleHolding:
+    """A container that holds a device and does not use it."""
+
+    holding: Holding
+    word: str
+    since: str
+
+    @property
+    def text(self) -> str:
+        """`gpu-3 GPU-8d0a... since 2026-11-21T10:00:00Z: nothing was computed on it`, for people."""
+        return f"{self.holding.device_name} {self.holding.device} since {self.since}: {_WORDS[self.word]}"
+
+
+Pods = Mapping[tuple[str, str], tuple[IdleHolding, ...]]  # by namespace and name
+
+
+def idle_pods(record: NodeDevicesRecord) -> Pods:
+    """Return the pods with what they do not use, the longest first. An agent's claim: a name that no pod can have, and
+    a word that is none of the three, are ignored."""
+    found: dict[tuple[str, str], list[IdleHolding]] = {}
+    for device in record.devices:
+        for each in device.idle:
+            holder = each.holder
+            if each.word in _WORDS and is_pod(holder.namespace, holder.pod):
+                ids = frozenset({device.id, device.name, *holder.ids})
+                holding = Holding(holder, device.id, device.name, ids, device.health)
+                found.setdefault((holder.namespace, holder.pod), []).append(IdleHolding(holding, each.word, each.since))
+    return {pod: tuple(sorted(held, key=lambda it: (it.since, it.holding.device))) for pod, held in found.items()}
+
+
+def idle_condition(idle: Sequence[IdleHolding], previous: ConditionRecord | None, now: str) -> dict[str, Any]:
+    """Return the condition of a pod; its reason is the word of what has been unused the longest."""
+    text = some((each.text for each in idle), _NAMED)
+    return conditions.build(names.POD_DEVICE_IDLE, "True", idle[0].word, text, shown=previous, now=now)
+
+
+def in_use_condition(previous: ConditionRecord | None, now: str) -> dict[str, Any]:
+    """Return the condition of a pod of which nothing is shown as unused any more."""
+    text = "no device of this pod is shown as unused any more"
+    return conditions.build(names.POD_DEVICE_IDLE, "False", names.IN_USE, text, shown=previous, now=now)
+
+
+def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
+    """Return the condition DeviceIdle as the pod shows it."""
+    shown = (pod.get("status") or {}).get("conditions") or ()
+    return next((conditions.read(each) for each in shown if each.get("type") == names.POD_DEVICE_IDLE), None)
+
+
+def marked(pods: Iterable[Mapping[str, Any]]) -> list[IdlePod]:
+    """Return those that show the condition, but for pods that end: theirs stays."""
+    return [identity(each) for each in pods if own_condition(each) and not (finished(each) or leaving(each))]
+
+
+def identity(pod: Mapping[str, Any]) -> IdlePod:
+    metadata = pod["metadata"]
+    return IdlePod(str(metadata["namespace"]), str(metadata["name"]), str(metadata["uid"]))

@@ -1,0 +1,204 @@
+"""Tells of each held device whether its container uses it (section `idle` of a policy).
+
+Three words, and never one number: NeverUsed (no process was seen since the container has the device), Idle (nothing was
+computed for afterSeconds, after it was used or with a process there), MemoryOnly (the same, memory is in use, and no
+process can be seen: of a newer driver of NVIDIA's a probe outside the node's pid namespace sees none). They are shown
+when every reading for afterSeconds was 0 %; one above ends it at once, and so does silence: what happened meanwhile is
+not known. After a restart of the agent it is counted anew; that no process was seen before is in the state file.
+
+Unknown, never idle, where readings are of more than one container: partitions, shares, several holders. And where the
+driver has not said for afterSeconds how busy the device is. A reading is about one second at most (nvml.h
+nvmlUtilization_t), and taken every few: a program that never computes for longer than that can be missed. A job that is
+stuck in a kernel (NCCL waits so) computes, by all that the driver says.
+
+A word stays until the device is in use, so that each such period is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from nodedevices_probe.protocol import Readings
+
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, InventoryDevice
+from nodedevices_plugin.model.ids import is_core, physical_id
+from nodedevices_plugin.model.use import (
+    IDLE,
+    MEMORY_ONLY,
+    NEVER_USED,
+    UNKNOWN,
+    DeviceUse,
+    HeldSeconds,
+    Tenure,
+    Uses,
+)
+
+GAP_SECONDS = 15.0  # as of a probe that counts as silent (probe_set)
+SETTLED_SECONDS = 10.0  # health.probe.intervalSeconds at most: a line may repeat a reading of the holder before
+# More than a driver keeps for itself on an unused GPU (a few MiB), and less than any context of CUDA (from 100 MiB on).
+CONTEXT_BYTES = 64 << 20
+MAX_NAMESPACES = 256
+_GPU = "gpu"
+
+
+def follow(
+    before: Uses | None,
+    inventory: Inventory,
+    holdings: Holdings,
+    *,
+    saved: Mapping[str, Tenure],
+    lines: Mapping[str, float | None],
+    after_seconds: int | None,
+    now: datetime,
+    monotonic: float,
+) -> Uses | None:
+    """Return how the held devices are used; None: no policy wants to know, or the holders are not known yet.
+
+    `before` None: of this step on. `holdings`: by our own ids. `saved`: the tenures of the state file. `lines`: by
+    probe when its last line came; time.monotonic().
+    """
+    if after_seconds is None or (holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0):
+        return None
+    held = _holders(inventory, holdings)
+    devices: dict[str, DeviceUse] = {}
+    for device in inventory.devices:
+        holders = held.get(device.fact.id)
+        if not holders or not _judged(device):
+            continue
+        known = before.devices.get(device.fact.id) if before is not None else None
+        holder = _only(device, holders)
+        if holder is None:
+            devices[device.fact.id] = DeviceUse(word=UNKNOWN, began=known.began if known is not None else monotonic)
+            continue
+        tenure = _tenure(holder, known, saved.get(device.fact.id), first=before is None)
+        if known is None or known.tenure is None or known.tenure.since != tenure.since:
+            known = DeviceUse(began=monotonic)
+        use = _read(replace(known, tenure=tenure), device.fact.readings, lines.get(device.probe), now, monotonic)
+        devices[device.fact.id] = _worded(use, device.fact.readings, after_seconds, now, monotonic)
+    return Uses(devices=devices, namespaces=_seconds(before, devices, held, monotonic), at=monotonic)
+
+
+def tenures(uses: Uses | None) -> dict[str, Tenure]:
+    """Return what the state file keeps."""
+    found = {} if uses is None else uses.devices
+    return {id_: use.tenure for id_, use in found.items() if use.tenure is not None}
+
+
+def clock_set(uses: Uses | None, by: timedelta) -> Uses | None:
+    """Return the same after the wall clock was set. A holder's own time is not moved: it tells it from the next one."""
+    if uses is None:
+        return None
+    devices = {
+        id_: replace(
+            use,
+            since=None if use.since is None else use.since + by,
+            tenure=None if use.tenure is None else replace(use.tenure, began=use.tenure.began + by),
+        )
+        for id_, use in uses.devices.items()
+    }
+    return replace(uses, devices=devices)
+
+
+def _judged(device: InventoryDevice) -> bool:
+    """False for what has no such readings: a NIC is not unknown, it is no device that computes."""
+    readings = device.fact.readings
+    return device.fact.type == _GPU or (readings.utilization_percent, readings.processes) != (None, None)
+
+
+def _holders(inventory: Inventory, holdings: Holdings) -> dict[str, list[Holder]]:
+    owners = {part.id: device.fact.id for device in inventory.devices for part in device.fact.partitions}
+    owners |= {device.fact.id: device.fact.id for device in inventory.devices}
+    found: dict[str, list[Holder]] = {}
+    for holder in holdings.holders:
+        for id_ in dict.fromkeys(owners.get(physical_id(each)) for each in (*holder.ids, *holder.also)):
+            if id_ is not None:
+                found.setdefault(id_, []).append(holder)
+    return found
+
+
+def _only(device: InventoryDevice, holders: Sequence[Holder]) -> Holder | None:
+    """Return the container that has the whole device alone, if one has."""
+    own = device.fact.id
+    mine = [each for each in holders[0].ids if physical_id(each) == own]
+    whole = len(holders) == 1 and bool(mine) and all(each == own or is_core(each) for each in mine)
+    return holders[0] if whole and not device.fact.partitions else None
+
+
+def _tenure(holder: Holder, known: DeviceUse | None, saved: Tenure | None, *, first: bool) -> Tenure:
+    """`first`: the holders were not looked at before, so that it is not known how long this one has been there."""
+    name = "/".join((holder.namespace, holder.pod, holder.container, holder.resource or holder.claim or ""))
+    if known is not None and known.tenure is not None:
+        if (known.tenure.holder, known.tenure.since) == (name, holder.since):
+            return known.tenure
+    elif first and saved is not None and saved.holder == name:
+        return replace(saved, since=holder.since)
+    return Tenure(holder=name, since=holder.since, began=holder.since, whole=not first)
+
+
+def _read(use: DeviceUse, readings: Readings, line: float | None, now: datetime, monotonic: float) -> DeviceUse:
+    """Return what a new line adds; the same where there is none."""
+    if line is None or line == use.line or use.tenure is None:
+        return use
+    if readings.utilization_percent is None:
+        return replace(use, line=line)
+    busy = readings.utilization_percent > 0
+    settled = (now - use.tenure.since).total_seconds() - (monotonic - line) >= SETTLED_SECONDS
+    begins = settled and not use.tenure.used and (busy or _context(readings))  # the first use of it
+    gap = use.read is None or line - use.read > GAP_SECONDS
+    quiet = None if busy else line if gap or begins or use.quiet is None else use.quiet
+    tenure = replace(use.tenure, used=True) if begins else use.tenure
+    return replace(use, tenure=tenure, line=line, read=line, quiet=quiet)
+
+
+def _context(readings: Readings) -> bool:
+    """True when a program is seen on it, by its process or by its memory."""
+    return bool(readings.processes) or (readings.memory_allocated_bytes or 0) >= CONTEXT_BYTES
+
+
+def _worded(use: DeviceUse, readings: Readings, after_seconds: int, now: datetime, monotonic: float) -> DeviceUse:
+    last = use.began if use.read is None else use.read
+    if monotonic - last >= after_seconds:
+        return replace(use, word=UNKNOWN, since=None, quiet=None)
+    if use.tenure is None or use.quiet is None or monotonic - last > GAP_SECONDS:
+        return replace(use, word="", since=None)
+    quiet_for = monotonic - use.quiet
+    if quiet_for < after_seconds:
+        return replace(use, word="", since=None)
+    if use.unused:
+        return use
+    since = now - timedelta(seconds=quiet_for)
+    if use.tenure.whole and not use.tenure.used:
+        return replace(use, word=NEVER_USED, since=use.tenure.began)
+    memory_alone = not readings.processes and (readings.memory_allocated_bytes or 0) >= CONTEXT_BYTES
+    return replace(use, word=MEMORY_ONLY if memory_alone else IDLE, since=since)
+
+
+def _seconds(
+    before: Uses | None, devices: Mapping[str, DeviceUse], held: Mapping[str, Sequence[Holder]], monotonic: float
+) -> dict[str, HeldSeconds]:
+    """Return the sums of before, with the time since then. A period counts as a whole when it is shown."""
+    if before is None:
+        return {}
+    found = dict(before.namespaces)
+    passed = monotonic - before.at
+    for id_, use in devices.items():
+        earlier = before.devices.get(id_)
+        if earlier is None:
+            continue
+        unused = 0.0
+        if use.unused and use.quiet is not None:
+            unused = passed if earlier.unused else monotonic - use.quiet
+        for namespace in _namespaces(held[id_]):
+            known = found.get(namespace, HeldSeconds())
+            found[namespace] = HeldSeconds(held=known.held + passed, unused=known.unused + unused)
+    here = {each for id_ in devices for each in _namespaces(held[id_])}
+    gone = [each for each in found if each not in here]
+    for namespace in gone[: max(0, len(found) - MAX_NAMESPACES)]:
+        del found[namespace]
+    return found
+
+
+def _namespaces(holders: Iterable[Holder]) -> set[str]:
+    return {each.namespace for each in holders}

@@ -1,0 +1,312 @@
+"""Which held devices are shown as not used: by readings of well-known kinds of work, by the whole step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from nodedevices_api.nodedevices import Holder as Shown
+from nodedevices_plugin.model import Holder, HoldersState, Holdings
+from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.state import StateFile
+from nodedevices_probe.protocol import Partition, Readings
+from support import traces
+from support.facts import gpu, gpu_id, mig_id
+from support.stepped_node import NOBODY, Node, report_of
+from support.traces import HOUR, MINUTE, lasting, reading
+
+AFTER = 1800
+ASKS = {"idle": {"afterSeconds": AFTER}}
+GPU = "nvidia.com/gpu"
+UNUSED, LOADED, BUSY = reading(0, processes=0), reading(0, processes=1, gib=1), reading(50, processes=1, gib=1)
+
+
+def holder(node: Node, *ids: str, pod: str = "train", namespace: str = "ml", **more: Any) -> Holder:
+    known: dict[str, Any] = {"resource": GPU, "ids": ids or (gpu_id(0),), "since": node.time}
+    return Holder(namespace=namespace, pod=pod, container="main", **{**known, **more})
+
+
+def held(node: Node, *holders: Holder) -> Node:
+    """The kubelet lists these holders from now on."""
+    return node.given(holdings=replace(NOBODY, holders=holders, taken=node.clock))
+
+
+def watching(*readings: Readings, config: dict[str, Any] | None = None, **node: Any) -> Node:
+    """A node that looked for unused devices before any container had one."""
+    made = Node(*(gpu(index, readings=each) for index, each in enumerate(readings or (UNUSED,))), **node)
+    return made.given(seen=SeenObject(exists=True, generation=1, config=config or ASKS)).line().line()
+
+
+def working(*readings: Readings, **node: Any) -> Node:
+    """The same with a container that has just got the first device."""
+    made = watching(*readings, **node)
+    return held(made, holder(made)).wait()
+
+
+def shown(node: Node, index: int = 0) -> Shown:
+    [found] = report_of(node.world, node.time).devices[index].holders
+    return found
+
+
+def read(node: Node, readings: Iterable[Readings], *, seconds: float = traces.SECONDS) -> Node:
+    for each in readings:
+        node.line(gpu(0, readings=each), after=seconds)
+    return node
+
+
+@dataclass(frozen=True)
+class Period:
+    word: str
+    since: datetime
+    told: datetime  # when it was shown
+    until: datetime
+
+
+def periods(node: Node, trace: Iterable[Readings]) -> list[Period]:
+    """Every period in which the device is shown as unused. `writes` counts how often the report changed."""
+    found: list[Period] = []
+    before = reported(node)
+    for number, each in enumerate(trace):
+        known = node.world.uses
+        read(node, [each])
+        use = node.world.uses.devices[gpu_id(0)]  # type: ignore[union-attr]
+        word, since = use.word, use.since
+        if word:
+            assert since is not None
+            if found and (found[-1].word, found[-1].since) == (word, since):
+                found[-1] = replace(found[-1], until=node.time)
+            else:
+                found.append(Period(word, since, node.time, node.time))
+        if number % 60 == 0 or (known is not None and known.devices[gpu_id(0)].word != word):  # reports take their time
+            after = reported(node)
+            writes.append(after != before)
+            before = after
+    return found
+
+
+writes: list[bool] = []  # by `periods`: whether the report was another one
+
+
+@pytest.fixture(autouse=True)
+def _no_writes() -> None:
+    writes.clear()
+
+
+def reported(node: Node) -> object:
+    made = report_of(node.world, node.time)
+    return made.summary, made.devices
+
+
+# --- known kinds of work ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "trace",
+    [traces.training(4), traces.stuck_nccl(2), traces.inference_by_day(3)],
+    ids=["training with checkpoints of ten minutes", "a job stuck in NCCL", "an inference server with few requests"],
+)
+def test_work_is_never_shown_as_idle(trace: Iterable[Readings]) -> None:
+    assert periods(working(), trace) == []
+    assert not any(writes)
+
+
+def test_a_notebook_is_idle_over_lunch_and_at_no_other_time() -> None:
+    node = working()
+    [lunch] = periods(node, traces.notebook())
+    assert lunch.word == "Idle"
+    assert lunch.told - lunch.since == timedelta(seconds=AFTER)
+    # From the last cell on: 19 minutes of thinking, then two hours.
+    assert lunch.until - lunch.since == timedelta(minutes=19, hours=2) - timedelta(seconds=traces.SECONDS)
+    assert writes.count(True) == 2  # when it begins, and when it ends
+
+
+def test_an_inference_server_without_requests_at_night_is_idle_until_the_first_one() -> None:
+    [night] = periods(working(), traces.inference_night(3))
+    assert (night.word, night.until - night.since) == ("Idle", timedelta(hours=3) - timedelta(seconds=traces.SECONDS))
+    assert writes.count(True) == 2
+
+
+# --- the three words --------------------------------------------------------------------------------------------------
+def test_a_device_on_which_no_process_ever_was_is_never_used_since_it_is_held() -> None:
+    node = working()
+    since = node.time
+    [found] = periods(node, lasting(HOUR, UNUSED))
+    assert (found.word, found.since) == ("NeverUsed", since)
+    assert report_of(node.world, node.time).summary.idle == 1  # type: ignore[union-attr]
+
+
+def test_a_process_that_comes_makes_it_used_and_idle_only_after_the_same_time_again() -> None:
+    found = periods(working(), [*lasting(HOUR, UNUSED), *lasting(2 * HOUR, LOADED)])
+    assert [each.word for each in found] == ["NeverUsed", "Idle"]
+    assert found[1].told - found[0].until > timedelta(seconds=AFTER)
+
+
+def test_memory_without_a_process_is_memory_only() -> None:
+    [found] = periods(working(), [*lasting(MINUTE, BUSY), *lasting(HOUR, reading(0, processes=0, gib=30))])
+    assert found.word == "MemoryOnly"
+
+
+def test_where_processes_of_other_containers_are_not_seen_memory_tells_that_one_was_there() -> None:
+    [found] = periods(working(), lasting(HOUR, reading(0, gib=0.5)))
+    assert found.word == "MemoryOnly"
+    [never] = periods(working(), lasting(HOUR, reading(0, gib=0.01)))
+    assert never.word == "NeverUsed"
+
+
+def test_a_process_that_ended_and_left_nothing_is_idle() -> None:
+    [found] = periods(working(), [*lasting(MINUTE, BUSY), *lasting(HOUR, UNUSED)])
+    assert found.word == "Idle"
+
+
+def test_the_word_stays_while_it_is_unused_so_that_each_period_is_written_once() -> None:
+    changing = [*lasting(HOUR, LOADED), *lasting(HOUR, reading(0, processes=0, gib=30)), *lasting(HOUR, UNUSED)]
+    [found] = periods(working(), changing)
+    assert found.word == "Idle"
+    assert writes.count(True) == 1
+
+
+def test_what_the_device_did_for_the_container_before_is_not_this_ones() -> None:
+    node = working()
+    read(node, lasting(MINUTE, BUSY))
+    held(node, holder(node, pod="next"))
+    read(node, [BUSY], seconds=3)  # a line may repeat a reading of up to ten seconds before
+    [found] = periods(node, lasting(HOUR, UNUSED))
+    assert found.word == "NeverUsed"
+
+
+def test_a_pod_of_the_same_name_that_gets_the_device_again_begins_anew() -> None:
+    node = working()
+    read(node, lasting(HOUR, UNUSED))
+    assert shown(node).idle == "NeverUsed"
+    held(node, holder(node)).wait()
+    assert shown(node).idle is None
+
+
+# --- what is not known ------------------------------------------------------------------------------------------------
+def test_silence_begins_the_time_anew() -> None:
+    node = working()
+    read(node, [*lasting(MINUTE, BUSY), *lasting(AFTER - 60, LOADED)])
+    read(node, [LOADED], seconds=20)
+    [found] = periods(node, lasting(HOUR, LOADED))
+    assert found.told - node.time < timedelta(0)
+    assert found.told - found.since == timedelta(seconds=AFTER)
+
+
+def test_a_word_is_taken_back_when_nothing_is_heard() -> None:
+    node = working()
+    read(node, lasting(HOUR, UNUSED))
+    assert shown(node).idle == "NeverUsed"
+    node.wait(20)
+    assert shown(node).idle is None
+
+
+def test_a_driver_that_does_not_say_how_busy_it_is_is_unknown_and_not_idle() -> None:
+    node = working(reading(None))
+    read(node, lasting(AFTER - 10, reading(None)))
+    assert shown(node).idle is None
+    read(node, lasting(MINUTE, reading(None)))
+    assert (shown(node).idle, shown(node).idle_since) == ("Unknown", None)
+    assert report_of(node.world, node.time).summary.idle == 0  # type: ignore[union-attr]
+    read(node, [BUSY])
+    assert shown(node).idle is None
+
+
+def test_shares_are_unknown_at_once() -> None:
+    node = watching()
+    ones = [holder(node, f"{gpu_id(0)}::{number}", pod=f"p{number}") for number in range(2)]
+    read(held(node, *ones), lasting(HOUR, UNUSED))
+    assert {each.idle for each in report_of(node.world, node.time).devices[0].holders} == {"Unknown"}
+
+
+def test_one_share_of_a_device_is_unknown_too() -> None:
+    node = watching()
+    read(held(node, holder(node, f"{gpu_id(0)}::1")), lasting(HOUR, UNUSED))
+    assert shown(node).idle == "Unknown"
+
+
+def test_a_partition_is_unknown_and_so_is_its_device() -> None:
+    part = Partition(id=mig_id(0, 1), profile="1g.10gb", index=0)
+    node = Node(gpu(0, mig_enabled=True, partitions=(part,), readings=reading(None)))
+    node.given(seen=SeenObject(exists=True, generation=1, config=ASKS)).line().line()
+    held(node, holder(node, part.id)).line()
+    assert report_of(node.world, node.time).devices[0].partitions[0].holders[0].idle == "Unknown"
+
+
+def test_a_nic_has_no_word() -> None:
+    node = watching()
+    node.devices = (gpu(0, type="nic", readings=Readings()),)
+    held(node.line(), holder(node, resource="example.com/rdma")).line().wait(2 * AFTER)
+    assert shown(node).idle is None
+
+
+def test_a_container_that_was_there_before_anything_was_observed_is_idle_and_not_never_used() -> None:
+    node = Node(gpu(0, readings=UNUSED))
+    node.given(seen=SeenObject(exists=True, generation=1, config=ASKS))
+    held(node, holder(node)).line().line()
+    [found] = periods(node, lasting(HOUR, UNUSED))
+    assert found.word == "Idle"
+
+
+def test_while_the_holders_are_not_known_nothing_is() -> None:
+    node = watching()
+    node.given(holdings=Holdings(state=HoldersState.UNAVAILABLE)).line()
+    assert node.world.uses is None
+
+
+# --- restarts and policies --------------------------------------------------------------------------------------------
+def again(node: Node) -> Node:
+    """The agent starts again, with what it saved, and its first List shows the same container."""
+    made = node.restarted()
+    made.given(seen=SeenObject(exists=True, generation=1, config=ASKS))
+    return held(made, holder(made)).line(gpu(0, readings=UNUSED))
+
+
+def test_that_it_was_never_used_survives_a_restart_of_the_agent() -> None:
+    node = working()
+    since = node.time
+    made = again(read(node, lasting(HOUR, UNUSED)))
+    assert shown(made).idle is None  # what happened meanwhile is not known
+    [found] = periods(made, lasting(HOUR, UNUSED))
+    assert (found.word, found.since) == ("NeverUsed", since)
+
+
+def test_that_it_was_used_survives_a_restart_of_the_agent() -> None:
+    node = working()
+    [found] = periods(again(read(node, lasting(MINUTE, BUSY))), lasting(HOUR, UNUSED))
+    assert found.word == "Idle"
+
+
+def test_what_the_state_file_keeps_is_read_again(tmp_path: Any) -> None:
+    node = read(working(), lasting(MINUTE, BUSY))
+    file = StateFile(tmp_path / "state.json")
+    file.save(node.world.state)
+    assert file.load().tenures == node.world.state.tenures
+    assert node.world.state.tenures[gpu_id(0)].used
+
+
+def test_without_a_policy_that_asks_nothing_is_shown_or_kept() -> None:
+    node = working(config={"idle": {}})
+    read(node, lasting(HOUR, UNUSED))
+    assert (shown(node).idle, report_of(node.world, node.time).summary.idle) == (None, None)  # type: ignore[union-attr]
+    assert node.world.state.tenures == {}
+
+
+def test_a_clock_that_is_set_moves_the_time_and_ends_nothing() -> None:
+    node = read(working(), lasting(HOUR, UNUSED))
+    since = shown(node).idle_since
+    node.ahead = 7200.0
+    read(node, [UNUSED])
+    assert (shown(node).idle, shown(node).idle_since) == ("NeverUsed", since + timedelta(hours=2))  # type: ignore[operator]
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+def test_hours_held_and_unused_are_summed_by_namespace() -> None:
+    node = watching(UNUSED, UNUSED)
+    held(node, holder(node), holder(node, gpu_id(1), namespace="web", pod="api")).wait()
+    for _ in lasting(2 * HOUR, UNUSED):
+        node.line(gpu(0, readings=UNUSED), gpu(1, readings=BUSY), after=traces.SECONDS)
+    sums = node.world.uses.namespaces  # type: ignore[union-attr]
+    assert sums["web"].unused == 0
+    assert sums["ml"].held == sums["web"].held == pytest.approx(2 * HOUR, abs=10)
+    assert sums["ml"].unused == pytest.approx(2 * HOUR, abs=10)

@@ -1,0 +1,236 @@
+"""Pods that hold devices and do not use them: the condition DeviceIdle and its Event, by the whole operator."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from nodedevices_operator.cleanup import clean_up
+from nodedevices_operator.desired.idle import idle_pods
+from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import OperatorMetrics
+from nodedevices_operator.records import names
+from nodedevices_operator.records.kinds import Kind, read
+from support.crashes import CrashingKube, Killed, live
+from support.fakekube import FakeKube, settle
+from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy, record
+
+ITEM = f"{names.NODE_DEVICES}/n1"
+NODE = f"{names.NODES}/n1"
+POLICY = f"{names.POLICIES}/p"
+POD = "/api/v1/namespaces/ml/pods/trainer"
+KIND = "nodedevices.io/DeviceIdle"
+RECENT = f"{datetime.now(UTC) - timedelta(minutes=40):%Y-%m-%dT%H:%M:%SZ}"  # the Event may still be there
+LATER = f"{datetime.now(UTC) - timedelta(minutes=30):%Y-%m-%dT%H:%M:%SZ}"
+BOTH = {"afterSeconds": 1800, "event": True, "podCondition": True}
+
+
+def idle(word: str = "NeverUsed", index: int = 0, since: str = RECENT, pod: str = "trainer") -> dict[str, Any]:
+    return device(index, holders=[holder(pod) | {"idle": word, "idleSince": since}])
+
+
+def busy(index: int = 0) -> dict[str, Any]:
+    return device(index, holders=[holder()])
+
+
+def rig(*devices: dict[str, Any], **section: Any) -> FakeKube:
+    made = FakeKube()
+    made.put(NODE, raw_node({GPU: 8}))
+    made.put(ITEM, node_devices(*devices))
+    made.put(POD, raw_pod())
+    made.put(POLICY, raw_policy("p", idle=section or BOTH))
+    return made
+
+
+async def running(kube: FakeKube) -> Manager:
+    manager = Manager(kube, OperatorMetrics())
+    await manager.relister.once()
+    await rest(manager)
+    return manager
+
+
+async def rest(manager: Manager) -> None:
+    """Reconcile until nothing is left, whatever was asked to wait."""
+    for _ in range(4):
+        await settle(manager)
+        await manager.reconcile_node("n1")
+
+
+async def report(kube: FakeKube, manager: Manager, *devices: dict[str, Any], **conditions: tuple[str, str]) -> None:
+    """The agent's next status; what is the operator's stays."""
+    before = kube.objects[ITEM]
+    made = node_devices(*devices, conditions=conditions)
+    agents = [each["type"] for each in made["status"]["conditions"]]
+    made["status"]["conditions"] += [it for it in before["status"]["conditions"] if it["type"] not in agents]
+    made |= {"spec": before["spec"], "metadata": before["metadata"]}
+    arrive(kube, manager, Kind.NODE_DEVICES, ITEM, made)
+    await rest(manager)
+
+
+async def policy(kube: FakeKube, manager: Manager, **section: Any) -> None:
+    arrive(kube, manager, Kind.POLICY, POLICY, raw_policy("p", idle=section, generation=2))
+    await rest(manager)
+
+
+def arrive(kube: FakeKube, manager: Manager, kind: Kind, path: str, raw: dict[str, Any]) -> None:
+    manager.arrived(kind, False, read(kind, kube.put(path, raw)))
+
+
+def mark(kube: FakeKube, pod: str = POD) -> tuple[str, str] | None:
+    shown = {it["type"]: it for it in kube.objects[pod]["status"].get("conditions", [])}
+    return (shown[KIND]["status"], shown[KIND]["reason"]) if KIND in shown else None
+
+
+def synced(kube: FakeKube) -> tuple[str, str] | None:
+    shown = {it["type"]: it for it in kube.objects[ITEM]["status"]["conditions"]}
+    return (shown["IdlePodsMarked"]["status"], shown["IdlePodsMarked"]["reason"]) if "IdlePodsMarked" in shown else None
+
+
+def told(kube: FakeKube) -> list[str]:
+    return [each["message"] for each in kube.events if each["reason"] == "DeviceIdle"]
+
+
+async def test_a_pod_that_never_used_its_device_shows_it_and_its_owner_hears_of_it_once() -> None:
+    kube = rig(idle())
+    await running(kube)
+    assert mark(kube) == ("True", "NeverUsed")
+    assert synced(kube) == ("True", "InSync")
+    [message] = told(kube)
+    assert message.startswith("NeverUsed: gpu-0 GPU-")
+    assert message.endswith(f"since {RECENT}: no process was seen on it since the pod has it")
+    await running(kube)  # a second operator
+    assert len(told(kube)) == 1
+
+
+async def test_a_pod_that_uses_its_device_again_shows_that() -> None:
+    kube = rig(idle("Idle"))
+    manager = await running(kube)
+    await report(kube, manager, busy())
+    assert mark(kube) == ("False", "InUse")
+    await report(kube, manager, idle("MemoryOnly", since=LATER))
+    assert mark(kube) == ("True", "MemoryOnly")
+    assert len(told(kube)) == 2
+
+
+async def test_a_restarted_operator_takes_back_what_the_one_before_wrote() -> None:
+    kube = rig(idle())
+    manager = await running(kube)
+    kube.put(ITEM, kube.objects[ITEM] | {"status": kube.objects[ITEM]["status"] | {"devices": [busy()]}})
+    await running(kube)
+    assert mark(kube) == ("False", "InUse")
+    assert manager is not None
+
+
+async def test_nothing_is_written_where_no_policy_asks_for_it() -> None:
+    kube = rig(idle(), afterSeconds=1800)
+    await running(kube)
+    assert (mark(kube), synced(kube), told(kube)) == (None, None, [])
+
+
+async def test_an_event_alone_marks_no_pod() -> None:
+    kube = rig(idle(), afterSeconds=1800, event=True)
+    await running(kube)
+    assert (mark(kube), synced(kube), len(told(kube))) == (None, None, 1)
+
+
+async def test_a_policy_that_no_longer_asks_for_the_condition_takes_it_from_the_pods() -> None:
+    kube = rig(idle())
+    manager = await running(kube)
+    await policy(kube, manager, afterSeconds=1800, event=True)
+    assert (mark(kube), synced(kube)) == (None, None)
+    await policy(kube, manager, **BOTH)
+    assert (mark(kube), synced(kube)) == (("True", "NeverUsed"), ("True", "InSync"))
+
+
+async def test_the_condition_goes_also_where_the_policy_went_while_no_operator_ran() -> None:
+    kube = rig(idle())
+    await running(kube)
+    kube.put(POLICY, raw_policy("p", partitions={"strategy": "none"}, generation=2))
+    await running(kube)
+    assert (mark(kube), synced(kube)) == (None, None)
+
+
+async def test_a_pod_that_the_node_may_not_name_is_not_marked() -> None:
+    kube = rig(idle())
+    elsewhere = raw_pod()
+    elsewhere["spec"]["nodeName"] = "n2"
+    kube.put(POD, elsewhere)
+    await running(kube)
+    assert (mark(kube), told(kube)) == (None, [])
+
+
+async def test_a_pod_that_has_ended_keeps_what_it_shows() -> None:
+    kube = rig(idle())
+    manager = await running(kube)
+    kube.objects[POD]["status"]["phase"] = "Succeeded"
+    await report(kube, manager)
+    assert mark(kube) == ("True", "NeverUsed")
+
+
+async def test_while_the_holders_are_not_known_nothing_is_taken_back() -> None:
+    kube = rig(idle())
+    manager = await running(kube)
+    await report(kube, manager, HoldersKnown=("Unknown", "PodResourcesUnavailable"))
+    assert mark(kube) == ("True", "NeverUsed")
+
+
+async def test_a_period_of_hours_ago_is_no_news_for_a_new_operator() -> None:
+    kube = rig(idle(since="2026-11-01T00:00:00Z"))
+    await running(kube)
+    assert mark(kube) == ("True", "NeverUsed")
+    assert told(kube) == []
+
+
+async def test_without_the_right_the_condition_says_so() -> None:
+    kube = rig(idle())
+    kube.fails = lambda verb, path: KubeError("no", status=403) if (verb, path) == ("apply", f"{POD}/status") else None
+    await running(kube)
+    assert synced(kube) == ("False", "Forbidden")
+
+
+async def test_cleanup_takes_the_condition_away() -> None:
+    kube = rig(idle())
+    await running(kube)
+    assert await clean_up(kube, dry_run=False) == 0
+    assert mark(kube) is None
+
+
+async def test_cleanup_takes_the_condition_from_a_pod_whose_readiness_needs_the_other_one() -> None:
+    kube = rig(idle())
+    gated = raw_pod()
+    gated["spec"]["readinessGates"] = [{"conditionType": "nodedevices.io/DeviceHealthy"}]
+    kube.put(POD, gated)
+    await running(kube)
+    assert await clean_up(kube, dry_run=False) == 0
+    assert mark(kube) is None
+
+
+def test_a_pod_with_several_devices_has_one_condition_by_the_longest() -> None:
+    found = idle_pods(record(idle("Idle", 1, "2026-11-21T09:00:00Z"), idle("NeverUsed", 2, "2026-11-21T08:00:00Z")))
+    [held] = found.values()
+    assert [(each.word, each.holding.device_name) for each in held] == [("NeverUsed", "gpu-2"), ("Idle", "gpu-1")]
+
+
+@pytest.mark.parametrize("word", ["Unknown", "", "Invented"])
+def test_a_word_that_does_not_say_that_it_is_unused_marks_nothing(word: str) -> None:
+    assert idle_pods(record(idle(word))) == {}
+
+
+async def test_killed_between_any_two_calls_it_comes_to_the_same_end() -> None:
+    calls = dies_at = 0
+    while dies_at <= calls:
+        dies_at += 1
+        kube = rig(idle())
+        first = CrashingKube(kube, dies_at)
+        with contextlib.suppress(Killed):
+            await live(first)
+        calls = max(calls, len(first.calls))
+        await running(kube)
+        assert (mark(kube), synced(kube), len(told(kube))) == (("True", "NeverUsed"), ("True", "InSync"), 1), dies_at
+        kube.put(ITEM, kube.objects[ITEM] | {"status": kube.objects[ITEM]["status"] | {"devices": [busy()]}})
+        await running(kube)
+        assert mark(kube) == ("False", "InUse"), dies_at
+    assert calls > 5
