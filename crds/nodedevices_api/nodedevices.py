@@ -541,6 +541,11 @@ class Device(Loose):
     )
     excluded: Excluded = None
     unschedulable: OutOfService = None
+    drained_since: Time | None = Field(
+        default=None,
+        description="Since when it can be taken out of the machine: it is out of service by hand, no container has it, "
+        "and no process is seen on it. That it is gone then is no fault. Absent: it is in service, or still in use.",
+    )
     partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), ListType("atomic")] = Field(
         default=(), description="Parts of the device, such as MIG devices."
     )

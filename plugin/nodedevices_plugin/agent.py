@@ -407,7 +407,7 @@ class Agent:
         self._probes.use(self._world.probe_set.texts)
         self._hardware.want(self._world.requested.auto)
         sections = self._world.active.effective.sections
-        use = sections.idle.after_seconds is not None
+        use = sections.idle.after_seconds is not None or bool(self._world.state.unschedulable)
         self._probes.want(Wanted(interval_seconds=sections.health.probe.interval_seconds, use=use))
         again = await self._state.keep(self._world.state, time.monotonic())
         was = before.active

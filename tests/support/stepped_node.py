@@ -43,6 +43,8 @@ def report_of(world: World, now: datetime) -> NodeDevicesStatus:
             most_seen=world.state.most_seen or (),
             history=world.state.history,
             uses=world.uses,
+            unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
+            drained=world.state.drained,
             started=START,
             probes=(ProbeFacts(name="any", inventory=world.inventory),),
             now=now,

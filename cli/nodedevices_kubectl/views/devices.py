@@ -80,12 +80,17 @@ def _fields(node: str, unit: facts.Unit) -> dict[str, Any]:
         "memory": text(mapping(unit.raw.get("capacity")).get("memory")),
         "pciBusID": text(attributes.get("pciBusID")),
         "numaNode": facts.number(attributes.get("numaNode")),
-        "health": f"{state},OutOfService" if unit.out_of_service else state,
+        "health": f"{state},{_service(unit)}" if unit.out_of_service else state,
         "state": state,
         "reason": text(health.get("reason")),
         "message": text(health.get("message")),
         "since": text(health.get("since")),
         "recoveryAction": facts.action_of(health),
         "outOfService": unit.out_of_service,
+        "drainedSince": text(unit.device.get("drainedSince")),
         "heldBy": facts.pods_of(unit.holders),
     }
+
+
+def _service(unit: facts.Unit) -> str:
+    return "Drained" if unit.device.get("drainedSince") else "OutOfService"

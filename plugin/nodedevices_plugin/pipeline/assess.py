@@ -26,6 +26,7 @@ from nodedevices_plugin.offering.changes import not_listed
 from nodedevices_plugin.offering.nearness import near
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.pipeline import access, auto_probes
+from nodedevices_plugin.pipeline import drained as stage_drained
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
@@ -71,6 +72,7 @@ class Assessment:
     reported: tuple[ProbeEvent, ...]  # as the probe has written them
     removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while a pod may hold them
     cordons: tuple[Cordon, ...]  # what people took out of service, also entries that are over
+    drained: Mapping[str, datetime]  # of these, what can be taken out of the machine
     given_up: frozenset[str]  # ids of devices that people confirmed as removed, or took out of service
     removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
     places: Mapping[str, str]  # devices at the place of another one -> why they go to no new pod
@@ -134,6 +136,7 @@ def assess(
     removals = confirmed & _gone(probes, probe_set)
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
     given_up = removals.union(each.id for each in cordons if each.holds(now))
+    drained = stage_drained.follow(world.state.drained, inventory, cordons, held=holding.known_devices, now=now)
     verdicts: dict[str, Verdict] = {}
     shown: dict[lasting.LastingCondition, float] = {}
     counts: dict[rates.CounterKey, rates.Count] = {}
@@ -197,6 +200,7 @@ def assess(
         reported=probed.events,
         removals=removals,
         cordons=cordons,
+        drained=drained,
         given_up=given_up,
         removed_probes=removed_probes,
         places=places.withheld,
@@ -341,6 +345,7 @@ def _probed(
     effective = world.active.effective
     forget = effective.sections.health.forget_missing_seconds
     removed = (confirmed - holding.devices) | _taken_out(world.inventory, effective, holding.devices)
+    removed |= world.state.drained.keys() - holding.devices
     running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, monotonic, auto)
     source = inputs.source or next(iter(running))
     cursors = {name: world.known.cursors[name] for name in running if name in world.known.cursors}

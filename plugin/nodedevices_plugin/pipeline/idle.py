@@ -145,14 +145,14 @@ def _read(use: DeviceUse, readings: Readings, line: float | None, now: datetime,
         return replace(use, line=line)
     busy = readings.utilization_percent > 0
     settled = (now - use.tenure.since).total_seconds() - (monotonic - line) >= SETTLED_SECONDS
-    begins = settled and not use.tenure.used and (busy or _context(readings))  # the first use of it
+    begins = settled and not use.tenure.used and (busy or has_context(readings))  # the first use of it
     gap = use.read is None or line - use.read > GAP_SECONDS
     quiet = None if busy else line if gap or begins or use.quiet is None else use.quiet
     tenure = replace(use.tenure, used=True) if begins else use.tenure
     return replace(use, tenure=tenure, line=line, read=line, quiet=quiet)
 
 
-def _context(readings: Readings) -> bool:
+def has_context(readings: Readings) -> bool:
     """True when a program is seen on it, by its process or by its memory."""
     return bool(readings.processes) or (readings.memory_allocated_bytes or 0) >= CONTEXT_BYTES
 

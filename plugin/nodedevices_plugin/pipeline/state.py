@@ -76,6 +76,7 @@ class State:
     confirmed: str = ""  # the nodedevices.io/confirm annotation that was acted on
     removals: tuple[str, ...] = ()  # ids of devices that are confirmed as removed, and dropped once no pod holds them
     unschedulable: tuple[Cordon, ...] = ()  # as the object had it last: an API server that is away ends none of them
+    drained: Mapping[str, datetime] = field(default_factory=dict)  # by device, since when (pipeline.drained)
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
     history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # by device (health.history)
     tenures: Mapping[str, Tenure] = field(default_factory=dict)  # by device (pipeline.idle)

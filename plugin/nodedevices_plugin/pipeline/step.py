@@ -227,6 +227,7 @@ def _state(
         confirmed=assessed.confirm.value,
         removals=tuple(sorted(assessed.removals)),
         unschedulable=assessed.cordons,
+        drained=assessed.drained,
         probes=known.probe_set.texts if known.inventory.line_monotonic is not None else world.state.probes,
         auto_probes=known.probe_set.auto if known.inventory.line_monotonic is not None else world.state.auto_probes,
         retired_devices=known.probe_set.retired_devices,
@@ -282,7 +283,7 @@ def _most_seen(assessed: Assessment, inputs: Inputs, local: Local) -> tuple[Most
         before = ()
     if before is None or known.inventory.line_monotonic is None:
         return world.state.most_seen
-    confirmed = assessed.confirm.removed.union(world.state.removals)
+    confirmed = assessed.confirm.removed.union(world.state.removals, world.state.drained)
     all_removed = assessed.confirm.all_removed
     return most_seen.follow(before, world.inventory, known.inventory, removed=confirmed, all_removed=all_removed)
 

@@ -63,6 +63,7 @@ class NodeFacts:
     mig_strategy: str = ""  # in effect
     exclude: tuple[str, ...] = ()  # resources.exclude in effect
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # taken out of service by people: id -> why
+    drained: Mapping[str, datetime] = field(default_factory=dict)  # of these, what can be taken out of the machine
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
     modes: SharingModes = MODES
     started: datetime

@@ -221,6 +221,7 @@ def _device(
         ),
         excluded=excluded_by(fact.id, facts.exclude),
         unschedulable=facts.unschedulable.get(fact.id),
+        drained_since=whole_second(drained) if (drained := facts.drained.get(fact.id)) is not None else None,
         partitions=odd.all(
             fact.partitions,
             lambda part: f"partition {part.id}",

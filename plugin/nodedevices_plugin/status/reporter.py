@@ -94,6 +94,7 @@ class Reporter:
             mig_strategy=sections.partitions.strategy,
             exclude=world.active.excluded,
             unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
+            drained=world.state.drained,
             clients=world.state.clients.clients,
             modes=world.active.effective.modes,
             started=self._started,

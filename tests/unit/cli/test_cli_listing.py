@@ -158,6 +158,7 @@ def test_json_and_yaml_say_the_same_with_a_version(fleet: RecordedApi, kubectl: 
                 "since": "2026-11-23T11:55:30Z",
                 "recoveryAction": "ResetBus",
                 "outOfService": "",
+                "drainedSince": "",
                 "heldBy": [],
             }
         ],

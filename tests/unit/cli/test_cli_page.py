@@ -62,6 +62,12 @@ def measured(*devices: tuple[int, float, float, float, float]) -> str:
     return "\n".join(lines)
 
 
+def unused(item: JsonObject, word: str, since: str) -> JsonObject:
+    """The same device, which its holder does not use since then."""
+    item["holders"][0] |= {"idle": word, "idleSince": since}
+    return item
+
+
 def record(api: RecordedApi) -> None:
     message = "1 of 4: gpu-2 Xid79 (ResetBus; held by ml/train-0)"
     api.add(
@@ -69,7 +75,7 @@ def record(api: RecordedApi) -> None:
         node(
             "n1",
             gpu(0, "ml/train-0"),
-            gpu(1, "ml/train-0"),
+            unused(gpu(1, "ml/train-0"), "NeverUsed", "2026-11-23T09:00:00Z"),
             gpu(2, "ml/train-0", **failed()),
             gpu(3),
             conditions=[condition("DevicesHealthy", "False", "DeviceFault", message, since="2026-11-23T11:55:30Z")],

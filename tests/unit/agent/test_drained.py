@@ -1,0 +1,150 @@
+"""Swapping a device: out of service, drained, gone without a fault, and another one in its place. The walk of
+docs/operations.md, by the agent's steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+from nodedevices_plugin.model import Cordon, Holder, HoldersState, Holdings, RecentAllocate
+from nodedevices_plugin.pipeline.requesting import SeenObject
+from nodedevices_plugin.pipeline.state import StateFile
+from nodedevices_probe.protocol import DeviceFact, Readings
+from support.facts import gpu, gpu_id
+from support.stepped_node import NOBODY, Node, report_of
+
+GPU = "nvidia.com/gpu"
+OLD, NEW = gpu_id(1), gpu_id(2)
+
+
+def card(index: int, readings: Readings | None = None) -> DeviceFact:
+    """One whose product and address make the node remember that it had it."""
+    return replace(gpu(index, readings=readings), pci_bus_id=f"0000:{index + 16:02x}:00.0")
+
+
+FIRST, SECOND, THIRD = card(0), card(1), card(2)
+
+
+def node(**more: Any) -> Node:
+    made = Node(FIRST, SECOND, **more)
+    return made.given(seen=SeenObject(exists=True, generation=1, config={})).line().line()
+
+
+def cordoned(made: Node, id_: str = OLD) -> Node:
+    """A person takes it out of service."""
+    return made.sees(unschedulable=(Cordon(id=id_, reason="RMA 4711", since=made.time),)).line()
+
+
+def held(made: Node, *ids: str) -> Node:
+    holders = tuple(
+        Holder(namespace="ml", pod="train", container="main", resource=GPU, ids=(each,), since=made.time)
+        for each in ids
+    )
+    return made.given(holdings=replace(NOBODY, holders=holders, taken=made.clock)).line()
+
+
+def drained(made: Node) -> dict[str, datetime]:
+    devices = report_of(made.world, made.time).devices
+    return {each.id: each.drained_since for each in devices if each.drained_since is not None}
+
+
+def says(made: Node, kind: str) -> tuple[str, str] | None:
+    shown = {each.type: each for each in report_of(made.world, made.time).conditions}
+    return (shown[kind].status, shown[kind].reason) if kind in shown else None
+
+
+def test_a_gpu_is_swapped_without_a_fault_and_without_a_restart() -> None:
+    made = held(node(), OLD)
+    cordoned(made).line(after=20)
+    assert drained(made) == {}, "a pod holds it"
+    held(made)
+    assert list(drained(made)) == [OLD]
+
+    made.line(FIRST)  # pulled out
+    assert OLD not in made.states
+    assert made.says() == ("Healthy", "", True)
+    assert (says(made, "DevicesHealthy"), says(made, "Ready")) == (("True", "AllHealthy"), ("True", "AgentRunning"))
+    assert says(made, "ExpectedDevices") is None, "the node does not miss it"
+
+    made.line(FIRST, THIRD)  # another one in its place
+    assert sorted(made.offers[GPU]) == [gpu_id(0), NEW]
+
+
+def test_a_device_that_is_added_while_the_agent_runs_is_offered_with_the_next_line() -> None:
+    made = node().line(FIRST, SECOND, THIRD)
+    assert sorted(made.offers[GPU]) == [gpu_id(0), OLD, NEW]
+
+
+def test_a_device_that_goes_before_it_is_drained_is_missing() -> None:
+    made = cordoned(held(node(), OLD)).line(after=20).line(FIRST)
+    assert made.states[OLD] == ("Unhealthy", "Missing")
+    assert drained(made) == {}
+
+
+def test_a_device_that_was_missing_before_is_not_drained_by_being_taken_out_of_service() -> None:
+    made = cordoned(node().line(FIRST)).line(FIRST, after=20)
+    assert made.states[OLD] == ("Unhealthy", "Missing")
+    assert drained(made) == {}
+
+
+@pytest.mark.parametrize(
+    ("readings", "is_drained"),
+    [
+        (Readings(recovery_action="None"), True),
+        (Readings(recovery_action="None", processes=0, memory_allocated_bytes=2 << 20), True),
+        (Readings(recovery_action="None", processes=1), False),
+        (Readings(recovery_action="None", memory_allocated_bytes=500 << 20), False),
+    ],
+    ids=["the driver does not say", "none", "a process", "memory of one that is not seen"],
+)
+def test_a_process_outside_kubernetes_keeps_a_device_from_being_drained(readings: Readings, is_drained: bool) -> None:
+    made = cordoned(node()).line(FIRST, card(1, readings), after=20)
+    assert (OLD in drained(made)) is is_drained
+
+
+def test_it_is_drained_only_once_the_probe_has_had_the_time_to_say_what_runs_on_it() -> None:
+    made = cordoned(node())
+    assert drained(made) == {}
+    assert OLD in drained(made.line(after=15))
+
+
+def test_an_allocate_that_no_list_has_shown_counts_as_a_holder() -> None:
+    made = node()
+    recent = RecentAllocate(resource=GPU, ids=(OLD,), time=made.time, monotonic=made.clock)
+    made.given(recent=(recent,), holdings=replace(NOBODY, taken=made.clock - 1))
+    assert drained(cordoned(made).line(after=20)) == {}
+
+
+def test_while_the_holders_are_not_known_nothing_is_drained() -> None:
+    made = Node(FIRST, SECOND, holdings=Holdings(state=HoldersState.UNAVAILABLE))
+    made.given(seen=SeenObject(exists=True, generation=1, config={})).line()
+    assert drained(cordoned(made).line(after=20)) == {}
+
+
+def test_back_in_service_it_is_not_drained_and_a_fault_when_it_goes() -> None:
+    made = cordoned(node()).line(after=20)
+    assert OLD in drained(made)
+    made.sees(unschedulable=()).line()
+    assert drained(made) == {}
+    assert made.line(FIRST).states[OLD] == ("Unhealthy", "Missing")
+
+
+def test_a_restart_of_the_agent_between_drained_and_gone_makes_it_no_fault(tmp_path: Any) -> None:
+    made = cordoned(node()).line(after=20)
+    since = drained(made)
+    file = StateFile(tmp_path / "state.json")
+    file.save(made.world.state)
+    again = Node(FIRST, SECOND, state=file.load(), clock=made.clock)
+    again.given(seen=made.inputs.seen)
+    again.line(FIRST)
+    assert OLD not in again.states
+    assert since[OLD] is not None
+
+
+def test_a_device_that_is_attached_again_is_the_same_one_and_still_out_of_service() -> None:
+    made = cordoned(node()).line(after=20).line(FIRST).line(FIRST, SECOND)
+    assert made.states[OLD] == ("Healthy", "")
+    assert made.offers[GPU] == [gpu_id(0)]
+    assert OLD in drained(made)
