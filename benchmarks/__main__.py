@@ -30,6 +30,7 @@ from benchmarks import (
     replay,
     start,
     table,
+    use,
 )
 
 PARTS: dict[str, tuple[str, Callable[..., list[table.Row]]]] = {
@@ -40,6 +41,7 @@ PARTS: dict[str, tuple[str, Callable[..., list[table.Row]]]] = {
     "kubectl": ("kubectl nodedevices and a large fleet", kubectl.measure),
     "start": ("Start and memory", start.measure),
     "node": ("A node at rest, in a flood of XIDs, and while it changes", node.measure),
+    "use": ("Knowing who uses a node's devices", use.measure),
     "kmsg": ("The kernel's log in a flood", kernel_log.measure),
     "fault": ("From a fault to those who need to know", fault.measure),
     "decisions": ("The operator's decisions about a large fleet", decisions.measure),

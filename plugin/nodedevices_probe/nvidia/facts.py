@@ -249,11 +249,10 @@ def _has(reasons: int | None, bits: int) -> bool | None:
 def read_telemetry(nvml: NvmlCalls, handle: Any, readings: Readings) -> Readings:
     """The same with what bears on nothing and changes all the time."""
     memory = nvml.call("nvmlDeviceGetMemoryInfo", handle, telemetry=True)
-    utilization = nvml.call("nvmlDeviceGetUtilizationRates", handle, telemetry=True)
     return replace(
         readings,
         fan_percent=_small(nvml.call("nvmlDeviceGetFanSpeed", handle, telemetry=True)),
-        utilization_percent=_small(utilization.gpu) if utilization is not None else None,
+        utilization_percent=_utilization(nvml, handle),
         memory_used_bytes=_count(memory.used) if memory is not None else None,
         sm_clock_mhz=_small(nvml.call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM, telemetry=True)),
         memory_clock_mhz=_small(nvml.call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM, telemetry=True)),
@@ -273,13 +272,18 @@ def read_use(nvml: NvmlCalls, handle: Any, readings: Readings, *, sees_all: bool
     memory = nvml.call("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2, telemetry=True)
     # Whether `used` has the reserve in it differs between the manuals of R525 and R590.
     allocated = memory.total - memory.free - memory.reserved if memory is not None else None
-    utilization = nvml.call("nvmlDeviceGetUtilizationRates", handle, telemetry=True)
+    busy = readings.utilization_percent  # telemetry has read it already
     return replace(
         readings,
         processes=_small(len(seen)) if known else None,
         memory_allocated_bytes=_count(allocated),
-        utilization_percent=_small(utilization.gpu) if utilization is not None else None,
+        utilization_percent=_utilization(nvml, handle) if busy is None else busy,
     )
+
+
+def _utilization(nvml: NvmlCalls, handle: Any) -> int | None:
+    rates = nvml.call("nvmlDeviceGetUtilizationRates", handle, telemetry=True)
+    return _small(rates.gpu) if rates is not None else None
 
 
 def _small(value: int | None) -> int | None:

@@ -87,6 +87,7 @@ class NvmlSource:
     _known: dict[str, GpuIdentity] = field(default_factory=dict)
     _last: dict[int, DeviceFact] = field(default_factory=dict)  # by NVML's index, from when it last answered
     _mig: MigDevices = field(init=False)
+    _sees_all: bool = field(init=False)  # the processes of all containers
     _monitor: Monitor | None = None
     _watched: dict[str, bool] = field(default_factory=dict)  # id -> whether it was well at the last poll
     _answered: dict[str, DeviceFact] = field(default_factory=dict)  # id -> as in the last line, if that was no error
@@ -98,6 +99,7 @@ class NvmlSource:
 
     def __post_init__(self) -> None:
         self._mig = MigDevices(self.system)
+        self._sees_all = self.system.sees_all_processes()
 
     def poll(self) -> SourceFacts:
         try:
@@ -264,7 +266,7 @@ class NvmlSource:
         if self.telemetry:
             readings = read_telemetry(nvml, handle, readings)
         if self.use:
-            readings = read_use(nvml, handle, readings, sees_all=self.system.sees_all_processes())
+            readings = read_use(nvml, handle, readings, sees_all=self._sees_all)
         if nvml.lost:  # it fell off the bus meanwhile: its previous facts still describe it
             before = next((last for last in self._last.values() if last.id == identity), fact)
             return _Gpu(replace(before, index=index, readings=Readings(lost=True)), known)
