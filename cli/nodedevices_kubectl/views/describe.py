@@ -71,6 +71,10 @@ _HOLDERS = (
     Column("MEMORY", "memory"),
     Column("HELD-FOR", "since", age),
 )
+_IDLE = (
+    Column("IDLE", "idle"),
+    Column("IDLE-FOR", "idleSince", age),
+)
 _NOTICES = (
     Column("CODE", "code"),
     Column("COUNT", "count"),
@@ -161,7 +165,8 @@ def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
         ("Excluded by", text(unit.raw.get("excluded"))),
     ]
     yield Section(pairs=[(name, str(value)) for name, value in pairs if value not in (None, "")])
-    yield Section("Holders", columns=_HOLDERS, rows=_rows(unit.holders))
+    idle = _IDLE if any(each.get("idle") for each in unit.holders) else ()
+    yield Section("Holders", columns=(*_HOLDERS, *idle), rows=_rows(unit.holders))
     if notices := mappings(unit.raw.get("notices")):
         yield Section("Notices", columns=_NOTICES, rows=_rows(notices))
     if history := mappings(unit.raw.get("history")):

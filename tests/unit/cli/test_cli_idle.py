@@ -49,3 +49,11 @@ def test_a_table_says_for_how_long(kubectl: CommandLine) -> None:
 def test_none_is_said_in_words(kubectl: CommandLine) -> None:
     kubectl("idle", "-n", "none")
     assert "No devices found in none namespace that are held and not used." in kubectl.out + kubectl.err
+
+
+def test_describe_says_it_of_each_holder(kubectl: CommandLine) -> None:
+    kubectl("describe", "n1/gpu-0")
+    assert "IDLE-FOR" in kubectl.out
+    assert "NeverUsed" in kubectl.out
+    kubectl("describe", "n1/gpu-1")
+    assert "IDLE" not in kubectl.out
