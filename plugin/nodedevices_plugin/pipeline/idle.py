@@ -62,6 +62,7 @@ def follow(
     if after_seconds is None or (holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0):
         return None
     held = _holders(inventory, holdings)
+    passed = None if before is None else monotonic - before.at
     devices: dict[str, DeviceUse] = {}
     for device in inventory.devices:
         holders = held.get(device.fact.id)
@@ -72,18 +73,20 @@ def follow(
         if holder is None:
             devices[device.fact.id] = DeviceUse(word=UNKNOWN, began=known.began if known is not None else monotonic)
             continue
-        tenure = _tenure(holder, known, saved.get(device.fact.id), first=before is None)
+        age = (now - holder.since).total_seconds()
+        tenure = _tenure(holder, known, saved.get(device.fact.id), passed=passed, age=age)
         if known is None or known.tenure is None or known.tenure.since != tenure.since:
             known = DeviceUse(began=monotonic)
-        use = _read(replace(known, tenure=tenure), device.fact.readings, lines.get(device.probe), now, monotonic)
+        use = _read(replace(known, tenure=tenure), device.fact.readings, lines.get(device.probe))
         devices[device.fact.id] = _worded(use, device.fact.readings, after_seconds, now, monotonic)
     return Uses(devices=devices, namespaces=_seconds(before, devices, held, monotonic), at=monotonic)
 
 
-def tenures(uses: Uses | None) -> dict[str, Tenure]:
-    """Return what the state file keeps."""
-    found = {} if uses is None else uses.devices
-    return {id_: use.tenure for id_, use in found.items() if use.tenure is not None}
+def tenures(uses: Uses | None, saved: Mapping[str, Tenure], after_seconds: int | None) -> Mapping[str, Tenure]:
+    """Return what the state file keeps: `saved` while the holders are not known yet."""
+    if uses is None:
+        return {} if after_seconds is None else saved
+    return {id_: use.tenure for id_, use in uses.devices.items() if use.tenure is not None}
 
 
 def clock_set(uses: Uses | None, by: timedelta) -> Uses | None:
@@ -126,26 +129,30 @@ def _only(device: InventoryDevice, holders: Sequence[Holder]) -> Holder | None:
     return holders[0] if whole and not device.fact.partitions else None
 
 
-def _tenure(holder: Holder, known: DeviceUse | None, saved: Tenure | None, *, first: bool) -> Tenure:
-    """`first`: the holders were not looked at before, so that it is not known how long this one has been there."""
+def _tenure(
+    holder: Holder, known: DeviceUse | None, saved: Tenure | None, *, passed: float | None, age: float
+) -> Tenure:
+    """`passed`: seconds since the holders were looked at before; None: they were not. `age`: seconds of this one."""
     name = "/".join((holder.namespace, holder.pod, holder.container, holder.resource or holder.claim or ""))
     if known is not None and known.tenure is not None:
         if (known.tenure.holder, known.tenure.since) == (name, holder.since):
             return known.tenure
-    elif first and saved is not None and saved.holder == name:
+    elif passed is None and saved is not None and saved.holder == name:
         return replace(saved, since=holder.since)
-    return Tenure(holder=name, since=holder.since, began=holder.since, whole=not first)
+    whole = passed is not None and age <= passed + GAP_SECONDS
+    return Tenure(holder=name, since=holder.since, began=holder.since, whole=whole)
 
 
-def _read(use: DeviceUse, readings: Readings, line: float | None, now: datetime, monotonic: float) -> DeviceUse:
+def _read(use: DeviceUse, readings: Readings, line: float | None) -> DeviceUse:
     """Return what a new line adds; the same where there is none."""
     if line is None or line == use.line or use.tenure is None:
         return use
     if readings.utilization_percent is None:
         return replace(use, line=line)
     busy = readings.utilization_percent > 0
-    settled = (now - use.tenure.since).total_seconds() - (monotonic - line) >= SETTLED_SECONDS
-    begins = settled and not use.tenure.used and (busy or has_context(readings))  # the first use of it
+    begins = (
+        line - use.began >= SETTLED_SECONDS and not use.tenure.used and (busy or has_context(readings))
+    )  # the first use of it
     gap = use.read is None or line - use.read > GAP_SECONDS
     quiet = None if busy else line if gap or begins or use.quiet is None else use.quiet
     tenure = replace(use.tenure, used=True) if begins else use.tenure

@@ -254,11 +254,20 @@ def test_while_the_holders_are_not_known_nothing_is() -> None:
     assert node.world.uses is None
 
 
+def test_one_that_shared_the_device_with_another_container_may_have_used_it_then() -> None:
+    node = watching()
+    both = holder(node), holder(node, pod="other")
+    read(held(node, *both).wait(), lasting(MINUTE, BUSY))
+    [found] = periods(held(node, both[0]).wait(), lasting(HOUR, UNUSED))
+    assert found.word == "Idle"
+
+
 # --- restarts and policies --------------------------------------------------------------------------------------------
 def again(node: Node) -> Node:
     """The agent starts again, with what it saved, and its first List shows the same container."""
     made = node.restarted()
     made.given(seen=SeenObject(exists=True, generation=1, config=ASKS))
+    made.given(holdings=Holdings(state=HoldersState.UNAVAILABLE)).line(gpu(0, readings=UNUSED))  # before the first List
     return held(made, holder(made)).line(gpu(0, readings=UNUSED))
 
 
