@@ -17,7 +17,9 @@ def test_a_drained_gpu_is_removed_without_a_fault_and_offered_again_when_it_is_b
     index, gone = next((each["index"], id_) for id_, each in cluster.devices(cluster.b).items() if id_ != kept)
 
     cluster.kubectl.patch("nodedevices", cluster.b, {"spec": {"unschedulable": [{"id": gone, "reason": "swap"}]}})
-    cluster.until("it is drained", lambda: cluster.devices(cluster.b)[gone].get("drainedSince"))
+    drained = f"jsonpath={{.status.devices[?(@.id=='{gone}')].drainedSince}}"
+    cluster.kubectl.run("wait", "nodedevices", cluster.b, "--timeout=90s", f"--for={drained}")
+    assert cluster.devices(cluster.b)[gone]["drainedSince"]
     cluster.hardware(cluster.b, simulated.l4s(without=index))
     cluster.until("it is no longer listed", lambda: gone not in cluster.devices(cluster.b))
     cluster.until("the Node offers one less", lambda: cluster.node_count(cluster.b, GPU, "capacity") == 3)
