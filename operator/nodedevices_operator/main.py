@@ -13,7 +13,8 @@ What it uses of the API (the whole of its RBAC; `cleanup` and `check` use the sa
     nodedevices.io  devicepolicies/status    patch
     core            nodes                    get list watch patch   labels, the taint nodedevices.io/device-fault
     core            nodes/status             patch                  own capacity and condition, retired zeros
-    core            pods                     get list watch         holders by name; a node's before a capacity is set;
+    core            pods                     get list watch         holders by name; a node's before a capacity is set,
+                                                                    and once for those that are marked;
                                                                     those that have Failed
     core            pods/status              patch                  conditions .../DeviceHealthy, .../DeviceIdle
     core            pods/eviction            create                 where a policy evicts
