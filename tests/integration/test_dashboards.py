@@ -24,8 +24,11 @@ from support.prometheus_server import Server
 
 pytestmark = pytest.mark.skipif(program("prometheus") is None, reason="no prometheus: `make cluster-tools` gets one")
 
-# Queries without an answer here, by panel and name: nothing failed, and no policy has a node that waits.
+# Queries without an answer here, by panel and name: nothing failed, no policy has a node that waits, and a device that
+# is not used is shown after a minute at the earliest.
 NOTHING = {
+    ("Held, and not used", "{{namespace}}"),
+    ("Held, and not used", "{{pod}} {{node}}/{{index}} {{idle}}"),
     ("Policies", "Waiting"),
     ("Errors of agents", "API server {{status}}"),
     ("Errors of agents", "probe server {{request}}"),

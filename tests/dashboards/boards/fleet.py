@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.description import Board, Colour, Unit, lines, stat, table
-from dashboards.promql import DEVICE, HOLDER, SAME_DEVICE, each, fleet
+from dashboards.promql import DEVICE, HOLDER, SAME_DEVICE, each, fleet, rate
 
 RED = {1.0: Colour.RED}
 YELLOW = {1.0: Colour.YELLOW}
@@ -24,6 +24,8 @@ SINCE = each("nodedevices_device_health_last_transition_timestamp_seconds", "uui
 UNWELL = each("nodedevices_device_unwell", *DEVICE, "state", "reason", "recovery_action")
 FOR = f"(time() - {SINCE}) * {SAME_DEVICE} group_right () {UNWELL}"
 BY_OPERATOR = each("nodedevices_operator_device_unhealthy", *DEVICE, "reason", "recovery_action")
+FAULTS = each("nodedevices_device_faults", *DEVICE, "reason")
+UNASKED = "no policy has idle.afterSeconds, or no container holds a device"
 ALERTS = (
     "max by (alertname, severity, node, index, namespace, pod) "
     '(ALERTS{alertname=~"NodeDevices.+", alertstate="firing"})'
@@ -138,6 +140,15 @@ BOARD = Board(
                 empty="the driver reported none",
             ),
             table(
+                "Devices with the most faults",
+                "Faults of each device in the last 80 to 90 days, also of those that are well now; errors of programs "
+                "are not counted.",
+                "cluster node index uuid",
+                {"Faults": f"topk(20, sum by (cluster, node, index, uuid) ({FAULTS}))"},
+                alerts=("NodeDevicesDeviceKeepsFailing",),
+                empty="no device has had a fault",
+            ),
+            table(
                 "Alerts",
                 "Alerts of NodeDevices that fire now.",
                 "alertname severity node index namespace pod",
@@ -163,6 +174,15 @@ BOARD = Board(
                     "(count by (cluster, namespace, pod, container) (nodedevices_device_holder))",
                 },
                 empty="no container holds a device",
+            ),
+            lines(
+                "Held, and not used",
+                "Devices that containers of a namespace hold and do not use, on average; a period counts when it is "
+                "shown.",
+                {"{{namespace}}": rate("nodedevices_device_unused_seconds_total", "namespace")},
+                stacked=True,
+                alerts=("NodeDevicesDevicesUnused",),
+                empty=UNASKED,
             ),
         ),
         "Resources": (

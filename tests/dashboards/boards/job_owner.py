@@ -94,6 +94,14 @@ BOARD = Board(
                 },
                 empty="the driver reported none",
             ),
+            lines(
+                "Held, and not used",
+                "For how long these pods have not used a device that they hold, by the word for it.",
+                {f"{WHICH} {{{{idle}}}}": each("nodedevices_device_idle_seconds", *HOLDER, "idle")},
+                unit=Unit.SECONDS,
+                alerts=("NodeDevicesDevicesUnused",),
+                empty="all are used, or no policy has idle.afterSeconds",
+            ),
             table(
                 "Room for another pod",
                 "Ids that the scheduler has left on each node: those that are Healthy, less those that are held.",
