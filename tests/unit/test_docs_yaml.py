@@ -140,6 +140,8 @@ def check(document: Any, text: str) -> None:
         for container in document["spec"]["containers"]:
             assert set(container) <= {"name", "image", "command", "args", "resources"}
             assert all(type(number) is int for number in container["resources"]["limits"].values())
+    elif keys == {"agent"}:
+        chart_values(document, VALUES_SCHEMA)
     elif keys == {"updateStrategy", "affinity"}:  # values of NVIDIA's chart
         stays = {"key": "nodedevices.io/takeover", "operator": "NotIn", "values": ["done", "back"]}
         required = document["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
