@@ -213,13 +213,6 @@ KINDS = (
                 wide=True,
             ),
             Column(
-                "Idle",
-                ".status.summary.idle",
-                "integer",
-                "Devices that a container holds and does not use, where a policy looks for them.",
-                wide=True,
-            ),
-            Column(
                 "Mem-Free",
                 _shared_memory("free"),
                 "string",
@@ -231,6 +224,13 @@ KINDS = (
                 ".status.summary.mostFaults",
                 "string",
                 "The device with the most faults in the last 80 to 90 days, and their number.",
+                wide=True,
+            ),
+            Column(
+                "Idle",
+                ".status.summary.idle",
+                "integer",
+                "Devices that a container holds and does not use, where a policy looks for them.",
                 wide=True,
             ),
         ),

@@ -42,7 +42,7 @@ GPU, MEMORY, MIB = "nvidia.com/gpu", "nodedevices.io/gpu-memory", 1 << 20
 API = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
 DEVICES = [gpu(number) for number in range(8)]
 
-TERMINAL = 170  # columns: all that can be in a cell at the same time; less in most fleets
+TERMINAL = 180  # columns: all that can be in a cell at the same time; less in most fleets
 
 TABLE = """
 NAME        MODEL                   DEVICES   HEALTHY   HELD   READY   STALE   REASON            AGE
@@ -60,7 +60,7 @@ unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   P
 waiting     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 """
 WIDE = """
-NAME        ACTION        CONFIG              WITHHELD      MEM-FREE   FAULTS
+NAME        ACTION        CONFIG              WITHHELD      MEM-FREE   FAULTS     IDLE
 bymemory    None          Applied             Unhealthy=1   31Gi
 cordoned    None          Applied             Cordoned=1
 degraded    ResetDevice   Applied

@@ -223,6 +223,7 @@ FULL_NODE: Json = {
             "reason": "Xid79",
             "recoveryAction": "RebootNode",
             "mostFaults": "gpu-0=3",
+            "idle": 1,
         },
         "configuration": {
             "sources": ["policy", "flags", "environment", "file"],

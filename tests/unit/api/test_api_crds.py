@@ -240,7 +240,7 @@ def test_the_columns_of_nodedevices_are_the_agreed_ones() -> None:
         ["MODEL", "DEVICES", "HEALTHY", "HELD", "READY", "STALE", "REASON", "AGE"]
     )
     assert [column.name.upper() for column in columns if column.wide] == (
-        ["ACTION", "CONFIG", "WITHHELD", "IDLE", "MEM-FREE", "FAULTS"]
+        ["ACTION", "CONFIG", "WITHHELD", "MEM-FREE", "FAULTS", "IDLE"]
     )
 
 
