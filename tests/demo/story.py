@@ -23,6 +23,7 @@ NAMESPACE = "nodedevices-demo"
 GPU = "nvidia.com/gpu"
 MEMORY = "nodedevices.io/gpu-memory-mib"
 HOLD_DOWN_SECONDS = 5
+IDLE_SECONDS = 60  # the least that a policy can ask for
 DEVICES = (
     'jsonpath={range .status.devices[*]}{.name}{"\\t"}{.health.state}{"\\t"}{.health.reason}{"\\t"}'
     '{.holders[*].pod}{"\\n"}{end}'
@@ -30,6 +31,10 @@ DEVICES = (
 CONDITION = (
     'jsonpath={range .status.conditions[?(@.type=="nodedevices.io/DeviceHealthy")]}'
     '{.status} {.reason}: {.message}{"\\n"}{end}'
+)
+IDLE = "nodedevices.io/DeviceIdle"
+UNUSED = (
+    f'jsonpath={{range .status.conditions[?(@.type=="{IDLE}")]}}{{.status}} {{.reason}}: {{.message}}{{"\\n"}}{{end}}'
 )
 KINDS = (
     'jsonpath={range .status.devices[*]}{.name}{"\\t"}{.type}{"\\t"}{.attributes.vendor}{"\\t"}'
@@ -65,6 +70,7 @@ def policy() -> dict[str, Any]:
             "nodeSelector": {},
             "health": {"holdDownSeconds": HOLD_DOWN_SECONDS},
             "capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}],
+            "idle": {"afterSeconds": IDLE_SECONDS, "podCondition": True},
         },
     }
 
@@ -99,6 +105,10 @@ def naming(node: str) -> dict[str, Any]:
 
 def trainer(node: str, image: str) -> dict[str, Any]:
     return pod("trainer", node, image, {GPU: "2"}, 'echo "my devices: $NVIDIA_VISIBLE_DEVICES"; exec sleep 3600')
+
+
+def notebook(node: str, image: str) -> dict[str, Any]:
+    return pod("notebook", node, image, {GPU: "1"}, "exec sleep 3600")
 
 
 def holder(name: str, node: str, image: str, resource: str) -> dict[str, Any]:
@@ -136,6 +146,7 @@ class Story:
     image: str
     nodes: tuple[str, ...]  # one or two
     times: dict[str, float] = field(default_factory=dict)
+    held: list[dict[str, Any]] = field(default_factory=list)  # devices of the trainer
     _hands: ExitStack = field(default_factory=ExitStack)
 
     def run(self) -> None:
@@ -143,6 +154,7 @@ class Story:
             self.give_devices()
             self.run_a_pod()
             self.apply_policies()
+            self.start_a_notebook()
             if self.small:
                 self.share(self.small)
             self.break_a_gpu()
@@ -154,6 +166,7 @@ class Story:
                 self.break_one_of_each(self.small)
             else:
                 self.stage.note("With a second node there is a second act: other makers' devices.")
+            self.find_who_uses_none()
 
     @property
     def big(self) -> str:
@@ -182,6 +195,10 @@ class Story:
         value = found.get("status", {}).get(what, {}).get(resource)
         return None if value is None else int(value)
 
+    def h100s(self, *, xid79: int | None = None) -> str:
+        """The big node's devices: those of the trainer compute, and all others stand still."""
+        return simulated.used(simulated.h100s(xid79=xid79), [each["index"] for each in self.held])
+
     # --- scenes -------------------------------------------------------------------------------------------------------
     def give_devices(self) -> None:
         other = f"; on {self.small} two H100, an MI300X in eight partitions, two ConnectX-7 and a U250"
@@ -196,7 +213,7 @@ class Story:
             node: self._hands.enter_context(node_client.through_pod(self.kubectl, node, namespace=NAMESPACE))
             for node in self.nodes
         }
-        self.node_clients[self.big].write(simulated.h100s())
+        self.node_clients[self.big].write(self.h100s())
         if self.small:
             self.node_clients[self.small].write(simulated.one_of_each())
         for node, count in zip(self.nodes, (8, 6), strict=False):
@@ -234,6 +251,7 @@ class Story:
             if device["id"] not in log:
                 raise NotReached(f"NodeDevices says that trainer holds {device['id']}, but its log does not: {log}")
         self.show("get", "nodedevices", self.big, "-o", DEVICES)
+        self.node_clients[self.big].write(self.h100s())
 
     def apply_policies(self) -> None:
         self.stage.step(f"A policy for every node: count GPU memory as {MEMORY}")
@@ -247,6 +265,11 @@ class Story:
         )
         self.stage.done("the operator owns the new capacity; the scheduler can use it")
         self.show("get", "node", self.big, "-o", f"jsonpath={{.status.capacity.{escaped(MEMORY)}}}")
+
+    def start_a_notebook(self) -> None:
+        """It takes a GPU and does nothing with it; what comes of that is the last scene."""
+        self.kubectl.apply(notebook(self.big, self.image))
+        self.kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod/notebook", "--timeout=60s")
 
     def share(self, node: str) -> None:
         self.stage.step(f"A policy for {node}: time-slicing, 4 replicas of each H100, without a restart")
@@ -292,7 +315,7 @@ class Story:
             events = watch("events", "-n", NAMESPACE, "--field-selector", "involvedObject.name=trainer")
             wait_until("the watches have begun", lambda: devices.seen and pod.seen and node.seen)
             self.restarts = self.pod_restarts()
-            began = far.write(simulated.h100s(xid79=victim["index"]))
+            began = far.write(self.h100s(xid79=victim["index"]))
 
             def when(name: str, moment: float) -> None:
                 self.times[name] = moment - began
@@ -356,7 +379,7 @@ class Story:
 
     def recover(self) -> None:
         self.stage.step("The GPU is reset and answers again")
-        self.node_clients[self.big].write(simulated.h100s())
+        self.node_clients[self.big].write(self.h100s())
 
         def back() -> bool:
             pod = self.kubectl.get("pod", "trainer", NAMESPACE)
@@ -417,6 +440,22 @@ class Story:
         self.stage.done("every pod is marked")
         self.show("get", "pods", "-n", NAMESPACE, "-l", LABEL, "-o", MARKS)
         self.show("get", "nodedevices", node, "-o", DEVICES)
+
+    def find_who_uses_none(self) -> None:
+        self.stage.step(
+            f"Since the first policy a notebook holds a GPU too. Does it use it? (idle.afterSeconds: {IDLE_SECONDS})"
+        )
+
+        def words() -> dict[str, str]:
+            holders = [holder for device in self.status(self.big)["devices"] for holder in device.get("holders", [])]
+            return {each["pod"]: each["idle"] for each in holders if "idle" in each}
+
+        wait_until("the notebook is found", lambda: words() == {"notebook": "NeverUsed"}, seconds=IDLE_SECONDS + 60)
+        wait_until("its pod says so", lambda: condition(self.kubectl.get("pod", "notebook", NAMESPACE), IDLE))
+        self.stage.done("it never did; the trainer, whose GPUs compute, is not named")
+        self.show("nodedevices", "idle", "-n", NAMESPACE)
+        self.show("get", "pod", "-n", NAMESPACE, "notebook", "-o", UNUSED)
+        self.stage.note("Nothing is ended for it: what follows is yours to say.")
 
     def forget(self) -> None:
         """Takes back what the story made in the cluster; the files on the nodes first, by pods that still exist."""

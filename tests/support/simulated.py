@@ -38,6 +38,20 @@ def h100s(*, xid79: int | None = None, lost: int | None = None, field_230: bool 
     return yaml.safe_dump(text)
 
 
+def used(text: str, by_pods: Sequence[int], count: int = 8) -> str:
+    """The same devices, of which those with these indices compute, and the others stand still."""
+    content = yaml.safe_load(text)
+    devices = {each["index"]: each for each in content.get("devices", ())}
+    for index in range(count):
+        reading = (
+            {"utilizationPercent": 97, "processes": 1}
+            if index in by_pods
+            else {"utilizationPercent": 0, "processes": 0}
+        )
+        devices[index] = {"index": index, **devices.get(index, {}), **reading}
+    return yaml.safe_dump(content | {"devices": list(devices.values())})
+
+
 def cut_h100s(*, lost: int | None = None, cut: Mapping[int, Sequence[Mapping[str, object]]]) -> str:
     """Eight H100s, some of them in MIG mode with these MIG devices; one may be lost."""
     devices = [
