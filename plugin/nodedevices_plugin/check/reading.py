@@ -21,12 +21,12 @@ from nodedevices_plugin.pipeline import expected, most_seen
 from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.assess import Assessment, assess
 from nodedevices_plugin.pipeline.expected import Count
-from nodedevices_plugin.pipeline.lost import lost_devices
+from nodedevices_plugin.pipeline.lost import left_behind, lost_devices
 from nodedevices_plugin.pipeline.requesting import driver_root, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.probes import AUTO, missing
+from nodedevices_plugin.settings.probes import AUTO, missing, name_of
 from nodedevices_plugin.settings.probes import read as probe_specs
 
 STARTS = 3  # of a probe that has written no line, with which it is given up
@@ -104,12 +104,18 @@ def _begin(
 
 
 def _with_probes(local: Local, sources: Sources) -> Local:
-    """Return the settings with the probes of the running agent, else `auto`, where nothing says which run."""
+    """Return the settings with the probes of the running agent, else `auto`, where nothing lists them. A probe that the
+    agent was given in addition is among its own: it runs once, as it is given now."""
     of_file = sources.file.config.flags if sources.file.config is not None else {}
-    if "probe" in local.given or "probe" in of_file or local.added_probes:
+    if "probe" in local.given or "probe" in of_file:
         return local
-    specs, problems = probe_specs(sources.state.probes)
-    texts = (AUTO,) if problems or missing(specs, local.probe_options) else sources.state.probes
+    added = {name_of(each): each for each in local.added_probes if "=" in each}
+    texts = tuple(added.get(name_of(each), each) for each in sources.state.probes)
+    specs, problems = probe_specs(texts)
+    if problems or missing(specs, local.probe_options):
+        if local.added_probes:
+            return local  # they have their own rule of what runs beside them
+        texts = (AUTO,)
     return replace(local, given={**local.given, "probe": texts})
 
 
@@ -137,7 +143,11 @@ def _waits(probes: Probes, assessment: Assessment) -> bool:
 
 def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str]) -> Reading:
     known, hardware = assessment.known, sources.hardware or frozenset()
-    lost = lost_devices(known.owned, hardware=hardware, given_up=assessment.given_up, left=assessment.world.left)
+    lost = lost_devices(known.owned, hardware=hardware, given_up=assessment.given_up, left={})
+    lost |= {
+        name: f"devices of it in --state-file: {count}; it does not run here, and no probe that runs sees any"
+        for name, count in left_behind(known.owned, assessment.world.left).items()
+    }
     counts: tuple[Count, ...] = ()
     if not silent:  # else it is not known what is here
         entries = assessment.world.active.effective.sections.expect

@@ -35,13 +35,16 @@ def lost_devices(
     removed. `left`: by probe that no longer runs, how many devices the state file had at the start of this agent.
     """
     found = {name: why for name, part in parts.items() if (why := _why(part, name in hardware, given_up))}
-    if not any(_seen(part) for part in parts.values()):
-        found |= {
-            name: f"its {count} devices were offered before this agent started, and no probe that runs now sees any;"
-            " if the probe was taken away on purpose, delete this pod once more"
-            for name, count in left.items()
-        }
-    return found
+    return found | {
+        name: f"its {count} devices were offered before this agent started, and no probe that runs now sees any;"
+        " if the probe was taken away on purpose, delete this pod once more"
+        for name, count in left_behind(parts, left).items()
+    }
+
+
+def left_behind(parts: Mapping[str, Inventory], left: Mapping[str, int]) -> Mapping[str, int]:
+    """Return how many devices the probes had that no longer run, where no probe that runs sees any device."""
+    return {} if any(_seen(part) for part in parts.values()) else left
 
 
 def is_blind(part: Inventory, given_up: Set[str]) -> bool:

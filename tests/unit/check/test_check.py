@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -408,6 +409,39 @@ def test_a_device_that_the_agent_had_is_missing(machine: Simulated, state: Path)
 def test_where_no_flag_says_it_the_probes_are_those_of_the_agent(state: Path) -> None:
     StateFile(state).save(State(boot_id=BOOT, probes=("mine=/no/such-probe",)))
     assert check("--state-file", str(state)).lines[0] == "DEVICES UNKNOWN - probe mine: no line"
+
+
+def describing(file: Path) -> str:
+    """A probe of a person's own, with the devices of this file."""
+    return f"{sys.executable} -m nodedevices_probe.main simulated --file {file}"
+
+
+def test_a_probe_that_is_added_by_a_variable_takes_none_of_the_agents_probes_away(tmp_path: Path, state: Path) -> None:
+    (gpus := tmp_path / "gpus.yaml").write_text(LOST)
+    (nics := tmp_path / "nics.yaml").write_text("profile: connectx-7 x 1\n")
+    mine, added = f"mine={describing(gpus)}", f"nics={describing(nics)}"
+    StateFile(state).save(State(boot_id=BOOT, probes=(mine, added)))
+    variable = {"NODEDEVICES_ADD_PROBE_NICS": added}
+    done = check("--state-file", str(state), "-o", "json", more=variable)
+    assert done.document["summary"] == "DEVICES CRITICAL - gpu-1 FallenOffBus"
+    assert [each["name"] for each in done.document["probes"]] == ["mine", "nics"]
+
+
+def test_an_added_probe_runs_as_it_is_given_now_and_not_as_the_agent_had_it(tmp_path: Path, state: Path) -> None:
+    (gpus := tmp_path / "gpus.yaml").write_text(TWO)
+    StateFile(state).save(State(boot_id=BOOT, probes=("mine=/no/such-probe",)))
+    done = check("--state-file", str(state), more={"NODEDEVICES_ADD_PROBE_MINE": f"mine={describing(gpus)}"})
+    assert (done.code, done.lines[0]) == (OK, "DEVICES OK - 2 healthy (2 gpu)")
+
+
+def test_a_probe_of_the_agent_that_does_not_run_here_is_said_in_the_checks_own_words(
+    machine: Simulated, state: Path
+) -> None:
+    gone = replace(device(), probe="nvml")
+    StateFile(state).save(State(boot_id=BOOT, devices=(gone,), probes=("nvml",)))
+    done = machine.check("devices: []", "--state-file", str(state))
+    assert "probe nvml: devices of it in --state-file: 1; it does not run here" in done.out
+    assert "delete this pod" not in done.out
 
 
 def test_in_the_agents_pod_the_probe_server_runs_the_probes(machine: Simulated, tmp_path: Path) -> None:
