@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from nodedevices_api.sections import MAX_EXPECTED
 from nodedevices_common import __version__
@@ -16,7 +17,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.options import Given, Option, Parser, defaults, options_of, setting, settings_of
 from nodedevices_common.text import show
 
-from nodedevices_plugin.check.output import FORMS
+from nodedevices_plugin.check.output import FORMS, TABLE
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.options import by_name, file_options
@@ -33,6 +34,7 @@ OF_AGENT = (  # beside the probes themselves, and the files of devices
     "node-name",
 )
 MOST_SECONDS = 600
+_FORM = re.compile(rf"(?:^| )(?:-o|--?output)[= ]({'|'.join(FORMS)})(?= |$)")
 _EXPECTED = re.compile(r"([a-z][a-z0-9-]{0,62})=([1-9][0-9]{0,3})", re.ASCII)
 
 
@@ -81,7 +83,7 @@ class Asked:
     )
     output: str = setting(
         "table for people, json for programs, nagios for monitoring plugins",
-        default="table",
+        default=TABLE,
         variables=(),
         aliases=("o",),
         choices=FORMS,
@@ -106,16 +108,18 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
     parser.add_argument("--version", action="version", version=f"nodedevices-check {__version__}")
     parser.add_options(OPTIONS, title="the check")
     parser.add_options(shared, title="the probes, as the agent's")
-    _, given = parser.read(arguments, rest="every argument is a flag (see --help)")
-    of_agent = [_as_argument(option.name, given[option.name]) for option in shared if option.name in given]
+    parsed, given = parser.read(arguments, rest="every argument is a flag (see --help)")
+    times = {each.name: len(getattr(parsed, each.name) or ()) for each in OPTIONS if each.kind != "list"}
+    problems = [f"--{name}: given {count} times; give it once" for name, count in times.items() if count > 1]
+    of_agent = [_as_argument(option, given[option.name]) for option in shared if option.name in given]
     local = replace(flags.parse([*of_agent, "--standalone"], environment), standalone=False)  # needs no Node's name
     own = settings_of(Asked, {**defaults(OPTIONS), **given})
-    problems = [f"--{name}: empty; leave it out, or say which" for name in ("device", "expect") if _empty(given, name)]
+    problems += [f"--{name}: empty; leave it out, or say which" for name in ("device", "expect") if _empty(given, name)]
     expected: dict[str, int] = {}
     for text in own["expect"]:
         found = _EXPECTED.fullmatch(text)
         if found is None or int(found[2]) > MAX_EXPECTED or found[1] in expected:
-            right = f"give each type once, as gpu=8, with 1 to {MAX_EXPECTED}"
+            right = f"give each type once, in small letters, as gpu=8, with 1 to {MAX_EXPECTED}"
             problems.append(f"--expect: {show(text)} is not allowed; {right}")
         else:
             expected[found[1]] = int(found[2])
@@ -126,8 +130,17 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
     return Asked(**own, local=local, expected=expected)
 
 
-def _as_argument(name: str, given: Given) -> str:
-    return f"--{name}={','.join(given.value) if isinstance(given.value, tuple) else given.value}"
+def form_of(arguments: Sequence[str]) -> str:
+    """Return the form that a command line asks for which is wrong elsewhere; the table where it asks for none."""
+    found = _FORM.findall(" ".join(arguments))
+    return found[-1] if found else TABLE
+
+
+def _as_argument(option: Option, given: Given) -> str:
+    """A file that a person names may be relative to the folder where the person is; an agent has no such folder."""
+    value = ",".join(given.value) if isinstance(given.value, tuple) else str(given.value)
+    is_file = option.name in {"simulated-file", "config-file", *(each.name for each in file_options())}
+    return f"--{option.name}={Path(value).absolute() if is_file and value else value}"
 
 
 def _empty(given: Mapping[str, Given], name: str) -> bool:

@@ -1,8 +1,8 @@
 """The command nodedevices-check: reads its command line, checks once, prints, and returns the exit status.
 
 A wrong command line is UNKNOWN as well (3, where other commands have 2, which means CRITICAL here), with what would be
-right on the standard error. Everything else that fails is in the output, in the form that was asked for. The log has
-errors alone.
+right on the standard error. Everything that fails is in the output, in the form that was asked for; a wrong command
+line only where that is json or nagios, which programs read. The log has errors alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import io
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.text import printable
 
 from nodedevices_plugin.check import output, reading, sources
-from nodedevices_plugin.check.asked import Asked, parse
+from nodedevices_plugin.check.asked import Asked, form_of, parse
+from nodedevices_plugin.check.output import TABLE
 from nodedevices_plugin.check.result import Result, Status, conclude, not_checked
 
 log = structlog.get_logger(__name__)
@@ -35,6 +37,10 @@ def main(arguments: Sequence[str]) -> int:
     except InputError as error:
         for problem in error.problems:
             print(f"nodedevices-check: {printable(problem)}", file=sys.stderr)  # noqa: T201  for the command's user
+        form = form_of(arguments)
+        if form != TABLE:
+            node = os.environ.get("NODE_NAME") or socket.gethostname().lower()
+            _write(not_checked(error.problems, node=node, time=datetime.now(UTC)), form)
         return Status.UNKNOWN
     logs.configure("error", "auto")
     try:
@@ -42,10 +48,14 @@ def main(arguments: Sequence[str]) -> int:
     except Exception:  # a bug of ours, which Python would end with 1: that is WARNING here
         log.exception("check failed")
         result = not_checked(["failed; the log has the error"], node=asked.local.node_name, time=datetime.now(UTC))
+    _write(result, asked.output)
+    return result.status
+
+
+def _write(result: Result, form: str) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a script's locale may have few characters
-    sys.stdout.write(output.shown(result, asked.output))
-    return result.status
+    sys.stdout.write(output.shown(result, form))
 
 
 async def _ended_by_signals(asked: Asked) -> Result:

@@ -18,7 +18,8 @@ from nodedevices_common.times import rfc3339
 from nodedevices_plugin.check.result import Checked, Result
 from nodedevices_plugin.model import HealthState
 
-FORMS = ("table", "json", "nagios")
+TABLE = "table"
+FORMS = (TABLE, "json", "nagios")
 MOST_SUMMARY = 80
 NONE = "<none>"
 _GAP = "   "
@@ -53,12 +54,12 @@ def _cut(text: str) -> str:
 def _table(result: Result) -> str:
     lines = [first := summary(result)]
     lines += [said for each in result.findings if not each.device and (said := _plain(each.message)) not in first]
-    lines += [f"note: {_plain(each)}" for each in result.notes]
     if result.devices:
         head = ("NAME", "ID", "MODEL", "HEALTH", "REASON", "ACTION", "MESSAGE")
         rows = [head, *(_cells(each) for each in result.devices)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines += ["", *(_GAP.join(map(str.ljust, row, widths)).rstrip() for row in rows)]
+    lines += ["", *(f"note: {_plain(each)}" for each in result.notes)] if result.notes else []
     return "\n".join(lines)
 
 
@@ -101,7 +102,13 @@ def _json(result: Result) -> str:
         ],
         "devices": [_device(each) for each in result.devices],
         "expected": [
-            {"match": each.what, "expected": each.expected, "found": each.found, "remembered": each.remembered}
+            {
+                "match": each.what,
+                "expected": each.expected,
+                "found": each.found,
+                "lost": each.lost,
+                "remembered": each.remembered,
+            }
             for each in result.expected
         ],
         "probes": [

@@ -15,8 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nodedevices_plugin.check.sources import Sources
+from nodedevices_plugin.health import reasons
 from nodedevices_plugin.inputs.probes import Line, Probes
-from nodedevices_plugin.model import HoldersState, Holdings
+from nodedevices_plugin.model import HoldersState, Holdings, Unmatched
+from nodedevices_plugin.offering.unmatched import unmatched_rules
 from nodedevices_plugin.pipeline import expected, most_seen
 from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.assess import Assessment, assess
@@ -36,13 +38,16 @@ TICK_SECONDS = 0.1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """`refused`: why the configuration cannot be used; then there is nothing else. `silent`: by probe why it has
-    written no line. `lost`: probes that see none of the devices that are here or were (pipeline.lost)."""
+    written no line. `lost`: probes that see none of the devices that are here or were (pipeline.lost).
+    `expects`: a policy says how many devices there must be. `unmatched`: rules of `--policy` that have no effect."""
 
     refused: tuple[str, ...] = ()
     assessment: Assessment | None = None
     silent: Mapping[str, str] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     expected: tuple[Count, ...] = ()
+    expects: bool = False
+    unmatched: tuple[Unmatched, ...] = ()
 
 
 async def read(local: Local, sources: Sources, expect: Mapping[str, int], *, until: float) -> Reading:
@@ -149,8 +154,8 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
         for name, count in left_behind(known.owned, assessment.world.left).items()
     }
     counts: tuple[Count, ...] = ()
+    entries = assessment.world.active.effective.sections.expect
     if not silent:  # else it is not known what is here
-        entries = assessment.world.active.effective.sections.expect
         if entries:
             counts = expected.count(entries, known.owned, assessment.rules.near)
         else:
@@ -160,7 +165,19 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
         silent=silent,
         lost={name: why for name, why in lost.items() if name not in silent},
         expected=counts,
+        expects=bool(entries),
+        unmatched=_unmatched(assessment, sources, complete=not silent),
     )
+
+
+def _unmatched(assessment: Assessment, sources: Sources, *, complete: bool) -> tuple[Unmatched, ...]:
+    """Return the notes on the given policy's rules, as the agent has them in `unmatched`. Those of the node's policies
+    are on its NodeDevices already. `complete`: all devices are known."""
+    if sources.policy is None:
+        return ()
+    sections, known = assessment.world.active.effective.sections, assessment.known
+    about_devices = unmatched_rules(known.inventory, sections) if complete else ()
+    return (*reasons.unmatched(sections.health.rules, assessment.vendors), *about_devices)
 
 
 async def _keep(_: str, run: Callable[[], Awaitable[None]]) -> None:

@@ -8,7 +8,9 @@ makes a device unusable, and a warning never is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
@@ -21,9 +23,13 @@ from nodedevices_plugin.check.reading import Reading
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline.expected import Count
+from nodedevices_plugin.settings.probes import lists_devices
 
 GPU = "gpu"  # the type that a bare index is about: SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES have such
 MOST_NAMED = 16
+MOST_INDICES = 256  # of a range
+_RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})", re.ASCII)
+_NOT_COUNTED = "expect: not counted with --device, which checks some devices alone"
 _NOT_ON_BUS_COUNT = frozenset({"nic", "vf", "generic"})  # accelerators_on_bus does not count them
 
 
@@ -120,14 +126,15 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
     every = [each for part in known.owned.values() for each in part.devices]
     kept, findings = every, [Finding(status=Status.UNKNOWN, what=each, message=each) for each in problems]
     if chosen:
-        kept, not_found = _chosen(chosen, every, names)
+        silent = any(lists_devices(name) for name in reading.silent)
+        kept, not_found = _chosen(chosen, every, names, known_all=not silent and not problems)
         findings += not_found
     devices = tuple(row for each in kept for row in _rows(each, names, known.verdicts))
     findings += [_of_device(each) for each in devices if each.status is not Status.OK]
     of_probes = _of_probes(reading, known.owned, devices=bool(every))
     if not chosen or any(not each.device for each in findings):  # what is wrong here may be why a device is not there
         findings += of_probes.values()
-    findings += [] if chosen else [_of_count(each) for each in reading.expected if each.lacking]
+    findings += [] if chosen else [_of_count(each, _types(every)) for each in reading.expected if each.lacking]
     return Result(
         node=node,
         time=time,
@@ -135,7 +142,11 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
         devices=devices,
         expected=() if chosen else reading.expected,
         probes=tuple(_state(name, part, reading) for name, part in known.owned.items()),
-        notes=_notes({name: part for name, part in known.owned.items() if name not in of_probes}),
+        notes=(
+            *_notes({name: part for name, part in known.owned.items() if name not in of_probes}),
+            *([_NOT_COUNTED] if chosen and reading.expects else []),
+            *(each.text for each in reading.unmatched),
+        ),
     )
 
 
@@ -159,13 +170,14 @@ def _rows(device: InventoryDevice, names: Mapping[str, str], verdicts: Mapping[s
 
 
 def _chosen(
-    chosen: Sequence[str], every: Sequence[InventoryDevice], names: Mapping[str, str]
+    chosen: Sequence[str], every: Sequence[InventoryDevice], names: Mapping[str, str], *, known_all: bool
 ) -> tuple[list[InventoryDevice], list[Finding]]:
     """Return the devices that were chosen, each once, and what of the choice is none of them. A partition stands for
-    its device."""
+    its device. `known_all`: every probe that may have devices has said which; else it is not known what is lacking."""
     found: dict[str, InventoryDevice] = {}
     findings = []
-    for text in dict.fromkeys(chosen):
+    texts = [one for text in chosen for one in ([text] if text in names.values() else _indices(text))]
+    for text in dict.fromkeys(texts):
         fits = [each for each in every if _is_called(each, text, names)]
         if len(fits) > 1:  # an index that a missing device had may be another one's now
             fits = [each for each in fits if each.present] or fits
@@ -175,8 +187,17 @@ def _chosen(
         listed = some((names[each.fact.id] for each in fits or every), MOST_NAMED) or "none"
         why = f"several have this index: {listed}; give an id or a name" if fits else f"there are: {listed}"
         what = f"device {text}"
-        findings.append(Finding(status=Status.UNKNOWN, what=f"no {what}", message=f"--device {text}: {why}"))
+        status = Status.CRITICAL if known_all and not fits else Status.UNKNOWN
+        findings.append(Finding(status=status, what=f"no {what}", message=f"--device {text}: {why}"))
     return list(found.values()), findings
+
+
+def _indices(text: str) -> Sequence[str]:
+    """Return the indices of a range, as Slurm writes it: `0-2`; another text as it is."""
+    range_ = _RANGE.fullmatch(text)
+    if range_ is None or not 0 <= int(range_[2]) - int(range_[1]) < MOST_INDICES:
+        return [text]
+    return [str(index) for index in range(int(range_[1]), int(range_[2]) + 1)]
 
 
 def _is_called(device: InventoryDevice, text: str, names: Mapping[str, str]) -> bool:
@@ -192,13 +213,20 @@ def _of_device(row: Checked) -> Finding:
     return Finding(status=row.status, what=f"{row.name} {verdict.reason}", message=message, device=row.name)
 
 
-def _of_count(count: Count) -> Finding:
-    had = "the node had" if count.remembered else "expected are"
+def _of_count(count: Count, here: str) -> Finding:
+    """`here`: the devices that there are, by type."""
+    had = "the node had" if count.remembered else "expected"
+    lost = f" ({count.lost} more {'is' if count.lost == 1 else 'are'} lost)" if count.lost else ""
+    others = "" if count.found or count.lost else f"; here are: {here or 'none'}"
     return Finding(
         status=Status.CRITICAL,
         what=f"{count.found} of {count.expected} ({count.what})",
-        message=f"{count.what}: {had} {count.expected}, found are {count.found}; inspect the node",
+        message=f"{count.what}: {had} {count.expected}, found {count.found}{lost}{others}; inspect the node",
     )
+
+
+def _types(devices: Iterable[InventoryDevice]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(each.fact.type for each in devices).items()))
 
 
 def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: bool) -> dict[str, Finding]:

@@ -28,12 +28,13 @@ GRACE_SECONDS = 2 * SILENCE_SECONDS  # for a probe's first line; what is missing
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
     """One entry of `expect`, and how many such devices are here. `what`: its match, for people. `remembered`: no policy
-    says so, the node has had so many (pipeline.most_seen)."""
+    says so, the node has had so many (pipeline.most_seen). `lost`: those that are known and gone."""
 
     what: str
     expected: int
     found: int
     remembered: bool = False
+    lost: int = 0
 
     @property
     def lacking(self) -> int:
@@ -43,17 +44,15 @@ class Count:
 def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory], near: Near) -> tuple[Count, ...]:
     """Return what is expected and what is here. `parts`: the devices of each probe that runs. `near`: of all that are
     listed, so that a NIC which is missing makes no GPU beside it one that does not match."""
-    here = [
-        device.fact
-        for part in parts.values()
-        for device in part.devices
-        if device.present and not device.fact.readings.lost
-    ]
+    known = [device for part in parts.values() for device in part.devices]
+    here = [each.fact for each in known if each.present and not each.fact.readings.lost]
+    lost = [each.fact for each in known if not each.present or each.fact.readings.lost]
     return tuple(
         Count(
             what=", ".join(f"{name} {_shown(value)}" for name, value in to_dict(entry.match).items()) or "any device",
             expected=entry.count,
             found=sum(selects(entry.match, fact, near) for fact in here),
+            lost=sum(selects(entry.match, fact, near) for fact in lost),
         )
         for entry in entries
     )

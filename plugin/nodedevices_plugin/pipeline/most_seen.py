@@ -54,7 +54,11 @@ def lacking(most_seen: Sequence[MostSeen], now: Inventory, probes: Set[str]) -> 
     listed, here = _counted(now.devices), _counted(each for each in now.devices if _is_here(each))
     return tuple(
         Count(
-            what=f"{each.vendor} {each.product_name}", expected=each.count, found=here[_product(each)], remembered=True
+            what=f"{each.vendor} {each.product_name}",
+            expected=each.count,
+            found=here[_product(each)],
+            remembered=True,
+            lost=listed[_product(each)] - here[_product(each)],
         )
         for each in most_seen
         if each.probe in probes and listed[_product(each)] < each.count

@@ -31,6 +31,8 @@ ONE_LEFT = "profile: l4 x 2\ndevices: [{index: 1, absent: true}]\n"
 HUNG = "profile: l4 x 2\nhang: true\n"
 GPU_0, GPU_1 = "GPU-03553a93-729e-52d5-9fe4-540a3dd201f2", "GPU-2413b378-7599-5748-af80-146f76b695e9"
 
+XID79 = "{reasons: [Xid79]"
+
 COOL_ENOUGH = """
 apiVersion: nodedevices.io/v1alpha1
 kind: DevicePolicy
@@ -153,7 +155,22 @@ def test_json_has_all_that_is_known(machine: Simulated) -> None:
 def test_one_device_too_few_is_critical(machine: Simulated) -> None:
     done = machine.check(ONE_LEFT, "--expect", "gpu=2")
     assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - 1 of 2 (type gpu)")
-    assert done.lines[1] == "type gpu: expected are 2, found are 1; inspect the node"
+    assert done.lines[1] == "type gpu: expected 2, found 1; inspect the node"
+
+
+def test_a_device_that_is_lost_is_none_of_those_that_are_found_and_the_message_says_so(machine: Simulated) -> None:
+    done = machine.check(LOST, "--expect", "gpu=2", "-o", "json")
+    said = [each["message"] for each in done.document["findings"] if not each["device"]]
+    assert said == ["type gpu: expected 2, found 1 (1 more is lost); inspect the node"]
+    assert [each["lost"] for each in done.document["expected"]] == [1]
+
+
+def test_a_type_that_no_device_has_is_critical_and_the_types_that_are_here_are_named(machine: Simulated) -> None:
+    done = machine.check("profile: l4 x 2, connectx-7 x 1\n", "--expect", "gpus=2")
+    assert (done.code, done.lines[1]) == (
+        CRITICAL,
+        "type gpus: expected 2, found 0; here are: 2 gpu, 1 nic; inspect the node",
+    )
 
 
 def test_as_many_as_expected_are_ok(machine: Simulated) -> None:
@@ -202,6 +219,29 @@ def test_what_is_wrong_in_a_policy_is_named(content: str, why: str) -> None:
     with pytest.raises(InputError) as refused:
         sections(content.encode())
     assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("rules", "note"),
+    [
+        ("{reasons: [thermalslowdown], state: Ignored}", "rules[0].reasons thermalslowdown: no such reason; "),
+        (
+            f"{XID79}, state: Unhealthy}}, {XID79}, state: Degraded, after: {{count: 3, windowSeconds: 60}}}}",
+            "rules[1].after.count 3: rules[0] comes before it",
+        ),
+        (
+            "{reasons: [Xid79], state: Unhealthy, match: {productName: NVIDIA H100}}",
+            "rules[0].match productName NVIDIA H100: the rule applies to no device",
+        ),
+    ],
+)
+def test_a_rule_of_a_policy_that_has_no_effect_is_noted_after_the_table(
+    machine: Simulated, policy: Path, rules: str, note: str
+) -> None:
+    policy.write_text(f"health: {{rules: [{rules}]}}")
+    done = machine.check(TWO, "--policy", str(policy))
+    assert (done.code, done.lines[-2]) == (OK, "")
+    assert done.lines[-1].startswith(f"note: health.{note}")
 
 
 @pytest.mark.parametrize("content", ["healht: {}", "discovery: {probes: [nvlm]}"])
@@ -254,7 +294,7 @@ def test_several_devices_are_chosen_with_commas_or_by_repeating_the_flag(machine
 
 def test_an_index_is_a_gpus_and_no_nics(machine: Simulated) -> None:
     done = machine.check("profile: l4 x 1, connectx-7 x 1\n", "--device", "1")
-    assert done.code == UNKNOWN
+    assert done.code == CRITICAL
     assert done.lines[1] == "--device 1: there are: gpu-0, nic-1"
 
 
@@ -264,10 +304,33 @@ def test_a_mig_device_stands_for_its_gpu(machine: Simulated) -> None:
     assert (done.code, devices(done)) == (CRITICAL, ["gpu-1"])
 
 
-def test_a_device_that_is_not_there_is_unknown(machine: Simulated) -> None:
+def test_a_device_that_is_not_there_is_critical(machine: Simulated) -> None:
     done = machine.check(TWO, "--device", "0,7")
-    assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - no device 7")
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - no device 7")
     assert done.lines[1] == "--device 7: there are: gpu-0, gpu-1"
+
+
+def test_while_a_probe_is_silent_it_is_unknown_whether_a_device_is_there(machine: Simulated) -> None:
+    done = machine.check(TWO, "--device", "7", "--add-probe", "mine=/no/such-probe")
+    assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - no device 7, probe mine: no line")
+
+
+def test_a_range_of_indices_is_about_gpus_as_slurm_writes_it(machine: Simulated) -> None:
+    assert devices(machine.check("profile: l4 x 5\n", "--device", "0-2,4")) == ["gpu-0", "gpu-1", "gpu-2", "gpu-4"]
+
+
+@pytest.mark.parametrize("text", ["2-0", "0-9999"])
+def test_what_is_no_range_of_indices_is_a_device_that_is_not_there(machine: Simulated, text: str) -> None:
+    assert machine.check(TWO, "--device", text).lines[0] == f"DEVICES CRITICAL - no device {text}"
+
+
+def test_that_a_policys_number_of_devices_is_not_counted_for_one_job_is_said(machine: Simulated, policy: Path) -> None:
+    policy.write_text("expect: [{match: {type: gpu}, count: 8}]")
+    done = machine.check(TWO, "--policy", str(policy), "--device", "0", "-o", "json")
+    assert (done.code, done.document["notes"]) == (
+        OK,
+        ["expect: not counted with --device, which checks some devices alone"],
+    )
 
 
 def test_that_nothing_is_chosen_is_an_error_and_not_everything(machine: Simulated) -> None:
@@ -292,7 +355,7 @@ def test_no_device_at_all_is_unknown(machine: Simulated) -> None:
 
 def test_a_driver_that_lists_fewer_devices_than_the_bus_has_is_noted(machine: Simulated) -> None:
     done = machine.check("profile: l4 x 2\nacceleratorsOnBus: 3\n")
-    assert (done.code, done.lines[1]) == (
+    assert (done.code, done.lines[-1]) == (
         OK,
         "note: probe simulated: 3 accelerators on the PCI bus, its driver lists 2; --expect makes that CRITICAL",
     )
@@ -484,9 +547,15 @@ def test_a_state_file_that_is_not_there_is_unknown(machine: Simulated) -> None:
         (["--prob", "nvml"], "--prob: unknown flag; did you mean --probe?"),
         (["-o", "xml"], "--output: 'xml' is not allowed; give table or json or nagios"),
         (["--probe", "nvlm"], "--probe: 'nvlm' is not allowed; give auto, nvml,"),
-        (["--expect", "8"], "--expect: '8' is not allowed; give each type once, as gpu=8, with 1 to "),
+        (
+            ["--expect", "8"],
+            "--expect: '8' is not allowed; give each type once, in small letters, as gpu=8, with 1 to ",
+        ),
         (["--expect", "gpu=8,gpu=4"], "--expect: 'gpu=4' is not allowed; give each type once"),
         (["--expect", "gpu=0"], "--expect: 'gpu=0' is not allowed"),
+        (["--expect", "GPU=4"], "--expect: 'GPU=4' is not allowed; give each type once, in small letters, as gpu=8"),
+        (["--policy", "a", "--policy", "b"], "--policy: given 2 times; give it once"),
+        (["-o", "json", "--output", "nagios"], "--output: given 2 times; give it once"),
         (["--expect", "gpu=8", "--device", "0"], "--expect: does not go with --device"),
         (["--timeout-seconds", "0"], "--timeout-seconds: '0' is not a whole number of seconds from 1 to 600"),
         (["--simulated-profile", "l4"], "--simulated-profile: only goes with --probe simulated"),
@@ -504,6 +573,24 @@ def test_a_wrong_command_line_is_unknown_and_not_critical() -> None:
     done = check("--prob=nvml")
     assert (done.code, done.out) == (UNKNOWN, "")
     assert done.err == "nodedevices-check: --prob: unknown flag; did you mean --probe?\n"
+
+
+@pytest.mark.parametrize("form", [["-o", "json"], ["--output=json"]])
+def test_a_program_learns_of_a_wrong_command_line_in_the_form_that_it_reads(form: list[str]) -> None:
+    done = check("--prob=nvml", *form)
+    assert (done.code, done.document["status"], done.document["node"]) == (UNKNOWN, "UNKNOWN", "node-a")
+    assert [each["message"] for each in done.document["findings"]] == ["--prob: unknown flag; did you mean --probe?"]
+
+
+def test_a_monitoring_plugin_shows_what_is_wrong_in_its_command_line() -> None:
+    done = check("--prob=nvml", "-o", "nagios")
+    assert done.lines[0].startswith("DEVICES UNKNOWN - --prob: unknown flag; did you mean --probe? | ")
+
+
+def test_a_simulated_file_may_be_relative(machine: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.file.write_text(TWO)
+    monkeypatch.chdir(machine.file.parent)
+    assert check("--probe", "simulated", "--simulated-file", machine.file.name).code == OK
 
 
 def test_a_locale_with_few_characters_is_no_error(machine: Simulated) -> None:

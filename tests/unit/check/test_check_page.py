@@ -66,12 +66,22 @@ def test_the_output_is_what_the_command_prints(machine: Simulated, command: str)
     assert re.sub(r"^ {4}", "", shown[1], flags=re.MULTILINE).rstrip() == printed.rstrip()
 
 
-@pytest.mark.parametrize(("gpus", "code"), [("0,1", 0), ("2,3", 1), ("", 0), ("12", 0)])
-def test_the_prolog_fails_for_a_job_with_an_unhealthy_gpu_alone(
-    host: Host, machine: Simulated, gpus: str, code: int
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ("0,1", ""),
+        ("", ""),
+        ("0-2", ""),
+        ("2,3", "DEVICES CRITICAL - gpu-3 FallenOffBus\n"),
+        ("2-4", "DEVICES CRITICAL - gpu-3 FallenOffBus\n"),
+        ("12", "DEVICES CRITICAL - no device 12\n"),
+    ],
+)
+def test_the_prolog_fails_for_a_job_with_a_gpu_that_is_unhealthy_or_gone_alone(
+    host: Host, machine: Simulated, gpus: str, said: str
 ) -> None:
     done = host.run("Prolog, Epilog", machine, LOST, SLURM_JOB_GPUS=gpus)
-    assert (done.returncode, done.stderr) == (code, "DEVICES CRITICAL - gpu-3 FallenOffBus\n" if code else "")
+    assert (done.returncode, done.stderr) == (1 if said else 0, said)
 
 
 def test_the_health_check_drains_a_node_that_is_critical_with_the_reason(host: Host, machine: Simulated) -> None:
