@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.checked import COMMAND, Simulated, environment
+from nodedevices_plugin.health.levels import of_readings
+from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_plugin.model import InventoryDevice
+from nodedevices_plugin.vendors.registry import VENDORS
+from nodedevices_probe.protocol import DeviceFact
+from support.checked import COMMAND, CRITICAL, WARNING, Simulated, environment
 from support.repository import ROOT
 
 PAGE = (ROOT / "docs" / "check.md").read_text()
@@ -84,6 +90,50 @@ def test_the_prolog_fails_for_a_job_with_a_gpu_that_is_unhealthy_or_gone_alone(
     assert (done.returncode, done.stderr) == (1 if said else 0, said)
 
 
+HUNG = "profile: h100 x 8\nhang: true\n"
+
+
+def variant(name: str) -> str:
+    """A script of the page with the test that the page has for a site which lets no job start on what is unknown."""
+    assert "`[ $? -lt 2 ]` in the place of `[ $? -ne 2 ]`" in PAGE
+    assert SCRIPTS[name].count("[ $? -ne 2 ]") == 1
+    return SCRIPTS[name].replace("[ $? -ne 2 ]", "[ $? -lt 2 ]").replace("seconds 20", "seconds 2")
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_what_is_unknown_or_not_found_lets_a_job_start_but_for_the_variant(
+    host: Host, machine: Simulated, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not found:
+        (host.bin / "nodedevices-check").unlink()
+    usual = SCRIPTS["Prolog, Epilog"].replace("seconds 20", "seconds 2")
+    monkeypatch.setitem(SCRIPTS, "Prolog, Epilog", usual)
+    assert host.run("Prolog, Epilog", machine, HUNG, SLURM_JOB_GPUS="0").returncode == 0
+    monkeypatch.setitem(SCRIPTS, "Prolog, Epilog", variant("Prolog, Epilog"))
+    assert host.run("Prolog, Epilog", machine, HUNG, SLURM_JOB_GPUS="0").returncode == 1
+
+
+def test_the_readings_that_must_last_are_those_of_the_page() -> None:
+    device = InventoryDevice(
+        fact=DeviceFact(id="GPU-0", index=0, type="gpu", vendor="nvidia"), present=True, last_seen=datetime.now(UTC)
+    )
+    sources, rules = VENDORS.fault_sources().values(), HealthRules()
+    read = [each for source in sources for each in of_readings(device, source, rules)]
+    lasting = {each.reason for each in read if each.for_seconds}
+    line = re.search(r"^- \*\*Readings that must last.*?(?=^- )", PAGE, re.MULTILINE | re.DOTALL)
+    assert line is not None
+    assert set(re.findall(r"`([A-Z]\w+)`", line[0])) == lasting
+
+
+def test_a_nics_link_is_a_warning_and_critical_by_the_policy_of_the_page(machine: Simulated, tmp_path: Path) -> None:
+    down = "profile: connectx-7 x 1\ndevices: [{index: 0, conditions: [linkDown]}]\n"
+    assert machine.check(down).code == WARNING
+    shown = re.search(r"CRITICAL: `(health: .*)`", PAGE)
+    assert shown is not None
+    (policy := tmp_path / "policy.yaml").write_text(shown[1])
+    assert machine.check(down, "--policy", str(policy)).code == CRITICAL
+
+
 def test_the_health_check_drains_a_node_that_is_critical_with_the_reason(host: Host, machine: Simulated) -> None:
     assert host.run("HealthCheckProgram", machine, WELL).returncode == 0
     assert not host.drained.exists()
@@ -120,9 +170,16 @@ def test_node_problem_detectors_configuration_fits_the_script_and_the_bound_of_a
 
 
 def test_the_keys_of_json_are_those_of_the_page(machine: Simulated) -> None:
-    document = machine.check(OF_THE_PAGE, "-o", "json").document
+    document = machine.check(OF_THE_PAGE, "-o", "json", "--expect", "gpu=2").document
     table = PAGE[PAGE.index("## JSON") :]
     named = set(re.findall(r"`(\w+)(?:\[\])?`", table))
     [device] = [each for each in document["devices"] if each["name"] == "gpu-1"]
-    keys = {*document, *document["findings"][0], *device, *device["health"], *document["probes"][0]}
+    keys = {
+        *document,
+        *document["findings"][0],
+        *device,
+        *device["health"],
+        *document["probes"][0],
+        *document["expected"][0],
+    }
     assert keys <= named
