@@ -273,3 +273,14 @@ def test_it_starts_without_loading_what_is_slow(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     slow = {"pydantic", "kubernetes", "structlog", "grpc", "kopf", "rich", "aiohttp", "requests", "asyncio"}
     assert not slow & set(done.stderr.split())
+
+
+@pytest.mark.parametrize("program", ["main", "complete"])
+def test_an_installation_of_the_agent_alone_says_what_the_command_lacks(program: str) -> None:
+    script = (
+        f"import sys; sys.modules['click'] = None; from nodedevices_kubectl.__main__ import {program} as run; run()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "this installation lacks click" in done.stderr
+    assert done.stderr.endswith("which it needs; pip install 'nodedevices[cli]' has it\n")
