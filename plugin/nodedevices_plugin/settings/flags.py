@@ -51,7 +51,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     by_variable = "probe" in in_environment and "probe" not in flags
     place = "environment variable NODEDEVICES_PROBE" if by_variable else probes.FLAG
     added = _list(in_environment.get("add-probe", ())) + _list(flags.get("add-probe", ()))
-    problems = _between(values, given, vendors, probe_place=place, added=added)
+    places = {name: each.place for name, each in (by_variables | by_flags).items()}
+    problems = _between(values, given, vendors, places=places, probe_place=place, added=added)
     problems += refused_by_vendors(given | alone, vendors)
     try:
         memory_flags.sharing(by_option(given, vendors))
@@ -66,7 +67,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     }
     in_effect = values | {name: values[name] or default for name, default in elsewhere.items()}
     in_effect |= {"device-plugin-dir": directory, "add-probe": added}
-    places = {name: each.place for name, each in (by_variables | by_flags).items()}
     try:
         fixed = settings_of(
             Local, {name: Given(value, places.get(name, f"--{name}")) for name, value in in_effect.items()}
@@ -90,11 +90,12 @@ def _between(
     given: Mapping[str, Value],
     vendors: Vendors,
     *,
+    places: Mapping[str, str],
     probe_place: str,
     added: tuple[str, ...],
 ) -> list[str]:
-    """Return the errors beyond those of each value alone. `probe_place`: where the probes are given; `added`: the
-    probes that are added to those."""
+    """Return the errors beyond those of each value alone. `places`: where each value is given; `probe_place`: where the
+    probes are; `added`: the probes that are added to those."""
     problems = []
     name = str(values["node-name"])
     if not name and not values["standalone"]:
@@ -132,7 +133,8 @@ def _between(
             f"--{missing}: missing, with --{given_one} {value}; give both, from the downward API, or neither"
         )
     problems += [
-        f"--{option.name}: {show(each)} is a relative path; give an absolute one, such as /etc/nodedevices/{each}"
+        f"{places.get(option.name, f'--{option.name}')}: {show(each)} is a relative path; "
+        f"give an absolute one, such as /etc/nodedevices/{each}"
         for option in paths(vendors)
         for each in (_list(values[option.name]) or (str(values[option.name] or ""),))
         if each and not each.startswith("/")

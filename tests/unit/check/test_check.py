@@ -593,6 +593,14 @@ def test_a_simulated_file_may_be_relative(machine: Simulated, monkeypatch: pytes
     assert check("--probe", "simulated", "--simulated-file", machine.file.name).code == OK
 
 
+def test_a_relative_path_in_a_variable_is_refused_by_the_variables_name() -> None:
+    with pytest.raises(InputError) as refused:
+        parse([], {"NODEDEVICES_PROBE": "simulated", "NODEDEVICES_SIMULATED_FILE": "devices.yaml"})
+    assert str(refused.value).startswith(
+        "environment variable NODEDEVICES_SIMULATED_FILE: 'devices.yaml' is a relative path; give an absolute one"
+    )
+
+
 def test_a_locale_with_few_characters_is_no_error(machine: Simulated) -> None:
     machine.file.write_text("devices: [{index: 0, model: l4, productName: NVIDIA \u00dc4}]")
     done = check(*machine.arguments, more={"PYTHONIOENCODING": "ascii"})

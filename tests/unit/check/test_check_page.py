@@ -96,8 +96,9 @@ HUNG = "profile: h100 x 8\nhang: true\n"
 def variant(name: str) -> str:
     """A script of the page with the test that the page has for a site which lets no job start on what is unknown."""
     assert "`[ $? -lt 2 ]` in the place of `[ $? -ne 2 ]`" in PAGE
-    assert SCRIPTS[name].count("[ $? -ne 2 ]") == 1
-    return SCRIPTS[name].replace("[ $? -ne 2 ]", "[ $? -lt 2 ]").replace("seconds 20", "seconds 2")
+    script: str = SCRIPTS[name]
+    assert script.count("[ $? -ne 2 ]") == 1
+    return script.replace("[ $? -ne 2 ]", "[ $? -lt 2 ]").replace("seconds 20", "seconds 2")
 
 
 @pytest.mark.parametrize("found", [True, False])
