@@ -19,6 +19,7 @@ from nodedevices_common.text import place_of
 from nodedevices_operator.desired.id_changes import id_changes
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records.objects import NodeDevicesRecord
+from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan, PlanError
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.offering.changes import decide_change, held_as
@@ -27,6 +28,7 @@ from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_rules
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.helpers import run_by
+from nodedevices_plugin.vendors.registry import VENDORS
 
 from nodedevices_dryrun import facts
 
@@ -59,7 +61,7 @@ class IdEffect:
     pods: tuple[str, ...] = ()  # that hold what would no longer be offered to them
     unknown: str = ""
     names: tuple[str, ...] = ()
-    unmatched: tuple[str, ...] = ()  # entries that match nothing on the node
+    unmatched: tuple[str, ...] = ()  # entries without effect on the node
     assumes: str = ""  # what of the node has to be so, and is not known here
 
 
@@ -99,10 +101,15 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
     )
 
 
-def unmatched_by_device(raw: Raw, then: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the rules of `health` and `faults` that are about devices of which the node has none, a line each."""
-    inventory = facts.inventory(mapping(raw.get("status")))
-    found = unmatched_rules(inventory, understood(then).sections)
+def rules_without_effect(raw: Raw, then: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what of the rules of `health` and `faults` has no effect on the node, a line each: about no reason that
+    there is, behind a rule that always comes first, or about devices of which the node has none. Reasons are those of
+    the built-in vendors."""
+    inventory, sections = facts.inventory(mapping(raw.get("status"))), understood(then).sections
+    found = (
+        *reasons.unmatched(sections.health.rules, VENDORS.fault_sources()),
+        *unmatched_rules(inventory, sections),
+    )
     return tuple(f"{place_of(each.section, each.entry)}: {each.message}" for each in found)
 
 

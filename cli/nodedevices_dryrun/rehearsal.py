@@ -30,7 +30,7 @@ from nodedevices_operator.records.objects import (
     node_record,
 )
 
-from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect, unmatched_by_device
+from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect, rules_without_effect
 from nodedevices_dryrun.policies import Policies, PolicyChange, changed
 
 # What a change does to a node, the worst first: all but the last two are to be looked at before it is made.
@@ -185,7 +185,7 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
     ids = id_effect(raw, record, now.config, then.config) if sections else IdEffect()
     changed_rules = {each: then.config[each] for each in _RULES if each in sections and each in then.config}
     if changed_rules:
-        ids = replace(ids, unmatched=(*ids.unmatched, *unmatched_by_device(raw, changed_rules)))
+        ids = replace(ids, unmatched=(*ids.unmatched, *rules_without_effect(raw, changed_rules)))
     effect = NodeEffect(
         node=record.name,
         sections=sections,

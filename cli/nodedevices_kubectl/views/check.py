@@ -215,9 +215,7 @@ def _configuration(item: Raw, name: str) -> Finding:
         return Finding("configuration", BROKEN, _about(resolved), explain)
     if applied.get("status") == "True":
         if unmatched := mappings(mapping(facts.status_of(item).get("configuration")).get("unmatched")):
-            return Finding(
-                "configuration", WARNING, f"entries that match nothing on this node: {len(unmatched)}", explain
-            )
+            return Finding("configuration", WARNING, f"entries without effect on this node: {len(unmatched)}", explain)
         return Finding("configuration", OK, "applied")
     status = WARNING if text(applied.get("reason")) in _WAITS or not applied else BROKEN
     return Finding("configuration", status, _about(applied) or "not known yet", explain)

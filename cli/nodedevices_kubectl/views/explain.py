@@ -109,7 +109,7 @@ def words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
             yield f"{node}: {kind} is {found.get('status')} ({text(found.get('reason'))}): {text(found.get('message'))}"
     for each in mappings(configuration.get("unmatched")):
         entry = place_of(text(each.get("section")), text(each.get("entry")))
-        yield f"{node}: {entry} matches nothing: {text(each.get('message'))}"
+        yield f"{node}: {entry} has no effect on it: {text(each.get('message'))}"
     for each in mappings(spec.get("policies")):
         name, mine = text(each.get("name")), facts.number(each.get("generation"))
         newest = facts.number(mapping(mapping(policies.get(name)).get("metadata")).get("generation"))

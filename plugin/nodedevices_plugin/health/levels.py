@@ -50,7 +50,7 @@ def of_readings(device: InventoryDevice, vendor: FaultSource, rules: HealthRules
     """Return the conditions that a device's readings show line by line, whether or not they have lasted: those of its
     PCIe link, its vendor's and the policy's. Of a reason there may be several."""
     readings = device.fact.readings
-    own = (*vendor.read(readings), *_pcie_link(readings), *signals.conditions(readings, rules))
+    own = (*vendor.read(readings), *pcie_link(readings), *signals.conditions(readings, rules))
     return own if _answers(device) else tuple(replace(each, evident=None) for each in own)
 
 
@@ -103,7 +103,7 @@ def _answers(device: InventoryDevice) -> bool:
     return device.present and not readings.lost and readings.error is None
 
 
-def _pcie_link(readings: Readings) -> tuple[FaultCondition, ...]:
+def pcie_link(readings: Readings) -> tuple[FaultCondition, ...]:
     """The generation is lowered while many a device is idle, so that it counts only where a rule says so; the number of
     lanes is not."""
     width, lanes = readings.pcie_width, readings.pcie_width_possible

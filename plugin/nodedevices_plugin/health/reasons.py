@@ -1,4 +1,5 @@
-"""The known health reasons, for rules that name one: a rule with a typo decides nothing, and is reported."""
+"""The known health reasons, for rules that name one: a rule that decides nothing, such as one with a typo, is
+reported."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from difflib import SequenceMatcher
 from fnmatch import filter as matching
 from functools import lru_cache
 
-from nodedevices_api.sections import HealthRule
+from nodedevices_api.sections import HealthRule, Repetition
 from nodedevices_common.text import some
+from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.model import Unmatched
@@ -25,34 +27,66 @@ def known(vendors: FaultSources) -> tuple[str, ...]:
 
 
 def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmatched, ...]:
-    """Return a note for each pattern of `health.rules` that no reason matches, or that a rule may not change, and for
-    each rule that counts what an earlier rule decides from the first time on."""
+    """Return a note for each pattern of `health.rules` that no reason matches, that a rule may not change, or that
+    switches no reason on, and for each rule that never applies, because an earlier one does."""
     every = known(vendors) if rules else ()
+    opt_in = _opt_in(vendors) if rules else frozenset()
+    off = opt_in.difference(*(rule.reasons for rule in rules if rule.after is None))
     patterns = (
         Unmatched(section="health", entry=f"rules[{number}].reasons {glob}", message=why)
         for number, rule in enumerate(rules)
         for glob in rule.reasons
-        if (why := _why(glob, rule.state, every))
+        if (why := _why(glob, rule.state, every) or _never_on(glob, every, off))
     )
-    counting = (
-        Unmatched(
-            section="health",
-            entry=f"rules[{number}].after.count {rule.after.count}",
-            message=f"rules[{first}] comes before it and applies from the first time on; put this rule first",
-        )
+    behind = (
+        note
         for number, rule in enumerate(rules)
-        if rule.after is not None and (first := _decided_by(rule, rules[:number], every)) is not None
+        if (note := _behind(number, rule, rules[:number], every, opt_in)) is not None
     )
-    return (*patterns, *counting)
+    return (*patterns, *behind)
 
 
-def _decided_by(rule: HealthRule, earlier: Sequence[HealthRule], known: tuple[str, ...]) -> int | None:
-    """Return the earlier rule that decides every reason of this one on every device; None: there is none."""
-    about = _about(rule.reasons, known)
-    for number, each in enumerate(earlier):
-        if each.after is None and each.match is None and about and about <= _about(each.reasons, known):
-            return number
+def _opt_in(vendors: FaultSources) -> frozenset[str]:
+    """Return the reasons that are no faults before a rule names them (FaultCondition.opt_in)."""
+    nothing = Readings()
+    own = (each for vendor in vendors.values() for each in vendor.read(nothing))
+    return frozenset(each.reason for each in (*levels.pcie_link(nothing), *own) if each.opt_in)
+
+
+def _never_on(glob: str, known: tuple[str, ...], off: frozenset[str]) -> str:
+    """Return why a pattern about reasons that no rule switches on has no effect; empty: it is about others."""
+    about = _about((glob,), known)
+    if not about or not about <= off:
+        return ""
+    return f"{some(sorted(about), 3)}: no fault unless a rule without after names the reason, not by a pattern"
+
+
+def _behind(
+    number: int, rule: HealthRule, earlier: Sequence[HealthRule], known: tuple[str, ...], opt_in: frozenset[str]
+) -> Unmatched | None:
+    """Return the note on a rule that never applies, because an earlier one applies whenever it could; None: it may."""
+    about, after = _about(rule.reasons, known), rule.after
+    names = opt_in.intersection(rule.reasons) if after is None else frozenset()  # it may be what switches these on
+    for first, each in enumerate(earlier):
+        if not about or each.match is not None:
+            continue
+        theirs, whole = _about(each.reasons, known), f"rules[{first}] comes before it and"
+        if each.after is None and about <= theirs and names.issubset(each.reasons):
+            if after is None:
+                entry, why = f"state {rule.state}", "decides all of its reasons; remove this rule, or put it first"
+            else:
+                entry, why = f"after.count {after.count}", "applies from the first time on; put this rule first"
+        elif each.after is not None and after is not None and about == theirs and _sooner(each.after, after):
+            entry, why = f"after.count {after.count}", "applies whenever this one would; put this rule first"
+        else:
+            continue
+        return Unmatched(section="health", entry=f"rules[{number}].{entry}", message=f"{whole} {why}")
     return None
+
+
+def _sooner(one: Repetition, other: Repetition) -> bool:
+    """True when the first is met by all that meets the second."""
+    return one.count <= other.count and one.window_seconds >= other.window_seconds
 
 
 @lru_cache(maxsize=256)  # called at every step

@@ -196,7 +196,7 @@ def test_what_is_not_in_effect_says_why(policies: RecordedApi, kubectl: CommandL
         "labels": "Forbidden",
         "sharing": "refused",
     }
-    assert "n1: sharing.resources[0].name a.b/c matches nothing: there is nvidia.com/gpu" in kubectl.err
+    assert "n1: sharing.resources[0].name a.b/c has no effect on it: there is nvidia.com/gpu" in kubectl.err
 
 
 def test_a_node_without_policies_says_so(api: RecordedApi, kubectl: CommandLine) -> None:

@@ -224,6 +224,26 @@ def test_a_fault_is_acted_on_by_its_device_and_a_rule_about_no_device_is_said(
     assert note.startswith("health.rules[0].match type nic: the rule applies to no device on this node; there are: ")
 
 
+@pytest.mark.parametrize("offline", [False, True])
+def test_health_rules_without_effect_are_said_as_the_node_would_say_them(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any, offline: bool
+) -> None:
+    rules = [
+        {"reasons": ["xid79"], "state": "Ignored"},
+        {"reasons": ["Missing", "Xid31"], "state": "Degraded"},
+        {"reasons": ["Xid31"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 3600}},
+    ]
+    saved = write({"kind": "List", "items": fleet.objects[NODE_DEVICES]}, name="cluster.yaml")
+    source = ("--from", saved) if offline else ()
+    path = write(policy(health={"rules": rules}))
+    assert kubectl("policy", "dry-run", "-f", path, *source, "-o", "json") == 0
+    assert [each.partition(":")[0] for each in found(kubectl)["n1"]["unmatched"]] == [
+        "health.rules[0].reasons xid79",
+        "health.rules[1].reasons Missing",
+        "health.rules[2].after.count 3",
+    ]
+
+
 def test_an_extended_resource_of_the_operator_is_counted_or_refused(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health.reasons import unmatched
+from nodedevices_plugin.vendors.nvidia.health_variables import rules_from_environment
 from support.facts import REGISTERED
 
 State = Literal["Ignored", "Degraded", "Unhealthy"]
@@ -46,6 +47,59 @@ def test_a_rule_that_counts_what_an_earlier_one_decides_is_named() -> None:
     assert unmatched((counts, every), REGISTERED) == ()
     some = HealthRule.model_validate({"reasons": ["Xid31"], "state": "Degraded", "match": {"type": "gpu"}})
     assert unmatched((some, counts), REGISTERED) == ()
+
+
+def noted(*rules: dict[str, Any]) -> list[str]:
+    return [each.text for each in unmatched([HealthRule.model_validate(each) for each in rules], REGISTERED)]
+
+
+def test_a_rule_behind_one_that_decides_all_of_its_reasons_on_every_device_is_named() -> None:
+    every: dict[str, Any] = {"reasons": ["Xid*"], "state": "Degraded"}
+    one: dict[str, Any] = {"reasons": ["Xid31", "Xid4?"], "state": "Ignored"}
+    why = "rules[0] comes before it and decides all of its reasons; remove this rule, or put it first"
+    assert noted(every, one) == [f"health.rules[1].state Ignored: {why}"]
+    assert noted(every, one | {"match": {"type": "gpu"}}) == [f"health.rules[1].state Ignored: {why}"]
+    assert noted(one, every) == []
+    assert noted(every | {"match": {"type": "gpu"}}, one) == []
+    assert noted(every | {"after": {"count": 2, "windowSeconds": 60}}, one) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        ((3, 60), (5, 60), True),
+        ((3, 60), (3, 30), True),
+        ((5, 60), (3, 60), False),
+        ((3, 30), (5, 60), False),
+    ],
+)
+def test_a_rule_that_counts_further_than_one_before_it_is_named_where_that_one_always_applies_first(
+    first: tuple[int, int], second: tuple[int, int], named: bool
+) -> None:
+    one, other = (
+        {"reasons": ["Xid31"], "state": "Degraded", "after": {"count": count, "windowSeconds": window}}
+        for count, window in (first, second)
+    )
+    assert [each.partition(":")[0] for each in noted(one, other)] == [
+        f"health.rules[1].after.count {second[0]}"
+    ] * named
+    assert noted(one | {"reasons": ["Xid31", "Xid13"]}, other) == [], "another reason may end the first one's window"
+
+
+def test_a_rule_that_does_not_switch_on_a_reason_that_is_off_is_named_and_one_that_does_is_not() -> None:
+    on: dict[str, Any] = {"reasons": ["PersistenceModeOff"], "state": "Degraded"}
+    counts = on | {"after": {"count": 2, "windowSeconds": 60}}
+    why = "PersistenceModeOff: no fault unless a rule without after names the reason, not by a pattern"
+    assert noted(counts) == [f"health.rules[0].reasons PersistenceModeOff: {why}"]
+    assert noted(on | {"reasons": ["PersistenceMode*"]}) == [f"health.rules[0].reasons PersistenceMode*: {why}"]
+    assert noted(on) == []
+    assert noted(counts, on) == []
+    assert noted({"reasons": ["*"], "state": "Degraded"}, on) == [], "the second rule switches the reason on"
+
+
+def test_the_rules_of_nvidias_variables_all_have_an_effect() -> None:
+    for disabled, enabled in (("13,31", "79"), ("all", "48,79"), ("", "all"), ("all", "")):
+        assert unmatched(rules_from_environment(disabled, enabled).rules(), REGISTERED) == ()
 
 
 def test_a_rule_that_would_call_an_unusable_device_usable_is_named_but_not_one_for_its_hold_down() -> None:
