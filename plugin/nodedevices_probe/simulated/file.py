@@ -37,6 +37,7 @@ from nodedevices_probe.simulated.boards.board import Board, Seat, attribute, fun
 from nodedevices_probe.simulated.boards.nvidia import NvidiaBoard
 from nodedevices_probe.simulated.profiles import MODELS, Planned, parse_profile
 from nodedevices_probe.simulated.rules import READINGS, RULES, TEXTS
+from nodedevices_probe.simulated.words import check as check_words
 
 MAX_LINKS = 64
 NO_MODEL = nvidia_boards.PLAIN
@@ -210,6 +211,9 @@ def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> Device
                     f"{entry.place}.{key}: only NVIDIA's GPUs have this; the device is one of {board.vendor}"
                 )
     own = board.details(seat, said, entry.place)
+    vendor, kind = said.get("vendor", board.vendor), said.get("type", board.type)
+    conditions, counters = said.get("conditions", ()), said.get("counters", ())
+    check_words(entry.place, vendor, kind, conditions=conditions, counters=counters)
     memory = said.get("memoryBytes", board.memory_mib * MEBIBYTE)
     texts = {name: said.get(key, getattr(board, name, "")) for key, name in TEXTS.items()}
     texts["pcie_root"] = said.get("pcieRoot", _pcie_root(entry, seat) if entry.model else "")
@@ -229,8 +233,8 @@ def _device(entry: _Entry, seat: Seat, *, count: int, supported: bool) -> Device
         id=said.get("id", own.id),
         index=entry.index,
         minor=said.get("minor", own.minor),
-        type=said.get("type", board.type),
-        vendor=said.get("vendor", board.vendor),
+        type=kind,
+        vendor=vendor,
         uuid=own.uuid,
         **texts,
         pci_bus_id=seat.bus_id,

@@ -1,0 +1,89 @@
+"""The conditions and counters that a simulated device may have: those that its real probe reports.
+
+A word that no probe reports means nothing to the agent, so that a typo would be a fault that never comes. Devices of
+makers and types that no built-in probe reports may have any word: they stand for those of a vendor of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from nodedevices_probe.amd import attributes as amd
+from nodedevices_probe.files.check import CheckError, shown
+from nodedevices_probe.fpga import attributes as fpga
+from nodedevices_probe.generic import attributes as generic
+from nodedevices_probe.intel import attributes as intel
+from nodedevices_probe.nic import attributes as nic
+from nodedevices_probe.nic.models import MAKERS
+from nodedevices_probe.node.drm import NODE_MISSING
+from nodedevices_probe.nvidia import attributes as nvidia
+from nodedevices_probe.remote import attributes as remote
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    conditions: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()
+
+
+_GPU = "gpu"
+_NIC = Words(
+    conditions=(
+        nic.LINK_DOWN,
+        nic.NO_LINK,
+        nic.DRIVER_UNBOUND,
+        nic.FEWER_PORTS,
+        nic.ONLOAD_MISSING,
+        NODE_MISSING,
+    ),
+    counters=(
+        nic.SYMBOL_ERROR,
+        nic.LINK_ERROR_RECOVERY,
+        nic.LINK_DOWNED,
+        nic.PORT_RCV_ERRORS,
+        nic.PORT_XMIT_DISCARDS,
+        nic.LOCAL_LINK_INTEGRITY_ERRORS,
+        nic.EXCESSIVE_BUFFER_OVERRUN_ERRORS,
+        nic.CARRIER_DOWN_COUNT,
+        nic.RNR_NAK_RETRY_ERR,
+        nic.LOCAL_ACK_TIMEOUT_ERR,
+        nic.ROCE_SLOW_RESTART,
+    ),
+)
+KNOWN: Mapping[tuple[str, str], Words] = {  # by maker and type
+    (nvidia.VENDOR, _GPU): Words(),
+    (amd.VENDOR, _GPU): Words((amd.EXPORTER_UNHEALTHY, NODE_MISSING)),
+    (intel.VENDOR, _GPU): Words((NODE_MISSING,)),
+    (fpga.VENDOR, fpga.FPGA): Words((fpga.FIREWALL, fpga.NO_SHELL, NODE_MISSING)),
+    (fpga.VENDOR, fpga.MEDIA): Words((NODE_MISSING,)),
+    (generic.VENDOR, generic.TYPE): Words((NODE_MISSING,)),
+    (remote.VENDOR, remote.TYPE): Words((remote.UNREACHABLE, remote.UNCHECKED)),
+    **{(maker, kind): _NIC for maker in sorted(MAKERS) for kind in sorted(nic.TYPES)},
+}
+
+
+def check(place: str, vendor: str, kind: str, *, conditions: Iterable[str], counters: Iterable[str]) -> None:
+    """`place`: of the device, `kind`: its type. Raises CheckError for a word that its probe does not report."""
+    words = KNOWN.get((vendor, kind))
+    if words is None:
+        return
+    whose = f"a {kind} of {vendor}"
+    for number, each in enumerate(conditions):
+        if each not in words.conditions:
+            why = _why("condition", each, words.conditions, whose)
+            raise CheckError(f"{place}.conditions[{number}]: {shown(each)} is not allowed; {why}")
+    for each in counters:
+        if each not in words.counters:
+            raise CheckError(
+                f"{place}.counters.{each}: no such counter; {_why('counter', each, words.counters, whose)}"
+            )
+
+
+def _why(what: str, given: str, known: tuple[str, ...], whose: str) -> str:
+    if not known:
+        return f"{whose} has no {what}s: give its readings, such as thermalSlowdown or error"
+    close = get_close_matches(given, known, n=1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return f"{meant}{what}s of {whose}: {', '.join(known)}"
