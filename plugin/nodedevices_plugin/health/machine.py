@@ -33,7 +33,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from nodedevices_api.conditions import MISSING
-from nodedevices_common.text import clip
+from nodedevices_common.text import clip, some
 from nodedevices_probe.protocol import DriverState, ProbeEvent
 
 from nodedevices_plugin.health import actions, events, lasting, levels, rates
@@ -539,17 +539,28 @@ def _message(
         until = f"decided within {rules.correlation_seconds:.0f} s by the XIDs that follow it"
         parts = [worst.message, f"{until}, not offered to new pods until then" if withheld else until]
     elif action == actions.NO_ACTION and worst.last_seen is not None:
-        what = f"recovering from {worst.reason}" if is_reading else worst.message
+        what = f"recovering from {worst.reason}" if is_reading else _what(worst, rules)
         now = "the driver no longer requires an action" if says == actions.NO_ACTION else "no action is needed any more"
         parts = [what, f"{now}, Healthy {_hold_down_text(worst, as_bad, rules)}"]
     else:
-        parts = [worst.message, actions.advice(action)]
+        parts = [_what(worst, rules), actions.advice(action)]
     # The advice above already says that the driver requires an action.
     others = (fault.reason for fault in as_bad if fault is not worst)
     also = [reason for reason in others if reason != levels.RECOVERY_ACTION][:_ALSO_SHOWN]
     if also:
         parts.append("also " + ", ".join(also))
     return clip("; ".join(part for part in parts if part), _MESSAGE_LIMIT)
+
+
+def _what(fault: Fault, rules: HealthRules) -> str:
+    """Return what happened; where a rule that counts has decided the state, with its count and window, which stay the
+    same while more events come."""
+    rule = rules.rule(fault.reason)
+    if rule is None or rule.after is None or fault.reason in levels.UNUSABLE or fault.state.value != rule.state:
+        return fault.message
+    together = "," if rule.reasons == (fault.reason,) else f"; {some(rule.reasons, _ALSO_SHOWN)}:"
+    often = f"{rule.after.count} times or more within {rule.after.window_seconds} s (health.rules)"
+    return f"{fault.message}{together} {often}"
 
 
 def _hold_down_text(worst: Fault, as_bad: Sequence[Fault], rules: HealthRules) -> str:

@@ -72,6 +72,28 @@ def test_what_comes_again_and_again_on_one_device_is_the_devices_and_marks_its_p
     assert of.world.verdicts[gpu_id(0)].fault_domain == "Application", "from the first time on it is the program's"
 
 
+def test_a_device_says_that_a_rule_that_counts_decided_and_the_text_stays_while_more_events_come() -> None:
+    of = strike(node(rule("Xid31", count=3, window=DAY)), 31, count=3)
+    said = "GPU memory page fault (XID 31), 3 times or more within 86400 s (health.rules); "
+    assert of.world.verdicts[gpu_id(0)].message.startswith(said)
+    assert strike(of, 31, count=5).world.verdicts[gpu_id(0)].message.startswith(said)
+
+    several = strike(node(rule("Xid13", "Xid3?", count=2, window=60)), 13, 31)
+    assert "(XID 31); Xid13, Xid3?: 2 times or more within 60 s (" in several.world.verdicts[gpu_id(0)].message
+
+
+def test_a_reading_says_that_a_rule_that_counts_decided_as_long_as_it_does() -> None:
+    counts = rule("ThermalSlowdown", count=2, window=DAY)
+    of = node(counts, holdDownSeconds=1)
+    for temperature in (HOT, COOL, HOT):
+        assert "times or more" not in of.world.verdicts[gpu_id(0)].message
+        of.line(gpu(0, readings=temperature), gpu(1), after=10.0).line(after=10.0)
+    said = of.world.verdicts[gpu_id(0)]
+    assert said.message.endswith("because of its temperature, 2 times or more within 86400 s (health.rules)")
+    of.now(policy({"reasons": ["ThermalSlowdown"], "state": "Unhealthy"}))
+    assert "times or more" not in of.world.verdicts[gpu_id(0)].message
+
+
 def test_what_came_outside_the_window_does_not_count() -> None:
     of = strike(strike(node(rule("Xid31", count=2, window=60)), 31), 31, wait=61)
     assert state(of) == ("Healthy", "")
