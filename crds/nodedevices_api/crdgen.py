@@ -256,7 +256,7 @@ KINDS = (
                 "Unmatched",
                 ".status.nodes.unmatched",
                 "integer",
-                "Nodes on which an entry of the policy matches nothing.",
+                "Nodes on which an entry of the policy has no effect.",
                 wide=True,
             ),
         ),

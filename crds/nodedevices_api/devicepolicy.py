@@ -140,7 +140,7 @@ class NodeCounts(Loose):
     failed: Count = Field(description="Nodes that cannot apply it; the reason is in their NodeDevices.")
     unmatched: Count = Field(
         default=0,
-        description="Nodes on which an entry of it matches nothing, such as a name with a typo; Applied says which.",
+        description="Nodes on which an entry of it has no effect, such as a name with a typo; Applied says which.",
     )
     waiting: Count = Field(default=0, description="Nodes that wait for their turn in the roll-out.")
 

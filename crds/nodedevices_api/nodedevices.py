@@ -640,7 +640,7 @@ class Refusal(Loose):
 
 
 class Unmatched(Loose):
-    """An entry of the applied configuration that matches nothing on this node."""
+    """An entry of the applied configuration that has no effect on this node."""
 
     section: Short = Field(description="Section of the configuration that has it, such as sharing.")
     entry: Place = Field(description="Its path in the section, and its value: resources[0].name example.com/x.")
@@ -676,7 +676,7 @@ class ConfigurationStatus(Loose):
         "last good content is applied, with everything else.",
     )
     unmatched: Annotated[tuple[Unmatched, ...], Field(max_length=MAX_UNMATCHED), ListType("atomic")] = Field(
-        default=(), description="Entries that match nothing on this node."
+        default=(), description="Entries without effect on this node."
     )
     waiting_for: Annotated[tuple[WaitingFor, ...], Field(max_length=MAX_WAITING_FOR), ListType("atomic")] = Field(
         default=(), description="Pods that must end before a change is applied."

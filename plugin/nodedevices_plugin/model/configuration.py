@@ -19,7 +19,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmatched:
-    """An entry that matches nothing on this node. `entry`: its place within the section, and what stands there."""
+    """An entry without effect on this node. `entry`: its place within the section, and what stands there."""
 
     section: str
     entry: str

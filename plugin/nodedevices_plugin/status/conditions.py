@@ -268,7 +268,7 @@ def _config_applied(facts: NodeFacts) -> Condition:
     parts += [each.text for each in config.unmatched[:NAMED]]
     more = len(config.unmatched) - NAMED
     parts += (
-        [f"and {more} more entries match nothing on this node (status.configuration.unmatched)"] if more > 0 else []
+        [f"and {more} more entries have no effect on this node (status.configuration.unmatched)"] if more > 0 else []
     )
     return _condition(facts, names.CONFIG_APPLIED, status, config.reason, "; ".join(parts))
 
