@@ -38,49 +38,48 @@ def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmat
         for glob in rule.reasons
         if (why := _why(glob, rule.state, every) or _never_on(glob, every, off))
     )
-    behind = (
-        note
-        for number, rule in enumerate(rules)
-        if (note := _behind(number, rule, rules[:number], every, opt_in)) is not None
-    )
+    about = [_about(rule.reasons, every) for rule in rules]
+    behind = (note for number in range(len(rules)) if (note := _behind(number, rules, about, opt_in)) is not None)
     return (*patterns, *behind)
 
 
 def _opt_in(vendors: FaultSources) -> frozenset[str]:
     """Return the reasons that are no faults before a rule names them (FaultCondition.opt_in)."""
     nothing = Readings()
-    own = (each for vendor in vendors.values() for each in vendor.read(nothing))
+    sources = {id(vendor): vendor for vendor in vendors.values()}  # each once
+    own = (each for vendor in sources.values() for each in vendor.read(nothing))
     return frozenset(each.reason for each in (*levels.pcie_link(nothing), *own) if each.opt_in)
 
 
 def _never_on(glob: str, known: tuple[str, ...], off: frozenset[str]) -> str:
     """Return why a pattern about reasons that no rule switches on has no effect; empty: it is about others."""
-    about = _about((glob,), known)
-    if not about or not about <= off:
+    if not matching(off, glob) or not (about := _about((glob,), known)) <= off:
         return ""
     return f"{some(sorted(about), 3)}: no fault unless a rule without after names the reason, not by a pattern"
 
 
 def _behind(
-    number: int, rule: HealthRule, earlier: Sequence[HealthRule], known: tuple[str, ...], opt_in: frozenset[str]
+    number: int, rules: Sequence[HealthRule], about: Sequence[frozenset[str]], opt_in: frozenset[str]
 ) -> Unmatched | None:
-    """Return the note on a rule that never applies, because an earlier one applies whenever it could; None: it may."""
-    about, after = _about(rule.reasons, known), rule.after
+    """Return the note on a rule that never applies, because an earlier one applies whenever it could; None: it may.
+    `about`: of each rule the reasons that there are."""
+    rule, own, after = rules[number], about[number], rules[number].after
     names = opt_in.intersection(rule.reasons) if after is None else frozenset()  # it may be what switches these on
-    for first, each in enumerate(earlier):
-        if not about or each.match is not None:
+    for first, each in enumerate(rules[:number]):
+        if not own or each.match is not None:
             continue
-        theirs, whole = _about(each.reasons, known), f"rules[{first}] comes before it and"
-        if each.after is None and about <= theirs and names.issubset(each.reasons):
+        if each.after is None and own <= about[first] and names.issubset(each.reasons):
             if after is None:
                 entry, why = f"state {rule.state}", "decides all of its reasons; remove this rule, or put it first"
             else:
                 entry, why = f"after.count {after.count}", "applies from the first time on; put this rule first"
-        elif each.after is not None and after is not None and about == theirs and _sooner(each.after, after):
+        elif each.after is not None and after is not None and own == about[first] and _sooner(each.after, after):
             entry, why = f"after.count {after.count}", "applies whenever this one would; put this rule first"
         else:
             continue
-        return Unmatched(section="health", entry=f"rules[{number}].{entry}", message=f"{whole} {why}")
+        return Unmatched(
+            section="health", entry=f"rules[{number}].{entry}", message=f"rules[{first}] comes before it and {why}"
+        )
     return None
 
 
