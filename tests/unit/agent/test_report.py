@@ -565,7 +565,8 @@ def test_what_is_wrong_with_the_configuration_is_a_field_each_and_the_message_na
     assert [each["entry"] for each in shown["unmatched"]] == [f"e{number}" for number in range(20)]
     assert (len(shown["waitingFor"]), len(shown["waitingFor"][0]["ids"])) == (32, 8)
     message = condition(facts(config=config), "ConfigApplied")[2]
-    assert message.endswith("a.e7: no; and 12 more entries have no effect on this node (status.configuration.unmatched)")
+    more = "and 12 more entries have no effect on this node (status.configuration.unmatched)"
+    assert message.endswith(f"a.e7: no; {more}")
 
 
 def test_a_configuration_with_nothing_to_say_is_left_out() -> None:
