@@ -107,7 +107,8 @@ def test_s39_an_agent_newer_than_the_crd_reports_what_the_crd_has_fields_for(
     agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [strike(3, 79)]}))
     shown = wait_until("the fault", lambda: status(kubectl) if status(kubectl)["summary"]["healthy"] == 7 else None)
     assert "mostSeen" not in shown, "the older CRD has no such field"
-    [line] = agent.lines("the NodeDevices CRD is older than this agent: apply the CRDs of its version")
+    said = "the NodeDevices CRD is older than this agent: apply the CRDs of its version"
+    [line] = wait_until("the log says so", lambda: agent.lines(said))
     assert "status.mostSeen" in line["left_out"]
 
 

@@ -23,8 +23,9 @@ NODE = f"{names.NODES}/n1"
 POLICY = f"{names.POLICIES}/p"
 POD = "/api/v1/namespaces/ml/pods/trainer"
 KIND = "nodedevices.io/DeviceIdle"
-RECENT = f"{datetime.now(UTC) - timedelta(minutes=40):%Y-%m-%dT%H:%M:%SZ}"  # the Event may still be there
-LATER = f"{datetime.now(UTC) - timedelta(minutes=30):%Y-%m-%dT%H:%M:%SZ}"
+# Their Events are still there, also when these are the last tests of a suite.
+RECENT = f"{datetime.now(UTC) - timedelta(minutes=3):%Y-%m-%dT%H:%M:%SZ}"
+LATER = f"{datetime.now(UTC) - timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}"
 BOTH = {"afterSeconds": 1800, "event": True, "podCondition": True}
 
 
