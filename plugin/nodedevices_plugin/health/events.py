@@ -62,6 +62,12 @@ def fresh_events(cursor: EventCursor, snapshot: Snapshot) -> tuple[EventCursor, 
     return EventCursor(snapshot.instance, news[-1].sequence if news else seen), news
 
 
+def occurred(event: ProbeEvent, now: datetime) -> datetime:
+    """Return when a new event happened, by a probe's clock that may be set: not in the future, and a minute ago at
+    most."""
+    return max(min(event.time, now), now - OLDEST_NEWS)
+
+
 def effect(meaning: Meaning, rules: HealthRules) -> Effect:
     """Return an event's effect under these rules, those of its device (HealthRules.for_device)."""
     rule = rules.rule(meaning.reason)
@@ -155,7 +161,7 @@ def note_events(
     result = dict(faults)
     came = [event.xid for event in events if event.kind == CODED and event.xid is not None]
     for event in events:
-        when = max(min(event.time, now), now - OLDEST_NEWS)
+        when = occurred(event, now)
         meaning = meaning_of(vendor, event)
         if meaning is None:
             continue

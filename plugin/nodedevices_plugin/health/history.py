@@ -21,7 +21,8 @@ from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.sections import MAX_AFTER
 from nodedevices_probe.protocol import ProbeEvent
 
-from nodedevices_plugin.health.events import CORRELATING, OLDEST_NEWS, effect
+from nodedevices_plugin.health.events import CORRELATING, effect, occurred
+from nodedevices_plugin.health.notices import SHOWN_AGAIN
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Occurrences, Period, Shown, Verdict
 from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, meaning_of, source_of
@@ -30,7 +31,6 @@ PERIOD = timedelta(days=10)
 PERIODS = 9
 MAX_TIMES = MAX_AFTER
 MAX_REASONS = 16  # of one device; those that came last are kept
-SHOWN_AGAIN = timedelta(seconds=60)
 
 History = Mapping[str, tuple[Occurrences, ...]]  # by device
 _ByReason = dict[str, Occurrences]
@@ -59,7 +59,7 @@ def with_events(
             continue
         meaning = meaning_of(source_of(vendors, device.fact), event)
         if meaning is not None and _counts(meaning, rules, device):
-            when = max(min(event.time, now), now - OLDEST_NEWS)
+            when = occurred(event, now)
             _add(found.setdefault(device.fact.id, {}), meaning.reason, when, event.count)
     return _kept(found, now)
 

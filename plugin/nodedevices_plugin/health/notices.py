@@ -18,7 +18,7 @@ from nodedevices_common.text import clip
 from nodedevices_probe.protocol import MAX_MESSAGE, ProbeEvent
 
 from nodedevices_plugin.health.actions import advice
-from nodedevices_plugin.health.events import OLDEST_NEWS, effect, told
+from nodedevices_plugin.health.events import effect, occurred, told
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Inventory, InventoryDevice, Notice
 from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, meaning_of, source_of
@@ -53,7 +53,7 @@ def follow(
             continue
         of_device = found.setdefault(device.fact.id, {})
         part = _partition(event, device)
-        when = max(min(event.time, now), now - OLDEST_NEWS)
+        when = occurred(event, now)
         known = of_device.get((meaning.reason, part))
         of_device[meaning.reason, part] = (
             _new(meaning, part, when, event, now)

@@ -22,6 +22,7 @@ from nodedevices_probe.nvidia.slow import TEMPERATURES, SlowFacts
 from nodedevices_probe.protocol import (
     MAX_INTEGER,
     MAX_SMALL,
+    SWITCH,
     DeviceFact,
     Link,
     PciePath,
@@ -31,7 +32,6 @@ from nodedevices_probe.protocol import (
 )
 
 MAX_NVLINKS = 64
-SWITCH = "switch"
 ARCHITECTURES = {  # NVML_DEVICE_ARCH_*, named as NVIDIA's DRA driver does
     2: "Kepler",
     3: "Maxwell",

@@ -13,7 +13,7 @@ from typing import Any
 from nodedevices_common.quantity import MEBIBYTE
 
 from nodedevices_probe.nvidia import attributes as nvidia
-from nodedevices_probe.protocol import Driver, Link
+from nodedevices_probe.protocol import SWITCH, Driver, Link
 from nodedevices_probe.simulated.boards.board import Board, Details, Seat, identity, loaded
 from nodedevices_probe.simulated.mig import partitions
 
@@ -82,7 +82,7 @@ class NvidiaBoard(Board):
                 multiprocessors_per_slice=self.mig_multiprocessors,
                 mig_minors=seat.mig_minors,
             ),
-            links=(Link(kind="NVLink", to="switch", count=to_switch),) if to_switch else (),
+            links=(Link(kind="NVLink", to=SWITCH, count=to_switch),) if to_switch else (),
             device_nodes=(f"/dev/nvidia{minor}",),
         )
 
