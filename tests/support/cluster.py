@@ -59,6 +59,8 @@ class Cluster:
         """Everything is at the baseline, as the kubelets and the API server show it."""
         self.hardware(self.a, simulated.h100s())
         self.hardware(self.b, simulated.l4s())
+        for node in (self.a, self.b):
+            self.until(f"the agent that runs on {node} reports", lambda n=node: self.reports(n))  # type: ignore[misc]
         self.confirm_recovered(self.a)
         for node, count in ((self.a, 8), (self.b, 4)):
             self.until(f"{node} is healthy", lambda n=node, c=count: self.summary(n).get("healthy") == c)  # type: ignore[misc]
@@ -304,7 +306,17 @@ class Cluster:
         items = self.kubectl.items(
             "pods", SYSTEM, labels="app.kubernetes.io/component=agent", fields=f"spec.nodeName={node}"
         )
-        return next(one for one in items if "deletionTimestamp" not in one["metadata"])
+        living = [one for one in items if "deletionTimestamp" not in one["metadata"]]
+        if not living:
+            raise LookupError(f"no agent runs on {node}")
+        return living[0]
+
+    def reports(self, node: str) -> bool:
+        """Whether NodeDevices shows what the agent that runs now says: a new one is ready before its first report."""
+        status = self.agent(node)["status"]
+        [state] = [each["state"] for each in status["containerStatuses"] if each["name"] == "agent"]
+        began: str = self.nodedevices(node)["status"]["agent"]["startTime"]
+        return "running" in state and began >= state["running"]["startedAt"]  # both in UTC, in whole seconds
 
     def metric(self, node: str, name: str, **labels: str) -> float:
         """A metric of the agent on a node, summed over the series with these labels, as a scrape shows it."""
