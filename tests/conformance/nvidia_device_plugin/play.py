@@ -78,7 +78,8 @@ class _Play:
             await self._wait(lambda: expected <= self._connected() or not self.agent.alive, PATIENCE_SECONDS)
         else:
             await self._wait(lambda: self.agent.lines("probe started") or not self.agent.alive, PATIENCE_SECONDS)
-            await self._wait(lambda: self._connected() or not self.agent.alive, QUIET_SECONDS)
+            patience = PATIENCE_SECONDS if self.vector.quirky("outcome") else QUIET_SECONDS  # the agent does register
+            await self._wait(lambda: self._connected() or not self.agent.alive, patience)
         resources = [await self._resource(name) for name in sorted(self._connected())]
         by_name = {each["resource_name"]: each for each in self.vector.resources}
         await self._query(resources, by_name, late=False)
