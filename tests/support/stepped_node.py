@@ -164,7 +164,8 @@ class Node(Steps):
         super().__init__(**node)
         self.devices = devices
         self.answers = Answers()
-        self._events = 0
+        # An agent that starts anew connects to the process of the probe that runs.
+        self._events = max((0, *(each.sequence for each in self.world.state.cursors.values())))
 
     def line(self, *devices: DeviceFact, after: float = 1.0, xids: tuple[ProbeEvent, ...] = (), **line: Any) -> Self:
         """A line with these devices (or all), `after` seconds, and events that get the next numbers."""

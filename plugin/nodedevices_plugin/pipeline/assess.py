@@ -128,7 +128,14 @@ def assess(
     by_probe = routed(probed.events, probed.source, owned)
     events = tuple(each for some in by_probe.values() for each in some)
     history = stage_history.with_events(
-        world.state.history, events, inventory, rules, vendors, now=now, recovered=confirm.recovered
+        world.state.history,
+        events,
+        inventory,
+        rules,
+        vendors,
+        now=now,
+        recovered=confirm.recovered,
+        log_read_again=probed.is_first,
     )
     rules = replace(rules, occurrences=history)
     applied = effective if world.active.applied_once else None
@@ -327,6 +334,7 @@ class _Probed:
     cursors: Mapping[str, EventCursor]
     source: str
     events: tuple[ProbeEvent, ...]
+    is_first: bool  # the line is the first one of a process of the probe
 
 
 def _probed(
@@ -350,6 +358,7 @@ def _probed(
     source = inputs.source or next(iter(running))
     cursors = {name: world.known.cursors[name] for name in running if name in world.known.cursors}
     events: tuple[ProbeEvent, ...] = ()
+    is_first = False
     # Events of other probes' devices, before all of those are known. The probe repeats them for longer than that lasts.
     addressed = inputs.snapshot is not None and any(each.pci_bus_id for each in inputs.snapshot.events)
     too_early = addressed and probe_set.waits(running, monotonic)
@@ -359,7 +368,9 @@ def _probed(
             probes[name] = stage_inventory.release(before, held_partitions=holding.parts, removed=removed)
             continue
         if not too_early:
-            cursors[name], events = fresh_events(world.known.cursors.get(name, EventCursor()), inputs.snapshot)
+            cursor = world.known.cursors.get(name, EventCursor())
+            cursors[name], events = fresh_events(cursor, inputs.snapshot)
+            is_first = cursor.instance != inputs.snapshot.instance
         probes[name] = stage_inventory.update(
             before,
             inputs.snapshot,
@@ -381,7 +392,7 @@ def _probed(
         forget_missing_seconds=forget,
         vendors=vendors,
     )
-    return _Probed(probes=probes, probe_set=probe_set, cursors=cursors, source=source, events=events)
+    return _Probed(probes=probes, probe_set=probe_set, cursors=cursors, source=source, events=events, is_first=is_first)
 
 
 def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> frozenset[str]:

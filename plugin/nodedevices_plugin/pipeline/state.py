@@ -27,6 +27,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_probe.protocol import Readings
 from pydantic import TypeAdapter, ValidationError
 
+from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.model import (
     Cordon,
     HealthState,
@@ -79,6 +80,7 @@ class State:
     drained: Mapping[str, datetime] = field(default_factory=dict)  # by device, since when (pipeline.drained)
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
     history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # by device (health.history)
+    cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe, what of its events is in all this
     tenures: Mapping[str, Tenure] = field(default_factory=dict)  # by device (pipeline.idle)
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
     auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
@@ -110,8 +112,8 @@ def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict])
 
 
 def same_but_times(one: State, other: State) -> bool:
-    """True when they differ only in when a fault was last seen, in notices, history and tenures: worth a write now and
-    then, not at each line, and the kubelet need not wait for it."""
+    """True when they differ only in when a fault was last seen, in notices, history, cursors and tenures: worth a write
+    now and then, not at each line, and the kubelet need not wait for it."""
     return _without_times(one) == _without_times(other)
 
 
@@ -122,7 +124,7 @@ def _without_times(state: State) -> State:
         )
         for key, each in state.verdicts.items()
     }
-    return replace(state, verdicts=verdicts, notices={}, history={}, tenures={})
+    return replace(state, verdicts=verdicts, notices={}, history={}, cursors={}, tenures={})
 
 
 def restored_devices(state: State, now: datetime) -> tuple[InventoryDevice, ...]:
@@ -228,6 +230,8 @@ def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
             problems.append(problem)
         if part is not None:
             state = replace(state, **{name: part})
+    if problems:
+        state = replace(state, cursors={})  # what a probe repeats may be what is lost
     return state, "; ".join(problems)
 
 

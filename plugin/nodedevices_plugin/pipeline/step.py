@@ -236,6 +236,7 @@ def _state(
             world.state.notices, assessed.events, known.inventory, assessed.rules, assessed.vendors, now=now
         ),
         history=assessed.history,
+        cursors=known.cursors,
         tenures=idle.tenures(uses, world.state.tenures, active.effective.sections.idle.after_seconds),
         clients=follow(
             world.state.clients,

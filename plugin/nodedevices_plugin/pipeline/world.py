@@ -184,6 +184,7 @@ def begin(
             owned=stage_inventory.owned(probes),
             probe_set=probe_set,
             verdicts=dict(state.verdicts),
+            cursors=dict(state.cursors),
         ),
         active=active,
         holdings=Holdings(state=HoldersState.UNAVAILABLE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Self
 
 import pytest
@@ -200,6 +201,19 @@ def test_an_event_repeated_in_later_lines_is_judged_once() -> None:
     node.sequence -= 1
     node.log(kinds.SXID_FATAL, SWITCH_AT, 20034)
     assert [count for _, count, _ in node.notices(gpu_id(0))] == [1]
+
+
+def test_what_a_new_process_of_the_probe_reads_again_counts_once() -> None:
+    after = {"count": 3, "windowSeconds": 86400}
+    rules = {"health": {"rules": [{"reasons": ["SlotPower"], "state": "Unhealthy", "after": after}]}}
+    node = Logged().given(seen=SeenObject(exists=True, config={**CONFIG, **rules})).step()
+    event = ProbeEvent(sequence=1, time=node.time, kind=kinds.MLX5_SLOT_POWER, pci_bus_id="0000:3b:00.0")
+    for number in range(4):
+        node.passes(10).line("kmsg", events=(event,), instance=f"process-{number}")
+    assert node.states["NIC-0"] == WELL
+    node.passes(120).line("kmsg", events=(replace(event, time=node.time),), instance="process-4")  # another one
+    node.line("kmsg", events=(replace(event, time=node.time, sequence=2),), instance="process-4")
+    assert node.states["NIC-0"] == ("Unhealthy", "SlotPower")
 
 
 def test_what_the_log_says_before_the_devices_are_known_waits_for_them() -> None:

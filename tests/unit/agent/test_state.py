@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.model import Cordon, Fault, HealthState, Inventory, InventoryDevice, Notice, Verdict
 from nodedevices_plugin.pipeline.state import (
     EPOCH,
@@ -144,6 +145,14 @@ def test_a_device_that_cannot_be_read_takes_no_other_along(file: StateFile) -> N
     file.path.write_text(json.dumps(document))
     assert file.load() == FULL
     assert file.unread.startswith("devices.1.fact.id: ")
+
+
+def test_where_a_part_is_lost_a_probes_events_are_read_again(file: StateFile) -> None:
+    file.save(replace(FULL, cursors={"nvml": EventCursor("first", 7)}))
+    assert file.load().cursors == {"nvml": EventCursor("first", 7)}
+    document = json.loads(file.path.read_bytes()) | {"verdicts": []}
+    file.path.write_text(json.dumps(document))
+    assert file.load().cursors == {}
 
 
 def test_of_a_newer_versions_file_all_that_is_understood_is_used_and_the_rest_named(file: StateFile) -> None:

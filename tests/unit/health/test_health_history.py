@@ -167,6 +167,15 @@ def test_a_rule_that_is_met_in_part_is_met_in_whole_after_a_restart(tmp_path: Pa
     assert state(strike(again, 31)) == ("Unhealthy", "Xid31")
 
 
+def test_what_a_probe_repeats_to_an_agent_that_was_restarted_counts_once() -> None:
+    of = node(rule("Xid31", count=3, window=DAY))
+    came = replace(xid(31, sequence=1), time=of.time)
+    for _ in range(4):
+        of.line(events=(came,)).restarts()
+    assert (shown(of.line(events=(came,))), state(of)) == ([("Xid31", 1, False)], ("Healthy", ""))
+    assert state(of.line(events=(came, replace(came, sequence=2, count=2)))) == ("Unhealthy", "Xid31")
+
+
 def test_a_clock_that_is_set_keeps_the_window() -> None:
     of = strike(node(rule("Xid31", count=2, window=60)), 31)
     of.ahead = 7200.0
