@@ -14,7 +14,7 @@ shows a change at once where it is the first within a minute; a flood changes it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -65,7 +65,7 @@ def with_events(
             when = occurred(event, now)
             if log_read_again and event.pci_bus_id and _may_be_counted(event, meaning.reason, before, device):
                 continue
-            _add(found.setdefault(device.fact.id, {}), meaning.reason, when, event.count)
+            _add(found.setdefault(device.fact.id, {}), meaning.reason, when, event.count, now)
     return _kept(found, now)
 
 
@@ -88,16 +88,24 @@ def with_faults(
             earlier = {each.reason: each for each in previous[key].faults} if key in previous else {}
             for fault in verdict.faults:
                 if _begins(fault, earlier.get(fault.reason)):
-                    _add(found.setdefault(own, {}), fault.reason, now, 1)
+                    _add(found.setdefault(own, {}), fault.reason, now, 1, now)
                 known = found.get(own, {}).get(fault.reason)
                 if known is not None and not known.is_fault:
                     found[own][fault.reason] = replace(known, is_fault=True)
     return _kept(found, now)
 
 
-def clock_set(history: History, by: timedelta) -> dict[str, tuple[Occurrences, ...]]:
-    """Return the history after the wall clock was set: what was a minute ago is a minute ago."""
-    return {own: tuple(_moved(each, by) for each in listed) for own, listed in history.items()}
+def clock_set(
+    history: History, by: timedelta, *, booted: datetime, until: datetime
+) -> dict[str, tuple[Occurrences, ...]]:
+    """Return the history after the wall clock was set: what was a minute ago is a minute ago. `booted`, `until`: the
+    machine's boot and now, by the clock as it was. Other times are of another clock, and stay: one that begins in 1970
+    at each boot makes no year of what came before it."""
+
+    def moved(when: datetime) -> datetime:
+        return when + by if booted <= when <= until else when
+
+    return {own: tuple(_moved(each, moved) for each in listed) for own, listed in history.items()}
 
 
 def _counts(meaning: Meaning, rules: HealthRules, device: InventoryDevice) -> bool:
@@ -119,7 +127,8 @@ def _begins(fault: Fault, earlier: Fault | None) -> bool:
     return earlier is None or earlier.last_seen is not None
 
 
-def _add(of_device: _ByReason, reason: str, when: datetime, count: int) -> None:
+def _add(of_device: _ByReason, reason: str, when: datetime, count: int, now: datetime) -> None:
+    """Times in the future are of a clock that was set back since: they complete no number."""
     known = of_device.get(reason) or Occurrences(
         reason=reason,
         periods=(),
@@ -127,15 +136,16 @@ def _add(of_device: _ByReason, reason: str, when: datetime, count: int) -> None:
         shown=Shown(count=0, first=when, last=when, at=when - SHOWN_AGAIN),  # nothing yet
     )
     number = _number(when)
-    periods = {each.number: each for each in known.periods}
+    periods = {each.number: each for each in _renumbered(known.periods, lambda first: first if first <= now else when)}
     period = periods.get(number) or Period(number=number, first=when, count=0)
     total = min(period.count + count, INT32_MAX)
     periods[number] = Period(number=number, first=min(period.first, when), count=total)
-    times = sorted((*known.times, *[when] * min(count, MAX_TIMES)))[-MAX_TIMES:]
+    past = (each for each in known.times if each <= now)
+    times = sorted((*past, *[when] * min(count, MAX_TIMES)))[-MAX_TIMES:]
     of_device[reason] = replace(
         known,
         periods=tuple(periods[each] for each in sorted(periods)),
-        last=max(known.last, when),
+        last=times[-1],
         times=tuple(times),
     )
 
@@ -156,6 +166,7 @@ def _newest(every: Iterable[Occurrences], now: datetime) -> Iterator[Occurrences
         if each.periods[0].number <= oldest
         else each
         for each in every
+        if each.periods  # not so in a damaged state file
     )
     newest = sorted((each for each in current if each.periods), key=lambda each: (-each.last.timestamp(), each.reason))
     yield from (_settled(each, now) for each in newest[:MAX_REASONS])
@@ -171,26 +182,26 @@ def _settled(each: Occurrences, now: datetime) -> Occurrences:
     return replace(each, shown=Shown(count=count, first=first, last=each.last, at=now))
 
 
-def _moved(each: Occurrences, by: timedelta) -> Occurrences:
-    shown = each.shown
+def _moved(each: Occurrences, moved: Callable[[datetime], datetime]) -> Occurrences:
+    shown, times = each.shown, sorted(map(moved, each.times))
     return replace(
         each,
-        periods=_renumbered(each.periods, by),
-        last=each.last + by,
-        times=tuple(when + by for when in each.times),
-        shown=replace(shown, first=shown.first + by, last=shown.last + by, at=shown.at + by),
+        periods=_renumbered(each.periods, moved),
+        last=max(moved(each.last), *times[-1:]),
+        times=tuple(times),
+        shown=replace(shown, first=moved(shown.first), last=moved(shown.last), at=moved(shown.at)),
     )
 
 
-def _renumbered(periods: Sequence[Period], by: timedelta) -> tuple[Period, ...]:
+def _renumbered(periods: Sequence[Period], moved: Callable[[datetime], datetime]) -> tuple[Period, ...]:
     found: dict[int, Period] = {}
     for each in periods:
-        first = each.first + by
+        first = moved(each.first)
         number = _number(first)
         known = found.get(number)
         found[number] = Period(
             number=number,
-            first=first if known is None else known.first,
+            first=first if known is None else min(known.first, first),
             count=min(each.count + (known.count if known is not None else 0), INT32_MAX),
         )
-    return tuple(found.values())
+    return tuple(found[number] for number in sorted(found))

@@ -43,6 +43,7 @@ from nodedevices_plugin.sharing.clients import Clients
 
 MAX_BYTES = 16 << 20
 VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
+_EACH_BY_ITSELF = frozenset({"verdicts", "drained", "notices", "history", "tenures"})  # parts by device
 NAMED = 8  # verdicts or devices that cannot be read, in one message
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -211,15 +212,15 @@ def from_bytes(raw: bytes) -> tuple[State, str]:
 
 
 def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
-    """Return the usable parts, each by itself, of verdicts and devices each one, and the unusable ones: a part that
-    another version writes in another way must not affect the others. Unknown parts are left out: they are a newer
-    version's."""
+    """Return the usable parts, each by itself, of devices and what is kept of them each one, and the unusable ones: a
+    part that another version writes in another way must not affect the others. Unknown parts are left out: they are a
+    newer version's."""
     state, problems = State(), list[str]()
     for name in (each.name for each in fields(State) if each.name != "version" and each.name in document):
         part, problem = _part(name, document[name])
-        if problem and name == "verdicts" and isinstance(document[name], dict):
+        if problem and name in _EACH_BY_ITSELF and isinstance(document[name], dict):
             found = {key: _part(name, {key: value}) for key, value in document[name].items()}
-            part = {key: verdict for one, why in found.values() if not why for key, verdict in one.items()}
+            part = {key: each for one, why in found.values() if not why for key, each in one.items()}
             problems += [why for _, why in found.values() if why][:NAMED]
         elif problem and name == "devices" and isinstance(document[name], list):
             every = [_part(name, [each]) for each in document[name]]

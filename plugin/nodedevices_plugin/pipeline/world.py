@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import Snapshot
@@ -210,7 +210,10 @@ def clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
         probe_set=probe_sets.clock_set(world.probe_set, moved),
         verdicts=clock_set(world.verdicts, moved),
     )
-    state = replace(world.state, history=history.clock_set(world.state.history, moved))
+    booted = datetime.fromtimestamp(world.wall_offset, UTC)  # time.monotonic() counts from the boot on
+    state = replace(
+        world.state, history=history.clock_set(world.state.history, moved, booted=booted, until=now - moved)
+    )
     return replace(world, wall_offset=offset, known=known, state=state, uses=idle.clock_set(world.uses, moved))
 
 

@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 from nodedevices_plugin.health.events import EventCursor
-from nodedevices_plugin.model import Cordon, Fault, HealthState, Inventory, InventoryDevice, Notice, Verdict
+from nodedevices_plugin.model import (
+    Cordon,
+    Fault,
+    HealthState,
+    Inventory,
+    InventoryDevice,
+    Notice,
+    Occurrences,
+    Period,
+    Shown,
+    Verdict,
+)
 from nodedevices_plugin.pipeline.state import (
     EPOCH,
     SeenSpec,
@@ -28,6 +39,8 @@ from nodedevices_plugin.pipeline.state import (
 )
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition, Readings
+from support.facts import gpu, gpu_id
+from support.stepped_node import Node
 
 RECORDED = Path(__file__).parent / "states" / "v1.json"  # as this version writes it: to be read by each later one
 NOW = datetime(2026, 11, 21, 7, 2, 11, 123456, tzinfo=UTC)
@@ -135,6 +148,24 @@ def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> 
     file.path.write_text(json.dumps(document))
     assert file.load() == FULL
     assert file.unread.startswith("verdicts.GPU-2.since: a time without a zone")
+
+
+def test_a_history_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
+    shown = Shown(count=1, first=NOW, last=NOW, at=NOW)
+    listed = (Occurrences(reason="Xid79", periods=(Period(number=1, first=NOW, count=1),), last=NOW, shown=shown),)
+    file.save(replace(FULL, history={"GPU-1": listed, "GPU-2": listed}))
+    document = json.loads(file.path.read_bytes())
+    document["history"]["GPU-2"][0]["periods"][0]["count"] = "many"
+    file.path.write_text(json.dumps(document))
+    assert file.load() == replace(FULL, history={"GPU-1": listed})
+    assert file.unread.startswith("history.GPU-2.0.periods.0.count: ")
+
+
+def test_a_history_without_a_period_stops_no_agent() -> None:
+    shown = Shown(count=1, first=NOW, last=NOW, at=NOW)
+    empty = Occurrences(reason="Xid79", periods=(), last=NOW, shown=shown)
+    node = Node(gpu(0), state=State(history={gpu_id(0): (empty,)})).line()
+    assert (node.states, node.world.state.history) == ({gpu_id(0): ("Healthy", "")}, {})
 
 
 def test_a_device_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:

@@ -182,6 +182,33 @@ def test_a_clock_that_is_set_keeps_the_window() -> None:
     assert state(strike(of, 31, wait=50)) == ("Unhealthy", "Xid31")
 
 
+def test_a_clock_that_begins_in_1970_at_each_boot_moves_nothing_of_the_boots_before() -> None:
+    rules = rule("Xid31", count=3, window=DAY)
+    of = strike(node(rules), 31)
+    before = of.world.state.history[gpu_id(0)][0].last
+    again = Node(gpu(0), gpu(1), clock=5.0, state=of.world.state)
+    again.ahead = -START.timestamp()
+    again.begin(of.world.state)
+    strike(again.now(policy(rules)), 31, wait=10)
+    again.ahead = 30 * DAY  # it is set
+    [found] = again.line().world.state.history[gpu_id(0)]
+    assert (found.count, found.last, again.time - found.last) == (2, found.times[-1], timedelta(seconds=1))
+    assert found.periods[0].first >= before
+    assert state(strike(again, 31)) == ("Healthy", ""), "two within a day, and one a month ago"
+    assert state(strike(again, 31)) == ("Unhealthy", "Xid31")
+
+
+def test_what_came_by_a_clock_that_was_ahead_completes_no_number() -> None:
+    of = node(rule("Xid31", count=MAX_AFTER, window=DAY))
+    of.ahead = 900 * DAY
+    strike(of, 31, count=MAX_AFTER - 1)
+    again = of.restarted().now(policy(rule("Xid31", count=MAX_AFTER, window=DAY)))  # and the clock is right again
+    assert state(strike(again, 31)) == ("Healthy", "")
+    assert shown(again.wait(61)) == [("Xid31", MAX_AFTER, False)]
+    [found] = again.world.state.history[gpu_id(0)]
+    assert (len(found.times), found.last <= again.time, found.periods[-1].first <= again.time) == (1, True, True)
+
+
 def test_an_error_in_a_partition_counts_for_its_device() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
     of = node(rule("Xid13", count=2, window=DAY), devices=(cut,))
@@ -298,7 +325,8 @@ def test_a_clock_that_is_set_changes_no_distance_and_loses_nothing(
     for number, count, gap in events:
         clock += gap / 10
         found = after(clock, replace(xid(number, count=count), time=START + timedelta(seconds=clock)), before=found)
-    moved = history.clock_set(found, timedelta(seconds=seconds))
+    until = START + timedelta(seconds=clock)
+    moved = history.clock_set(found, timedelta(seconds=seconds), booted=START, until=until)
     for own, listed in found.items():
         for one, other in zip(listed, moved[own], strict=True):
             assert one.count == other.count
