@@ -4,6 +4,9 @@ The probe of the kernel's log has no devices of its own. An NVSwitch is no devic
 device that has a link to a switch, since the line does not say which one is at the other end. An event without such a
 device stays an event of the node: it is counted and logged.
 
+Addresses are compared as the kernel writes them: NVML has eight digits of the domain, and large letters. A device that
+is missing has an event of its address unless another one is there now.
+
 A device that another probe's event reaches is judged as by an event of its own probe (health.machine), but for what
 its driver says: it may not know of it.
 """
@@ -14,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from nodedevices_probe.node.sysfs import normal_bus_id
 from nodedevices_probe.protocol import SWITCH, SWITCH_KINDS, DeviceFact, ProbeEvent
 
 from nodedevices_plugin.model import Inventory
@@ -38,9 +42,10 @@ def routed(
 
 
 def _concerned(event: ProbeEvent, part: Inventory) -> Iterator[DeviceFact]:
-    for device in part.devices:
-        if event.kind in SWITCH_KINDS:
-            if any(link.to == SWITCH for link in device.fact.links):
-                yield device.fact
-        elif device.fact.pci_bus_id == event.pci_bus_id:
-            yield device.fact
+    if event.kind in SWITCH_KINDS:
+        yield from (each.fact for each in part.devices if any(link.to == SWITCH for link in each.fact.links))
+        return
+    address = normal_bus_id(event.pci_bus_id) or event.pci_bus_id
+    there = [each for each in part.devices if (normal_bus_id(each.fact.pci_bus_id) or each.fact.pci_bus_id) == address]
+    present = [each for each in there if each.present]
+    yield from (each.fact for each in present or there)

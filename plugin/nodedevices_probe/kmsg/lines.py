@@ -3,7 +3,8 @@
 Only lines of the kernel itself count (facility 0): a program may write to the log, too, and the kernel marks what it
 writes. A row's expression must match from the first character of the text on, and takes no more than it names. Bytes
 are searched for a few words before any line is looked at, so that a flood of other lines costs next to nothing; of a
-flood of lines with one of these words at most MAX_LINES are read at a time.
+flood of lines with one of these words at most MAX_LINES are read at a time. Of the whole log, at the first look, all
+are: a machine with many NICs has more lines of their driver by its boot alone.
 
 Sources: the lines of NVIDIA's driver as NVSentinel's and gpud's tests have them; mlx5's in the kernel's health.c,
 events.c and cmd.c; amdgpu's in amdgpu_job.c, amdgpu_device.c and amdgpu_ras.c; aer.c for PCIe.
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from nodedevices_probe.kmsg import attributes as kinds
 from nodedevices_probe.kmsg.log import seconds
+from nodedevices_probe.node.sysfs import normal_bus_id
 from nodedevices_probe.protocol import text
 
 MAX_LINES = 1000  # with one word, of one look at the log
@@ -110,13 +112,14 @@ class Found:
     unread: bool
 
 
-def read(lines: bytes) -> Found:
-    """Return the events among these lines, those with one word after those with another."""
+def read(lines: bytes, *, most: int | None = MAX_LINES) -> Found:
+    """Return the events among these lines, those with one word after those with another. `most`: so many lines with one
+    word; None: all."""
     said = list[Said]()
     unread = False
     for word, rows in _BY_WORD.items():
         for number, line in enumerate(_with(word, lines)):
-            if number >= MAX_LINES:
+            if most is not None and number >= most:
                 unread = True
                 break
             if (event := _event(line, rows)) is not None:
@@ -147,7 +150,7 @@ def _event(line: bytes, rows: tuple[Row, ...]) -> Said | None:
 
 
 def _said(kind: str, groups: dict[str, str], *, at: float | None) -> Said:
-    address, code = groups.pop("address").lower(), groups.pop("code", "")
+    address, code = groups.pop("address"), groups.pop("code", "")
     registers = groups.pop("registers", "")
     details = {name: cleaned for name, value in groups.items() if (cleaned := text(value))}
     for place, register in enumerate(filter(None, registers.split(",")), start=1):
@@ -155,7 +158,8 @@ def _said(kind: str, groups: dict[str, str], *, at: float | None) -> Said:
             details[f"register{place}"] = register.strip().lower()
     return Said(
         kind=kind,
-        pci_bus_id=address if "." in address else f"{address}.0",  # NVIDIA's driver leaves the function out
+        # NVIDIA's driver leaves the function out
+        pci_bus_id=normal_bus_id(address if "." in address else f"{address}.0"),
         code=int(code) if code else None,
         details=details,
         seconds=at,

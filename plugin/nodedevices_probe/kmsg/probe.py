@@ -60,7 +60,7 @@ class KernelLogSource(SysfsSource):
         follower = self._follower or Follower(self.tail)
         news = follower.news()
         self._follower = follower
-        found = lines.read(news.lines)
+        found = lines.read(news.lines, most=None if first else lines.MAX_LINES)
         since_boot, now = self.monotonic(), self.wall()
         for said in found.said:
             # Of a line that is new the log's own clock says less than ours: it is not corrected, and drifts.
@@ -68,7 +68,7 @@ class KernelLogSource(SysfsSource):
             if age is not None:
                 key = EventKey(kind=said.kind, pci_bus_id=said.pci_bus_id, xid=said.code)
                 self.events.record(key, when=now - timedelta(seconds=age), details=said.details)
-        if news.lost or (found.unread and not first):
+        if news.lost or found.unread:
             self._lost_at = since_boot
 
 

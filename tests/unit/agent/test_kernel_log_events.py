@@ -196,6 +196,25 @@ def test_a_line_about_a_device_that_no_probe_lists_is_counted_and_logged_and_cha
     assert len(node.last.addressed) == 1
 
 
+@pytest.mark.parametrize("address", ["0000:1b:00.0", "00000000:1B:00.0", "1b:00.0"])
+@pytest.mark.parametrize("said", ["0000:1b:00.0", "00000000:1B:00.0"])
+def test_an_address_may_be_written_as_nvml_has_it(address: str, said: str) -> None:
+    parts = {"nvml": inventory_of(gpu(0, pci_bus_id=address))}
+    event = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id=said)
+    assert [each.device_id for each in routed((event,), "kmsg", parts)["nvml"]] == [gpu_id(0)]
+
+
+def test_what_is_said_of_a_place_concerns_the_card_that_is_there_now() -> None:
+    event = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id="0000:1b:00.0")
+    [old_card] = inventory_of(gpu(0, pci_bus_id="0000:1b:00.0")).devices
+    gone = replace(old_card, present=False)
+    part = inventory_of(gpu(1, pci_bus_id="0000:1b:00.0"))
+    both = replace(part, devices=(gone, *part.devices))
+    assert [each.device_id for each in routed((event,), "kmsg", {"nvml": both})["nvml"]] == [gpu_id(1)]
+    alone = replace(part, devices=(gone,))
+    assert [each.device_id for each in routed((event,), "kmsg", {"nvml": alone})["nvml"]] == [gpu_id(0)]
+
+
 def test_an_event_repeated_in_later_lines_is_judged_once() -> None:
     node = Logged().log(kinds.SXID_FATAL, SWITCH_AT, 20034)
     node.sequence -= 1

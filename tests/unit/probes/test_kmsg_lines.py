@@ -154,6 +154,20 @@ def test_a_kernel_that_names_the_caller_in_each_line_and_one_without_times_are_r
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "address"),
+    [
+        ("0000:c2:00", "0000:c2:00.0"),
+        ("00000000:C2:00", "0000:c2:00.0"),
+        ("00010000:c2:00.1", "10000:c2:00.1"),
+        ("10000:c2:00", "10000:c2:00.0"),
+    ],
+)
+def test_an_address_is_reported_as_sysfs_has_it(said: str, address: str) -> None:
+    [found] = read(line(f"nvidia-nvswitch0: SXid (PCI:{said}): 20034, Fatal, Link 28 LTSSM Fault Up")).said
+    assert found.pci_bus_id == address
+
+
 def test_control_characters_and_invalid_bytes_reach_no_detail() -> None:
     raw = b"<3>[    1.000000] nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 28 LT\x1b]0;x\x07\xff Up\n"
     [said] = read(raw).said

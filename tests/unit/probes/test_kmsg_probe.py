@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.kmsg import attributes as kinds
+from nodedevices_probe.kmsg.lines import MAX_LINES
 from nodedevices_probe.kmsg.log import SIZES, Follower, file_tail
 from nodedevices_probe.kmsg.probe import BOOTED_SECONDS, LOST_SHOWN_SECONDS, KernelLogSource
 from nodedevices_probe.loop import LineLoop
@@ -95,6 +96,15 @@ def test_after_a_boot_all_that_was_logged_before_the_probe_is_reported() -> None
     log = Log().write(STALLED, 5.0)
     assert Probe(log, uptime=BOOTED_SECONDS - 1).events() == [(kinds.MLX5_STALLED, 1)]
     assert Probe(log, uptime=BOOTED_SECONDS + 1).events() == []
+
+
+def test_the_first_look_reads_behind_all_that_a_driver_wrote_at_boot() -> None:
+    log = Log()
+    for number in range(MAX_LINES + 200):
+        log.write(f"mlx5_core 0000:3b:{number % 32:02x}.0: firmware version: 28.39.1002", at=DAY - 900 + number / 1000)
+    probe = Probe(log.write(STALLED, at=DAY - 5))
+    assert probe.events() == [(kinds.MLX5_STALLED, 1)]
+    assert probe.problems == []
 
 
 def test_of_a_log_without_times_nothing_old_is_reported() -> None:
