@@ -143,7 +143,14 @@ def assess(
     removals = confirmed & _gone(probes, probe_set)
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
     given_up = removals.union(each.id for each in cordons if each.holds(now))
-    drained = stage_drained.follow(world.state.drained, inventory, cordons, held=holding.known_devices, now=now)
+    drained = stage_drained.follow(
+        world.state.drained,
+        inventory,
+        cordons,
+        held=holding.known_devices,
+        now=now,
+        running_seconds=monotonic - world.started,
+    )
     verdicts: dict[str, Verdict] = {}
     shown: dict[lasting.LastingCondition, float] = {}
     counts: dict[rates.CounterKey, rates.Count] = {}

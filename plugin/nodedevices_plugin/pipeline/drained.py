@@ -28,9 +28,11 @@ def follow(
     *,
     held: Set[str] | None,
     now: datetime,
+    running_seconds: float,
 ) -> dict[str, datetime]:
     """Return the drained devices by id, with since when; one that is gone since stays while its entry does. `held`:
-    devices that are held, wholly or in part, or may be; None: not known, and nothing changes."""
+    devices that are held, wholly or in part, or may be; None: not known, and nothing changes. `running_seconds`: since
+    this agent was started, and has asked the probe."""
     entries = {each.id: each for each in cordons if each.holds(now)}
     listed = {device.fact.id: device for device in inventory.devices}
     found = {id_: since for id_, since in before.items() if id_ in entries and id_ not in listed}
@@ -41,7 +43,7 @@ def follow(
                 found[id_] = before[id_]
             continue
         since = entries[id_].since
-        settled = since is not None and (now - since).total_seconds() >= SETTLED_SECONDS
-        if id_ not in held and settled and not has_context(device.fact.readings):
+        settled = since is not None and min((now - since).total_seconds(), running_seconds) >= SETTLED_SECONDS
+        if id_ not in held and (settled or id_ in before) and not has_context(device.fact.readings):
             found[id_] = before.get(id_, now)
     return found

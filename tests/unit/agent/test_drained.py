@@ -110,6 +110,20 @@ def test_it_is_drained_only_once_the_probe_has_had_the_time_to_say_what_runs_on_
     assert OLD in drained(made.line(after=15))
 
 
+def test_an_agent_that_was_restarted_waits_for_what_the_probe_says_of_processes() -> None:
+    used = card(1, Readings(recovery_action="None", processes=1))
+    made = cordoned(node()).line(FIRST, used, after=20).restarts().line()  # which was not asked yet
+    assert drained(made) == {}
+    assert drained(made.line(FIRST, used, after=15)) == {}
+
+
+def test_what_was_drained_before_a_restart_stays_so() -> None:
+    made = cordoned(node()).line(after=20)
+    before = drained(made)
+    assert list(before) == [OLD]
+    assert drained(made.restarts().line()) == before
+
+
 def test_an_allocate_that_no_list_has_shown_counts_as_a_holder() -> None:
     made = node()
     recent = RecentAllocate(resource=GPU, ids=(OLD,), time=made.time, monotonic=made.clock)
