@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from nodedevices_probe.kmsg import lines
 from nodedevices_probe.kmsg.log import Follower, Tail, file_tail, kernel_tail
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.sysfs import System
-from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
+from nodedevices_probe.protocol import MAX_MESSAGE, Driver, DriverState, Problem, text
 from nodedevices_probe.source import Found, SysfsSource
 
 BOOTED_SECONDS = 600.0  # a kubelet starts the agent's pod within these
@@ -45,7 +45,8 @@ class KernelLogSource(SysfsSource):
     _lost_at: float | None = field(default=None, init=False)
 
     def poll(self) -> SourceFacts:
-        return self.facts((), self._look)
+        """Without a driver's name: the kernel is no driver of devices that this probe lists."""
+        return replace(self.facts((), self._look), driver=Driver(state=DriverState.LOADED))
 
     def _look(self) -> Found:
         try:

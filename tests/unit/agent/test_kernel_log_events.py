@@ -35,7 +35,7 @@ class Logged(Node):
 
     def log(self, kind: str = "", address: str = "", code: int | None = None, count: int = 1, **details: str) -> Self:
         """A line of the probe of the kernel's log, in which this happened."""
-        driver, events = Driver(state=DriverState.LOADED, name="linux"), list[ProbeEvent]()
+        driver, events = Driver(state=DriverState.LOADED), list[ProbeEvent]()
         if kind:
             self.sequence += 1
             happened = ProbeEvent(
@@ -268,7 +268,7 @@ def test_no_device_waits_for_the_first_line_of_the_log() -> None:
 def test_what_the_probe_of_the_log_has_to_say_of_itself_is_a_problem_of_the_node() -> None:
     node = Logged()
     problem = Problem(code="KernelLogUnreadable", message="the kernel log cannot be read")
-    node.line("kmsg", driver=Driver(state=DriverState.LOADED, name="linux"), problems=(problem,))
+    node.line("kmsg", driver=Driver(state=DriverState.LOADED), problems=(problem,))
     assert [(each.code, each.message) for each in node.world.inventory.problems] == [
         ("KernelLogUnreadable", "kmsg: the kernel log cannot be read")
     ]

@@ -15,6 +15,7 @@ from nodedevices_probe.kmsg.log import SIZES, Follower, file_tail
 from nodedevices_probe.kmsg.probe import BOOTED_SECONDS, LOST_SHOWN_SECONDS, KernelLogSource
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.protocol import Driver, DriverState
 from support.clock import Clock
 from support.facts import START
 
@@ -70,6 +71,7 @@ def test_it_has_no_devices_and_its_line_is_one_that_the_agent_reads() -> None:
     [event] = line.events
     assert (line.probe, line.devices, line.accelerators_on_bus, line.problems) == ("kmsg", (), 0, ())
     assert (event.kind, event.device_id, event.pci_bus_id) == (kinds.MLX5_STALLED, None, "0000:d2:00.0")
+    assert line.driver == Driver(state=DriverState.LOADED), "none that a node's drivers are to name"
 
 
 def test_a_new_line_is_an_event_once() -> None:
