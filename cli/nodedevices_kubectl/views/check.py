@@ -175,8 +175,10 @@ def _driver(item: Raw, name: str) -> Finding:
             f"{text(each.get('name'))} is {text(each.get('state'))}: {text(each.get('message'))}" for each in bad
         )
         starting = all(each.get("state") == "Starting" for each in bad)
+        # One without which the node is ready: that of the kernel's log, which lists no devices.
+        spare = all(f"ProbeUnavailable: {text(each.get('name'))}: " in text(ready.get("message")) for each in bad)
         return Finding(
-            "driver", WARNING if starting else BROKEN, said, "" if starting else f"kubectl describe nd {name}"
+            "driver", WARNING if starting or spare else BROKEN, said, "" if starting else f"kubectl describe nd {name}"
         )
     return Finding("driver", OK, facts.drivers(item) or "no driver is reported")
 

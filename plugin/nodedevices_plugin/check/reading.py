@@ -28,7 +28,7 @@ from nodedevices_plugin.pipeline.requesting import driver_root, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.probes import AUTO, missing, name_of
+from nodedevices_plugin.settings.probes import AUTO, lists_devices, missing, name_of
 from nodedevices_plugin.settings.probes import read as probe_specs
 
 STARTS = 3  # of a probe that has written no line, with which it is given up
@@ -155,7 +155,8 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
     }
     counts: tuple[Count, ...] = ()
     entries = assessment.world.active.effective.sections.expect
-    if not silent:  # else it is not known what is here
+    complete = not any(map(lists_devices, silent))  # else it is not known what is here
+    if complete:
         if entries:
             counts = expected.count(entries, known.owned, assessment.rules.near)
         else:
@@ -166,7 +167,7 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
         lost={name: why for name, why in lost.items() if name not in silent},
         expected=counts,
         expects=bool(entries),
-        unmatched=_unmatched(assessment, sources, complete=not silent),
+        unmatched=_unmatched(assessment, sources, complete=complete),
     )
 
 

@@ -2,8 +2,8 @@
 
 A device's state is its status: Unhealthy is CRITICAL, Degraded WARNING, Unknown UNKNOWN. While a fault is undecided,
 and the agent gives the device to no new pod, it is UNKNOWN. What is lacking is CRITICAL, and what could not be learned
-UNKNOWN. Of several the worst counts, in the order CRITICAL, UNKNOWN, WARNING: what is not known may be a fault that
-makes a device unusable, and a warning never is.
+UNKNOWN; that the kernel's log was not read is a WARNING. Of several the worst counts, in the order CRITICAL, UNKNOWN,
+WARNING: what is not known may be a fault that makes a device unusable, and a warning never is.
 """
 
 from __future__ import annotations
@@ -233,10 +233,12 @@ def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: boo
     """Return by name which probes know nothing. One without its driver is no fault where nothing is there for it and
     another has devices: the agent's own rule (status.conditions)."""
     found: dict[str, Finding] = {}
+    needed = [name for name in parts if lists_devices(name)] or list(parts)
 
     def wrong(name: str, what: str, why: str) -> None:
         message = f"probe {name}: {why}"
-        found.setdefault(name, Finding(status=Status.UNKNOWN, what=f"probe {name}: {what}", message=message))
+        status = Status.UNKNOWN if name in needed else Status.WARNING
+        found.setdefault(name, Finding(status=status, what=f"probe {name}: {what}", message=message))
 
     for name, why in reading.silent.items():
         advice = f"; try nodedevices-probe {name} --once" if name in KINDS and KINDS[name].automatic else ""

@@ -33,9 +33,10 @@ from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.pipeline.confirm import ALL_REMOVED
 from nodedevices_plugin.pipeline.expected import Count
+from nodedevices_plugin.settings.probes import lists_devices
 from nodedevices_plugin.sharing.base import HelperTexts
 from nodedevices_plugin.sharing.clients import lost_texts
-from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, offered, whole_second
+from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, ProbeFacts, offered, whole_second
 
 HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
 SILENT_MESSAGE = "the probe has not reported for 15 s or more"
@@ -88,18 +89,19 @@ def _ready(facts: NodeFacts) -> Condition:
     if facts.stopping:
         text = "the agent was stopped; what stands here is from then, and pods keep the devices that they hold"
         return _condition(facts, names.READY, "False", names.AGENT_STOPPED, text)
-    silent = {each.name: each.error or SILENT_MESSAGE for each in facts.probes if each.silent}
+    needed = _needed(facts)
+    silent = {each.name: each.error or SILENT_MESSAGE for each in needed if each.silent}
     if silent:
         return _condition(facts, names.READY, "False", names.PROBE_UNAVAILABLE, _named(facts, silent))
     if facts.inventory.driver is None or facts.inventory.line_time is None:
         return _condition(facts, names.READY, "Unknown", names.STARTING, "the probe has not reported yet")
     unloaded = [
         each
-        for each in facts.probes
+        for each in needed
         if each.inventory.driver is not None and each.inventory.driver.state is not DriverState.LOADED
     ]
     # A probe without its driver is no fault where nothing is there for it and another has devices.
-    if len(unloaded) < len(facts.probes):
+    if len(unloaded) < len(needed):
         unloaded = [each for each in unloaded if each.inventory.devices or each.inventory.accelerators_on_bus]
     if unloaded:
         why = _named(facts, {each.name: _no_driver(each.inventory) for each in unloaded})
@@ -134,6 +136,13 @@ def _ready(facts: NodeFacts) -> Condition:
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_problems(facts)))
 
 
+def _needed(facts: NodeFacts) -> tuple[ProbeFacts, ...]:
+    """Return the probes without which the node is not ready: those that list devices. One that only says something of
+    their devices, such as that of the kernel's log, keeps no pod away (`_problems` has it); where there is no other, it
+    is all that the agent has."""
+    return tuple(each for each in facts.probes if lists_devices(each.name)) or facts.probes
+
+
 def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
     """None where no device is expected, and where nothing lacks of what the node has had."""
     kind = names.EXPECTED_DEVICES
@@ -161,7 +170,14 @@ def _too_few(lacking: Sequence[Count]) -> str:
 
 
 def _problems(facts: NodeFacts) -> list[str]:
-    parts = [f"{each.code}: {each.message}" for each in facts.inventory.problems]
+    needed = _needed(facts)
+    parts = [
+        f"{names.PROBE_UNAVAILABLE}: {each.name}: {each.error or SILENT_MESSAGE}; what it alone reports of devices is"
+        " missed, and they are served as before"
+        for each in facts.probes
+        if each.silent and each not in needed
+    ]
+    parts += [f"{each.code}: {each.message}" for each in facts.inventory.problems]
     parts += [f"left out of this object: {listing(facts.left_out)}"] if facts.left_out else []
     parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
     parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []

@@ -502,6 +502,24 @@ def test_ready_says_what_stands_in_the_way(changes: dict[str, Any], expected: tu
     assert condition(facts(**changes), "Ready") == expected
 
 
+def test_a_silent_probe_without_devices_is_said_and_keeps_the_node_ready() -> None:
+    log = ProbeFacts(name="kmsg", inventory=Inventory(), silent=True, error="cannot connect")
+    gpus = ProbeFacts(name="nvml", inventory=inventory_of(gpu(0)))
+    said = "what it alone reports of devices is missed, and they are served as before"
+    made = facts(probes=(gpus, log))
+    assert condition(made, "Ready") == ("True", "AgentRunning", f"ProbeUnavailable: kmsg: cannot connect; {said}")
+    assert [(each.name, each.state) for each in report(made).probes] == [("nvml", "Ready"), ("kmsg", "Failed")]
+    both = facts(probes=(replace(gpus, silent=True), log))
+    assert condition(both, "Ready")[:2] == ("False", "ProbeUnavailable")
+    assert condition(facts(probes=(log,)), "Ready")[:2] == ("False", "ProbeUnavailable"), "there is no other"
+
+
+def test_a_probe_without_devices_hides_no_missing_driver() -> None:
+    log = ProbeFacts(name="kmsg", inventory=inventory_of())
+    gpus = ProbeFacts(name="nvml", inventory=unloaded())
+    assert condition(facts(probes=(gpus, log)), "Ready")[:2] == ("False", "DriverNotLoaded")
+
+
 def test_registering_again_does_not_change_what_ready_said() -> None:
     before = report(facts()).conditions
     assert condition(facts(previous=before, **registered(RegistrationState.PENDING)), "Ready")[0] == "True"

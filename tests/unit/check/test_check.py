@@ -315,6 +315,14 @@ def test_while_a_probe_is_silent_it_is_unknown_whether_a_device_is_there(machine
     assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - no device 7, probe mine: no line")
 
 
+def test_a_log_that_is_not_read_is_a_warning_and_hides_nothing_that_is_missing(machine: Simulated) -> None:
+    log = ("--add-probe", "kmsg=/no/such-probe")
+    done = machine.check(TWO, *log)
+    assert (done.code, done.lines[0]) == (WARNING, "DEVICES WARNING - probe kmsg: no line")
+    done = machine.check(ONE_LEFT, *log, "--expect", "gpu=2")
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - 1 of 2 (type gpu), probe kmsg: no line")
+
+
 def test_a_range_of_indices_is_about_gpus_as_slurm_writes_it(machine: Simulated) -> None:
     assert devices(machine.check("profile: l4 x 5\n", "--device", "0-2,4")) == ["gpu-0", "gpu-1", "gpu-2", "gpu-4"]
 

@@ -68,6 +68,14 @@ BREAKS: list[Break] = [
 ]
 
 
+def test_a_probe_without_which_the_node_is_ready_is_a_warning(well: RecordedApi, kubectl: CommandLine) -> None:
+    ready = condition("Ready", "True", "AgentRunning", "ProbeUnavailable: kmsg: cannot connect; what it alone reports")
+    probes = [{"name": "kmsg", "state": "Failed", "message": "cannot connect"}]
+    well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), conditions=[ready], probes=probes)]
+    kubectl("check", "-o", "json")
+    assert found(kubectl)["n1", "driver"]["status"] == "warning"
+
+
 @pytest.mark.parametrize(("link", "item"), BREAKS, ids=lambda it: it if isinstance(it, str) else "")
 def test_the_chain_is_shown_to_break_where_it_does(
     well: RecordedApi, kubectl: CommandLine, link: str, item: JsonObject
