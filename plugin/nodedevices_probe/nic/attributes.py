@@ -57,6 +57,13 @@ CARRIER_DOWN_COUNT = "carrierDownCount"  # of its interface
 RNR_NAK_RETRY_ERR = "rnrNakRetryErr"
 LOCAL_ACK_TIMEOUT_ERR = "localAckTimeoutErr"
 ROCE_SLOW_RESTART = "roceSlowRestart"
+# The same, of Amazon's EFA:
+RDMA_READ_WR_ERR = "rdmaReadWrErr"
+RDMA_WRITE_WR_ERR = "rdmaWriteWrErr"
+RETRANS_TIMEOUT_EVENTS = "retransTimeoutEvents"
+UNRESPONSIVE_REMOTE_EVENTS = "unresponsiveRemoteEvents"
+IMPAIRED_REMOTE_CONN_EVENTS = "impairedRemoteConnEvents"
+RX_DROPS = "rxDrops"
 
 # RDMA character devices that a container may need: names of --rdma-required
 RDMA_NODES = ("rdma_cm", "umad", "uverbs", "issm", "ucm")

@@ -1,8 +1,8 @@
 """Error counters of an RDMA device, as the kernel has them in sysfs.
 
 Source: Documentation/ABI/stable/sysfs-class-infiniband of the Linux kernel; drivers/infiniband/hw/mlx5/counters.c for
-those of `hw_counters`. `counters` are the port's, whichever function is asked, so that a virtual or sub-function has
-only those of `hw_counters`, which count what its own connections did.
+those of `hw_counters`, and hw/efa/efa_verbs.c for EFA's. `counters` are the port's, whichever function is asked, so
+that a virtual or sub-function has only those of `hw_counters`, which count what its own connections did.
 
 Each file of `counters` that is read is a command to the firmware, so that no others are read. Which files there are is
 found once, and again after one of them could not be read.
@@ -30,6 +30,16 @@ _OWN_FILES: Mapping[str, str] = {
     names.LOCAL_ACK_TIMEOUT_ERR: "hw_counters/local_ack_timeout_err",
     names.ROCE_SLOW_RESTART: "hw_counters/roce_slow_restart",
 }
+# Those that Amazon's own monitor takes for errors, but for what is sent again: without a timeout it reaches its peer.
+_EFA_FILES: Mapping[str, str] = {
+    names.RDMA_READ_WR_ERR: "hw_counters/rdma_read_wr_err",
+    names.RDMA_WRITE_WR_ERR: "hw_counters/rdma_write_wr_err",
+    names.RETRANS_TIMEOUT_EVENTS: "hw_counters/retrans_timeout_events",
+    names.UNRESPONSIVE_REMOTE_EVENTS: "hw_counters/unresponsive_remote_events",
+    names.IMPAIRED_REMOTE_CONN_EVENTS: "hw_counters/impaired_remote_conn_events",
+    names.RX_DROPS: "hw_counters/rx_drops",
+}
+_AMAZON = "0x1d0f"
 _PARTS = ("physfn", "sfnum")  # in the folder of a virtual function, of a sub-function
 CounterFiles = Mapping[str, Sequence[str]]  # by counter: a file of each port that has it
 
@@ -38,6 +48,8 @@ def counter_files(roots: Roots, device: str, ports: Sequence[str]) -> CounterFil
     """Return the files of the RDMA device with this folder. `ports`: their folders."""
     is_part = any(roots.exists(f"{device}/device/{each}") for each in _PARTS)
     files = _OWN_FILES if is_part else {**_PORT_FILES, **_OWN_FILES}
+    if roots.word(f"{device}/device/vendor") == _AMAZON:
+        files = {**files, **_EFA_FILES}
     found = {name: [path for port in ports if roots.exists(path := f"{port}/{file}")] for name, file in files.items()}
     return {name: paths for name, paths in found.items() if paths}
 

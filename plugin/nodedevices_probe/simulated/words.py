@@ -50,6 +50,12 @@ _NIC = Words(
         nic.RNR_NAK_RETRY_ERR,
         nic.LOCAL_ACK_TIMEOUT_ERR,
         nic.ROCE_SLOW_RESTART,
+        nic.RDMA_READ_WR_ERR,
+        nic.RDMA_WRITE_WR_ERR,
+        nic.RETRANS_TIMEOUT_EVENTS,
+        nic.UNRESPONSIVE_REMOTE_EVENTS,
+        nic.IMPAIRED_REMOTE_CONN_EVENTS,
+        nic.RX_DROPS,
     ),
 )
 KNOWN: Mapping[tuple[str, str], Words] = {  # by maker and type

@@ -120,6 +120,35 @@ def test_a_sub_function_says_what_its_own_connections_did_alone(machine: Machine
     assert machine.counters(name) == OF_CONNECTIONS
 
 
+def test_an_efa_says_what_its_driver_counts_as_errors_and_another_makers_file_of_the_name_is_not_read(
+    machine: Machine,
+) -> None:
+    """The names: drivers/infiniband/hw/efa/efa_verbs.c."""
+    errors = {
+        "rdma_read_wr_err": 1,
+        "rdma_write_wr_err": 2,
+        "retrans_timeout_events": 3,
+        "unresponsive_remote_events": 4,
+        "impaired_remote_conn_events": 5,
+        "rx_drops": 6,
+    }
+    traffic = {"lifespan": 12, "tx_bytes": 1 << 50, "retrans_pkts": 9, "retrans_bytes": 9000, "send_wrs": 7}
+    files: dict[str, str | int] = {f"hw_counters/{name}": value for name, value in {**errors, **traffic}.items()}
+    folder = machine.nics.card("0000:9a:00.0", vendor="0x1d0f", device="0xefa2", driver="efa")
+    machine.nics.rdma("rdmap154s0", folder, kind="5: unspecified", layer="Unspecified", counters=files)
+    machine.card(counters=files)
+    assert machine.counters("0000:9a:00.0") == {
+        "rdmaReadWrErr": 1,
+        "rdmaWriteWrErr": 2,
+        "retransTimeoutEvents": 3,
+        "unresponsiveRemoteEvents": 4,
+        "impairedRemoteConnEvents": 5,
+        "rxDrops": 6,
+        "linkDowned": 0,
+    }
+    assert machine.counters() == {"linkDowned": 0}
+
+
 def test_the_ports_of_one_device_are_summed_up(machine: Machine) -> None:
     machine.card()
     machine.nics.tree.files(f"{RDMA}/ports/2", link_layer="InfiniBand", state="4: ACTIVE", **FILES)

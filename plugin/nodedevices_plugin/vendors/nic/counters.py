@@ -11,6 +11,10 @@ rate per second as one per minute. Where we differ:
   or was killed. They count once they have risen for five minutes, and are Degraded.
 - A fault ends when the window no longer has more than the limit; theirs lasts until the counter is cleared.
 
+Those of Amazon's EFA are from the efa monitor of eks-node-monitoring-agent (efa.go): a bucket of 100 that fills by one
+a second, an Event there. Here: more than 100 in a minute, for five minutes, since a job that is killed leaves its peers
+with such errors. What is sent again (`retrans_pkts`, `retrans_bytes`) is no error of its own and is not read.
+
 `most`: the kernel gives as many bits as InfiniBand's PortCounters have (drivers/infiniband/core/sysfs.c); these stop
 at their greatest value.
 """
@@ -39,6 +43,15 @@ _FLAPPING = CounterLimit(
     message="the NIC has lost its link three times or more within three hours: the cable, the transceiver or the"
     " switch's port",
     action="Inspect",
+)
+_EFA = CounterLimit(
+    counter=attributes.RETRANS_TIMEOUT_EVENTS,
+    limit=100,
+    window_seconds=MINUTE,
+    for_seconds=LASTING,
+    reason="EfaRetransmitTimeouts",
+    state=HealthState.DEGRADED,
+    message="more than 100 timeouts a minute of EFA's connections, which took another path, for 5 minutes",
 )
 LIMITS = (
     _FLAPPING,
@@ -147,6 +160,34 @@ LIMITS = (
         reason="RoceSlowRestarts",
         state=HealthState.DEGRADED,
         message="more than 10 slow restarts of RoCE a second, for 5 minutes: packets are lost on the way",
+    ),
+    _EFA,
+    replace(
+        _EFA,
+        counter=attributes.UNRESPONSIVE_REMOTE_EVENTS,
+        reason="EfaRemoteUnresponsive",
+        message="a peer of EFA's connections did not respond more than 100 times a minute, for 5 minutes",
+    ),
+    replace(
+        _EFA,
+        counter=attributes.IMPAIRED_REMOTE_CONN_EVENTS,
+        reason="EfaConnectionsImpaired",
+        message="more than 100 of EFA's connections a minute were slowed down as impaired, for 5 minutes",
+    ),
+    *(
+        replace(
+            _EFA,
+            counter=counter,
+            reason="EfaWorkRequestErrors",
+            message="more than 100 reads or writes a minute over EFA ended with an error, for 5 minutes",
+        )
+        for counter in (attributes.RDMA_READ_WR_ERR, attributes.RDMA_WRITE_WR_ERR)
+    ),
+    replace(
+        _EFA,
+        counter=attributes.RX_DROPS,
+        reason="EfaReceiveDrops",
+        message="more than 100 packets a minute were received by EFA and dropped, for 5 minutes",
     ),
 )
 REASONS = tuple(dict.fromkeys(each.reason for each in LIMITS))
