@@ -4,7 +4,7 @@ that fails again and again is seen as such, although it was repaired, and is hea
 An event counts as often as it happened; a condition of readings counts when it begins. A new process of a probe that
 reads a log reads its last minutes again: what may have been counted then is not counted twice. `with_events` comes
 before the verdicts, so that a rule is met by the very event that completes its number; `with_faults` comes after them,
-so that a condition counts for the next line. What a rule ignores does not count, nor do events that are only counted,
+and what it counts is judged by once more. What a rule ignores does not count, nor do events that are only counted,
 unless a rule counts them. Missing devices of a probe that sees none at all were not faulty.
 
 Kept for 80 to 90 days (whole periods of ten), with the times of the last MAX_TIMES; at most MAX_REASONS of a device. Of

@@ -57,6 +57,11 @@ class HealthRules:
             return self
         return replace(self, rules=tuple(rule for rule in self.rules if self._applies(rule, fact)))
 
+    @property
+    def counting(self) -> bool:
+        """True when a rule counts."""
+        return any(rule.after is not None for rule in self.rules)
+
     def is_counted(self, reason: str, fact: DeviceFact) -> bool:
         """True when a rule about this device counts how often the reason comes."""
         return any(

@@ -151,29 +151,41 @@ def assess(
         now=now,
         running_seconds=monotonic - world.started,
     )
-    verdicts: dict[str, Verdict] = {}
+    every = (*owned.items(), *(("", each.inventory) for each in probe_set.retired))
     shown: dict[lasting.LastingCondition, float] = {}
     counts: dict[rates.CounterKey, rates.Count] = {}
-    for name, part in (*owned.items(), *(("", each.inventory) for each in probe_set.retired)):
+    for _, part in every:
         shown |= lasting.follow(world.known.shown, part, rules, vendors, monotonic=monotonic)
         counts |= rates.follow(
             world.known.counts, part, vendors, silence_seconds=rules.silence_seconds, monotonic=monotonic
         )
-        verdicts |= judge_all(
-            world.verdicts,
-            part,
-            by_probe.get(name, ()),
-            rules,
-            vendors,
-            now=now,
-            monotonic=monotonic,
-            confirmed=confirm.recovered,
-            shown=shown,
-            counts=counts,
-            in_use=used,
-            blind=is_blind(part, given_up),
-        )
-    history = stage_history.with_faults(history, world.verdicts, verdicts, inventory, now=now)
+
+    def judged(by: HealthRules) -> dict[str, Verdict]:
+        verdicts: dict[str, Verdict] = {}
+        for name, part in every:
+            verdicts |= judge_all(
+                world.verdicts,
+                part,
+                by_probe.get(name, ()),
+                by,
+                vendors,
+                now=now,
+                monotonic=monotonic,
+                confirmed=confirm.recovered,
+                shown=shown,
+                counts=counts,
+                in_use=used,
+                blind=is_blind(part, given_up),
+            )
+        return verdicts
+
+    verdicts = judged(rules)
+    counted = stage_history.with_faults(history, world.verdicts, verdicts, inventory, now=now)
+    if rules.counting and counted != history:
+        # A condition that begins is judged as one that was counted: else a rule that was met a month ago holds for it.
+        rules = replace(rules, occurrences=counted)
+        verdicts = judged(rules)
+    history = counted
     removed_probes = probe_sets.withheld(probe_set, probes)
     places = stage_places.taken(
         owned,

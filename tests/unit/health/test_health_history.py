@@ -126,8 +126,16 @@ def test_a_reading_counts_each_time_it_begins_and_not_while_it_lasts() -> None:
         for readings in (HOT, COOL):
             for _ in range(10):
                 of.line(gpu(0, readings=readings))
-    assert state(of.line(gpu(0, readings=HOT))) == ("Degraded", "ThermalSlowdown")
     assert state(of.line(gpu(0, readings=HOT))) == ("Unhealthy", "ThermalSlowdown"), "it began for the third time"
+    assert of.world.state.history[gpu_id(0)][0].count == 3
+
+
+def test_a_rule_that_was_met_long_ago_holds_for_no_reading_that_begins_now() -> None:
+    of = node(rule("ThermalSlowdown", count=2, window=60), devices=(gpu(0),), holdDownSeconds=1)
+    for readings in (HOT, COOL, COOL, HOT, COOL, COOL):
+        of.line(gpu(0, readings=readings), after=5)
+    assert (state(of), of.world.state.history[gpu_id(0)][0].count) == (("Healthy", ""), 2)
+    assert state(of.line(gpu(0, readings=HOT), after=30 * DAY)) == ("Degraded", "ThermalSlowdown")
 
 
 def test_what_a_rule_makes_recovers_as_any_fault_does_with_the_rules_hold_down() -> None:
