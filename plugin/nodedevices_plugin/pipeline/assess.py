@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from nodedevices_probe.protocol import ProbeEvent
 
@@ -372,7 +373,8 @@ def _probed(
     effective = world.active.effective
     forget = effective.sections.health.forget_missing_seconds
     removed = (confirmed - holding.devices) | _taken_out(world.inventory, effective, holding.devices)
-    removed |= world.state.drained.keys() - holding.devices
+    drained = world.state.drained.keys() - holding.devices
+    given_up = {each.id for each in world.state.unschedulable if each.holds(now)}
     running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, monotonic, auto)
     source = inputs.source or next(iter(running))
     cursors = {name: world.known.cursors[name] for name in running if name in world.known.cursors}
@@ -384,22 +386,26 @@ def _probed(
     probes = {}
     for name, before in running.items():
         if inputs.snapshot is None or name != source:
-            probes[name] = stage_inventory.release(before, held_partitions=holding.parts, removed=removed)
+            gone = removed if is_blind(before, given_up) else removed | drained
+            probes[name] = stage_inventory.release(before, held_partitions=holding.parts, removed=gone)
             continue
         if not too_early:
             cursor = world.known.cursors.get(name, EventCursor())
             cursors[name], events = fresh_events(cursor, inputs.snapshot)
             is_first = cursor.instance != inputs.snapshot.instance
-        probes[name] = stage_inventory.update(
+        updated = partial(
+            stage_inventory.update,
             before,
             inputs.snapshot,
             now=now,
             monotonic=inputs.arrived,
             held_partitions=holding.parts,
             held_devices=holding.devices,
-            removed=removed,
             forget_missing_seconds=forget,
         )
+        probes[name] = updated(removed=removed)
+        if drained and not is_blind(probes[name], given_up):  # else it is no sign that one was taken out
+            probes[name] = updated(removed=removed | drained)
     probe_set = probe_sets.kept(
         probe_set,
         probes,

@@ -6,8 +6,8 @@ the driver does not say either, holders alone count. Open files are not looked a
 the node's pid namespace alone.
 
 A drained device that its driver no longer lists was removed on purpose: it leaves the node like one of which a person
-confirmed that, without a fault. One that goes before it is drained is `Missing`. It is drained no longer when the entry
-ends, or when something uses it.
+confirmed that, without a fault; not while its probe sees no device at all, which says nothing of it. One that goes
+before it is drained is `Missing`. It is drained no longer when the entry ends, or when something uses it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from nodedevices_plugin.model import Cordon, Holder, HoldersState, Holdings, Rec
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_probe.protocol import DeviceFact, Readings
-from support.facts import gpu, gpu_id
+from support.facts import gpu, gpu_id, snapshot, xid
 from support.stepped_node import NOBODY, Node, report_of
 
 GPU = "nvidia.com/gpu"
@@ -108,6 +108,27 @@ def test_it_is_drained_only_once_the_probe_has_had_the_time_to_say_what_runs_on_
     made = cordoned(node())
     assert drained(made) == {}
     assert OLD in drained(made.line(after=15))
+
+
+def test_a_probe_that_sees_no_device_at_all_makes_no_faulty_one_forgotten() -> None:
+    made = node()
+    cordoned(made.line(xids=(replace(xid(79, 1), time=made.time),))).line(after=20)
+    assert list(drained(made)) == [OLD]
+    made.clock += 5
+    made.step(snapshot()).step()
+    assert made.states[OLD][0] == "Unhealthy"
+    made.line()
+    assert (made.states[OLD], list(drained(made))) == (("Unhealthy", "Xid79"), [OLD])
+    made.line(FIRST)
+    assert OLD not in made.states, "and it may go"
+
+
+def test_the_only_device_may_go_once_it_is_drained() -> None:
+    made = Node(SECOND).given(seen=SeenObject(exists=True, generation=1, config={})).line()
+    cordoned(made).line(after=20)
+    made.clock += 5
+    made.step(snapshot())
+    assert (made.states, made.world.lost) == ({}, {})
 
 
 def test_an_agent_that_was_restarted_waits_for_what_the_probe_says_of_processes() -> None:
