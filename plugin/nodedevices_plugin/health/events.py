@@ -69,7 +69,10 @@ def occurred(event: ProbeEvent, now: datetime) -> datetime:
 
 
 def effect(meaning: Meaning, rules: HealthRules) -> Effect:
-    """Return an event's effect under these rules, those of its device (HealthRules.for_device)."""
+    """Return an event's effect under these rules, those of its device (HealthRules.for_device). A repair is evidence,
+    and no rule makes it a fault: one for Firmware* is about those that it ends."""
+    if meaning.effect is Effect.REPAIRED:
+        return meaning.effect
     rule = rules.rule(meaning.reason)
     return meaning.effect if rule is None else _EFFECTS[rule.state]
 

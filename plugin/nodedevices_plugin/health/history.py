@@ -109,6 +109,8 @@ def clock_set(
 
 
 def _counts(meaning: Meaning, rules: HealthRules, device: InventoryDevice) -> bool:
+    if meaning.effect is Effect.REPAIRED:
+        return False
     if rules.is_counted(meaning.reason, device.fact):
         return True
     return effect(meaning, rules.for_device(device.fact)) is not Effect.COUNTED

@@ -83,6 +83,15 @@ def test_a_nic_that_its_driver_has_recovered_is_offered_again_after_the_hold_dow
     assert (node.passes(HOLD + 10).states["NIC-0"], node.offers[RDMA]) == (WELL, ["NIC-0"])
 
 
+@pytest.mark.parametrize("after", [{}, {"after": {"count": 2, "windowSeconds": 60}}], ids=["each", "counted"])
+def test_a_rule_with_a_pattern_makes_no_fault_of_a_recovery(after: dict[str, object]) -> None:
+    rules = {"health": {"rules": [{"reasons": ["Firmware*"], "state": "Unhealthy", **after}]}}
+    node = Logged().given(seen=SeenObject(exists=True, config={**CONFIG, **rules})).step()
+    node.log(kinds.MLX5_FATAL, "0000:3b:00.0").log(kinds.MLX5_RECOVERED, "0000:3b:00.0")
+    assert node.passes(HOLD + 10).states["NIC-0"] == WELL
+    assert [each.reason for each in node.world.state.history["NIC-0"]] == ["FirmwareFatal"]
+
+
 def test_a_recovery_is_no_evidence_about_what_comes_after_it() -> None:
     node = Logged().log(kinds.MLX5_FATAL, "0000:3b:00.0").log(kinds.MLX5_RECOVERED, "0000:3b:00.0")
     node.log(kinds.MLX5_FATAL, "0000:3b:00.0").passes(HOLD + 10)
