@@ -1,9 +1,9 @@
 """The probe's memory of edges: an XID happened, and the next lines must say so.
 
-Bounded whatever the hardware does: equal events between two lines are folded into one with a count and the details of
-the first, and only the newest of each kind per device (and XID, and instance) is kept, for a minute. So a flood of one
-XID never pushes the first sign of another out of the line. Written by the thread that waits for the driver, read by the
-one that writes lines.
+Bounded whatever the hardware does: equal events between two lines are folded into one with a count, the time and
+details of the first and the place of the last, and only the newest of each kind per device (and XID, and instance) is
+kept, for a minute. So a flood of one XID never pushes the first sign of another out of the line. Written by the thread
+that waits for the driver, read by the one that writes lines.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ class EventLog:
     ) -> None:
         """Remember that it happened, so many times."""
         with self._lock:
-            known = self._pending.get(key)
+            known = self._pending.pop(key, None)
             if known is None and len(self._pending) >= MAX_EVENTS:
                 self.dropped += count
             else:
-                first = self._pending.setdefault(key, _Pending(when or datetime.now(UTC), details))
+                first = known or _Pending(when or datetime.now(UTC), details)
                 first.count = min(first.count + count, MAX_INTEGER)
+                self._pending[key] = first  # the last: what came again after a repair is not repaired
         self.wake.set()
 
     def pending(self) -> bool:

@@ -100,6 +100,13 @@ def test_after_a_boot_all_that_was_logged_before_the_probe_is_reported() -> None
     assert Probe(log, uptime=BOOTED_SECONDS + 1).events() == []
 
 
+def test_what_came_again_after_a_repair_stands_behind_it() -> None:
+    fatal = "mlx5_core 0000:d2:00.0: poll_health:839:(pid 0): Fatal error 3 detected"
+    repaired = "mlx5_core 0000:d2:00.0: mlx5_health_try_recover:338:(pid 268269): health recovery succeeded"
+    log = Log().write(fatal, at=10).write(repaired, at=20).write(fatal, at=200)
+    assert Probe(log, uptime=300.0).events() == [(kinds.MLX5_RECOVERED, 1), (kinds.MLX5_FATAL, 2)]
+
+
 def test_the_first_look_reads_behind_all_that_a_driver_wrote_at_boot() -> None:
     log = Log()
     for number in range(MAX_LINES + 200):
