@@ -189,7 +189,7 @@ def _moved(each: Occurrences, moved: Callable[[datetime], datetime]) -> Occurren
     return replace(
         each,
         periods=_renumbered(each.periods, moved),
-        last=max(moved(each.last), *times[-1:]),
+        last=max((moved(each.last), *times[-1:])),
         times=tuple(times),
         shown=replace(shown, first=moved(shown.first), last=moved(shown.last), at=moved(shown.at)),
     )

@@ -206,6 +206,14 @@ def test_a_clock_that_begins_in_1970_at_each_boot_moves_nothing_of_the_boots_bef
     assert state(strike(again, 31)) == ("Unhealthy", "Xid31")
 
 
+def test_a_clock_is_set_after_a_person_confirmed_a_repair() -> None:
+    of = strike(node(rule("Xid31", count=2, window=DAY)), 31)
+    of.sees(confirm=f"{gpu_id(0)}=recovered").line()
+    assert of.world.state.history[gpu_id(0)][0].times == ()
+    of.ahead = 7200.0
+    assert shown(of.line()) == [("Xid31", 1, False)]
+
+
 def test_what_came_by_a_clock_that_was_ahead_completes_no_number() -> None:
     of = node(rule("Xid31", count=MAX_AFTER, window=DAY))
     of.ahead = 900 * DAY
