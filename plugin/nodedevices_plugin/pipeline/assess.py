@@ -144,13 +144,15 @@ def assess(
     removals = confirmed & _gone(probes, probe_set)
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
     given_up = removals.union(each.id for each in cordons if each.holds(now))
+    asked = stage_drained.asked_since(world.known.asked, cordons, now=now, monotonic=monotonic)
     drained = stage_drained.follow(
         world.state.drained,
         inventory,
         cordons,
         held=holding.known_devices,
+        asked=asked,
         now=now,
-        running_seconds=monotonic - world.started,
+        monotonic=monotonic,
     )
     every = (*owned.items(), *(("", each.inventory) for each in probe_set.retired))
     shown: dict[lasting.LastingCondition, float] = {}
@@ -209,6 +211,7 @@ def assess(
         cursors=probed.cursors,
         shown=shown,
         counts=counts,
+        asked=asked,
         kept_back=places.wait_for_holders or not holding.devices.isdisjoint((*removals, *probe_set.retired_devices)),
         listed=holding.listed,
         requested=requested,

@@ -21,29 +21,37 @@ from nodedevices_plugin.pipeline.idle import has_context
 SETTLED_SECONDS = 15.0  # a probe that was asked for processes has answered, or counts as silent (probe_set)
 
 
+def asked_since(
+    before: Mapping[str, float], cordons: Iterable[Cordon], *, now: datetime, monotonic: float
+) -> dict[str, float]:
+    """Return since when (time.monotonic()) this agent knows of each entry, and has had its probe asked. The entry's own
+    time is a person's, and may be from before a restart."""
+    return {each.id: before.get(each.id, monotonic) for each in cordons if each.holds(now)}
+
+
 def follow(
     before: Mapping[str, datetime],
     inventory: Inventory,
     cordons: Iterable[Cordon],
     *,
     held: Set[str] | None,
+    asked: Mapping[str, float],
     now: datetime,
-    running_seconds: float,
+    monotonic: float,
 ) -> dict[str, datetime]:
     """Return the drained devices by id, with since when; one that is gone since stays while its entry does. `held`:
-    devices that are held, wholly or in part, or may be; None: not known, and nothing changes. `running_seconds`: since
-    this agent was started, and has asked the probe."""
-    entries = {each.id: each for each in cordons if each.holds(now)}
+    devices that are held, wholly or in part, or may be; None: not known, and nothing changes. `asked`: as
+    `asked_since` has it."""
+    entries = {each.id for each in cordons if each.holds(now)}
     listed = {device.fact.id: device for device in inventory.devices}
     found = {id_: since for id_, since in before.items() if id_ in entries and id_ not in listed}
-    for id_ in entries.keys() & listed.keys():
+    for id_ in entries & listed.keys():
         device = listed[id_]
         if held is None or not device.present:
             if id_ in before:
                 found[id_] = before[id_]
             continue
-        since = entries[id_].since
-        settled = since is not None and min((now - since).total_seconds(), running_seconds) >= SETTLED_SECONDS
+        settled = monotonic - asked.get(id_, monotonic) >= SETTLED_SECONDS
         if id_ not in held and (settled or id_ in before) and not has_context(device.fact.readings):
             found[id_] = before.get(id_, now)
     return found

@@ -85,6 +85,7 @@ class Known:
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe
     shown: lasting.Lasting = field(default_factory=dict)  # conditions that have to last to be faults, since when
     counts: rates.Counts = field(default_factory=dict)  # what counters have risen by lately
+    asked: Mapping[str, float] = field(default_factory=dict)  # of what is out of service, since when (drained)
     kept_back: bool = False  # True when held devices keep others out of their places, or listed
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     requested: RequestedConfig = field(default_factory=RequestedConfig)

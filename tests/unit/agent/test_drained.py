@@ -4,7 +4,7 @@ docs/operations.md, by the agent's steps."""
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -136,6 +136,14 @@ def test_an_agent_that_was_restarted_waits_for_what_the_probe_says_of_processes(
     made = cordoned(node()).line(FIRST, used, after=20).restarts().line()  # which was not asked yet
     assert drained(made) == {}
     assert drained(made.line(FIRST, used, after=15)) == {}
+
+
+@pytest.mark.parametrize("ago", [3600, -3600], ids=["before it was seen", "by a clock that is ahead"])
+def test_the_time_that_a_person_wrote_is_not_the_one_since_which_the_probe_is_asked(ago: float) -> None:
+    made = node()
+    made.sees(unschedulable=(Cordon(id=OLD, reason="RMA", since=made.time - timedelta(seconds=ago)),)).line()
+    assert drained(made) == {}
+    assert OLD in drained(made.line(after=15))
 
 
 def test_what_was_drained_before_a_restart_stays_so() -> None:
