@@ -89,15 +89,20 @@ def tenures(uses: Uses | None, saved: Mapping[str, Tenure], after_seconds: int |
     return {id_: use.tenure for id_, use in uses.devices.items() if use.tenure is not None}
 
 
-def clock_set(uses: Uses | None, by: timedelta) -> Uses | None:
-    """Return the same after the wall clock was set. A holder's own time is not moved: it tells it from the next one."""
+def clock_set(uses: Uses | None, by: timedelta, *, booted: datetime, until: datetime) -> Uses | None:
+    """Return the same after the wall clock was set. A holder's own time is not moved: it tells it from the next one.
+    `booted`, `until`: the machine's boot and now, by the clock as it was; what is not between is of another clock."""
     if uses is None:
         return None
+
+    def moved(when: datetime) -> datetime:
+        return when + by if booted <= when <= until else when
+
     devices = {
         id_: replace(
             use,
-            since=None if use.since is None else use.since + by,
-            tenure=None if use.tenure is None else replace(use.tenure, began=use.tenure.began + by),
+            since=None if use.since is None else moved(use.since),
+            tenure=None if use.tenure is None else replace(use.tenure, began=moved(use.tenure.began)),
         )
         for id_, use in uses.devices.items()
     }

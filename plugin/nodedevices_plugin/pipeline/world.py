@@ -212,10 +212,10 @@ def clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
         verdicts=clock_set(world.verdicts, moved),
     )
     booted = datetime.fromtimestamp(world.wall_offset, UTC)  # time.monotonic() counts from the boot on
-    state = replace(
-        world.state, history=history.clock_set(world.state.history, moved, booted=booted, until=now - moved)
-    )
-    return replace(world, wall_offset=offset, known=known, state=state, uses=idle.clock_set(world.uses, moved))
+    until = now - moved
+    state = replace(world.state, history=history.clock_set(world.state.history, moved, booted=booted, until=until))
+    uses = idle.clock_set(world.uses, moved, booted=booted, until=until)
+    return replace(world, wall_offset=offset, known=known, state=state, uses=uses)
 
 
 def chosen_file(file: FileOutcome, files: NamedFiles | None, spec: SeenSpec | None, local: Local) -> FileOutcome:

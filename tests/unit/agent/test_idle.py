@@ -14,7 +14,7 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_probe.protocol import Partition, Readings
 from support import traces
-from support.facts import gpu, gpu_id, mig_id
+from support.facts import START, gpu, gpu_id, mig_id
 from support.stepped_node import NOBODY, Node, report_of
 from support.traces import HOUR, MINUTE, lasting, reading
 
@@ -307,6 +307,20 @@ def test_a_clock_that_is_set_moves_the_time_and_ends_nothing() -> None:
     node.ahead = 7200.0
     read(node, [UNUSED])
     assert (shown(node).idle, shown(node).idle_since) == ("NeverUsed", since + timedelta(hours=2))  # type: ignore[operator]
+
+
+def test_a_clock_that_begins_in_1970_moves_no_time_of_before() -> None:
+    node = read(working(), lasting(HOUR, UNUSED))
+    since = shown(node).idle_since
+    made = Node(*node.devices, state=node.world.state, clock=5.0)
+    made.ahead = -START.timestamp()
+    made.begin(node.world.state)
+    made.given(seen=SeenObject(exists=True, generation=1, config=ASKS))
+    made.given(holdings=Holdings(state=HoldersState.UNAVAILABLE)).line(gpu(0, readings=UNUSED))
+    held(made, holder(made)).line(gpu(0, readings=UNUSED))
+    made.ahead = 86400.0  # it is set
+    read(made, lasting(HOUR, UNUSED))
+    assert (shown(made).idle, shown(made).idle_since) == ("NeverUsed", since)
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------
