@@ -33,10 +33,11 @@ CORRELATING = "Correlating"
 
 @dataclass(frozen=True, slots=True)
 class EventCursor:
-    """The last event that was read, and the probe process that it came from."""
+    """The last event that was read, and the probe process that it came from. `newest`: the latest time of one."""
 
     instance: str = ""
     sequence: int = -1
+    newest: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +55,20 @@ class LoggedEvent:
 
 
 def fresh_events(cursor: EventCursor, snapshot: Snapshot) -> tuple[EventCursor, tuple[ProbeEvent, ...]]:
-    """Return the cursor for the next line, and the events that were in no earlier line, oldest first."""
-    seen = cursor.sequence if cursor.instance == snapshot.instance else -1
-    news = tuple(
-        sorted((event for event in snapshot.events if event.sequence > seen), key=lambda event: event.sequence)
-    )
-    return EventCursor(snapshot.instance, news[-1].sequence if news else seen), news
+    """Return the cursor for the next line, and the events that were in no earlier line, oldest first. A number that was
+    seen, with a time that is later than all that were, is of a process that has the name of an earlier one, such as its
+    process id in a container that was started again."""
+    same = cursor.instance == snapshot.instance
+    seen, newest = (cursor.sequence, cursor.newest) if same else (-1, None)
+
+    def is_new(event: ProbeEvent) -> bool:
+        return event.sequence > seen or (newest is not None and event.time > newest)
+
+    news = tuple(sorted(filter(is_new, snapshot.events), key=lambda event: event.sequence))
+    if not news:
+        return EventCursor(snapshot.instance, seen, newest), ()
+    times = [event.time for event in news] + ([newest] if newest is not None else [])
+    return EventCursor(snapshot.instance, news[-1].sequence, max(times)), news
 
 
 def occurred(event: ProbeEvent, now: datetime) -> datetime:

@@ -8,6 +8,16 @@ from nodedevices_plugin.health.rules import HealthRules
 from support.facts import REGISTERED, START, gpu_id, ruled, snapshot, xid
 
 
+def test_a_new_process_with_an_earlier_ones_name_has_new_events() -> None:
+    """A process id in a container that was started again; an agent knows of the earlier one from its state file."""
+    cursor, _ = fresh_events(EventCursor(), snapshot(events=(xid(79, sequence=9, after=5),)))
+    line = snapshot(events=(xid(48, sequence=1, after=100), xid(79, sequence=2, after=101)))
+    cursor, fresh = fresh_events(cursor, line)
+    assert [event.xid for event in fresh] == [48, 79]
+    assert fresh_events(cursor, line)[1] == ()
+    assert cursor.sequence == 2
+
+
 def test_an_event_that_is_repeated_in_later_lines_is_seen_once() -> None:
     first = snapshot(events=(xid(79, sequence=1),))
     second = snapshot(events=(xid(79, sequence=1), xid(31, sequence=2)))
