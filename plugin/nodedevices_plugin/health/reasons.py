@@ -15,7 +15,7 @@ from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.model import Unmatched
-from nodedevices_plugin.vendors.faults import FaultSources
+from nodedevices_plugin.vendors.faults import CounterLimits, FaultSources
 
 NAMED = 24  # in one message, which has room for some 500 characters
 
@@ -28,7 +28,8 @@ def known(vendors: FaultSources) -> tuple[str, ...]:
 
 def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmatched, ...]:
     """Return a note for each pattern of `health.rules` that no reason matches, that a rule may not change, or that
-    switches no reason on, and for each rule that never applies, because an earlier one does."""
+    switches no reason on, and for each rule that never applies, because an earlier one does, or because it counts
+    readings that a later one ignores."""
     every = known(vendors) if rules else ()
     opt_in = _opt_in(vendors) if rules else frozenset()
     off = opt_in.difference(*(rule.reasons for rule in rules if rule.after is None))
@@ -40,7 +41,19 @@ def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmat
     )
     about = [_about(rule.reasons, every) for rule in rules]
     behind = (note for number in range(len(rules)) if (note := _behind(number, rules, about, opt_in)) is not None)
-    return (*patterns, *behind)
+    readings = _of_readings(vendors) if any(rule.after for rule in rules) else frozenset()
+    each = (_uncounted(number, rules, about, readings) for number in range(len(rules)))
+    uncounted = (note for note in each if note is not None)
+    return (*patterns, *behind, *uncounted)
+
+
+def _of_readings(vendors: FaultSources) -> frozenset[str]:
+    """Return the reasons that are conditions of readings, but for those of which no rule makes nothing."""
+    nothing = Readings()
+    sources = {id(vendor): vendor for vendor in vendors.values()}.values()
+    own = {each.reason for vendor in sources for each in vendor.read(nothing)}
+    own |= {each.reason for vendor in sources if isinstance(vendor, CounterLimits) for each in vendor.counter_limits}
+    return frozenset(own.union(levels.REASONS, signals.REASONS) - levels.UNUSABLE)
 
 
 def _opt_in(vendors: FaultSources) -> frozenset[str]:
@@ -80,6 +93,22 @@ def _behind(
         return Unmatched(
             section="health", entry=f"rules[{number}].{entry}", message=f"rules[{first}] comes before it and {why}"
         )
+    return None
+
+
+def _uncounted(
+    number: int, rules: Sequence[HealthRule], about: Sequence[frozenset[str]], readings: frozenset[str]
+) -> Unmatched | None:
+    """Return the note on a rule that counts nothing: a reading that is ignored begins no fault."""
+    rule, own = rules[number], about[number]
+    if rule.after is None or not own or not own <= readings:
+        return None
+    for later, each in enumerate(rules[number + 1 :], start=number + 1):
+        if each.after is None and (each.match is None or each.match == rule.match) and own <= about[later]:
+            if each.state != "Ignored":
+                return None
+            why = f"rules[{later}] ignores all that it counts, and no ignored reading is counted; give Degraded there"
+            return Unmatched(section="health", entry=f"rules[{number}].after.count {rule.after.count}", message=why)
     return None
 
 

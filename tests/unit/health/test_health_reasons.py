@@ -106,3 +106,25 @@ def test_a_rule_that_would_call_an_unusable_device_usable_is_named_but_not_one_f
     [note] = notes("Missing")
     assert note.startswith("health.rules[0].reasons Missing: Missing is Unhealthy whatever a rule says")
     assert notes("Missing", "FallenOffBus", state="Unhealthy") == []
+
+
+@pytest.mark.parametrize(
+    ("later", "noted"),
+    [
+        ({"reasons": ["ThermalSlowdown"], "state": "Ignored"}, True),
+        ({"reasons": ["*Slowdown", "SymbolErrors"], "state": "Ignored"}, True),
+        ({"reasons": ["ThermalSlowdown"], "state": "Degraded"}, False),
+        ({"reasons": ["ThermalSlowdown"], "state": "Ignored", "match": {"type": "gpu"}}, False),
+    ],
+)
+def test_a_rule_that_counts_readings_that_a_later_one_ignores_is_named(later: dict[str, object], noted: bool) -> None:
+    counts = {"reasons": ["ThermalSlowdown"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 60}}
+    rules = tuple(HealthRule.model_validate(each) for each in (counts, later))
+    said = "health.rules[0].after.count 3: rules[1] ignores all that it counts"
+    assert [each.text.startswith(said) for each in unmatched(rules, REGISTERED)] == [True] * noted
+
+
+def test_a_rule_may_count_events_that_a_later_one_ignores() -> None:
+    counts = {"reasons": ["Xid31"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 60}}
+    ignores = {"reasons": ["Xid*"], "state": "Ignored"}
+    assert unmatched(tuple(HealthRule.model_validate(each) for each in (counts, ignores)), REGISTERED) == ()
