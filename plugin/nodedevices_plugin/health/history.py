@@ -126,7 +126,7 @@ def _begins(fault: Fault, earlier: Fault | None) -> bool:
     """True when a condition of readings was not evident before; events have a time."""
     if fault.last_seen is not None or fault.state is HealthState.UNKNOWN or fault.reason == CORRELATING:
         return False
-    return earlier is None or earlier.last_seen is not None
+    return earlier is None or earlier.last_seen is not None or earlier.state is HealthState.UNKNOWN
 
 
 def _add(of_device: _ByReason, reason: str, when: datetime, count: int, now: datetime) -> None:

@@ -279,6 +279,14 @@ def test_a_device_that_a_probe_without_devices_does_not_list_has_had_no_fault() 
     assert of.world.state.history == {}
 
 
+def test_one_that_is_missing_once_the_probe_sees_the_others_again_has_had_a_fault() -> None:
+    of = node().line(gpu(0), gpu(1))
+    of.step(snapshot()).line(gpu(0)).line(gpu(0))
+    assert shown(of, 1) == [("Missing", 1, True)]
+    of.step(snapshot()).line(gpu(0))
+    assert shown(of, 1) == [("Missing", 1, True)], "it was and is"
+
+
 # --- bounds ----------------------------------------------------------------------------------------------------------
 def after(seconds: float, *events: ProbeEvent, before: History | None = None, inventory: Inventory = TWO) -> History:
     now = START + timedelta(seconds=seconds)
