@@ -140,7 +140,8 @@ def _needed(facts: NodeFacts) -> tuple[ProbeFacts, ...]:
     """Return the probes without which the node is not ready: those that list devices. One that only says something of
     their devices, such as that of the kernel's log, keeps no pod away (`_problems` has it); where there is no other, it
     is all that the agent has."""
-    return tuple(each for each in facts.probes if lists_devices(each.name)) or facts.probes
+    listing_devices = (each for each in facts.probes if lists_devices(each.name) or each.inventory.devices)
+    return tuple(listing_devices) or facts.probes
 
 
 def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:

@@ -512,6 +512,8 @@ def test_a_silent_probe_without_devices_is_said_and_keeps_the_node_ready() -> No
     both = facts(probes=(replace(gpus, silent=True), log))
     assert condition(both, "Ready")[:2] == ("False", "ProbeUnavailable")
     assert condition(facts(probes=(log,)), "Ready")[:2] == ("False", "ProbeUnavailable"), "there is no other"
+    another = replace(log, inventory=inventory_of(gpu(1)))
+    assert condition(facts(probes=(gpus, another)), "Ready")[:2] == ("False", "ProbeUnavailable"), "it has devices"
 
 
 def test_a_probe_without_devices_hides_no_missing_driver() -> None:
