@@ -10,13 +10,13 @@ still shows that there is more to do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.cache.store import Cache, Dirty
-from nodedevices_operator.desired import pods
+from nodedevices_operator.desired import idle, pods
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.kinds import Kind, read
@@ -70,19 +70,22 @@ class Leftovers:
     async def _release_pods(self, name: str) -> None:
         async for page in self._writer.kube.pages(PODS, fieldSelector=f"spec.nodeName={name}"):
             for pod in page:
-                shown = pods.own_condition(pod)
-                if shown is None or pods.finished(pod) or pods.leaving(pod):
+                if pods.finished(pod) or pods.leaving(pod):
                     continue  # of a pod that ends or has ended it is evidence
-                wanted = pods.released_condition(pod, self._writer.now())
-                if same(shown, wanted):
-                    continue
-                marked = pods.entry(pod, shown)
-                try:
-                    await self._writer.pod_condition(marked, wanted)
-                except KubeError as error:
-                    if not (error.gone or error.forbidden):
-                        raise
-                    log.warning("failed to remove the pod's condition", pod=marked.name, error=str(error))
+                shown, wanted = pods.own_condition(pod), pods.released_condition(pod, self._writer.now())
+                if shown is not None and not same(shown, wanted):
+                    await self._released(self._writer.pod_condition(pods.entry(pod, shown), wanted))
+                if idle.own_condition(pod) is not None:
+                    await self._released(self._writer.pod_idle(idle.identity(pod), None))
+
+    @staticmethod
+    async def _released(write: Awaitable[JsonObject]) -> None:
+        try:
+            await write
+        except KubeError as error:
+            if not (error.gone or error.forbidden):
+                raise
+            log.warning("failed to remove a pod's condition", error=str(error))
 
     async def _release_node(self, node: NodeRecord) -> None:
         if node.owned:

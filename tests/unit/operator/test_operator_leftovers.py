@@ -103,6 +103,21 @@ async def test_what_is_on_the_node_stays_while_the_agent_makes_the_object_again(
     assert left(kube) == EVERYTHING
 
 
+async def test_the_mark_of_an_idle_pod_goes_too_where_no_object_comes_back(clock: Clock) -> None:
+    kube = FakeKube()
+    kube.put(NODE, raw_node({GPU: 1}))
+    kube.put(ITEM, node_devices(device(0, holders=[holder() | {"idle": "NeverUsed", "idleSince": SINCE}])))
+    kube.put(POD, raw_pod())
+    kube.put(f"{names.POLICIES}/all", raw_policy("all", idle={"afterSeconds": 60, "podCondition": True}))
+    manager = await started(kube, clock)
+    await passes(manager, clock, 1.0)
+    assert "pod True NeverUsed" in left(kube)
+    deleted(kube, manager)
+    await settle(manager)
+    await passes(manager, clock, OVER_SECONDS)
+    assert left(kube) == []
+
+
 async def test_all_of_it_goes_where_no_object_comes_back(kube: FakeKube, clock: Clock) -> None:
     manager = await started(kube, clock)
     deleted(kube, manager)
