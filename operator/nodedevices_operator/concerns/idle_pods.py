@@ -3,8 +3,11 @@ period (section `idle`); desired/idle.py says what they say.
 
 Which pods carry the condition is known from the pods themselves: those of the node are listed once by this process, as
 soon as a policy asks for the condition or the NodeDevices shows that one did (IdlePodsMarked, which is written before
-the first pod). Whose pod a holder means is found out as for marks of faults. A pod that ends keeps its condition.
-A period of long before the operator's start was reported then.
+the first pod), and once more when no policy asks for it any more. What an earlier NodeDevices of the node has left on
+pods is looked for in the first reconciliation of a new one, as marks of faults are. Whose pod a holder means is found
+out as for these. A pod that ends keeps its condition. While the NodeDevices is stale the condition is Unknown: nobody
+must end a pod for what was so before its agent was lost. A period that was reported long before the operator's start
+has had its Event then.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from nodedevices_api.sections import Idle
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.budget import CallBudget
+from nodedevices_operator.concerns.left_behind import pods_at_first
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
@@ -35,6 +39,7 @@ from nodedevices_operator.desired.idle import (
     own_condition,
 )
 from nodedevices_operator.desired.pods import HolderMatch
+from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import PODS, pod_path
 
@@ -45,6 +50,9 @@ READS_WAIT_SECONDS = 10.0
 
 log = structlog.get_logger()
 
+Period = tuple[tuple[str, str], str, str, str]  # the pod, the device, the word, since
+Settled = tuple[tuple[IdleHolding, ...], str]  # with why the node was stale; empty: it was not
+
 
 @dataclass(slots=True)
 class IdleMemory:
@@ -52,8 +60,10 @@ class IdleMemory:
 
     reads: CallBudget
     old: frozenset[tuple[str, str]]  # device and since of periods whose Event may have expired
-    carrying: dict[str, IdlePod] | None = None  # by uid, pods that show the condition; None: not listed yet
-    settled: dict[tuple[str, str], tuple[IdleHolding, ...]] = field(default_factory=dict)  # what was told of a pod
+    section: Idle  # by which `settled` is
+    carrying: dict[str, IdlePod] | None = None  # by uid, pods that may show more than InUse; None: not listed yet
+    settled: dict[tuple[str, str], Settled] = field(default_factory=dict)  # what was told of a pod
+    told: set[Period] = field(default_factory=set)  # of which there is an Event
     uids: dict[tuple[str, str], str | None] = field(default_factory=dict)  # None: the holder means another pod
 
 
@@ -62,10 +72,14 @@ class IdleObserved:
     section: Idle
     memory: IdleMemory
     wanted: Pods
+    stale: Staleness | None  # None: the record is up to date
     found: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)  # pods whose condition may differ
     unsure: set[tuple[str, str]] = field(default_factory=set)
     requeue_after: float | None = None
     problems: list[KubeError] = field(default_factory=list)
+
+    def settled(self, pod: tuple[str, str]) -> Settled:
+        return self.wanted[pod], "" if self.stale is None else self.stale.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +88,7 @@ class IdlePlan:
 
     seen: IdleObserved
     conditions: Mapping[IdlePod, Mapping[str, Any]]
-    events: Sequence[Mapping[str, Any]]
+    events: Sequence[tuple[Period, Mapping[str, Any]]]
     back: tuple[IdlePod, ...]
 
 
@@ -92,12 +106,17 @@ class IdlePodsConcern:
 
     async def observe(self, view: View) -> IdleObserved | Outcome:
         sections, record = view.sections, view.record
-        if not view.reported or sections is None:
-            return Outcome()
-        section, shown = sections.idle, record.condition(names.IDLE_PODS_MARKED)
-        if section.pod_condition and shown is None:
+        shown = record.condition(names.IDLE_PODS_MARKED)
+        try:
+            left = marked(await pods_at_first(view, self._writer.kube))
+        except KubeError as error:
+            return Outcome(problems=(error,)) if error.forbidden else failed_to("list the node's pods", error)
+        if shown is None and (left or (view.reported and sections is not None and sections.idle.pod_condition)):
             text = "the pods of the node are looked through"
             return Outcome(("False", names.PENDING, text), requeue_after=SOON_SECONDS)
+        if not view.reported or sections is None:
+            return Outcome()
+        section = sections.idle
         if not section.pod_condition and not section.event and shown is None:
             self.forget(record.name)
             return Outcome()
@@ -105,9 +124,14 @@ class IdlePodsConcern:
         memory = self._nodes.get(record.name)
         if memory is None:
             every = ((each.holding.device, each.since) for held in wanted.values() for each in held)
-            old = frozenset(each for each in every if pods.may_have_expired(each[1], view.now))
-            memory = IdleMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock), old)
+            after = section.after_seconds or 0  # only then the agent said so
+            old = frozenset(each for each in every if pods.may_have_expired(each[1], view.now, after=after))
+            memory = IdleMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock), old, section)
             self._nodes[record.name] = memory
+        if section != memory.section:
+            if not section.pod_condition and memory.section.pod_condition:
+                memory.carrying = None  # pods that show InUse are listed, too
+            memory.section, memory.settled = section, {}
         if shown is None:
             memory.carrying = None
         elif memory.carrying is None:
@@ -118,9 +142,11 @@ class IdlePodsConcern:
             memory.settled = {}
         memory.settled = {pod: held for pod, held in memory.settled.items() if pod in wanted}
         memory.uids = {pod: uid for pod, uid in memory.uids.items() if pod in wanted}
-        seen = IdleObserved(section, memory, wanted)
+        memory.told &= {_period(pod, each) for pod, held in wanted.items() for each in held}
+        stale = view.staleness if view.staleness is not None and view.staleness.status == "True" else None
+        seen = IdleObserved(section, memory, wanted, stale)
         for pod, held in wanted.items():
-            if memory.settled.get(pod) != held:
+            if memory.settled.get(pod) != seen.settled(pod):
                 await self._find(seen, pod, held, view.scope)
         known = record.condition(HOLDERS_KNOWN)
         if known is None or known.status != "True":  # who holds what may be old: nothing is taken back
@@ -157,28 +183,27 @@ class IdlePodsConcern:
             seen.memory.uids[at] = str(pod["metadata"]["uid"])
         else:
             seen.memory.uids[at] = None
-            seen.memory.settled[at] = tuple(held)
+            seen.memory.settled[at] = seen.settled(at)
 
     def desired(self, view: View, observed: IdleObserved) -> IdlePlan:
         section, memory = observed.section, observed.memory
         writes: dict[IdlePod, Mapping[str, Any]] = {}
-        made: list[Mapping[str, Any]] = []
+        made: list[tuple[Period, Mapping[str, Any]]] = []
         for at, pod in observed.found.items():
             who, idle, shown = identity(pod), observed.wanted[at], own_condition(pod)
-            condition = idle_condition(idle, shown, view.now)
-            if section.pod_condition and not same(shown, condition):
+            condition = idle_condition(idle, shown, view.now, stale=observed.stale)
+            if section.pod_condition and condition is not None and not same(shown, condition):
                 writes[who] = condition
             about = events.About("Pod", who.name, who.uid, who.namespace)
-            for each in idle if section.event else ():
+            for each in idle if section.event and observed.stale is None else ():
                 what = events.EventIdentity(view.record.name, each.holding.device, each.word, each.since)
-                if (each.holding.device, each.since) not in memory.old:
-                    made.append(events.idle(about, what, f"{each.word}: {each.text}", view.now))
-        keeping = {memory.uids[at] for at in observed.wanted if memory.uids.get(at)} if section.pod_condition else set()
-        back = tuple(
-            each
-            for uid, each in (memory.carrying or {}).items()
-            if uid not in keeping and (each.namespace, each.name) not in observed.unsure
-        )
+                if (each.holding.device, each.since) not in memory.old and _period(at, each) not in memory.told:
+                    made.append((_period(at, each), events.idle(about, what, f"{each.word}: {each.text}", view.now)))
+        back = tuple((memory.carrying or {}).values())
+        if section.pod_condition:  # else all of it goes, whatever is known
+            keeping = {memory.uids[at] for at in observed.wanted if memory.uids.get(at)}
+            unsure = observed.unsure
+            back = tuple(it for it in back if it.uid not in keeping and (it.namespace, it.name) not in unsure)
         return IdlePlan(observed, writes, made, back)
 
     async def apply(self, view: View, desired: IdlePlan) -> Outcome:
@@ -192,18 +217,21 @@ class IdlePodsConcern:
                 log.info("idle pod marked", node=view.record.name, pod=f"{who.namespace}/{who.name}")
             except KubeError as error:
                 failed.add((who.namespace, who.name))
-                if not error.gone:
+                if error.gone:  # the name may belong to another pod by now
+                    seen.requeue_after = seen.requeue_after or NOT_YET_SECONDS
+                else:
                     problems.append(error)
-        for event in desired.events:
+        for period, event in desired.events:
             try:
                 await self._events.write(view.record.name, event)
+                seen.memory.told.add(period)
             except KubeError as error:
                 if not (error.forbidden or error.status == 404):  # a namespace that is ending takes no Events
                     involved = event["involvedObject"]
                     failed.add((involved["namespace"], involved["name"]))
                     problems.append(error)
         for at in seen.found.keys() - failed:
-            seen.memory.settled[at] = seen.wanted[at]
+            seen.memory.settled[at] = seen.settled(at)
         for who in desired.back:
             try:
                 await self._take_back(who, seen.section, view.now)
@@ -220,7 +248,7 @@ class IdlePodsConcern:
         if problems:
             outcome = failed_to("mark pods", problems[-1])
             return Outcome(outcome.verdict, requeue_after=seen.requeue_after, problems=tuple(problems))
-        text = f"{len(desired.seen.wanted)} pods hold devices that they do not use" if seen.wanted else ""
+        text = f"pods that hold devices and do not use them: {len(seen.wanted)}" if seen.wanted else ""
         return Outcome(("True", names.IN_SYNC, text), requeue_after=seen.requeue_after)
 
     async def _take_back(self, who: IdlePod, section: Idle, now: str) -> None:
@@ -232,3 +260,7 @@ class IdlePodsConcern:
         wanted = in_use_condition(shown, now) if section.pod_condition else None
         if wanted is None or not same(shown, wanted):
             await self._writer.pod_idle(who, wanted)
+
+
+def _period(pod: tuple[str, str], idle: IdleHolding) -> Period:
+    return pod, idle.holding.device, idle.word, idle.since

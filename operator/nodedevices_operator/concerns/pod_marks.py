@@ -23,12 +23,13 @@ from nodedevices_api.sections import Faults
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.budget import CallBudget
+from nodedevices_operator.concerns.left_behind import pods_at_first
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
 from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.records.names import PODS, pod_path
+from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord
 
 RECHECK_SECONDS = 60.0  # about a holder entry whose pod is another one
@@ -225,20 +226,11 @@ class PodMarksConcern:
 
     # --- finding -----------------------------------------------------------------------------------------------------
     async def _left_behind(self, view: View) -> list[Affected]:
-        """Pods that carry our condition from an earlier NodeDevices of this node, which took its affectedPods with it
-        (deleted by hand, or with its CRD; perhaps while no operator ran).
-
-        They are searched for once: in the object's first reconciliation, before it has our conditions. The same
-        write puts both there, so that a kill in between finds nothing half done.
-        """
-        record = view.record
-        if any(record.condition(info.condition) is not None for info in view.infos if info.condition):
-            return []
-        found: list[Affected] = []
-        async for page in self._writer.kube.pages(PODS, fieldSelector=f"spec.nodeName={record.name}"):
-            found += pods.left_behind(page)
+        """Pods that carry our condition from an earlier NodeDevices of this node, which took its affectedPods with
+        it."""
+        found = pods.left_behind(await pods_at_first(view, self._writer.kube))
         if found:
-            log.info("marks of an earlier NodeDevices found", node=record.name, pods=len(found))
+            log.info("marks of an earlier NodeDevices found", node=view.record.name, pods=len(found))
         return list(pods.bounded(found))
 
     async def _resolve(self, seen: MarksObserved, holding: Holding) -> str | None:

@@ -171,6 +171,7 @@ class View:
     )  # with the device: whose container has restarted since what
     # happened to it, and is well again by that; by pod_marks
     status: object = None  # what NodeDevices.status shows of us by now
+    pods_at_first: Sequence[JsonObject] | None = None  # by left_behind
 
     @property
     def sections(self) -> Resolved | None:
@@ -189,6 +190,11 @@ class View:
             return None
         why = self.understood.misfit or "; ".join(self.understood.problems)
         return Hindrance(f"{info.section} is not understood, and what it led to stays as it is: {why}")
+
+    @property
+    def first(self) -> bool:
+        """True in the first reconciliation of a NodeDevices: it has no condition of ours yet."""
+        return not any(self.record.condition(info.condition) for info in self.infos if info.condition)
 
     @property
     def reported(self) -> bool:

@@ -2,7 +2,8 @@
 
 The order matters in five places. Configuration comes first: the others act by what it resolves. Staleness comes before
 the Node's condition, which says it. Pod
-marks write NodeDevices.status with the outcomes of those before them, then the pods. A pod is evicted when it has
+marks write NodeDevices.status with the outcomes of those before them (also that an earlier NodeDevices left DeviceIdle
+on pods), then the pods. A pod is evicted when it has
 been marked: a Job's podFailurePolicy acts on its condition. And labels to select by wait for all of it.
 """
 
@@ -46,13 +47,13 @@ CONCERNS: tuple[Factory, ...] = (
     NodeConditionConcern,
     XidConditionConcern,
     TaintConcern,
+    IdlePodsConcern,
     PodMarksConcern,
     EvictionsConcern,
     RejectionEventsConcern,
     RejectedPodsConcern,
     DeviceEventsConcern,
     NoticeEventsConcern,
-    IdlePodsConcern,
     DoubleAllocationEventsConcern,
     ServiceEventsConcern,
     ObjectLabelsConcern,

@@ -16,6 +16,7 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.text import some
 
 from nodedevices_operator.desired.pods import Holding, finished, leaving
+from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import NodeDevicesRecord
 
@@ -67,9 +68,20 @@ def idle_pods(record: NodeDevicesRecord) -> Pods:
     return {pod: tuple(sorted(held, key=lambda it: (it.since, it.holding.device))) for pod, held in found.items()}
 
 
-def idle_condition(idle: Sequence[IdleHolding], previous: ConditionRecord | None, now: str) -> dict[str, Any]:
-    """Return the condition of a pod; its reason is the word of what has been unused the longest."""
+def idle_condition(
+    idle: Sequence[IdleHolding], previous: ConditionRecord | None, now: str, *, stale: Staleness | None = None
+) -> dict[str, Any] | None:
+    """Return the condition of a pod; its reason is the word of what has been unused the longest.
+
+    `stale`: why the record is out of date. Then nothing new is said (None), and what is shown becomes Unknown: the pod
+    may use its devices by now.
+    """
     text = some((each.text for each in idle), _NAMED)
+    if stale is not None:
+        if previous is None or previous.status == "False":
+            return None
+        text = f"{stale.message}; known last: {text}"
+        return conditions.build(names.POD_DEVICE_IDLE, "Unknown", stale.reason, text, shown=previous, now=now)
     return conditions.build(names.POD_DEVICE_IDLE, "True", idle[0].word, text, shown=previous, now=now)
 
 

@@ -312,10 +312,10 @@ def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
     return next((conditions.read(each) for each in shown if each.get("type") == names.POD_DEVICE_HEALTHY), None)
 
 
-def may_have_expired(since: object, now: str) -> bool:
-    """True when an Event of that time may have expired."""
+def may_have_expired(since: object, now: str, *, after: float = 0) -> bool:
+    """True when an Event of that time, or of so many seconds `after` it, may have expired."""
     age = seconds_between(since, now)
-    return age is not None and age > EVENT_LIFE.total_seconds()
+    return age is not None and age > EVENT_LIFE.total_seconds() + after
 
 
 def affected(holding: Holding, uid: str) -> Affected:

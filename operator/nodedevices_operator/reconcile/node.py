@@ -70,9 +70,9 @@ class NodeReconciler:
         record, node = self._cache.node_devices.get(name), self._cache.nodes.get(name)
         if record is None or node is None or self._uids.get(name, node.uid) != node.uid or not belongs(record, node):
             return
-        if not any(record.condition(info.condition) for info in self._infos if info.condition):
-            return
         view = self._view(record, node)
+        if view.first:
+            return
         for concern in self._concerns:
             if concern.info.first:
                 view.outcomes[concern.info.name] = await self._run(concern, view)

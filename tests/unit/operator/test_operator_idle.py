@@ -154,6 +154,89 @@ async def test_the_condition_goes_also_where_the_policy_went_while_no_operator_r
     assert (mark(kube), synced(kube)) == (None, None)
 
 
+async def test_a_pod_that_uses_its_device_again_loses_the_condition_with_the_policy() -> None:
+    kube = rig(idle())
+    manager = await running(kube)
+    await report(kube, manager, busy())
+    await policy(kube, manager, afterSeconds=1800)
+    assert (mark(kube), synced(kube)) == (None, None)
+
+
+async def test_the_condition_goes_with_the_policy_also_while_the_holders_are_not_known() -> None:
+    kube = rig(idle())
+    manager = await running(kube)
+    await report(kube, manager, idle(), HoldersKnown=("Unknown", "PodResourcesUnavailable"))
+    await policy(kube, manager, afterSeconds=1800)
+    assert (mark(kube), synced(kube)) == (None, None)
+
+
+async def test_a_new_nodedevices_takes_back_what_the_earlier_one_led_to_where_no_policy_asks_for_it() -> None:
+    kube = rig(idle())
+    await running(kube)
+    kube.put(POLICY, raw_policy("p", partitions={"strategy": "none"}, generation=2))
+    kube.put(ITEM, node_devices(idle()))  # made anew, without any condition of ours
+    await running(kube)
+    assert (mark(kube), synced(kube)) == (None, None)
+
+
+@pytest.mark.parametrize("reported", [False, True])
+async def test_an_event_that_is_asked_for_later_comes_once(reported: bool) -> None:
+    kube = rig(idle(), afterSeconds=1800, podCondition=True)
+    manager = await running(kube)
+    assert told(kube) == []
+    await policy(kube, manager, **BOTH)
+    assert len(told(kube)) == 1
+    kube.events.clear()  # as after an hour
+    if reported:
+        await report(kube, manager, idle(), device(1))
+    await policy(kube, manager, **BOTH | {"afterSeconds": 900})
+    assert told(kube) == []
+
+
+async def test_a_pod_whose_agent_is_lost_may_use_its_device_by_now() -> None:
+    kube = rig(idle())
+    manager = await running(kube)
+    arrive(kube, manager, Kind.NODE, NODE, raw_node({GPU: 8}, ready="False"))
+    await rest(manager)
+    assert mark(kube) == ("Unknown", "NodeNotReady")
+    writes = len(kube.written("/pods/"))
+    await rest(manager)
+    assert len(kube.written("/pods/")) == writes
+    arrive(kube, manager, Kind.NODE, NODE, raw_node({GPU: 8}))
+    await rest(manager)
+    assert mark(kube) == ("True", "NeverUsed")
+    assert len(told(kube)) == 1
+
+
+async def test_a_pod_is_not_marked_by_what_is_out_of_date() -> None:
+    kube = rig(idle())
+    kube.put(NODE, raw_node({GPU: 8}, ready="False"))
+    await running(kube)
+    assert (mark(kube), told(kube)) == (None, [])
+
+
+async def test_nothing_is_read_or_written_again_when_nothing_changed() -> None:
+    kube = rig(idle())
+    manager = await running(kube)
+    calls: list[tuple[str, str]] = []
+    kube.fails = lambda verb, path: calls.append((verb, path))
+    await rest(manager)
+    assert calls == []
+
+
+async def test_a_pod_that_was_replaced_in_between_is_read_again() -> None:
+    kube = rig(idle())
+    manager = await running(kube)
+    kube.fails = lambda verb, path: KubeError("no", status=409) if (verb, path) == ("apply", f"{POD}/status") else None
+    await report(kube, manager, idle("Idle", since=LATER))
+    wait = await manager.reconcile_node("n1")
+    assert wait is not None
+    assert wait <= 2
+    kube.fails = lambda _verb, _path: None
+    await manager.reconcile_node("n1")
+    assert mark(kube) == ("True", "Idle")
+
+
 async def test_a_pod_that_the_node_may_not_name_is_not_marked() -> None:
     kube = rig(idle())
     elsewhere = raw_pod()
@@ -183,6 +266,13 @@ async def test_a_period_of_hours_ago_is_no_news_for_a_new_operator() -> None:
     await running(kube)
     assert mark(kube) == ("True", "NeverUsed")
     assert told(kube) == []
+
+
+async def test_a_period_that_was_reported_while_no_operator_ran_is_news() -> None:
+    began = f"{datetime.now(UTC) - timedelta(hours=2, minutes=3):%Y-%m-%dT%H:%M:%SZ}"
+    kube = rig(idle("Idle", since=began), **BOTH | {"afterSeconds": 7200})
+    await running(kube)
+    assert len(told(kube)) == 1
 
 
 async def test_without_the_right_the_condition_says_so() -> None:
