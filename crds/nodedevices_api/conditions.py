@@ -98,6 +98,7 @@ NODE_PROBLEM_DETECTOR: Final = "NodeProblemDetector"
 
 MAINTENANCE_SCHEDULED: Final = "MaintenanceScheduled"  # only while the cloud announces maintenance on the Node
 SCHEDULED: Final = "Scheduled"
+DUE: Final = "Due"  # its time has come
 ONGOING: Final = "Ongoing"
 
 # --- DevicePolicy, by the operator -----------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
             NODE_PROBLEM_DETECTOR,
         )
     },
-    MAINTENANCE_SCHEDULED: {"True": (SCHEDULED, ONGOING)},
+    MAINTENANCE_SCHEDULED: {"True": (SCHEDULED, DUE, ONGOING)},
     ACCEPTED: {"True": (ACCEPTED,), "False": (INVALID,)},
     APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED, DRY_RUN)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},

@@ -116,7 +116,7 @@ def without_agent(node: Raw) -> list[Finding]:
 def chain(item: Raw, node: Raw | None, now: datetime) -> list[Finding]:
     """`node`: the Node; empty: there is none of this name; None: Nodes cannot be read."""
     name = facts.name_of(item)
-    found = [_node(name, node)]
+    found = [_node(name, node, item)]
     agent = _agent(item, name, now)
     found.append(agent)
     if agent.status == BROKEN:
@@ -140,14 +140,20 @@ def _about(found: Raw) -> str:
     return text(found.get("reason")) + (f": {message}" if message else "")
 
 
-def _node(name: str, node: Raw | None) -> Finding:
-    if node is None:
-        return Finding("node", UNKNOWN, "you may not read Nodes")
-    if not node:
+def _node(name: str, node: Raw | None, item: Raw) -> Finding:
+    """With what others say on it, as its NodeDevices shows that: the cloud, and monitors of its health."""
+    if node is not None and not node:
         return Finding("node", BROKEN, "there is no Node of this name", f"kubectl delete nodedevices {name}")
-    ready = facts.condition(node, facts.READY)
-    if ready.get("status") == "True":
-        return Finding("node", OK, "Ready")
+    ready = facts.condition(node or {}, facts.READY)
+    if node is None or ready.get("status") == "True":
+        said = [
+            f"{kind}: {_about(found)}"
+            for kind in (facts.MAINTENANCE_SCHEDULED, facts.PROBLEM_REPORTED)
+            if (found := facts.condition(item, kind)).get("status") == "True"
+        ]
+        if said:
+            return Finding("node", WARNING, "; ".join(said), f"kubectl describe node {name}; docs/neighbours.md")
+        return Finding("node", UNKNOWN, "you may not read Nodes") if node is None else Finding("node", OK, "Ready")
     return Finding("node", BROKEN, _about(ready) or "not Ready", f"kubectl describe node {name}")
 
 

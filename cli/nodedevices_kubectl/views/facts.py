@@ -24,6 +24,8 @@ EVICTIONS_SYNCED = "EvictionsSynced"
 IDLE_PODS_MARKED = "IdlePodsMarked"
 POLICY_RESOLVED = "PolicyResolved"
 STALE = "Stale"
+PROBLEM_REPORTED = "ProblemReported"
+MAINTENANCE_SCHEDULED = "MaintenanceScheduled"
 
 HEALTHY, DEGRADED, UNHEALTHY, UNKNOWN = "Healthy", "Degraded", "Unhealthy", "Unknown"
 WORST = (UNHEALTHY, UNKNOWN, DEGRADED, HEALTHY)

@@ -19,6 +19,7 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.raw import Raw, text
 from nodedevices_common.reading import Interned
 from nodedevices_common.text import clip, printable
+from nodedevices_common.times import rfc3339
 
 TEXT_LIMIT: Final = 63  # characters of a label's value (Kubernetes' own limit) or of a condition's reason
 
@@ -54,6 +55,7 @@ class ReportRecord:
     says: Says
     by: Interned
     text: Interned  # such as `GPUMissing=True (GPUMissing)`
+    at: str = ""  # when it will be, as conditions write times; empty: it has no time, or none that can be read
 
 
 def _conditions(by: str, *keys: str, says: Says = Says.PROBLEM, bad: str = "True") -> tuple[Sign, ...]:
@@ -136,9 +138,10 @@ def _on(
 
 def _said(sign: Sign, value: str, reason: str) -> ReportRecord:
     place = "" if sign.place is Place.CONDITION else f"{sign.place.value} "
-    more = _time(value) if sign.time else _fit(reason)
+    at = _time(value) if sign.time else ""
+    more = at or _fit(reason)
     shown = f"={_fit(value)}" if value else ""
-    return ReportRecord(sign.says, sign.by, f"{place}{sign.key}{shown}" + (f" ({more})" if more else ""))
+    return ReportRecord(sign.says, sign.by, f"{place}{sign.key}{shown}" + (f" ({more})" if more else ""), at)
 
 
 def _fit(value: str) -> str:
@@ -146,7 +149,7 @@ def _fit(value: str) -> str:
 
 
 def _time(seconds: str) -> str:
-    """The time for people; nothing where the value is no time of these centuries."""
+    """The time; nothing where the value is no time of these centuries, and is shown as it is."""
     if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= 10):
         return ""
-    return datetime.fromtimestamp(int(seconds), UTC).isoformat().replace("+00:00", "Z")
+    return rfc3339(datetime.fromtimestamp(int(seconds), UTC))

@@ -107,7 +107,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
                 "NodeProblemDetector",
             ]
         },
-        "MaintenanceScheduled": {"True": ["Scheduled", "Ongoing"]},
+        "MaintenanceScheduled": {"True": ["Scheduled", "Due", "Ongoing"]},
         "Accepted": {"True": ["Accepted"], "False": ["Invalid"]},
         "Applied": {"True": ["Applied"], "False": ["NotAccepted", "NoNodes", "Progressing", "Failed", "DryRun"]},
         "Conflicted": {"True": ["SamePriority"], "False": ["NoConflict"]},

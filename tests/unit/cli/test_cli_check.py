@@ -98,6 +98,27 @@ def test_what_will_be_well_by_itself_is_a_warning_and_passes(well: RecordedApi, 
     assert kubectl.err == "1 node: nothing is broken; warnings: 1.\n"
 
 
+def test_what_the_cloud_and_other_monitors_say_on_the_node_is_a_warning(
+    well: RecordedApi, kubectl: CommandLine
+) -> None:
+    said = [
+        condition("MaintenanceScheduled", "True", "Due", "Google Cloud: label L=1"),
+        condition("ProblemReported", "True", "NVSentinel", "NVSentinel: GpuMemWatch=True"),
+    ]
+    well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), conditions=said)]
+    both = (
+        "MaintenanceScheduled: Due: Google Cloud: label L=1; ProblemReported: NVSentinel: NVSentinel: GpuMemWatch=True"
+    )
+    assert kubectl("check", "-o", "json") == 0
+    assert {where: each["detail"] for where, each in found(kubectl).items()} == {("n1", "node"): both}
+    well.refusals[NODES] = [403]
+    assert kubectl("check", "-o", "json") == 0
+    assert found(kubectl)["n1", "node"]["detail"] == both
+    well.objects[NODES] = [plain_node("n1", 2, "Unknown")]
+    assert kubectl("check", "-o", "json") == 3
+    assert found(kubectl)["n1", "node"]["detail"] == "NodeStatusUnknown"
+
+
 def test_the_nodes_own_numbers_are_compared_with_what_is_offered(well: RecordedApi, kubectl: CommandLine) -> None:
     well.objects[NODES] = [plain_node("n1", 0)]
     assert kubectl("check", "n1", "-o", "json") == 3

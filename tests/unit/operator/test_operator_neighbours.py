@@ -7,6 +7,7 @@ which.
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,13 +20,15 @@ from nodedevices_api.conditions import (
     REASONS,
     XID_CRITICAL_ERROR,
 )
-from nodedevices_operator.desired.neighbours import NAMED, maintenance_scheduled, problem_reported
+from nodedevices_common.times import rfc3339
+from nodedevices_operator.desired.neighbours import NAMED, maintenance_scheduled, next_change, problem_reported
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.neighbours import SIGNS, Place, Says
 from nodedevices_operator.records.objects import NodeRecord, node_record
+from support.clock import Clock
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, SINCE, device, node_devices, raw_node
 
@@ -53,8 +56,20 @@ def problem(*conditions: tuple[str, str, str], **more: Any) -> tuple[str, str, s
     return problem_reported(node(*conditions, **more).reports)
 
 
-def maintenance(*conditions: tuple[str, str, str], **more: Any) -> tuple[str, str, str] | None:
-    return maintenance_scheduled(node(*conditions, **more).reports)
+TIME = "cloud.google.com/scheduled-maintenance-time"
+AT, LATER = 1796155200, "2026-12-01T20:00:00Z"
+DAY = 24 * 3600
+
+
+def maintenance(
+    *conditions: tuple[str, str, str], now: str = "2026-11-21T12:00:00Z", **more: Any
+) -> tuple[str, str, str] | None:
+    return maintenance_scheduled(node(*conditions, **more).reports, now)
+
+
+def after(seconds: int) -> str:
+    """The time, so many seconds after AT."""
+    return rfc3339(datetime.fromtimestamp(AT + seconds, UTC))
 
 
 def test_eks_agent_reports_by_a_condition_that_is_false() -> None:
@@ -88,9 +103,41 @@ def test_of_conditions_of_the_whole_machine_only_those_count_that_bear_on_device
 
 
 def test_googles_maintenance_has_its_time_for_people() -> None:
-    found = maintenance(labels={"cloud.google.com/scheduled-maintenance-time": "1733083200"})
-    text = "Google Cloud: label cloud.google.com/scheduled-maintenance-time=1733083200 (2024-12-01T20:00:00Z)"
-    assert found == ("True", "Scheduled", text)
+    found = maintenance(labels={TIME: str(AT)})
+    assert found == ("True", "Scheduled", f"Google Cloud: label {TIME}={AT} ({LATER})")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason", "change"),
+    [(-90, "Scheduled", 90), (0, "Due", DAY), (DAY - 60, "Due", 60), (DAY, None, None), (DAY * 700, None, None)],
+)
+def test_maintenance_is_due_for_a_day_after_its_time_and_forgotten_then(
+    seconds: int, reason: str | None, change: float | None
+) -> None:
+    found = maintenance(labels={TIME: str(AT)}, now=after(seconds))
+    assert (None if found is None else found[1]) == reason
+    assert next_change(node(labels={TIME: str(AT)}).reports, after(seconds)) == change
+
+
+def test_what_has_begun_and_what_has_no_time_stay_beside_a_time_that_is_forgotten() -> None:
+    old = {TIME: "1733083200"}
+    begun = maintenance(labels={**old, "cloud.google.com/active-node-maintenance": "ONGOING"})
+    assert begun == ("True", "Ongoing", "Google Cloud: label cloud.google.com/active-node-maintenance=ONGOING")
+    asked = maintenance(labels={**old, "cloud.google.com/perform-maintenance": "true"})
+    assert asked == ("True", "Scheduled", "Google Cloud: label cloud.google.com/perform-maintenance=true")
+    due = maintenance(labels={TIME: str(AT), "cloud.google.com/perform-maintenance": "true"}, now=after(5))
+    assert due is not None
+    assert due[1] == "Due"
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "1.7e9", "1796155200000", "2026-12-01", "0x6b0f", "\u0661"])
+def test_a_time_that_cannot_be_read_is_shown_as_it_is_written(value: str) -> None:
+    assert maintenance(labels={TIME: value}) == ("True", "Scheduled", f"Google Cloud: label {TIME}={value}")
+    assert next_change(node(labels={TIME: value}).reports, LATER) is None
+
+
+def test_an_empty_time_is_still_an_announcement() -> None:
+    assert maintenance(labels={TIME: ""}) == ("True", "Scheduled", f"Google Cloud: label {TIME}")
 
 
 @pytest.mark.parametrize(
@@ -215,6 +262,22 @@ async def test_a_report_that_changes_but_for_its_message_and_heartbeat_costs_no_
         await arrives(kube, manager, again)
         await manager.reconcile_node("n1")
     assert writes(manager) == before
+
+
+async def test_the_time_of_maintenance_comes_and_goes_without_news_of_the_node() -> None:
+    clock, begun = Clock(), int(datetime.now(UTC).timestamp())
+    kube = cluster(labels={TIME: str(begun + 1000)})
+    wall = [begun]
+    manager = Manager(kube, OperatorMetrics(), clock=clock, now=lambda: rfc3339(datetime.fromtimestamp(wall[0], UTC)))
+    await manager.relister.once()
+    await settle(manager)
+    found = [shown(kube, "MaintenanceScheduled").get("reason")]
+    for seconds in (1300, DAY + 300):
+        clock.now += seconds
+        wall[0] += seconds
+        await settle(manager)
+        found.append(shown(kube, "MaintenanceScheduled").get("reason"))
+    assert found == ["Scheduled", "Due", None]
 
 
 async def test_nothing_is_done_to_the_node_for_what_others_report() -> None:
