@@ -18,7 +18,7 @@ COMMANDS = {
     "describe": "Show a node, or one of its devices, on one screen.",
     "idle": "List devices that pods hold and do not use, and for how long.",
     "top": "Show how busy devices are: utilisation, memory, power, temperature.",
-    "check": "Walk the chain from driver to pod, and say where it breaks; exit code 3 for CI.",
+    "check": "Walk the chain from driver to pod, and say where it breaks; exit codes for CI.",
     "policy": "See what policies make of nodes, and what a changed one would.",
     "cordon": "Take a device out of service: no new pod gets it.",
     "uncordon": "Take a device back into service.",

@@ -10,11 +10,11 @@ from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.table import Row
 from nodedevices_kubectl.views import check as view
 
-FOUND_BROKEN = 3  # the exit code
+FOUND_BROKEN, FOUND_PENDING = 3, 4  # exit codes
 MOST_NEXT = 5  # links of which it is said what to do; -o wide and -o json say it of all
 
 
-@click.command(short_help="Walk the chain from driver to pod, and say where it breaks; exit code 3 for CI.")
+@click.command(short_help="Walk the chain from driver to pod, and say where it breaks; exit codes for CI.")
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=options.complete_nodes)
 @click.option("--all", "everything", is_flag=True, help="Also links that are ok; the default where nodes are named.")
 @click.option(
@@ -26,7 +26,8 @@ def check(
     session: Session, listing: Listing, *, names: tuple[str, ...], everything: bool, system_namespace: str
 ) -> None:
     """Walk the chain from driver to pod on each node, and say where it breaks and what to do next. Without names: all
-    nodes, and what is not ok. Exit code 3 when something is broken; a warning is none.
+    nodes, and what is not ok. Exit code 3 when something is broken, 4 when nothing is and something is pending: it
+    changed less than a minute ago. A warning is none.
 
     \b
     kubectl nodedevices check                # CI, after an installation or an upgrade
@@ -38,13 +39,13 @@ def check(
     shown = rows if names or everything else [row for row in rows if row.fields["status"] != view.OK]
     print_rows(session, listing, view.KIND, shown)
     session.flush()
-    broken = view.broken(rows)
-    session.say(_summary(count, broken, [row for row in rows if row.fields["status"] == view.WARNING]))
+    broken, pending = view.having(view.BROKEN, rows), view.having(view.PENDING, rows)
+    session.say(_summary(count, broken, pending, view.having(view.WARNING, rows)))
     for row in broken[:MOST_NEXT]:
         if row.fields["next"]:
             session.say(f"  {row.name}: {row.fields['next']}")
-    if broken:
-        click.get_current_context().exit(FOUND_BROKEN)
+    if broken or pending:
+        click.get_current_context().exit(FOUND_BROKEN if broken else FOUND_PENDING)
 
 
 def _judged(session: Session, names: tuple[str, ...], selector: str, system_namespace: str) -> tuple[int, list[Row]]:
@@ -60,10 +61,12 @@ def _judged(session: Session, names: tuple[str, ...], selector: str, system_name
     return len(seen.items), view.judge(seen, session.now())
 
 
-def _summary(count: int, broken: list[Row], warnings: list[Row]) -> str:
+def _summary(count: int, broken: list[Row], pending: list[Row], warnings: list[Row]) -> str:
     nodes = f"{count} node{'' if count == 1 else 's'}"
     if not broken:
-        return f"{nodes}: nothing is broken" + (f"; warnings: {len(warnings)}." if warnings else ".")
+        also = [f"{word}: {len(those)}" for word, those in (("warnings", warnings), ("pending", pending)) if those]
+        again = " Run it again in a minute." if pending else ""
+        return "; ".join([f"{nodes}: nothing is broken", *also]) + f".{again}"
     where = len({row.fields["node"] for row in broken})
     links = f"{len(broken)} link{' is' if len(broken) == 1 else 's are'} broken"
     return f"{nodes}: {links} on {where}. What to do{' first' if len(broken) > MOST_NEXT else ''}:"

@@ -4,7 +4,8 @@
 
 Each link is judged by what agent and operator report, so behind a broken `agent` all else is of the past: links after
 one that is broken are not judged where they would only repeat it. `ok`; `warning`: it works, or will by itself;
-`broken`: a person is needed; `unknown`: it cannot be read.
+`pending`: something changed less than a minute ago, and what follows from it is not there yet; `broken`: a person is
+needed; `unknown`: it cannot be read.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from nodedevices_kubectl.table import Column, Kind, Row
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.ages import age, reported
 
-OK, WARNING, BROKEN, UNKNOWN = "ok", "warning", "broken", "unknown"
+OK, WARNING, PENDING, BROKEN, UNKNOWN = "ok", "warning", "pending", "broken", "unknown"
+# The kubelet writes its Node every 10 s, an agent reports some seconds after its start, and clocks differ.
+FOLLOWS = timedelta(minutes=1)
 HEARTBEAT_OVERDUE = timedelta(minutes=15)  # three of the agent's heartbeats
 LEASE_OVERDUE = timedelta(minutes=1)
 MOST_HURT = 4  # pods, named
@@ -119,14 +122,14 @@ def chain(item: Raw, node: Raw | None, now: datetime) -> list[Finding]:
     found = [_node(name, node, item)]
     agent = _agent(item, name, now)
     found.append(agent)
-    if agent.status == BROKEN:
+    if agent.status in {BROKEN, PENDING}:
         return found
     for link in (_driver, _devices, _health, _configuration, _kubelet):
         found.append(link(item, name))
         if found[-1].status == BROKEN and link in {_driver, _devices}:
             return found
     if found[-1].status != BROKEN:
-        found.append(_allocatable(item, node))
+        found.append(_allocatable(item, node, changed=changed_lately(item, now)))
     found += [_holders(item), _pods(item)]
     return found
 
@@ -160,7 +163,8 @@ def _node(name: str, node: Raw | None, item: Raw) -> Finding:
 def _agent(item: Raw, name: str, now: datetime) -> Finding:
     stale, agent = facts.condition(item, facts.STALE), mapping(facts.status_of(item).get("agent"))
     if not agent:
-        return Finding("agent", BROKEN, "it has not reported yet", _agent_pods(name))
+        made = mapping(item.get("metadata")).get("creationTimestamp")
+        return Finding("agent", PENDING if _lately(made, now) else BROKEN, "it has not reported yet", _agent_pods(name))
     if stale.get("status") == "True":
         return Finding("agent", BROKEN, _about(stale), _agent_pods(name))
     beat = zoned_time(agent.get("heartbeatTime"))
@@ -240,7 +244,28 @@ def _kubelet(item: Raw, name: str) -> Finding:
     return Finding("kubelet", status, _about(ready) or "not known yet", _agent_pods(name))
 
 
-def _allocatable(item: Raw, node: Raw | None) -> Finding:
+def changed_lately(item: Raw, now: datetime) -> bool:
+    """True when what the agent offers to the kubelet may have changed less than a minute ago: it registered, its spec
+    was written (a policy, a device out of service), or a device changed its state."""
+    metadata, status = mapping(item.get("metadata")), facts.status_of(item)
+    spec = (it for it in mappings(metadata.get("managedFields")) if not it.get("subresource"))
+    times = [
+        metadata.get("creationTimestamp"),
+        mapping(status.get("agent")).get("startTime"),
+        *(facts.condition(item, kind).get("lastTransitionTime") for kind in (facts.READY, facts.CONFIG_APPLIED)),
+        *(each.get("time") for each in spec),
+        *(unit.health.get("since") for unit in facts.units(item)),
+    ]
+    return any(_lately(each, now) for each in times)
+
+
+def _lately(time: object, now: datetime) -> bool:
+    """A time to come is that of a clock that is ahead."""
+    then = zoned_time(time)
+    return then is not None and abs(now - then) <= FOLLOWS
+
+
+def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
     """What the Node says to the scheduler, beside what the agent has offered to the kubelet."""
     if not node:
         return Finding("allocatable", UNKNOWN, "you may not read Nodes" if node is None else "there is no Node")
@@ -258,8 +283,9 @@ def _allocatable(item: Raw, node: Raw | None) -> Finding:
         )
     if differ:
         nothing = any(": 0, and" in each for each in differ)
-        wait = "the kubelet follows within a minute; then: docs/troubleshooting.md"
-        return Finding("allocatable", BROKEN if nothing else WARNING, "; ".join(differ), wait)
+        status = (PENDING if changed else BROKEN) if nothing else WARNING
+        wait = "the kubelet follows within a minute" + ("" if status == PENDING else "; then: docs/troubleshooting.md")
+        return Finding("allocatable", status, "; ".join(differ), wait)
     return Finding("allocatable", OK, ", ".join(same) or "nothing is offered")
 
 
@@ -335,5 +361,5 @@ def operator(lease: Raw | None, now: datetime) -> Finding:
     return Finding("operator", BROKEN, f"no replica leads since {age(spec.get('renewTime'), now)}", pods)
 
 
-def broken(rows_: Sequence[Row]) -> list[Row]:
-    return [row for row in rows_ if row.fields["status"] == BROKEN]
+def having(status: str, rows_: Sequence[Row]) -> list[Row]:
+    return [row for row in rows_ if row.fields["status"] == status]

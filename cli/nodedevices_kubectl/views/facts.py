@@ -31,7 +31,7 @@ HEALTHY, DEGRADED, UNHEALTHY, UNKNOWN = "Healthy", "Degraded", "Unhealthy", "Unk
 WORST = (UNHEALTHY, UNKNOWN, DEGRADED, HEALTHY)
 _TONES: dict[str, Tone] = {
     **dict.fromkeys(("Unhealthy", "NotReady", "Unreachable", "Forbidden", "False", "broken"), "bad"),
-    **dict.fromkeys(("Degraded", "Unknown", "Stale", "warning"), "warning"),
+    **dict.fromkeys(("Degraded", "Unknown", "Stale", "warning", "pending"), "warning"),
     **dict.fromkeys(("Healthy", "Ready", "True", "ok"), "good"),
 }
 

@@ -127,6 +127,55 @@ def test_the_nodes_own_numbers_are_compared_with_what_is_offered(well: RecordedA
     assert kubectl("check", "n1") == 0
 
 
+LATELY = "2026-11-23T11:59:20Z"
+SPEC = {"manager": "nodedevices-operator-config", "operation": "Apply", "time": LATELY}
+CHANGED: dict[str, JsonObject] = {
+    "made": {"metadata": {"name": "n1", "creationTimestamp": LATELY}},
+    "registered": node("n1", gpu(0), gpu(1), conditions=[condition("Ready", "True", "AgentRunning", since=LATELY)]),
+    "configured": {"metadata": {"name": "n1", "managedFields": [SPEC]}},
+    "well again": node("n1", gpu(0), gpu(1, health={"state": "Healthy", "since": LATELY})),
+    "by a clock that is ahead": {"metadata": {"name": "n1", "creationTimestamp": "2026-11-23T12:00:40Z"}},
+}
+
+
+@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+def test_what_the_kubelet_has_not_written_yet_is_pending_for_a_minute(
+    well: RecordedApi, kubectl: CommandLine, change: JsonObject
+) -> None:
+    well.objects[NODES] = [plain_node("n1", 0)]
+    well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1)) | change]
+    assert kubectl("check", "-o", "json") == 4
+    assert {where: each["status"] for where, each in found(kubectl).items()} == {("n1", "allocatable"): "pending"}
+    assert found(kubectl)["n1", "allocatable"]["next"] == "the kubelet follows within a minute"
+    assert kubectl.err == "1 node: nothing is broken; pending: 1. Run it again in a minute.\n"
+
+
+@pytest.mark.parametrize(
+    "entry", [SPEC | {"time": "2026-11-23T11:58:30Z"}, SPEC | {"subresource": "status"}, SPEC | {"time": "soon"}]
+)
+def test_after_a_minute_and_by_a_heartbeat_it_is_broken(
+    well: RecordedApi, kubectl: CommandLine, entry: JsonObject
+) -> None:
+    well.objects[NODES] = [plain_node("n1", 0)]
+    well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1)) | {"metadata": {"name": "n1", "managedFields": [entry]}}]
+    assert kubectl("check") == 3
+
+
+@pytest.mark.parametrize(("made", "code"), [(LATELY, 4), ("2026-11-23T11:50:00Z", 3)])
+def test_an_agent_that_has_just_begun_is_pending(well: RecordedApi, kubectl: CommandLine, made: str, code: int) -> None:
+    well.objects[NODE_DEVICES] = [{"metadata": {"name": "n1", "creationTimestamp": made}}]
+    assert kubectl("check", "n1") == code
+    assert "it has not reported yet" in kubectl.out
+
+
+def test_what_is_broken_counts_before_what_is_pending(well: RecordedApi, kubectl: CommandLine) -> None:
+    well.add(NODE_DEVICES, node("n2", gpu(0, **failed())))
+    well.add(NODES, plain_node("n2", 0))
+    well.objects[NODES][0] = plain_node("n1", 0)
+    well.objects[NODE_DEVICES][0]["metadata"]["creationTimestamp"] = LATELY
+    assert kubectl("check") == 3
+
+
 def test_a_pod_that_holds_a_device_at_fault_is_named(well: RecordedApi, kubectl: CommandLine) -> None:
     well.objects[NODE_DEVICES] = [node("n1", gpu(0, "ml/train-0", **failed()), gpu(1), gpu(2))]
     assert kubectl("check", "n1", "-o", "json") == 3
