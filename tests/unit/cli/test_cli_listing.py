@@ -348,5 +348,6 @@ def test_conditions_are_called_as_the_contract_calls_them() -> None:
     """The views may not load it: it takes longer than all of them."""
     ours = {key: value for key, value in vars(facts).items() if key.isupper() and value == getattr(names, key, None)}
     wanted = "READY DEVICES_HEALTHY CONFIG_APPLIED HOLDERS_KNOWN ALLOCATED_ONCE CAPACITY_SYNCED POLICY_RESOLVED STALE"
-    wanted += " EXPECTED_DEVICES LABELS_SYNCED TAINT_SYNCED EVICTIONS_SYNCED IDLE_PODS_MARKED"
+    wanted += " EXPECTED_DEVICES LABELS_SYNCED TAINT_SYNCED EVICTIONS_SYNCED IDLE_PODS_MARKED PROBLEM_REPORTED"
+    wanted += " MAINTENANCE_SCHEDULED"
     assert set(ours) == set(wanted.split())
