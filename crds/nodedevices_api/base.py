@@ -98,9 +98,11 @@ class Model(BaseModel):
 
 
 class Strict(Model):
-    """Input: an unknown key is an error."""
+    """Input: an unknown key is an error, and so is null (errors.parse). `null_is_absent`: not in this one."""
 
     model_config = ConfigDict(extra="forbid")
+
+    null_is_absent: ClassVar[bool] = False
 
 
 class Loose(Model):

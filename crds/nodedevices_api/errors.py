@@ -5,13 +5,17 @@
 
 `parse` is how every piece of foreign input becomes a model; it accepts wire names only. Both functions are pure. At
 most 20 problems are reported, so that a hostile document cannot fill a log or a condition.
+
+A key without a value (YAML's null) is an error of a file: `after:` whose lines below went elsewhere is no rule without
+it. The API server takes such a key out of what is created or merged before it checks anything, and refuses it in a
+server-side apply.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, get_args
 
 from nodedevices_common.errors import InputError
@@ -19,6 +23,7 @@ from nodedevices_common.text import clip
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from nodedevices_api.base import Strict
 from nodedevices_api.fields import PATTERN_HINTS
 
 MAX_PROBLEMS = 20
@@ -35,10 +40,29 @@ def parse(model: type[M], data: object, where: str = "", *, strategies: Sequence
     """
     try:
         context = None if strategies is None else {"strategies": strategies}
-        return model.model_validate(data, by_alias=True, by_name=False, context=context)
+        made = model.model_validate(data, by_alias=True, by_name=False, context=context)
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(explain(error, model, where), _place(where, first["loc"])) from error
+    if nulls := [_place(where, loc) for loc in _nulls(made)]:
+        lines = [f"{place}: null is not allowed; give it a value, or leave it out" for place in nulls[:MAX_PROBLEMS]]
+        raise InputError(lines, nulls[0])
+    return made
+
+
+def _nulls(value: object, *loc: int | str) -> Iterator[tuple[int | str, ...]]:
+    """Yield the places of fields that were given, and without a value."""
+    if isinstance(value, BaseModel):
+        refused = isinstance(value, Strict) and not value.null_is_absent
+        for name, field in type(value).model_fields.items():
+            if name in value.model_fields_set:
+                inner, at = getattr(value, name), field.alias or name
+                if inner is None and refused:
+                    yield *loc, at
+                yield from _nulls(inner, *loc, at)
+    elif isinstance(value, tuple):
+        for index, inner in enumerate(value):
+            yield from _nulls(inner, *loc, index)
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None, where: str = "") -> list[str]:

@@ -7,6 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from nodedevices_api.devicepolicy import DevicePolicy
+from nodedevices_api.errors import parse
+from nodedevices_common.errors import InputError
 from support.contract import FULL_NODE, FULL_POLICY, REFUSALS, UNKNOWN_KEYS, Refusal, policy
 from support.kubectl import Kubectl, KubectlError
 
@@ -71,6 +74,17 @@ def test_what_a_policy_leaves_out_stays_out_but_for_priority_and_mode(kubectl: K
         "health": {"holdDownSeconds": 5},
         "sharing": {},
     }
+
+
+def test_a_key_without_a_value_is_left_out_by_create_and_refused_by_a_server_side_apply(kubectl: Kubectl) -> None:
+    """No rule of a schema sees it: the API server takes it out before. What reads a file refuses it by the models."""
+    document = policy(health={"rules": [{"reasons": ["Xid31"], "state": "Unhealthy", "after": None}]})
+    with pytest.raises(KubectlError, match=r"spec.health.rules\[0\].after: Invalid value: .*null"):
+        kubectl.run("apply", "--server-side", "-f", "-", stdin=json.dumps(document))
+    with pytest.raises(InputError, match=r"spec.health.rules\[0\].after: null is not allowed"):
+        parse(DevicePolicy, document)
+    kubectl.create(document)
+    assert shown(kubectl, "dp", "example")["spec"]["health"]["rules"] == [{"reasons": ["Xid31"], "state": "Unhealthy"}]
 
 
 def test_no_configuration_and_an_empty_one_are_distinguished(kubectl: Kubectl) -> None:

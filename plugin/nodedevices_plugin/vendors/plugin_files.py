@@ -35,6 +35,7 @@ class PluginFile(Strict):
 
     model_config = ConfigDict(defer_build=True)  # few nodes have such a file, and every agent loads this
 
+    null_is_absent = True
     any_case: ClassVar[bool] = True
     elsewhere: ClassVar[Mapping[str, str]] = {}
     null_is_empty: ClassVar[str] = ""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_api.devicepolicy import DevicePolicySpec
+from nodedevices_api.devicepolicy import DevicePolicy, DevicePolicySpec
 from nodedevices_api.errors import explain, parse
 from nodedevices_api.sections import Health, Sections
 from nodedevices_common.errors import InputError
 from pydantic import TypeAdapter, ValidationError
 
 RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
+RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
 
 
 @pytest.mark.parametrize(
@@ -50,12 +51,32 @@ RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
             "spec.faults: NoExecute or an eviction needs a budget; give budget.maxUnavailable or budget.perHour",
         ),
         ({"nodeSelector": None, "partitions": {}}, "spec.nodeSelector: null is not allowed; give keys and values"),
+        ({"idle": None, "health": {}}, "spec.idle: null is not allowed; give it a value, or leave it out"),
+        (
+            {"idle": {"afterSeconds": None}},
+            "spec.idle.afterSeconds: null is not allowed; give it a value, or leave it out",
+        ),
+        (
+            {"health": {"rules": [RULE | {"after": None}]}},
+            "spec.health.rules[0].after: null is not allowed; give it a ",
+        ),
+        ({"health": {"rules": [RULE, RULE | {"match": None}]}}, "spec.health.rules[1].match: null is not allowed; "),
+        ({"idle": {"afterSeconds": 0}}, "spec.idle.afterSeconds: 0 is not allowed; give 60 or more"),
+        (
+            {"idle": {"afterSeconds": 10**18}},
+            "spec.idle.afterSeconds: 1000000000000000000 is not allowed; give 604800 ",
+        ),
     ],
 )
 def test_a_message_names_the_place_the_value_and_what_would_be_right(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse(DevicePolicySpec, {"nodeSelector": {}, **spec}, "spec")
     assert [problem for problem in caught.value.problems if problem.startswith(message)], caught.value.problems
+
+
+def test_what_the_api_server_writes_into_metadata_and_status_may_be_null() -> None:
+    metadata = {"name": "p", "creationTimestamp": None}
+    assert parse(DevicePolicy, {"metadata": metadata, "spec": {"nodeSelector": {}, "health": {}}}).metadata.name == "p"
 
 
 def test_every_problem_is_reported_at_once() -> None:
