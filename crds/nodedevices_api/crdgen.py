@@ -168,11 +168,6 @@ def _condition(name: str, field: str = "status") -> str:
     return f'.status.conditions[?(@.type=="{name}")].{field}'
 
 
-def _shared_memory(field: str) -> str:
-    """Return the JSONPath of the first resource whose shares are amounts of memory; a node has one, as a rule."""
-    return f".status.resources[?(@.memory)].memory.{field}"
-
-
 AGE = Column("Age", ".metadata.creationTimestamp", "date", "Time since the object was created.")
 
 KINDS = (
@@ -199,24 +194,10 @@ KINDS = (
                 "Action", ".status.summary.recoveryAction", "string", "Recovery action for the worst device.", wide=True
             ),
             Column(
-                "Config",
-                _condition("ConfigApplied", "reason"),
-                "string",
-                "Applied, or why the configuration is not applied.",
-                wide=True,
-            ),
-            Column(
                 "Withheld",
                 ".status.summary.withheld",
                 "string",
                 "What new containers cannot get, and why: Unhealthy=2.",
-                wide=True,
-            ),
-            Column(
-                "Mem-Free",
-                _shared_memory("free"),
-                "string",
-                "Where devices are shared by memory: how much of it new containers can get, of all devices together.",
                 wide=True,
             ),
             Column(

@@ -41,7 +41,6 @@ DIFFERS = {
     # By release: what the scheduler says after the reason, and what kubectl says after what it deleted.
     r"(Insufficient nodedevices\.io/gpu-memory)\..*": r"\1.",
     r"(deleted) from default namespace$": r"\1",
-    r" gpu-\d+=\d+ ?$": "",  # FAULTS: what other tests have done to the node's devices
     r" $": "",
 }
 

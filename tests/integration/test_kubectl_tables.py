@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from nodedevices_api import conditions as names
 from nodedevices_api.base import to_dict
+from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE
 from nodedevices_plugin.model import (
+    Blocked,
+    DeviceUse,
     HealthState,
     Holder,
     HoldersState,
@@ -24,8 +27,10 @@ from nodedevices_plugin.model import (
     RegistrationState,
     SchedulableId,
     SharingFacts,
+    Uses,
     Verdict,
 )
+from nodedevices_plugin.model.use import IDLE
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.inventory import owned
@@ -42,7 +47,7 @@ GPU, MEMORY, MIB = "nvidia.com/gpu", "nodedevices.io/gpu-memory", 1 << 20
 API = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices"}
 DEVICES = [gpu(number) for number in range(8)]
 
-TERMINAL = 180  # columns: all that can be in a cell at the same time; less in most fleets
+TERMINAL = 160  # columns: all that can be in a cell at the same time; less in most fleets
 
 TABLE = """
 NAME        MODEL                   DEVICES   HEALTHY   HELD   READY   STALE   REASON            AGE
@@ -60,19 +65,19 @@ unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   P
 waiting     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 """
 WIDE = """
-NAME        ACTION        CONFIG              WITHHELD      MEM-FREE   FAULTS     IDLE
-bymemory    None          Applied             Unhealthy=1   31Gi
-cordoned    None          Applied             Cordoned=1
-degraded    ResetDevice   Applied
-healthy     None          Applied
-missing     Inspect       Applied             Unhealthy=1
-nodriver    None          Applied
-observe     None          Applied
-refused     None          ConfigInvalid
-stale       None          Applied
-unhealthy   ResetBus      Applied             Unhealthy=1              gpu-3=12
-unknown     None          Applied
-waiting     None          WaitingForHolders
+NAME        ACTION        WITHHELD                FAULTS     IDLE
+bymemory    None          Unhealthy=1
+cordoned    None          Cordoned=1
+degraded    ResetDevice
+healthy     None                                             1
+missing     Inspect       Unhealthy=1
+nodriver    None
+observe     None
+refused     None
+stale       None
+unhealthy   ResetBus      Unhealthy=1             gpu-3=12
+unknown     None
+waiting     None          HeldInAnotherShape=22
 """
 
 
@@ -142,6 +147,19 @@ def by_memory() -> NodeFacts:
     )
 
 
+def one_held_in_another_shape() -> Plan:
+    """Each GPU as 22 shares, of which the pod has none: it has all of gpu-1."""
+    held = Blocked(reason=HELD_IN_ANOTHER_SHAPE, message="held by ml/train-0")
+    ids = tuple(
+        SchedulableId(
+            id=f"{each.id}::{number}", device_id=each.id, replica=number, blocked=held if each.index == 1 else None
+        )
+        for each in DEVICES
+        for number in range(22)
+    )
+    return Plan(resources=(OfferedResource(name=GPU, ids=ids),))
+
+
 def with_one(state: HealthState, reason: str, action: str) -> NodeFacts:
     return node(verdicts=healthy(*DEVICES) | {gpu_id(3): bad(state, reason, action)})
 
@@ -155,7 +173,7 @@ def states() -> dict[str, NodeFacts]:
         "bymemory": by_memory(),
         "cordoned": node(unschedulable={gpu_id(2): "RMA 4711"}),
         "degraded": with_one(HealthState.DEGRADED, "RowRemapPending", "ResetDevice"),
-        "healthy": node(),
+        "healthy": node(uses=Uses(at=1.0, devices={gpu_id(1): DeviceUse(word=IDLE, since=START, began=0.0)})),
         "missing": with_one(HealthState.UNHEALTHY, "Missing", "Inspect"),
         "nodriver": node(inventory=unloaded, verdicts={}, plan=Plan(), registrations=(), holdings=nothing),
         "observe": node(observed=node().plan, registrations=()),
@@ -166,7 +184,10 @@ def states() -> dict[str, NodeFacts]:
             history={gpu_id(3): (occurred("Xid79", 12, fault=True),)},
         ),
         "unknown": node(verdicts=silent, silent=True),
-        "waiting": node(config=ConfigStatus(reason=names.WAITING_FOR_HOLDERS, message="gpu-1: held by ml/train-0")),
+        "waiting": node(
+            plan=one_held_in_another_shape(),
+            config=ConfigStatus(reason=names.WAITING_FOR_HOLDERS, message="gpu-1: held by ml/train-0"),
+        ),
     }
 
 

@@ -34,6 +34,7 @@ KIND = Kind(
         Column("CONFIG", "config", wide=True),
         Column("WITHHELD", "withheld", wide=True),
         Column("FREE", "resources", _resources, wide=True),
+        Column("MEM-FREE", "memoryFree", wide=True),
         Column("DRIVER", "driver", wide=True),
         Column("AGENT", "agent", wide=True),
     ),
@@ -51,6 +52,11 @@ def _state(item: Raw) -> tuple[str, list[str]]:
         return "Stale", reasons
     words = {"True": "Ready", "False": "NotReady"}
     return words.get(text(ready.get("status")), "Unknown"), reasons
+
+
+def _by_memory(status: Raw) -> list[Raw]:
+    """What is known of the memory of resources whose shares are amounts of it; a node has one such, as a rule."""
+    return [mapping(each.get("memory")) for each in mappings(status.get("resources"))]
 
 
 def row(item: Raw) -> Row:
@@ -85,6 +91,7 @@ def row(item: Raw) -> Row:
                 }
                 for each in mappings(shown.get("resources"))
             ],
+            "memoryFree": ",".join(filter(None, (text(each.get("free")) for each in _by_memory(shown)))),
             "driver": ",".join(each for each in drivers if each),
             "agent": text(mapping(shown.get("agent")).get("version")),
             "created": text(mapping(item.get("metadata")).get("creationTimestamp")),

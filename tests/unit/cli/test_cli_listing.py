@@ -22,9 +22,9 @@ n4     Unknown    <none>                  <none>    <none>    <none>   <none>   
 n10    Ready      NVIDIA-H100-80GB-HBM3   1         1         0        TemperatureCelsius     5d3h
 """
 NODES_WIDE = """\
-NAME   ACTION     CONFIG          WITHHELD      FREE                      DRIVER       AGENT
-n1     ResetBus   ConfigInvalid   Unhealthy=1   nvidia.com/gpu=1          570.148.08   0.1.0
-n2     <none>     Applied         <none>        nvidia.com/gpu=0          570.148.08   0.1.0
+NAME   ACTION     CONFIG          WITHHELD      FREE                      MEM-FREE   DRIVER       AGENT
+n1     ResetBus   ConfigInvalid   Unhealthy=1   nvidia.com/gpu=1          <none>     570.148.08   0.1.0
+n2     <none>     Applied         <none>        nvidia.com/gpu=0          31Gi       570.148.08   0.1.0
 """
 DEVICES_TABLE = """\
 NODE   DEVICE             MODEL                   HEALTH                 REASON   SINCE   ACTION     HELD-BY
@@ -54,6 +54,8 @@ def partition(*pods: str) -> JsonObject:
 @pytest.fixture
 def fleet(api: RecordedApi) -> RecordedApi:
     sharing = gpu(3, unschedulable="RMA 4711", partitions=[partition("a/p0", "a/p1", "a/p2", "a/p3", "a/p4")])
+    by_memory = node("n2", gpu(0, "ml/train-1"), conditions=[condition("Ready", "False", "DriverNotLoaded")])
+    by_memory["status"]["resources"][0]["memory"] = {"total": "46068Mi", "held": "12Gi", "free": "31Gi"}
     bare = {"metadata": {"name": "n4", "creationTimestamp": "2026-11-18T09:00:00Z"}}
     api.add(
         NODE_DEVICES,
@@ -65,7 +67,7 @@ def fleet(api: RecordedApi) -> RecordedApi:
             sharing,
             conditions=[condition("ConfigApplied", "False", "ConfigInvalid")],
         ),
-        node("n2", gpu(0, "ml/train-1"), conditions=[condition("Ready", "False", "DriverNotLoaded")]),
+        by_memory,
         node("n3", gpu(0), gpu(1), conditions=[condition("Stale", "True", "AgentLost")]),
         bare,
         node("n10", gpu(0, **failed("TemperatureCelsius", "Degraded", "None"))),
