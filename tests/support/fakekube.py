@@ -159,7 +159,8 @@ class FakeKube:
             shown = {it["type"]: it for it in status.get("conditions", [])}
             self._keys(where, manager, shown, {it["type"]: it for it in applied.get("conditions", [])})
             status["conditions"] = list(shown.values())
-            self._manage(item, manager, {"f:status": {"f:conditions": self._fields(where, manager)}})
+            types: Raw = {f'k:{{"type":"{key}"}}': {} for key in self._owned[where, manager]}
+            self._manage(item, manager, {"f:status": {"f:conditions": types}})
         else:  # what a test registers
             annotations = item["metadata"].setdefault("annotations", {})
             self._keys(where, manager, annotations, body["metadata"].get("annotations", {}))

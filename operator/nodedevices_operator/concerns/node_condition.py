@@ -49,8 +49,9 @@ class NodeConditionConcern:
         node, wanted = desired
         by_type = {each["type"]: each for each in wanted}
         shown = {NODE_READY: node.ready_condition, NODE_DEVICES_HEALTHY: node.condition}
-        changed = [kind for kind, it in shown.items() if not same(it, by_type.get(kind))]
-        if not changed or not (wanted or node.condition_owned):
+        ours = by_type.keys() | node.conditions_owned  # what another wrote and we do not say cannot be taken back
+        changed = [kind for kind, it in shown.items() if kind in ours and not same(it, by_type.get(kind))]
+        if not changed:
             return Outcome()
         try:
             view.wrote(Kind.NODE, await self._writer.node_conditions(node, wanted))

@@ -96,7 +96,7 @@ class Leftovers:
             self._observe(await self._writer.taint(node, None))
         if node.xid_condition_owned:
             self._observe(await self._writer.xid_condition(node, None))
-        if node.condition_owned:
+        if node.conditions_owned:
             self._observe(await self._writer.node_conditions(node, ()))
 
     def _observe(self, raw: JsonObject) -> None:

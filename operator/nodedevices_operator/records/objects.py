@@ -315,7 +315,7 @@ class NodeRecord:
     labels_owned: frozenset[str] = frozenset()  # label keys of our field manager
     ready_condition: ConditionRecord | None = None  # nodedevices.io/Ready
     condition: ConditionRecord | None = None  # nodedevices.io/DevicesHealthy
-    condition_owned: bool = False  # our field manager has a condition of these
+    conditions_owned: frozenset[str] = frozenset()  # of these two, what our field manager has
     xid_condition: ConditionRecord | None = None  # XidCriticalError, of any writer
     xid_condition_owned: bool = False
     boot_id: Annotated[str, At("status", "nodeInfo", "bootID")] = ""
@@ -327,7 +327,7 @@ class NodeRecord:
     @property
     def marked(self) -> bool:
         """True when anything on it is ours."""
-        return bool(self.owned or self.labels_owned or self.taints or self.condition_owned or self.xid_condition_owned)
+        return bool(self.owned or self.labels_owned or self.taints or self.conditions_owned or self.xid_condition_owned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,9 +452,9 @@ def node_record(raw: Raw) -> NodeRecord:
         labels_owned=_owned(managed, LABELS, "f:metadata", "f:labels"),
         ready_condition=conditions.get(NODE_READY),
         condition=conditions.get(NODE_DEVICES_HEALTHY),
-        condition_owned=_has_condition(managed, NODE_CONDITION),
+        conditions_owned=_conditions_owned(managed, NODE_CONDITION),
         xid_condition=conditions.get(XID_CRITICAL_ERROR),
-        xid_condition_owned=_has_condition(managed, XID_CONDITION),
+        xid_condition_owned=bool(_conditions_owned(managed, XID_CONDITION)),
         taints=tuple(_taint(it) for it in taints if it.get("key") == TAINT),
         reports=reports(conditions, mapping(metadata.get("labels")), taints),
     )
@@ -508,6 +508,9 @@ def without_reserved_labels(sections: Raw) -> tuple[Raw, tuple[str, ...]]:
 
 
 # --- who wrote what --------------------------------------------------------------------------------------------------
+_TYPE = 'k:{"type":"'  # as managedFields begin the name of a condition: k:{"type":"Ready"}
+
+
 def _applied(entry: Raw, manager: object) -> bool:
     """True when an entry of managedFields is what this manager applied."""
     return entry.get("operation") == "Apply" and entry.get("manager") == manager
@@ -517,8 +520,10 @@ def _owned(managed: Sequence[Raw], manager: str, outer: str, inner: str) -> froz
     return shared(key for each in managed if _applied(each, manager) for key in _keys(each, outer, inner))
 
 
-def _has_condition(managed: Sequence[Raw], manager: str) -> bool:
-    return any(_inner(each, "f:status", "f:conditions") for each in managed if _applied(each, manager))
+def _conditions_owned(managed: Sequence[Raw], manager: str) -> frozenset[str]:
+    """Return the types of the conditions that this manager applied."""
+    keys = (key for each in managed if _applied(each, manager) for key in _inner(each, "f:status", "f:conditions"))
+    return shared(key[len(_TYPE) : -2] for key in keys if key.startswith(_TYPE))
 
 
 def _inner(entry: Raw, outer: str, inner: str) -> Raw:
@@ -543,6 +548,6 @@ _taint = reader(TaintRecord)
 _node = reader(
     NodeRecord,
     given="ready capacity allocatable owned labels_owned taints reports "
-    "ready_condition condition condition_owned xid_condition xid_condition_owned",
+    "ready_condition condition conditions_owned xid_condition xid_condition_owned",
 )
 _policy = reader(PolicyRecord, given="selector spec sections dry_run refusal problem left_out counts")

@@ -11,10 +11,12 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.desired.node import node_conditions
 from nodedevices_operator.desired.stale import Staleness
-from nodedevices_operator.records.names import NODES
+from nodedevices_operator.manager import Manager
+from nodedevices_operator.metrics import OperatorMetrics
+from nodedevices_operator.records.names import NODE_DEVICES, NODES
 from nodedevices_operator.records.objects import NodeDevicesRecord
-from support.fakekube import FakeKube
-from support.opfacts import NOW, SINCE, device, node, raw_node, record
+from support.fakekube import FakeKube, settle
+from support.opfacts import NOW, SINCE, device, node, node_devices, raw_node, record
 
 FRESH = Staleness("False", "Fresh", "", 0.0)
 LOST = Staleness("True", "AgentLost", "the agent is gone", 0.0)
@@ -110,3 +112,19 @@ async def test_cleanup_takes_both_back_though_another_client_wrote_them_last() -
     kube.put(path, written)
     assert await clean_up(kube, dry_run=False) == 0
     assert [each["type"] for each in kube.objects[path]["status"]["conditions"]] == ["Ready", "KernelDeadlock"]
+
+
+async def test_a_condition_of_another_of_which_the_agent_says_nothing_costs_no_write() -> None:
+    kube, path = FakeKube(), f"{NODES}/n1"
+    written = raw_node()
+    written["status"]["conditions"].append({"type": READY, "status": "True", "lastTransitionTime": SINCE})
+    kube.put(path, written)
+    kube.put(f"{NODE_DEVICES}/n1", node_devices(device(0)))  # DevicesHealthy alone
+    manager = Manager(kube, OperatorMetrics())
+    await manager.relister.once()
+    await settle(manager)
+    shown = {each["type"] for each in kube.objects[path]["status"]["conditions"]}
+    assert shown == {"Ready", READY, HEALTHY}
+    writes = len(kube.writes)
+    await manager.reconcile_node("n1")
+    assert len(kube.writes) == writes

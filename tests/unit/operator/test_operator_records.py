@@ -63,7 +63,7 @@ def test_of_a_resource_of_which_nothing_is_said_nothing_is_offered_and_it_is_not
 
 def test_a_node_of_which_nothing_is_said_is_not_ready_and_has_nothing_of_ours() -> None:
     node = node_record({})
-    assert said(node) == {"ready": False, "condition_owned": False, "xid_condition_owned": False, "cordoned": False}
+    assert said(node) == {"ready": False, "xid_condition_owned": False, "cordoned": False}
     assert not node.marked
 
 
