@@ -22,6 +22,7 @@ from cluster.rig.problem import RigError
 FOLDER = "NODEDEVICES_RIG_FOLDER"
 ROLE = "NODEDEVICES_RIG_ROLE"
 END_SECONDS = 20
+EXEC_SECONDS = 5  # on a busy machine, in which a process becomes another program
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,25 @@ def find(folder: Path, role: str | None = None) -> list[Process]:
 
 def _mark(pid: int) -> tuple[str, str] | None:
     """(folder, role) of a process that bears our mark. A zombie has no environment any more: it is over."""
+    deadline = time.monotonic() + EXEC_SECONDS
     try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
+        while not (raw := Path(f"/proc/{pid}/environ").read_bytes()) and _in_exec(pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
     except OSError:
         return None
     if FOLDER.encode() not in raw:
         return None
     known = dict(one.partition("=")[::2] for one in raw.decode(errors="replace").split("\0"))
     return known.get(FOLDER, ""), known.get(ROLE, "")
+
+
+def _in_exec(pid: int) -> bool:
+    """Whether the process may be in the middle of an exec: its environment is empty until the kernel has laid it out.
+    Raises FileNotFoundError for a zombie and for the kernel's own threads, which run no program."""
+    Path(f"/proc/{pid}/exe").readlink()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    start, end = (int(fields[number - 3]) for number in (50, 51))  # proc_pid_stat(5): env_start, env_end
+    return start != end or start == 0
 
 
 def end(folder: Path, role: str | None = None, *, how: signal.Signals = signal.SIGKILL) -> list[Process]:
