@@ -1,0 +1,88 @@
+"""A status for CRDs that do not know all of its fields: what the API server's schema has no field for is left out and
+named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nodedevices_plugin.status.known_fields import MAX_NAMED, named, status_schema, without_unknown
+
+TEXT = {"type": "string"}
+DEVICE = {"type": "object", "properties": {"id": TEXT, "health": {"type": "object", "properties": {"state": TEXT}}}}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "devices": {"type": "array", "items": DEVICE},
+        "byName": {"type": "object", "additionalProperties": DEVICE},
+        "words": {"type": "object", "additionalProperties": TEXT},
+        "anything": {"type": "object", "properties": {}, "x-kubernetes-preserve-unknown-fields": True},
+        "object": {"type": "object"},
+        "names": {"type": "array", "items": TEXT},
+        "list": {"x-kubernetes-preserve-unknown-fields": True},
+    },
+}
+
+
+def test_what_the_schema_has_no_field_for_is_left_out_wherever_it_is_and_named_once() -> None:
+    health = {"state": "Healthy", "trend": "up"}
+    devices = [{"id": "a", "health": health, "history": []}, {"id": "b", "history": [1]}]
+    known, left_out = without_unknown({"devices": devices, "later": 1, "names": ["x"]}, SCHEMA)
+    assert known == {"devices": [{"id": "a", "health": {"state": "Healthy"}}, {"id": "b"}], "names": ["x"]}
+    assert left_out == ("status.later", "status.devices[].history", "status.devices[].health.trend")
+
+
+def test_the_path_of_what_is_left_out_of_a_map_has_its_key() -> None:
+    known, left_out = without_unknown({"byName": {"gpu-0": {"id": "a", "history": []}}}, SCHEMA)
+    assert (known, left_out) == ({"byName": {"gpu-0": {"id": "a"}}}, ("status.byName.gpu-0.history",))
+
+
+@pytest.mark.parametrize("name", ["words", "anything", "object"])
+def test_what_may_have_any_field_keeps_them(name: str) -> None:
+    status = {name: {"later": "x"}}
+    assert without_unknown(status, SCHEMA) == (status, ())
+
+
+@pytest.mark.parametrize("status", [{"list": [{"later": 1}]}, {"names": "one"}, {"byName": "one"}])
+def test_what_is_of_another_type_than_the_schema_has_is_the_servers_to_refuse(status: dict[str, Any]) -> None:
+    assert without_unknown(status, SCHEMA) == (status, ())
+
+
+def document(**schemas: Any) -> dict[str, Any]:
+    return {"components": {"schemas": schemas}}
+
+
+def of_kind(kind: str, **properties: Any) -> dict[str, Any]:
+    group = {"group": "nodedevices.io", "version": "v1alpha1", "kind": kind}
+    return {"x-kubernetes-group-version-kind": [group], "properties": properties}
+
+
+def test_the_schema_is_that_of_the_kinds_status() -> None:
+    published = document(
+        meta={"type": "object"},
+        policy=of_kind("DevicePolicy", status={"type": "object"}),
+        devices=of_kind("NodeDevices", spec={"type": "object"}, status=SCHEMA),
+    )
+    assert status_schema(published, "NodeDevices") == SCHEMA
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        {},
+        {"components": None},
+        {"components": {}},
+        document(policy=of_kind("DevicePolicy", status=SCHEMA)),
+        document(devices=of_kind("NodeDevices", spec=SCHEMA)),
+        document(devices={"x-kubernetes-group-version-kind": [{"kind": "NodeDevices"}]}),
+    ],
+)
+def test_a_document_without_it_has_none(published: dict[str, Any]) -> None:
+    assert status_schema(published, "NodeDevices") is None
+
+
+def test_a_message_names_the_first_of_many_paths_and_how_many_there_are_more() -> None:
+    paths = [f"status.a{number}" for number in range(MAX_NAMED + 2)]
+    assert named(paths[:2]) == "status.a0, status.a1"
+    assert named(paths[:MAX_NAMED]) == ", ".join(paths[:MAX_NAMED])
+    assert named(paths) == ", ".join(paths[:MAX_NAMED]) + " and 2 more"
