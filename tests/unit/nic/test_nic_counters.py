@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from nodedevices_plugin.health.reasons import known
@@ -14,6 +16,21 @@ from support.facts import REGISTERED
 from support.nics import function, hca, port, vf
 from support.stepped_node import Node
 
+PAGE = Path(__file__).parents[3] / "docs" / "devices" / "rdma.md"
+ROW = re.compile(
+    r"\| (?P<reasons>`[^|]*) \| (?P<state>\w+) \| (?P<counters>[^|]*) rose (?:by more than (?P<limit>[\d,]+) )?"
+    r"(?:with)?in (?P<window>3 hours|10 minutes|an hour|a minute|every minute)(?P<lasting>, for 5 minutes)?[^|]*\|"
+)
+SECONDS = {"3 hours": 10_800, "10 minutes": 600, "an hour": 3600, "a minute": 60, "every minute": 60}
+BITS = {  # of InfiniBand's PortCounters
+    "localLinkIntegrityErrors": 4,
+    "excessiveBufferOverrunErrors": 4,
+    "linkDowned": 8,
+    "linkErrorRecovery": 8,
+    "symbolError": 16,
+    "portRcvErrors": 16,
+    "portXmitDiscards": 16,
+}
 OFFERED = {"resources": {"devices": [{"match": {"type": "nic"}, "name": "example.com/nic"}]}}
 WELL = ("Healthy", "")
 LINE_SECONDS, HOLD_SECONDS = 5.0, 300.0
@@ -69,6 +86,49 @@ def test_it_is_degraded_where_nobody_offers_the_nic(limit: CounterLimit) -> None
     node = Counted(offers=False).rises(limit, limit.limit + 1)
     assert limit.reason in node.faults
     assert node.states[port(0)][0] == "Degraded"
+
+
+def words(text: str) -> list[str]:
+    """Those of a cell of the page, the kernel's names of counters as ours."""
+    return [re.sub(r"_(\w)", lambda it: it[1].upper(), each) for each in re.findall(r"`(\w+)`", text)]
+
+
+def test_the_limits_are_those_of_the_page() -> None:
+    said = {
+        (reason, counter): (
+            row["state"],
+            int((row["limit"] or "0").replace(",", "")),
+            SECONDS[row["window"]],
+            300 if row["lasting"] else 0,
+        )
+        for row in ROW.finditer(PAGE.read_text())
+        for reason in words(row["reasons"])
+        for counter in words(row["counters"])
+    }
+    ours = {
+        (each.reason, each.counter): (each.state.value, each.limit, each.window_seconds, each.for_seconds)
+        for each in LIMITS
+    }
+    assert {key: said.get(key) for key in ours} == ours
+    assert {counter for _, counter in said} == {counter for _, counter in ours}
+
+
+def test_a_counter_stops_where_infiniband_gives_it_no_more_bits() -> None:
+    assert {each.counter: each.most for each in LIMITS if each.most} == {
+        counter: 2**bits - 1 for counter, bits in BITS.items()
+    }
+
+
+def test_only_what_a_person_can_find_at_the_card_or_its_cable_is_to_be_inspected() -> None:
+    assert {each.reason for each in LIMITS if each.action == "Inspect"} == {
+        "LinkFlapping",
+        "LinkIntegrityErrors",
+        "BufferOverruns",
+        "SymbolErrors",
+        "LinkErrorRecovery",
+        "PortReceiveErrors",
+    }
+    assert {each.action for each in LIMITS} == {"Inspect", "None"}
 
 
 @pytest.mark.parametrize("reason", REASONS)
