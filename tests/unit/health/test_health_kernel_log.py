@@ -73,6 +73,56 @@ def test_an_sxid_withdraws_gpus_only_where_the_guide_and_the_driver_call_it_fata
     assert (found.reason, found.effect) == (reason, effect)
 
 
+@pytest.mark.parametrize(
+    ("maker", "kind", "number", "repair", "domain"),
+    [
+        ("nic", kinds.MLX5_COMMAND_TIMEOUT, None, "ResetDevice", "Device"),
+        ("nic", kinds.MLX5_MODULE_HOT, None, "Inspect", "Device"),
+        ("amd", kinds.AMDGPU_RING_TIMEOUT, None, "ResetDevice", "Application"),
+        ("amd", kinds.AMDGPU_UNCORRECTABLE, None, "ResetDevice", "Device"),
+        ("nvidia", kinds.SXID, 12028, "RebootNode", "Node"),
+        ("nvidia", kinds.XID_DETAIL, 13, "Inspect", "Application"),
+    ],
+)
+def test_where_a_rule_makes_more_of_it_its_repair_and_whose_fault_it_is_are_known(
+    maker: str, kind: str, number: int | None, repair: str, domain: str
+) -> None:
+    found = meaning(maker, kind, number)
+    assert found is not None
+    assert (found.repair, found.domain) == (repair, domain)
+
+
+def test_an_error_that_is_fatal_to_the_fabric_is_the_nodes_and_needs_its_reboot() -> None:
+    found = meaning("nvidia", kinds.SXID_FATAL, 23017)
+    assert found is not None
+    assert (found.action, found.domain) == ("RebootNode", "Node")
+
+
+# By register and reason, the bits of WORKFLOW_NVLINK_ERR (NVSentinel's docs/designs/019-workflow-nvlink-err.md).
+WORKFLOW: dict[int, dict[str, tuple[int, ...]]] = {
+    1: {
+        "": (0, 23, 30),
+        "NvlinkSecondary": (1, 20),
+        "NvlinkEcc": (4, 5),
+        "NvlinkConnection": (8, 9, 12, 16, 17, 24, 28),
+        "NvlinkSignal": (21, 22),
+        "NvlinkError": (27, 29),
+    },
+    3: {"NvlinkEcc": (0, 1, 2, 6), "NvlinkError": (13, 16, 17, 18, 19)},
+    4: {"NvlinkSecondary": (16, 17, 18)},
+    5: {"NvlinkEcc": (18, 19, 21, 22, 24, 25, 27, 28), "NvlinkThreshold": (20, 23, 26, 29)},
+}
+
+
+@pytest.mark.parametrize("register", range(1, 8))
+def test_each_bit_of_a_register_is_what_the_workflow_calls_it(register: int) -> None:
+    named = {bit: reason for reason, bits in WORKFLOW.get(register, {}).items() for bit in bits}
+    for bit in range(32):
+        found = meaning("nvidia", kinds.XID_DETAIL, 74, **{f"register{register}": f"{1 << bit:#x}"})
+        reason = named.get(bit, "NvlinkOther") if register in WORKFLOW else ""
+        assert ("" if found is None else found.reason) == reason, bit
+
+
 def test_the_list_of_sxids_is_that_of_the_guide() -> None:
     """Counts: gpud's copy of the guide's tables (components/accelerator/nvidia/sxid/sxid.go)."""
     assert sum(each.reach is Reach.FABRIC for each in SXIDS.values()) == 21

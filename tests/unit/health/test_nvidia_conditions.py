@@ -72,6 +72,23 @@ ROWS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ),
     ("ClocksLimited", {"clocks_limited": False}, {"clocks_limited": True}),
 )
+LASTING = {  # seconds
+    "ThermalMarginExceeded": 60,
+    "HwSlowdown": 60,
+    "PowerBrake": 60,
+    "PowerAboveLimit": 60,
+    "FabricRegistrationLost": 120,
+    "FabricNotRegistered": 600,
+    "FabricManagerDisconnected": 300,
+    "FabricDegraded": 60,
+    "NvlinkDown": 120,
+    "NvlinkSlow": 120,
+    "NvlinkErrors": 120,
+    "ClocksLimited": 600,
+}
+REPLACED = {"RowRemapFailure", "SramThresholdExceeded"}
+RESET = {"EccUncorrectable", "RowRemapPending", "NvlinkDown", "NvlinkSlow"}
+NO_ACTION = {"ThermalSlowdown", "PersistenceModeOff", "PowerLimitLowered", "ClocksLimited"}
 OPT_IN = {"PersistenceModeOff", "PowerLimitLowered", "ClocksLimited"}
 UNHEALTHY = {"RowRemapFailure", "SramThresholdExceeded", "EccUncorrectable"}
 names = [reason for reason, _, _ in ROWS]
@@ -117,6 +134,16 @@ def test_a_row_is_a_fault_once_it_has_lasted_and_only_memory_takes_a_gpu_out(
     assert row.ends_by_itself is (reason not in {"RowRemapFailure", "SramThresholdExceeded"})
     over = {**fine, "fabric_conditions": ()}  # another reason's, which would keep it Degraded
     assert shown_for(story, 300, **over).verdict().faults == ()
+
+
+def test_how_long_a_row_has_to_last_and_what_to_do_are_as_documented() -> None:
+    """docs/operations.md, the reasons of a device."""
+    rows = read(Readings())
+    assert {each.reason: each.for_seconds for each in rows if each.for_seconds} == LASTING
+    for each in rows:
+        actions = {"Replace": REPLACED, "ResetDevice": RESET, "None": NO_ACTION}
+        action = next((action for action, reasons in actions.items() if each.reason in reasons), "Inspect")
+        assert (each.reason, each.action) == (each.reason, action)
 
 
 @pytest.mark.parametrize(("reason", "fine", "bad"), ROWS, ids=names)
@@ -166,6 +193,12 @@ def test_a_rack_that_boots_slowly_is_no_fault_and_one_that_never_registers_its_g
     story = shown_for(Story(), conditions.REGISTRATION_SECONDS - 1, **at_boot)
     assert story.says() == WELL
     assert shown_for(story, 1, **at_boot).says() == ("Degraded", "FabricNotRegistered")
+    assert evident(Readings(fabric_state="NotStarted"), "FabricNotRegistered")
+
+
+def test_an_nvlink_of_an_h100_is_slow_below_the_speed_of_its_generation() -> None:
+    assert evident(Readings(nvlink_generation=4, nvlink_megabytes_per_second=26_562), "NvlinkSlow") is False
+    assert evident(Readings(nvlink_generation=4, nvlink_megabytes_per_second=26_561), "NvlinkSlow") is True
 
 
 @pytest.mark.parametrize(("generation", "speed"), [(3, 1), (None, 1), (6, 1), (4, None)])

@@ -39,6 +39,10 @@ KNOWN: tuple[tuple[str, tuple[str, str, int | None, dict[str, str]]], ...] = (
         (kinds.SXID_FATAL, "0000:c2:00.0", 20034, {"link": "28", "text": "LTSSM Fault Up"}),
     ),
     (
+        "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 10004, Non-fatal, Host_thermal_event_start",
+        (kinds.SXID, SWITCH, 10004, {"text": "Host_thermal_event_start"}),
+    ),
+    (
         NVLINK,
         (kinds.XID_DETAIL, "0003:00:00.0", 74, {"link": "14", "register3": "0x10000"}),
     ),
@@ -183,6 +187,15 @@ def test_a_flood_of_one_drivers_lines_is_cut_off_and_hides_no_other_drivers() ->
     flood = b"".join(line(f"mlx5_core 0000:d2:00.0: firmware version: {number}") for number in range(MAX_LINES + 5))
     found = read(flood + line(KNOWN[1][0]))
     assert ([each.kind for each in found.said], found.unread) == ([kinds.SXID_FATAL], True)
+
+
+def test_as_many_lines_as_are_read_at_a_time_are_all_read() -> None:
+    found = read(line(STALLED) * MAX_LINES)
+    assert (len(found.said), found.unread) == (MAX_LINES, False)
+
+
+def test_a_line_that_follows_an_empty_one_is_read() -> None:
+    assert [each.kind for each in read(b"\n" + line(STALLED)).said] == [kinds.MLX5_STALLED]
 
 
 _PIECES = st.one_of(

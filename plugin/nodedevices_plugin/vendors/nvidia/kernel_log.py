@@ -6,8 +6,9 @@ that is always fatal to the whole fabric makes them Unhealthy, if the driver cal
 host's restart, or a reset of all GPUs and switches.
 
 The registers in the line of an XID 74 are read as NVIDIA's workflow for NVLink errors does (WORKFLOW_NVLINK_ERR of its
-XID catalogue; NVSentinel has its text): the first, third, fourth and fifth of seven. They add to the XID, which is
-judged as any other, and never change a state by themselves; where the workflow says "if repeated", a person decides.
+XID catalogue, for Hopper GPUs; NVSentinel has its text): the first, third, fourth and fifth of seven. They add to the
+XID, which is judged as any other, and never change a state by themselves; where the workflow says "if repeated", a
+person decides.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def kind_of(event: ProbeEvent) -> str:
 
 
 def _nvlink_kind(details: Mapping[str, str]) -> str:
-    values = {number: _register(details.get(f"register{number}", "0x0")) for number in _READ}
+    values = {number: _register(details.get(f"register{number}", "")) for number in _READ}
     found = next((each for each in _NVLINK_BITS if _any(values, each.registers)), None)
     if found is not None:
         return found.kind
@@ -104,7 +105,7 @@ def _nvlink_kind(details: Mapping[str, str]) -> str:
 def _register(text: str) -> int:
     try:
         return int(text, 16)
-    except ValueError:  # a probe of another maker
+    except ValueError:  # left out because it is 0, or of a probe of another maker
         return 0
 
 
