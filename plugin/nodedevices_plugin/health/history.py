@@ -45,8 +45,8 @@ def with_events(
     vendors: FaultSources,
     *,
     now: datetime,
-    recovered: Set[str] = frozenset(),
-    log_read_again: bool = False,
+    recovered: Set[str],
+    log_read_again: bool,
 ) -> dict[str, tuple[Occurrences, ...]]:
     """Return the history of every device after these events. `events`: those that were not judged before. `recovered`:
     ids of devices that a person confirmed as recovered. `log_read_again`: this is the first line of a process of the
@@ -189,7 +189,7 @@ def _moved(each: Occurrences, moved: Callable[[datetime], datetime]) -> Occurren
     return replace(
         each,
         periods=_renumbered(each.periods, moved),
-        last=max((moved(each.last), *times[-1:])),
+        last=max((moved(each.last), *times)),
         times=tuple(times),
         shown=replace(shown, first=moved(shown.first), last=moved(shown.last), at=moved(shown.at)),
     )

@@ -287,16 +287,82 @@ def test_one_that_is_missing_once_the_probe_sees_the_others_again_has_had_a_faul
     assert shown(of, 1) == [("Missing", 1, True)], "it was and is"
 
 
+def test_what_came_more_than_a_minute_before_it_was_reported_is_shown_at_once() -> None:
+    [[only]] = after(300, xid(31)).values()
+    assert only.shown.count == 1
+
+
+def test_a_period_begins_with_its_earliest_event_in_whichever_order_they_come() -> None:
+    [[only]] = after(20, xid(31, after=5), before=after(10, xid(31, after=10))).values()
+    assert [each.first for each in only.periods] == [START + timedelta(seconds=5)]
+
+
+def test_two_periods_that_a_clock_makes_one_begin_with_the_earlier_one() -> None:
+    """One ends between the two events, and another one before and after both once the clock is five days ahead."""
+    first, then = 1 * DAY, 2 * DAY
+    [[apart]] = (found := after(then, xid(31, after=then), before=after(first, xid(31, after=first)))).values()
+    assert len(apart.periods) == 2
+    by = timedelta(days=5)
+    [[one]] = history.clock_set(found, by, booted=START, until=START + timedelta(seconds=then)).values()
+    assert [(each.first, each.count) for each in one.periods] == [(START + timedelta(seconds=first) + by, 2)]
+
+
+def test_after_a_clock_was_set_back_the_last_one_may_be_of_a_boot_before() -> None:
+    found = after(DAY, xid(31, after=DAY), before=after(0, xid(31)))
+    booted = START + timedelta(seconds=1)
+    moved = history.clock_set(found, timedelta(days=-3), booted=booted, until=START + timedelta(seconds=DAY))
+    [[only]] = moved.values()
+    assert (only.times, only.last) == ((START - timedelta(days=2), START), START)
+
+
+def test_an_event_of_a_device_that_is_not_here_costs_no_other_one_its_history() -> None:
+    assert list(after(0, xid(31, 7), xid(31, 1))) == [gpu_id(1)]
+
+
+def test_of_a_log_that_is_read_again_only_what_may_have_been_counted_is_left_out() -> None:
+    def logged(number: int, seconds: float) -> ProbeEvent:
+        return replace(xid(number, after=seconds), pci_bus_id="0000:1b:00.0")
+
+    found = after(1000, logged(31, 1000), before=after(0, logged(13, 0)))
+    events = logged(31, 1030), logged(13, 500), logged(31, 1061)
+    again = after(1061, *events, before=found, log_read_again=True)
+    assert {each.reason: each.count for each in again[gpu_id(0)]} == {"Xid31": 2, "Xid13": 2}
+
+
+def test_a_fault_of_a_partition_alone_is_one_of_its_device() -> None:
+    cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
+    of = node({"reasons": ["Xid94"], "state": "Unhealthy"}, devices=(cut,))
+    of.line(xids=(replace(xid(94, gi=8, ci=0), time=of.time),))
+    assert (state(of), of.states[mig_id(0, 1)][0]) == (("Healthy", ""), "Unhealthy")
+    assert shown(of) == [("Xid94", 1, True)]
+
+
 # --- bounds ----------------------------------------------------------------------------------------------------------
-def after(seconds: float, *events: ProbeEvent, before: History | None = None, inventory: Inventory = TWO) -> History:
+def after(
+    seconds: float,
+    *events: ProbeEvent,
+    before: History | None = None,
+    inventory: Inventory = TWO,
+    log_read_again: bool = False,
+) -> History:
     now = START + timedelta(seconds=seconds)
-    return history.with_events(before or {}, events, inventory, HealthRules(), REGISTERED, now=now)
+    return history.with_events(
+        before or {},
+        events,
+        inventory,
+        HealthRules(),
+        REGISTERED,
+        now=now,
+        recovered=frozenset(),
+        log_read_again=log_read_again,
+    )
 
 
 def test_what_came_ninety_days_ago_is_forgotten_and_what_came_eighty_days_ago_is_not() -> None:
-    found = after(0, xid(31))
-    assert after(80 * DAY, before=found) == found
-    assert after(90 * DAY, before=found) == {}
+    for day in range(10):
+        found = after(day * DAY, xid(31, after=day * DAY))
+        assert after((day + 80) * DAY, before=found) == found
+        assert after((day + 90) * DAY, before=found) == {}
 
 
 def test_counts_of_old_periods_go_one_by_one() -> None:

@@ -92,6 +92,8 @@ def test_of_several_conditions_of_a_reason_one_that_is_evident_counts() -> None:
     assert [each.evident for each in lasting.settled((one, other), "x", seen, monotonic=159)] == [None]
     [judged] = lasting.settled((other, one), "x", seen, monotonic=160)
     assert (judged.evident, judged.message) == (True, "80 or more")
+    both = replace(other, evident=True), replace(one, for_seconds=0)
+    assert [each.message for each in lasting.settled(both, "x", {}, monotonic=130)] == ["95 or more"], "the first one"
 
 
 # --- a PCIe link, of any maker ----------------------------------------------------------------------------------------
