@@ -183,7 +183,7 @@ def _worded(use: DeviceUse, readings: Readings, after_seconds: int, now: datetim
     since = now - timedelta(seconds=quiet_for)
     if use.tenure.whole and not use.tenure.used:
         return replace(use, word=NEVER_USED, since=use.tenure.began)
-    memory_alone = not readings.processes and (readings.memory_allocated_bytes or 0) >= CONTEXT_BYTES
+    memory_alone = not readings.processes and has_context(readings)
     return replace(use, word=MEMORY_ONLY if memory_alone else IDLE, since=since)
 
 

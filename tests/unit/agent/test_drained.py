@@ -187,7 +187,10 @@ def test_a_restart_of_the_agent_between_drained_and_gone_makes_it_no_fault(tmp_p
 
 
 def test_a_device_that_is_attached_again_is_the_same_one_and_still_out_of_service() -> None:
-    made = cordoned(node()).line(after=20).line(FIRST).line(FIRST, SECOND)
+    made = cordoned(node()).line(after=20)
+    since = drained(made)
+    made.line(FIRST).line(FIRST, SECOND)
     assert made.states[OLD] == ("Healthy", "")
     assert made.offers[GPU] == [gpu_id(0)]
-    assert OLD in drained(made)
+    assert list(since) == [OLD]
+    assert drained(made) == since

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from nodedevices_api.nodedevices import Holder as Shown
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
+from nodedevices_plugin.pipeline.idle import MAX_NAMESPACES
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_probe.protocol import Partition, Readings
@@ -164,6 +165,10 @@ def test_the_word_stays_while_it_is_unused_so_that_each_period_is_written_once()
     [found] = periods(working(), changing)
     assert found.word == "Idle"
     assert writes.count(True) == 1
+
+
+def test_one_percent_is_work() -> None:
+    assert periods(working(), lasting(HOUR, reading(1, processes=1, gib=1))) == []
 
 
 def test_what_the_device_did_for_the_container_before_is_not_this_ones() -> None:
@@ -333,3 +338,14 @@ def test_hours_held_and_unused_are_summed_by_namespace() -> None:
     assert sums["web"].unused == 0
     assert sums["ml"].held == sums["web"].held == pytest.approx(2 * HOUR, abs=10)
     assert sums["ml"].unused == pytest.approx(2 * HOUR, abs=10)
+
+
+def test_of_many_namespaces_that_came_and_went_the_newest_and_those_that_hold_a_device_are_kept() -> None:
+    node = watching(UNUSED, UNUSED)
+    stays = holder(node, gpu_id(1), namespace="web")
+    for number in range(MAX_NAMESPACES + 2):
+        held(node, stays, holder(node, namespace=f"ns-{number}")).wait().wait(1.0)
+    sums = node.world.uses.namespaces  # type: ignore[union-attr]
+    assert len(sums) == MAX_NAMESPACES
+    assert sums.keys() >= {"web", f"ns-{MAX_NAMESPACES + 1}"}
+    assert "ns-0" not in sums
