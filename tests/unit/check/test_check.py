@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nodedevices_common.errors import InputError
@@ -163,6 +164,8 @@ def test_a_device_that_is_lost_is_none_of_those_that_are_found_and_the_message_s
     said = [each["message"] for each in done.document["findings"] if not each["device"]]
     assert said == ["type gpu: expected 2, found 1 (1 more is lost); inspect the node"]
     assert [each["lost"] for each in done.document["expected"]] == [1]
+    both = "profile: l4 x 3\ndevices: [{index: 1, lost: true}, {index: 2, lost: true}]\n"
+    assert "expected 3, found 1 (2 more are lost); inspect the node" in machine.check(both, "--expect=gpu=3").out
 
 
 def test_a_type_that_no_device_has_is_critical_and_the_types_that_are_here_are_named(machine: Simulated) -> None:
@@ -308,6 +311,9 @@ def test_a_device_that_is_not_there_is_critical(machine: Simulated) -> None:
     done = machine.check(TWO, "--device", "0,7")
     assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - no device 7")
     assert done.lines[1] == "--device 7: there are: gpu-0, gpu-1"
+    many = machine.check("profile: l4 x 17\n", "--device", "99")
+    assert many.lines[1].endswith("gpu-14, gpu-15 and 1 more")
+    assert machine.check("devices: []\ndriver: {state: Loaded}", "--device", "7").out.count("there are: none") == 1
 
 
 def test_while_a_probe_is_silent_it_is_unknown_whether_a_device_is_there(machine: Simulated) -> None:
@@ -325,9 +331,10 @@ def test_a_log_that_is_not_read_is_a_warning_and_hides_nothing_that_is_missing(m
 
 def test_a_range_of_indices_is_about_gpus_as_slurm_writes_it(machine: Simulated) -> None:
     assert devices(machine.check("profile: l4 x 5\n", "--device", "0-2,4")) == ["gpu-0", "gpu-1", "gpu-2", "gpu-4"]
+    assert devices(machine.check(TWO, "--device", "1-1")) == ["gpu-1"]
 
 
-@pytest.mark.parametrize("text", ["2-0", "0-9999"])
+@pytest.mark.parametrize("text", ["2-0", "0-256", "0-9999"])
 def test_what_is_no_range_of_indices_is_a_device_that_is_not_there(machine: Simulated, text: str) -> None:
     assert machine.check(TWO, "--device", text).lines[0] == f"DEVICES CRITICAL - no device {text}"
 
@@ -367,6 +374,9 @@ def test_a_driver_that_lists_fewer_devices_than_the_bus_has_is_noted(machine: Si
         OK,
         "note: probe simulated: 3 accelerators on the PCI bus, its driver lists 2; --expect makes that CRITICAL",
     )
+    beside_a_nic = machine.check("profile: l4 x 2, connectx-7 x 1\nacceleratorsOnBus: 3\n")
+    assert "its driver lists 2" in beside_a_nic.out
+    assert "accelerators" not in machine.check("profile: l4 x 2\nacceleratorsOnBus: 2\n").out
 
 
 def test_a_probe_whose_hardware_is_not_there_is_no_fault_beside_others(machine: Simulated, tmp_path: Path) -> None:
@@ -376,6 +386,9 @@ def test_a_probe_whose_hardware_is_not_there_is_no_fault_beside_others(machine: 
     none.write_text("driver: {state: NotLoaded}\nacceleratorsOnBus: 4\n")
     done = machine.check(TWO, "--add-probe", other)
     assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - probe other: no driver")
+    assert done.lines[1] == (
+        "probe other: 4 accelerators on the PCI bus and no usable driver; its driver is not loaded"
+    )
 
 
 def children(marker: str) -> list[str]:
@@ -435,8 +448,9 @@ def test_a_sigterm_ends_the_probe_and_the_answer_is_unknown(machine: Simulated) 
 
 
 # --- the agent's state file ------------------------------------------------------------------------------------------
-def device() -> InventoryDevice:
-    fact = DeviceFact(id=GPU_1, index=1, type="gpu", vendor="nvidia", product_name="NVIDIA L4")
+def device(**more: Any) -> InventoryDevice:
+    known = {"id": GPU_1, "index": 1, "type": "gpu", "vendor": "nvidia", "product_name": "NVIDIA L4"}
+    fact = DeviceFact(**{**known, **more})
     return InventoryDevice(fact=fact, present=True, last_seen=NOW, probe="simulated")
 
 
@@ -475,6 +489,22 @@ def test_a_device_that_the_agent_had_is_missing(machine: Simulated, state: Path)
     StateFile(state).save(State(boot_id=BOOT, devices=(device(),), probes=("simulated",)))
     done = machine.check(ONE_LEFT, "--state-file", str(state))
     assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 Missing")
+
+
+def test_an_index_that_a_missing_device_had_is_of_the_one_that_is_there_now(machine: Simulated, state: Path) -> None:
+    gone = device(id="GPU-gone")
+    StateFile(state).save(State(boot_id=BOOT, devices=(gone,), probes=("simulated",)))
+    done = machine.check(TWO, "--state-file", str(state), "--device", "1", "-o", "json")
+    assert (done.code, [each["id"] for each in done.document["devices"]]) == (OK, [GPU_1])
+
+
+def test_which_of_two_missing_devices_had_an_index_is_unknown(machine: Simulated, state: Path) -> None:
+    gone = device(id="GPU-one"), device(id="GPU-two")
+    StateFile(state).save(State(boot_id=BOOT, devices=gone, probes=("simulated",)))
+    done = machine.check(ONE_LEFT, "--state-file", str(state), "--device", "1")
+    assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - no device 1")
+    assert done.lines[1].startswith("--device 1: several have this index: gpu-1, gpu-1-")
+    assert done.lines[1].endswith("; give an id or a name")
 
 
 def test_where_no_flag_says_it_the_probes_are_those_of_the_agent(state: Path) -> None:
