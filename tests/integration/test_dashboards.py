@@ -24,8 +24,8 @@ from support.prometheus_server import Server
 
 pytestmark = pytest.mark.skipif(program("prometheus") is None, reason="no prometheus: `make cluster-tools` gets one")
 
-# Queries without an answer here, by panel and name: nothing failed, no policy has a node that waits, and a device that
-# is not used is shown after a minute at the earliest.
+# Queries that need no answer here, by panel and name: no policy has a node that waits, a device that is not used is
+# shown after a minute at the earliest, and nothing failed, but what a busy machine made late.
 NOTHING = {
     ("Held, and not used", "{{namespace}}"),
     ("Held, and not used", "{{pod}} {{node}}/{{index}} {{idle}}"),
@@ -77,8 +77,15 @@ def answers(askers: list[Asker], board: Board) -> list[Answer]:
 def test_every_query_has_an_answer_but_those_for_what_did_not_happen(board: Board, answers: list[Answer]) -> None:
     asked = {place(each) for each in answers}
     answered = {place(each) for each in answers if any(each.series.values())}
-    assert asked - answered == asked & NOTHING
+    assert asked - answered <= NOTHING
     assert {title for title, _ in asked - answered} <= {panel.title for panel in board.panels if panel.empty}
+
+
+def test_what_needs_no_answer_is_a_query_of_ours() -> None:
+    there = {
+        (panel.title, each.name or each.expr) for board in BOARDS for panel in board.panels for each in panel.queries
+    }
+    assert there >= NOTHING
 
 
 def place(answer: Answer) -> tuple[str, str]:

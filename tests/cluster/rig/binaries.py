@@ -20,7 +20,8 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -232,26 +233,23 @@ def run(
     began = progress.seconds()
     with log.open("ab") as out:
         start = out.tell()
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # so that it ends with all that it has started
-        )
-        while True:
-            try:
-                code = process.wait(TELL_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
-                at = f"{len(lines)} steps, now {lines[-1][:70]}" if lines else "begins"
-                progress.say(f"{title}: {at}")
-            except BaseException:
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with _later(signal.SIGINT, signal.SIGTERM):  # a process that we do not know yet cannot be ended
+                process = subprocess.Popen(
+                    command,
+                    cwd=cwd,
+                    env=dict(environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # so that it ends with all that it has started
+                )
+            code = _wait(process, title, log, start, progress)
+        except BaseException:
+            if process is not None:
                 _end(process)
-                raise
+            raise
     if code:
         said = log.read_bytes()[start:].decode(errors="replace").splitlines()
         network = any("dial tcp" in one or "lookup " in one or "Temporary failure" in one for one in said)
@@ -259,6 +257,33 @@ def run(
         raise RigError(f"{title} failed{' (is there a network?)' if network else ''}: {words} (all of it: {log})")
     if not terse:
         progress.say(f"{title}: done in {progress.seconds() - began:.0f} s")
+
+
+@contextlib.contextmanager
+def _later(*numbers: signal.Signals) -> Iterator[None]:
+    """Signals that come meanwhile come afterwards. Only the main thread has any to deal with."""
+    came: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in numbers}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
+def _wait(process: subprocess.Popen[bytes], title: str, log: Path, start: int, progress: Progress) -> int:
+    """Its exit code, once it has ended; meanwhile what it is at."""
+    while True:
+        try:
+            return process.wait(TELL_SECONDS)
+        except subprocess.TimeoutExpired:
+            lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
+            at = f"{len(lines)} steps, now {lines[-1][:70]}" if lines else "begins"
+            progress.say(f"{title}: {at}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
