@@ -174,6 +174,14 @@ def test_back_in_service_it_is_not_drained_and_a_fault_when_it_goes() -> None:
     assert made.line(FIRST).states[OLD] == ("Unhealthy", "Missing")
 
 
+def test_an_entry_that_ends_by_its_time_ends_that_it_is_drained() -> None:
+    made = node()
+    until = made.time + timedelta(seconds=60)
+    made.sees(unschedulable=(Cordon(id=OLD, reason="RMA", since=made.time, until=until),)).line().line(after=20)
+    assert OLD in drained(made)
+    assert drained(made.line(after=60)) == {}
+
+
 def test_a_restart_of_the_agent_between_drained_and_gone_makes_it_no_fault(tmp_path: Any) -> None:
     made = cordoned(node()).line(after=20)
     since = drained(made)

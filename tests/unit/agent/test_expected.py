@@ -83,6 +83,16 @@ def test_all_of_them_are_enough_and_so_are_more() -> None:
     assert found(expecting().line("nvml", *GPUS, gpu(8))) == [9]
 
 
+def test_an_entry_is_named_by_all_that_must_match() -> None:
+    ids = [each.id for each in GPUS[:2]]
+    entries = [({}, 8), ({"type": "gpu", "vendor": "nvidia"}, 9), ({"ids": ids}, 2)]
+    config = {"expect": [{"match": match, "count": count} for match, count in entries]}
+    node = expecting(config).line("nvml", *GPUS)
+    said = node.world.expected or ()
+    assert [each.what for each in said] == ["any device", "vendor nvidia, type gpu", f"ids {ids[0]}, {ids[1]}"]
+    assert [(each.found, each.lacking, each.lost) for each in said] == [(8, 0, 0), (8, 1, 0), (2, 0, 0)]
+
+
 def test_nothing_is_expected_without_the_section() -> None:
     assert expecting({}).line("nvml").world.expected == ()
 

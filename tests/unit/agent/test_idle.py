@@ -259,6 +259,29 @@ def test_while_the_holders_are_not_known_nothing_is() -> None:
     assert node.world.uses is None
 
 
+def test_while_the_kubelet_does_not_answer_the_holders_are_those_of_before() -> None:
+    node = working()
+    lost = replace(node.inputs.holdings, state=HoldersState.UNAVAILABLE)
+    [found] = periods(node.given(holdings=lost), lasting(HOUR, UNUSED))
+    assert found.word == "NeverUsed"
+
+
+def test_whatever_says_how_busy_it_is_has_a_word() -> None:
+    node = watching()
+    node.devices = (gpu(0, type="npu", readings=UNUSED),)
+    held(node.line(), holder(node)).line()
+    for _ in lasting(HOUR, UNUSED):
+        node.line(after=traces.SECONDS)
+    assert shown(node).idle == "NeverUsed"
+
+
+def test_a_container_with_all_cores_of_a_device_has_it_alone() -> None:
+    node = watching()
+    cores = [f"{gpu_id(0)}::core.{number}" for number in range(100)]
+    [found] = periods(held(node, holder(node, *cores)).wait(), lasting(HOUR, UNUSED))
+    assert found.word == "NeverUsed"
+
+
 def test_one_that_shared_the_device_with_another_container_may_have_used_it_then() -> None:
     node = watching()
     both = holder(node), holder(node, pod="other")

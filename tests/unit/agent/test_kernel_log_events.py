@@ -77,9 +77,12 @@ def test_the_nic_recovers_on_evidence_as_from_any_fault() -> None:
     assert (node.states["NIC-0"], node.offers[RDMA]) == (WELL, ["NIC-0"])
 
 
-def test_a_nic_that_its_driver_has_recovered_is_offered_again_after_the_hold_down() -> None:
-    node = Logged().log(kinds.MLX5_FATAL, "0000:3b:00.0").log(kinds.MLX5_RECOVERED, "0000:3b:00.0")
-    assert (node.states["NIC-0"], node.offers[RDMA]) == (("Unhealthy", "FirmwareFatal"), [])
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(kinds.MLX5_FATAL, "FirmwareFatal"), (kinds.MLX5_STALLED, "FirmwareStalled")]
+)
+def test_a_nic_that_its_driver_has_recovered_is_offered_again_after_the_hold_down(kind: str, reason: str) -> None:
+    node = Logged().log(kind, "0000:3b:00.0").log(kinds.MLX5_RECOVERED, "0000:3b:00.0")
+    assert (node.states["NIC-0"], node.offers[RDMA]) == (("Unhealthy", reason), [])
     assert (node.passes(HOLD + 10).states["NIC-0"], node.offers[RDMA]) == (WELL, ["NIC-0"])
 
 
@@ -309,3 +312,16 @@ def test_an_event_goes_to_every_device_at_its_address() -> None:
         "nics": ["NIC-0"],
         "own": ["OWN"],
     }
+
+
+def test_an_event_that_names_its_device_or_no_address_stays_with_its_probe() -> None:
+    parts = {"nvml": inventory_of(gpu(0, pci_bus_id="0000:1b:00.0"))}
+    own = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id="0000:1b:00.0", device_id="OWN")
+    placeless = ProbeEvent(sequence=2, time=START, kind=kinds.PCIE_FATAL)
+    assert routed((own, placeless), "other", parts) == {"other": (own, placeless)}
+
+
+def test_an_address_that_is_none_of_pci_is_compared_as_it_is() -> None:
+    parts = {"own": inventory_of(gpu(0, pci_bus_id="slot-1"), gpu(1, pci_bus_id="slot-2"))}
+    event = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id="slot-2")
+    assert [each.device_id for each in routed((event,), "kmsg", parts)["own"]] == [gpu_id(1)]

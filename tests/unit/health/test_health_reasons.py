@@ -31,6 +31,12 @@ def test_a_rule_about_no_reason_is_named_with_what_there_is() -> None:
     assert "Xid<number>" in note
 
 
+def test_a_rule_about_a_recovery_decides_nothing_and_is_named() -> None:
+    assert notes("FirmwareFatal") == []
+    [note] = notes("FirmwareRecovered")
+    assert "no such reason" in note
+
+
 def test_a_reason_in_the_wrong_case_is_named_with_the_right_one() -> None:
     assert notes("xid79") == [
         "health.rules[0].reasons xid79: no such reason; upper and lower case count: Xid79 is the same but for the case"
