@@ -125,6 +125,7 @@ class Publisher:
         self._unschedulable: Sequence[Mapping[str, Any]] = ()
         self._listed = False
         self._object: Object | None = None
+        self._gone = ""  # uid of the object that was deleted last
         self._own_version = 0  # resourceVersion of our newest write
         self._own_status: dict[str, Any] | None = None  # our part of the object after that write
         self._written: Mapping[str, Any] | None = None
@@ -211,6 +212,8 @@ class Publisher:
             log.warning("the NodeDevices object was deleted; it will be created again", name=self._name)
             self._vanished()
         self._listed = True
+        if self._gone and _uid(item) == self._gone:
+            self._gone = ""  # it is back, from a backup of etcd
         self._object = item
         self._on_object(item)
         self._not_before = self._retry_not_before  # the server answers: what waits behind a back-off may try now
@@ -218,6 +221,7 @@ class Publisher:
 
     def _vanished(self) -> None:
         now = self._clock()
+        self._gone = _uid(self._object)
         young = self._created_at is not None and now - self._created_at < pacing.RECREATE_BACKOFF.max_seconds
         self._recreations = self._recreations + 1 if young else 0
         self._object = None
@@ -286,11 +290,15 @@ class Publisher:
         self._wrote(await self._restore() or await self._store.apply_object(self._name, self._owner))
         log.info("NodeDevices object applied", name=self._name, owner_uid=self._owner)
 
-    def _wrote(self, answer: Object) -> None:
-        """Remember the object as our write left it, unless an event that came before the answer shows a later one."""
+    def _wrote(self, answer: Object) -> bool:
+        """Remember the object as our write left it, unless an event that came before the answer shows a later one.
+        False: it shows that the object was deleted since, and must be created again."""
+        if self._gone and _uid(answer) == self._gone:
+            return False
         self._own_version = _version(answer)
         if _uid(self._object) != _uid(answer) or _version(self._object) < self._own_version:
             self._object = answer
+        return True
 
     async def _restore(self) -> Object | None:
         """The object, made again with what people had taken out of service; None: nothing had been, or it is there.
@@ -345,8 +353,9 @@ class Publisher:
                 self._vanished()
             raise
         now = self._clock()
+        if not self._wrote(answer):
+            return
         self._written, self._written_at = wanted, now
-        self._wrote(answer)
         self._own_status = owned(answer.get("status"))
         self._heartbeat = pacing.HEARTBEAT_SECONDS * self._draw(
             1 - pacing.HEARTBEAT_JITTER, 1 + pacing.HEARTBEAT_JITTER

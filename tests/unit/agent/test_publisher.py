@@ -173,6 +173,18 @@ async def test_an_object_deleted_by_hand_comes_back(desk: Desk) -> None:
     assert desk.store.item is not None
 
 
+async def test_an_object_deleted_before_a_write_of_it_was_answered_comes_back(desk: Desk) -> None:
+    answer = desk.store.held = asyncio.Event()
+    desk.want()
+    await desk.until(lambda: desk.store.statuses and desk.seen and desk.seen[-1] == desk.store.item)
+    desk.store.delete()
+    await desk.until(lambda: desk.seen[-1] is None)
+    desk.store.held = None
+    answer.set()
+    await desk.until(lambda: len(desk.store.statuses) == 2)
+    assert desk.store.item is not None
+
+
 async def test_the_operators_fields_are_neither_touched_nor_a_reason_to_write(desk: Desk) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
