@@ -1,10 +1,9 @@
 """The concerns of a node, in the order in which they run; one line for each.
 
 The order matters in five places. Configuration comes first: the others act by what it resolves. Staleness comes before
-the Node's condition, which says it. Pod
-marks write NodeDevices.status with the outcomes of those before them (also that an earlier NodeDevices left DeviceIdle
-on pods), then the pods. A pod is evicted when it has
-been marked: a Job's podFailurePolicy acts on its condition. And labels to select by wait for all of it.
+the Node's condition, which says it. Pod marks write NodeDevices.status with the outcomes of those before them (also
+that an earlier NodeDevices left DeviceIdle on pods), then the pods. A pod is evicted when it has been marked: a Job's
+podFailurePolicy acts on its condition. And labels to select by wait for all of it.
 """
 
 from __future__ import annotations

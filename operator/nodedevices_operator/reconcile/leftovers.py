@@ -74,18 +74,18 @@ class Leftovers:
                     continue  # of a pod that ends or has ended it is evidence
                 shown, wanted = pods.own_condition(pod), pods.released_condition(pod, self._writer.now())
                 if shown is not None and not same(shown, wanted):
-                    await self._released(self._writer.pod_condition(pods.entry(pod, shown), wanted))
+                    await self._released(pod, self._writer.pod_condition(pods.entry(pod, shown), wanted))
                 if idle.own_condition(pod) is not None:
-                    await self._released(self._writer.pod_idle(idle.identity(pod), None))
+                    await self._released(pod, self._writer.pod_idle(idle.identity(pod), None))
 
     @staticmethod
-    async def _released(write: Awaitable[JsonObject]) -> None:
+    async def _released(pod: JsonObject, write: Awaitable[JsonObject]) -> None:
         try:
             await write
         except KubeError as error:
             if not (error.gone or error.forbidden):
                 raise
-            log.warning("failed to remove a pod's condition", error=str(error))
+            log.warning("failed to remove the pod's condition", pod=idle.identity(pod).name, error=str(error))
 
     async def _release_node(self, node: NodeRecord) -> None:
         if node.owned:
