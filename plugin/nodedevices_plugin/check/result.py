@@ -22,6 +22,7 @@ from nodedevices_probe.registry import KINDS
 from nodedevices_plugin.check.reading import Reading
 from nodedevices_plugin.model import HealthState, Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.settings.probes import lists_devices
 
@@ -233,7 +234,7 @@ def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: boo
     """Return by name which probes know nothing. One without its driver is no fault where nothing is there for it and
     another has devices: the agent's own rule (status.conditions)."""
     found: dict[str, Finding] = {}
-    needed = [name for name in parts if lists_devices(name)] or list(parts)
+    needed = probe_set.needed(parts)
 
     def wrong(name: str, what: str, why: str) -> None:
         message = f"probe {name}: {why}"

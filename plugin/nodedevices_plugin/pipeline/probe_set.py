@@ -75,6 +75,13 @@ class ProbeSet:
         )
 
 
+def needed(parts: Mapping[str, Inventory]) -> tuple[str, ...]:
+    """Return the probes without which not all devices are known: those that list devices. One that only says something
+    of their devices, such as that of the kernel's log, is none; where there is no other, it is all that the node has.
+    `parts`: the devices of each probe that runs."""
+    return tuple(name for name, part in parts.items() if lists_devices(name) or part.devices) or tuple(parts)
+
+
 def restored(
     state: State, texts: Sequence[str], *, now: datetime, monotonic: float, auto: tuple[str, ...] = ()
 ) -> tuple[dict[str, Inventory], ProbeSet]:

@@ -31,9 +31,9 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.model.listing import NAMED, listing
+from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.confirm import ALL_REMOVED
 from nodedevices_plugin.pipeline.expected import Count
-from nodedevices_plugin.settings.probes import lists_devices
 from nodedevices_plugin.sharing.base import HelperTexts
 from nodedevices_plugin.sharing.clients import lost_texts
 from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, ProbeFacts, offered, whole_second
@@ -137,11 +137,10 @@ def _ready(facts: NodeFacts) -> Condition:
 
 
 def _needed(facts: NodeFacts) -> tuple[ProbeFacts, ...]:
-    """Return the probes without which the node is not ready: those that list devices. One that only says something of
-    their devices, such as that of the kernel's log, keeps no pod away (`_problems` has it); where there is no other, it
-    is all that the agent has."""
-    listing_devices = (each for each in facts.probes if lists_devices(each.name) or each.inventory.devices)
-    return tuple(listing_devices) or facts.probes
+    """Return the probes without which the node is not ready; what another one alone would say keeps no pod away
+    (`_problems` has it)."""
+    by_name = {each.name: each for each in facts.probes}
+    return tuple(by_name[name] for name in probe_set.needed({each.name: each.inventory for each in facts.probes}))
 
 
 def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:

@@ -39,6 +39,7 @@ _EFA_FILES: Mapping[str, str] = {
     names.IMPAIRED_REMOTE_CONN_EVENTS: "hw_counters/impaired_remote_conn_events",
     names.RX_DROPS: "hw_counters/rx_drops",
 }
+COUNTERS = (*_PORT_FILES, *_OWN_FILES, *_EFA_FILES)
 _AMAZON = "0x1d0f"
 _PARTS = ("physfn", "sfnum")  # in the folder of a virtual function, of a sub-function
 CounterFiles = Mapping[str, Sequence[str]]  # by counter: a file of each port that has it

@@ -16,6 +16,7 @@ from nodedevices_probe.fpga import attributes as fpga
 from nodedevices_probe.generic import attributes as generic
 from nodedevices_probe.intel import attributes as intel
 from nodedevices_probe.nic import attributes as nic
+from nodedevices_probe.nic.counters import COUNTERS
 from nodedevices_probe.nic.models import MAKERS
 from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.nvidia import attributes as nvidia
@@ -38,25 +39,7 @@ _NIC = Words(
         nic.ONLOAD_MISSING,
         NODE_MISSING,
     ),
-    counters=(
-        nic.SYMBOL_ERROR,
-        nic.LINK_ERROR_RECOVERY,
-        nic.LINK_DOWNED,
-        nic.PORT_RCV_ERRORS,
-        nic.PORT_XMIT_DISCARDS,
-        nic.LOCAL_LINK_INTEGRITY_ERRORS,
-        nic.EXCESSIVE_BUFFER_OVERRUN_ERRORS,
-        nic.CARRIER_DOWN_COUNT,
-        nic.RNR_NAK_RETRY_ERR,
-        nic.LOCAL_ACK_TIMEOUT_ERR,
-        nic.ROCE_SLOW_RESTART,
-        nic.RDMA_READ_WR_ERR,
-        nic.RDMA_WRITE_WR_ERR,
-        nic.RETRANS_TIMEOUT_EVENTS,
-        nic.UNRESPONSIVE_REMOTE_EVENTS,
-        nic.IMPAIRED_REMOTE_CONN_EVENTS,
-        nic.RX_DROPS,
-    ),
+    counters=(nic.CARRIER_DOWN_COUNT, *COUNTERS),
 )
 KNOWN: Mapping[tuple[str, str], Words] = {  # by maker and type
     (nvidia.VENDOR, _GPU): Words(),
