@@ -13,6 +13,9 @@ RUN         := $(VENV)/bin
 REGISTRY    ?=
 WORKERS     ?= 7
 PORT        ?= 8000
+# Of test-all; and which tests: pytest's -m.
+PART        ?= test e2e slow examples chaos soak
+MARK        ?= not long
 SOURCE      ?=
 V           ?=
 SOURCES     := cli crds plugin operator tests benchmarks
@@ -101,11 +104,35 @@ gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
 include tests/cluster/cluster.mk
 
 .PHONY: test
-test: $(VENV)/.stamp ## Everything that CI runs: lint, gen-check and all tests
+test: $(VENV)/.stamp ## What CI runs: lint, gen-check and the tests, but for those that take minutes
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint gen-check collect
 	@$(MAKE) --no-print-directory cluster-tools
 	$(call say,tests)
-	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=25
+	@$(RUN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=25
+
+.PHONY: test-all
+test-all: $(VENV)/.stamp ## Everything, in less than 90 minutes, or a PART of it: test, e2e, slow, examples, chaos, soak
+	@failed=""; took=""; for part in $(PART); do \
+	  began=$$(date +%s); $(MAKE) --no-print-directory part-$$part || failed="$$failed $$part"; \
+	  took="$$took, $$part $$(( ($$(date +%s) - began + 30) / 60 )) min"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "test-all: failed:$$failed ($${took#, })"; exit 1; fi; \
+	echo "test-all: passed ($${took#, })"
+
+.PHONY: part-test part-e2e part-slow part-examples part-chaos part-soak
+part-test: test
+part-e2e: MARK = long
+part-e2e: e2e
+part-slow: $(VENV)/.stamp cluster-tools
+	$(call say,tests: builds and walks that take minutes)
+	@$(RUN)/python -m pytest -m "long and not e2e" -n 2 --dist loadscope --durations=10
+part-examples: $(VENV)/.stamp
+	$(call say,tests: every example of each property)
+	@NODEDEVICES_EXAMPLES=full $(RUN)/python -m pytest tests/unit tests/programs tests/conformance -m hypothesis -n 2 --durations=10
+part-chaos: SECONDS = 300
+part-chaos: chaos
+part-soak: HOURS = 0.1
+part-soak: soak
 
 # Once, before each worker of pytest would do it: compiling the tests takes longer than reading them.
 .PHONY: collect

@@ -1,9 +1,8 @@
 """How the tests share a machine: which of them run side by side, and in what order.
 
 Most of them wait: for a kubelet's period, a hold-down, an API server. So `make test` runs several workers
-(pytest-xdist), and what shares an expensive fixture stays on one worker: each third of the end-to-end tests (a cluster
-each), and each other file by itself. The end-to-end tests start first, on four workers of seven (one has the chaos),
-and the rest goes on beside them and after them.
+(pytest-xdist), and what shares an expensive fixture stays on one worker: each half of the end-to-end tests (a cluster
+each), and each other file by itself. The end-to-end tests start first, and the rest goes on beside them and after them.
 """
 
 from __future__ import annotations
@@ -22,28 +21,16 @@ from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 E2E = "e2e"  # the folder whose tests share real clusters
-# Which files of it have the second cluster, and which the third; all others have the first. Each takes about as long:
-# the longest of them is as long as the whole run.
+# Which files of it have which cluster; all others have the first. Each takes about as long: what runs on the longest of
+# them is as long as the whole run. The last three are those of `make test-all`.
 CLUSTERS = {
-    # A cluster that its test starts, for some four minutes.
-    "its own": ("chaos",),
-    "second": ("held_devices", "memory_peers", "migration", "restarts"),
+    "second": ("devices", "fault_actions", "faults", "held_devices", "injection", "memory", "memory_peers", "restarts"),
     # test_e2e_retired.py has this one from first to last, while six minutes pass: here no test restarts a kubelet, the
     # API server or the operator, and none offers the names that it left behind.
-    "third": (
-        "alerts",
-        "devices",
-        "fault_actions",
-        "faults",
-        "gpushare_migration",
-        "injection",
-        "memory",
-        "memory_page",
-        "pods",
-        "policies",
-        "probes",
-        "retired",
-    ),
+    "third": ("alerts", "chart", "gpushare_migration", "memory_page", "retired", "rig", "swap", "topology"),
+    "fourth": ("absences", "cpus", "migration", "node_deleted", "stuck_probe", "upgrade", "upstream"),
+    # Clusters that their tests start.
+    "own": ("chaos", "demo"),
 }
 # By default structlog draws a logged exception with rich, and every frame's variables: a second of CPU each.
 _plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
@@ -64,7 +51,7 @@ settings.register_profile("fuzz", deadline=None, phases=PHASES, max_examples=TIM
 settings.load_profile("nodedevices")
 
 MOST_OF_A_TEXT = 40
-LONGEST_FIRST = ("long", E2E, "integration", "conformance", "agent", "nvml", "unit")
+LONGEST_FIRST = (E2E, "integration", "conformance", "agent", "nvml", "unit")
 
 
 def pytest_report_header() -> str:

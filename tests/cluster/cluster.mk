@@ -54,12 +54,8 @@ demo-on: $(VENV)/.stamp ## The same on a cluster on your desk: CLUSTER=kind, k3d
 	@PYTHONPATH=tests $(RUN)/python -m demo --on "$(CLUSTER)"
 
 .PHONY: e2e
-e2e: root cluster-tools ## Only the tests on real clusters, of KUBERNETES=1.32, 1.34, 1.36 or 1.37
-	@$(RUN)/python -m pytest tests/e2e -n 3 --dist loadscope --no-loadscope-reorder --durations=10
-
-.PHONY: e2e-long
-e2e-long: root cluster-tools ## The tests on a real cluster that wait for minutes, and that make test leaves out
-	@$(RUN)/python -m pytest tests/long --durations=10
+e2e: root cluster-tools ## Only the tests on real clusters, of KUBERNETES=1.32, 1.34, 1.36 or 1.37 (MARK=long: those of test-all)
+	@$(RUN)/python -m pytest tests/e2e -m "$(MARK)" -n 3 --dist loadscope --no-loadscope-reorder --durations=10
 
 .PHONY: alerts
 alerts: cluster-programs ## Prometheus with our alerts beside the cluster of KUBECONFIG, and a line for each change (HOLD=5s)

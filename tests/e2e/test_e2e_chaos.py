@@ -19,7 +19,7 @@ SEED = 124
 SECONDS = 180
 LIMIT_SECONDS = 600
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(LIMIT_SECONDS, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(LIMIT_SECONDS, method="signal")]
 
 
 def test_three_minutes_of_chaos_take_no_device_from_its_pod_and_leave_nothing_unexplained(tmp_path: Path) -> None:

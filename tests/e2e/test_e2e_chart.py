@@ -20,6 +20,7 @@ from support.rig_cluster import RigCluster
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.long,
     pytest.mark.skipif(helm.helm() is None, reason="no helm: `make cluster-tools` builds one"),
 ]
 

@@ -20,7 +20,7 @@ from support.cluster import GPU, NAMESPACE, Cluster
 from support.memory_shares import ALIYUN, agreed, variables
 from support.pagesteps import Page
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.any_cluster]
 
 PAGE = installing.ROOT / "docs" / "migrate-from-gpushare.md"
 THEIRS, TAKEOVER = "gpushare", "nodedevices.io/takeover"

@@ -13,7 +13,7 @@ from support.cluster_provider import ClusterProvider
 from support.pagesteps import Page
 from support.rig_cluster import RigCluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.long]
 
 STEP = "Try it: three pods on one L4"
 PODS = ("first", "second", "third", "fourth")

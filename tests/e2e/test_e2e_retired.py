@@ -12,7 +12,7 @@ import pytest
 from support import simulated
 from support.cluster import GPU, Cluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.long]
 
 SHARED, RENAMED, SMALL = "nvidia.com/gpu.shared", "nvidia.com/l4", "nvidia.com/mig-1g.10gb"
 SECONDS = 6 * 60 + 120  # the operator's six minutes, in which the kubelet's five pass; a busy machine

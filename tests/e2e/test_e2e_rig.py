@@ -20,7 +20,7 @@ from support.rig import own_name
 
 TESTS = Path(__file__).resolve().parents[1]
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.long]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from support import simulated
 from support.cluster import GPU, Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.any_cluster]
 
 
 def test_a_drained_gpu_is_removed_without_a_fault_and_offered_again_when_it_is_back(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ from support.rig_cluster import RigCluster
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.long,
     pytest.mark.skipif(
         versions.chosen().minor in previous.NOT_ON, reason="the previous version cannot be installed on this Kubernetes"
     ),

@@ -19,7 +19,7 @@ from support.cluster import GPU, NAMESPACE, SYSTEM, Cluster
 from support.kubectl import condition
 from support.rig_cluster import RigCluster
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.long]
 
 # Half of the L4s are on a NUMA node, as always; these are on none.
 NO_NUMA = yaml.safe_dump({"profile": "l4 x 4", "devices": [{"index": index, "numaNode": -1} for index in range(4)]})

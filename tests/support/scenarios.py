@@ -1,12 +1,15 @@
 """The rows of docs/reliability.md, from tests/scenarios.yaml: each scenario, its promise and the tests that show it.
 
-On what a test runs follows from its folder, so that no entry can claim more than its tests do.
+On what a test runs follows from its folder, and whether `make test` runs it from its mark, so that no entry can claim
+more than its tests do.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests" / "scenarios.yaml"
 RIGS = {  # by folder, the most real first
     "tests/e2e/": "real cluster",
-    "tests/long/": "real cluster by `make e2e-long`",
     "tests/integration/": "real API server",
     "tests/agent/": "stand-in kubelet",
     "tests/nvml/": "stand-in driver",
     "tests/unit/": "pure",
 }
-REAL = ("real cluster", "real cluster by `make e2e-long`", "real API server")
+REAL = ("real cluster", "real API server")
+LONG = "pytest.mark.long"
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,29 @@ class NamedTest:
         return next(rig for folder, rig in RIGS.items() if self.path.startswith(folder))
 
     @property
+    def long(self) -> bool:
+        """True when `make test` leaves it out."""
+        marked = marked_long(self.path)
+        return "" in marked or self.name.partition("::")[0] in marked
+
+    @property
     def link(self) -> str:
-        return f"[`{self.name}`](../{self.path})"
+        suite = " (`make test-all`)" if self.long else ""
+        return f"[`{self.name}`](../{self.path}){suite}"
+
+
+@cache
+def marked_long(path: str) -> frozenset[str]:
+    """The tests of a file that bear the mark `long`; an empty name: all of them."""
+    found = set()
+    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="pytestmark")], value=value) if LONG in ast.unparse(value):
+                found.add("")
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                if LONG in map(ast.unparse, node.decorator_list):
+                    found.add(node.name)
+    return frozenset(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +71,8 @@ class Scenario:
     scenario: str
     promise: str
     bound: str = ""
-    checked: str = ""
+    seconds: int = 0  # that its tests take where all of them are left out of `make test`, and why
+    only_all: str = ""
     stand_in: str = ""
     tests: tuple[NamedTest, ...] = ()
     lacks: bool = False
@@ -59,9 +84,7 @@ class Scenario:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        times = [f"aim: {self.bound}"] if self.bound else []
-        times += [f"the tests allow {self.checked}"] if self.checked else []
-        promise = f"{self.promise} ({'; '.join(times)})" if times else self.promise
+        promise = f"{self.promise} (aim: {self.bound})" if self.bound else self.promise
         rigs = ", ".join(self.rigs)
         shown = [each.link for each in self.tests]
         if self.lacks:
@@ -73,6 +96,19 @@ class Scenario:
             f"{rigs}: {self.stand_in}" if self.stand_in else rigs,
             "<br>".join(shown),
         )
+
+
+@dataclass(frozen=True)
+class OnlyInAll:
+    """A scenario that `make test-all` shows and `make test` does not."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ("", "scenario", "seconds", "why")
+
+    scenario: Scenario
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return self.scenario.id, self.scenario.scenario, str(self.scenario.seconds), self.scenario.only_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,3 +141,4 @@ MISSING = tuple(Lack(**{**each, "ids": tuple(each["ids"])}) for each in _read["m
 _lacking = {each for lack in MISSING for each in lack.ids}
 SCENARIOS = _scenarios(_read["scenarios"], _lacking)
 UPSTREAM = _scenarios(_read["upstream"], _lacking)
+ONLY_IN_ALL = tuple(OnlyInAll(each) for each in (*SCENARIOS, *UPSTREAM) if each.only_all)

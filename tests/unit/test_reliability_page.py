@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from nodedevices_common.generated import with_tables
-from support.scenarios import MISSING, REAL, RIGS, ROOT, SCENARIOS, UPSTREAM, Scenario
+from support.scenarios import MISSING, ONLY_IN_ALL, REAL, RIGS, ROOT, SCENARIOS, UPSTREAM, Scenario
 
 EVERY = (*SCENARIOS, *UPSTREAM)
 each_scenario = pytest.mark.parametrize("scenario", EVERY, ids=lambda each: each.id)
@@ -66,9 +66,13 @@ def test_without_a_test_it_is_missing_and_without_a_real_rig_it_says_why(scenari
 
 
 @each_scenario
-def test_a_time_that_is_aimed_at_is_checked_or_known_as_not_shown(scenario: Scenario) -> None:
-    counted = scenario.bound.startswith(("0 ", "no "))  # a number of things, not a time
-    assert not scenario.bound or scenario.checked or scenario.lacks or counted
+def test_a_scenario_that_make_test_does_not_show_says_why_and_how_long_it_takes(scenario: Scenario) -> None:
+    left_out = bool(scenario.tests) and all(each.long for each in scenario.tests)
+    assert left_out == bool(scenario.only_all) == bool(scenario.seconds), "seconds, only_all: where every test is long"
+
+
+def test_make_test_shows_all_but_ten_scenarios() -> None:
+    assert len(ONLY_IN_ALL) <= 10
 
 
 def test_what_is_missing_names_scenarios_that_there_are_each_once() -> None:

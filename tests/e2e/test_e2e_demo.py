@@ -13,7 +13,7 @@ from support import cluster_provider
 ROOT = Path(__file__).parents[2]
 SECONDS = 1200
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS + 60, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(SECONDS + 60, method="signal")]
 
 
 @pytest.mark.skipif(

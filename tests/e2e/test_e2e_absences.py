@@ -19,7 +19,7 @@ from support.cluster import GPU, HEALTHY, NAMESPACE, SYSTEM, Cluster
 from support.rig_cluster import RigCluster
 
 # The longest of them waits for a token's end. By a signal: a thread would end pytest and leave the cluster behind.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1500, method="signal")]
 
 AGENT = "nodedevices-agent"
 NODE_HEALTHY = "nodedevices.io/DevicesHealthy"

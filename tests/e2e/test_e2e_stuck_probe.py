@@ -12,7 +12,7 @@ from support.cluster import GPU
 from support.hanging_files import mounted
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900, method="signal")]
 
 AGENT = "nodedevices-agent"
 FILE = "/var/lib/nodedevices/driver/devices.yaml"

@@ -10,7 +10,7 @@ import pytest
 from support.cluster import GPU, NAMESPACE
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600, method="signal")]
 
 # A part of a CPU for the system reserves one whole, and the scheduler the part alone: on two CPUs one is left.
 STATIC = {"cpuManagerPolicy": "static", "systemReserved": {"cpu": "100m"}}

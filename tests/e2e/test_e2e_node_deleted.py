@@ -7,7 +7,7 @@ from support import audit
 from support.cluster import GPU
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600, method="signal")]
 
 AGENT = "nodedevices-agent"
 GONE_SECONDS = 150  # the garbage collector's, on a busy machine
