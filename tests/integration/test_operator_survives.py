@@ -90,7 +90,7 @@ def test_an_api_server_that_comes_back_finds_the_operator_at_work(
     pod(kubectl, "a", "n1")
     node.hold(0, "a")
     node.fail(0)
-    wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False", seconds=60)
+    wait_until("marked", lambda: condition(get_pod(kubectl, "a"), DEVICE_HEALTHY).get("status") == "False")
 
 
 def test_s09_nothing_is_written_when_an_api_server_comes_back_to_an_unchanged_cluster(
