@@ -8,7 +8,6 @@ import socket
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from nodedevices_plugin.kubelet import sockets
@@ -32,7 +31,7 @@ async def absent() -> AsyncIterator[StandInKubelet]:
         yield kubelet
 
 
-def waits(seconds: float) -> Any:
+def waits(seconds: float) -> pytest.MarkDecorator:
     """A plugin that gives a kubelet up that has not answered for so long."""
     return pytest.mark.parametrize("deadlines", [Deadlines(register_seconds=seconds, stream_seconds=seconds)], ids=[""])
 

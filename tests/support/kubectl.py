@@ -198,9 +198,7 @@ class Kubectl:
                 uids = {name: direct.delete(kind, name, namespace) for name in names}
             for name, uid in uids.items() if wait else ():
                 what = f"{kind} {name} is gone"
-                wait_until(
-                    what, lambda n=name, u=uid: self._other(kind, n, namespace, u), seconds=CLUSTER_PATIENCE_SECONDS
-                )  # type: ignore[misc]
+                wait_until(what, lambda n=name, u=uid: self._other(kind, n, namespace, u))  # type: ignore[misc]
             return
         flags = (*_place(namespace), "--ignore-not-found", f"--wait={str(wait).lower()}")
         self.run("delete", kind, *names, *flags)
