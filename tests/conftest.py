@@ -16,7 +16,7 @@ import pytest
 import structlog
 from cluster.rig import versions
 from hypothesis import Phase, settings
-from support.fuzzing import TIMES
+from support.fuzzing import scaled
 from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
@@ -44,10 +44,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # kubectl for a third.
 os.environ.setdefault("GOGC", "400")
 # Tests do not assert times: a busy machine is not a counterexample. The examples of a property are the same at each
-# run, so that it fails for the change that broke it; `make fuzz` draws others.
+# run, so that it fails for the change that broke it (support/fuzzing.py says how many); `make fuzz` draws others.
 PHASES = tuple(each for each in Phase if each is not Phase.explain)  # which costs more than it explains
-settings.register_profile("nodedevices", deadline=None, derandomize=True, phases=PHASES)
-settings.register_profile("fuzz", deadline=None, phases=PHASES, max_examples=TIMES * 100, print_blob=True)
+settings.register_profile("nodedevices", deadline=None, derandomize=True, phases=PHASES, max_examples=scaled(100))
+settings.register_profile("fuzz", deadline=None, phases=PHASES, max_examples=scaled(100), print_blob=True)
 settings.load_profile("nodedevices")
 
 MOST_OF_A_TEXT = 40

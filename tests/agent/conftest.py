@@ -9,6 +9,7 @@ from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.registration import Deadlines
 from support.kubelet import StandInKubelet
 from support.offers import EchoOffer
+from support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -23,9 +24,14 @@ def allocator() -> EchoOffer:
 
 
 @pytest.fixture
-async def plugins(kubelet: StandInKubelet, allocator: EchoOffer) -> AsyncIterator[DevicePlugins]:
-    """Not registered yet: that takes a plan. The kubelet's deadlines are short here."""
-    deadlines = Deadlines(register_seconds=3.0, stream_seconds=3.0)
+def deadlines() -> Deadlines:
+    """Of the kubelet. However slow the machine is, it is late only in the tests that have shorter ones."""
+    return Deadlines(register_seconds=PATIENCE_SECONDS, stream_seconds=PATIENCE_SECONDS)
+
+
+@pytest.fixture
+async def plugins(kubelet: StandInKubelet, allocator: EchoOffer, deadlines: Deadlines) -> AsyncIterator[DevicePlugins]:
+    """Not registered yet: that takes a plan."""
     plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, deadlines=deadlines)
     yield plugins
     await plugins.stop()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.agentprocess import AgentProcess
 from support.kubelet import StandInKubelet
+from support.patience import PATIENCE_SECONDS
 
 GPU = "nvidia.com/gpu"
 OURS = "k8s.device-plugin.nvidia.com"
@@ -276,7 +277,7 @@ async def test_a_specification_of_the_toolkit_that_breaks_leaves_its_libraries_a
 
     file.write_text(good)
     await node.agent.until(lambda: configuration(node) == ("Applied", ""))
-    async with asyncio.timeout(30):  # what answers the kubelet follows the status within the same pass
+    async with asyncio.timeout(PATIENCE_SECONDS):  # what answers the kubelet follows the status within the same pass
         while await node.given() not in {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.1)
 

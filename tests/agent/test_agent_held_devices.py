@@ -167,7 +167,7 @@ async def test_a_lost_state_file_gives_nobody_a_gpu_that_is_shared(
         await node.until(node.state.exists)
     node.state.write_bytes(node.state.read_bytes()[:-10])
     node.store = FakeStore(item=resolved(FOUR) if api_server == "up" else resolved(None))
-    async with node.running("--operator-wait-seconds=1"):
+    async with node.running(f"--operator-wait-seconds={600 if api_server == 'up' else 1}"):
         if api_server == "up":
             await node.until(lambda: kubelet.allocatable(GPU) == 8)
             return

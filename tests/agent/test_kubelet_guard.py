@@ -71,11 +71,13 @@ def rival() -> Rival:
 
 
 @pytest.fixture
-async def plugins(kubelet: StandInKubelet, allocator: EchoOffer, rival: Rival) -> AsyncIterator[DevicePlugins]:
+async def plugins(
+    kubelet: StandInKubelet, allocator: EchoOffer, rival: Rival, deadlines: Deadlines
+) -> AsyncIterator[DevicePlugins]:
     plugins = DevicePlugins(
         folder=kubelet.plugin_folder,
         offer=allocator,
-        deadlines=Deadlines(register_seconds=3.0, stream_seconds=3.0),
+        deadlines=deadlines,
         others=rival.others,
         lists=rival.lists,
         beside=rival.beside,

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.kubelet import sockets
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
-from nodedevices_plugin.kubelet.registration import BACKOFF
+from nodedevices_plugin.kubelet.registration import BACKOFF, Deadlines
 from nodedevices_plugin.model import RegistrationState
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from support.kubelet import StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan
+from support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -28,6 +29,11 @@ async def absent() -> AsyncIterator[StandInKubelet]:
     async with kubelet:
         await kubelet.stop()
         yield kubelet
+
+
+def waits(seconds: float) -> pytest.MarkDecorator:
+    """A plugin that gives a kubelet up that has not answered for so long."""
+    return pytest.mark.parametrize("deadlines", [Deadlines(register_seconds=seconds, stream_seconds=seconds)], ids=[""])
 
 
 def own_sockets(folder: Path) -> list[Path]:
@@ -171,7 +177,7 @@ async def test_streams_that_never_last_are_no_busy_loop(kubelet: StandInKubelet,
     drops = 0
     loop = asyncio.get_running_loop()
     end = loop.time() + 2.0
-    while loop.time() < end:
+    while loop.time() < end or not drops:
         if kubelet.connected(GPU):
             await kubelet.drop_stream(GPU)
             drops += 1
@@ -189,6 +195,7 @@ async def test_our_own_socket_deleted_is_served_again(kubelet: StandInKubelet, p
     assert (await kubelet.allocate(GPU, 1)).ids
 
 
+@waits(3.0)
 async def test_an_accepted_registration_without_a_stream_starts_over_on_a_new_socket(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
@@ -270,6 +277,7 @@ async def test_an_invalid_name_is_refused_without_harm_to_the_others(
     assert plugins.registrations()[0].message == 'the ResourceName "gpu" is invalid'
 
 
+@waits(3.0)
 async def test_a_kubelet_that_never_answers_register_is_unreachable_and_met_again(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:
@@ -284,11 +292,12 @@ async def test_a_kubelet_that_never_answers_register_is_unreachable_and_met_agai
 
 async def test_stop_does_not_wait_for_a_kubelet_that_hangs(kubelet: StandInKubelet, allocator: EchoOffer) -> None:
     kubelet.hang = True
-    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator)
+    endless = Deadlines(register_seconds=10 * PATIENCE_SECONDS)
+    plugins = DevicePlugins(folder=kubelet.plugin_folder, offer=allocator, deadlines=endless)
     await plugins.set_plan(plan(offered(8)))
     await kubelet.until(lambda: kubelet.registered)
-    async with asyncio.timeout(12):
-        await plugins.stop()  # Register's own deadline is 15 s
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await plugins.stop()
     assert own_sockets(kubelet.plugin_folder) == []
 
 

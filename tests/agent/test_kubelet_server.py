@@ -37,8 +37,9 @@ from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from support.held_loop import held_loop, plugins_socket
 from support.kubelet import AdmissionError, StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan
+from support.patience import PATIENCE_SECONDS
 from support.plans import UNFIT
-from support.probes import PATIENCE_SECONDS, eventually
+from support.probes import eventually
 
 CORES = SharingFacts(cores=True)
 

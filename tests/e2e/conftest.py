@@ -15,7 +15,7 @@ LOG_LINES = 60
 # everybody until it has read the roles), or have nothing installed, or a cluster of their own.
 NOT_AUDITED = ("chaos", "chart", "held_devices", "migration", "observe", "restarts", "rig", "upgrade")
 # The first test's includes the cluster's start. By a signal: a thread would end pytest and leave the cluster behind.
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 900
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,6 @@ from support.rig_cluster import RigCluster
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.long,
-    pytest.mark.timeout(180, method="signal"),
     pytest.mark.skipif(program("prometheus") is None, reason="no prometheus: `make cluster-tools` gets one"),
 ]
 JOBS = ("services", "pods")

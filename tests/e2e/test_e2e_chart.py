@@ -130,7 +130,6 @@ def parts(cluster: Cluster) -> list[str]:
     return [one for one in named if "nodedevices" in one and one != "pod/nodedevices-check"]
 
 
-@pytest.mark.timeout(600, method="signal")
 def test_a_release_comes_changes_goes_back_and_goes_under_pods_that_hold_devices(
     rig: RigCluster, release: Release
 ) -> None:

@@ -136,7 +136,8 @@ def nics(root: Path) -> None:
 
 def test_a_partition_of_an_mi300x_is_opened_by_its_pod_and_an_uncorrectable_error_marks_it(machine: Machine) -> None:
     rig, bus_id = machine.rig, trees.amd_bus_id(0)
-    machine.offers(AMD, 8)
+    for resource, count in ((AMD, 8), (GPU, 4), (INTEL, 2)):
+        machine.offers(resource, count)
     held = machine.pod("rocm", AMD)
     number = int(held.removeprefix(f"{bus_id}-xcp-"))
     assert machine.opened("rocm") == {"/dev/kfd", f"/dev/dri/card{number}", f"/dev/dri/renderD{128 + number}"}
@@ -192,6 +193,7 @@ def test_an_fpga_is_opened_by_its_pod_without_its_management_node_and_comes_back
 def test_pods_share_an_hca_as_mellanox_file_says_and_a_lost_link_or_counted_errors_mark_all(machine: Machine) -> None:
     rig = machine.rig
     machine.offers(HCA, 2)
+    machine.offers(VF, 2)
     own = {f"/dev/infiniband/{name}" for name in ("rdma_cm", "uverbs0", "umad0", "issm0")}
     for pod in ("mpi-0", "mpi-1"):
         machine.pod(pod, HCA)

@@ -64,11 +64,11 @@ def test_a_torn_state_file_gives_no_shared_gpu_away_as_a_whole_one(rig: RigClust
         rig.kill(rig.b, AGENT)
         rig.until("it was started anew", lambda: (now := rig.processes(rig.b, AGENT)) and not set(now) & set(before))
         back = shares if operator == "there" else gpus - {held.partition("::")[0]}
-        rig.until("the kubelet has devices again", lambda: rig.ids(rig.b) == back, seconds=60)
+        rig.until("the kubelet has devices again", lambda: rig.ids(rig.b) == back)
     assert not [offered for offered in seen() if held.partition("::")[0] in offered], "the shared GPU was offered whole"
     if operator == "there":
         assert not [offered for offered in seen() if not offered <= shares], "a whole GPU was offered first"
-    rig.until("the shares are back, those of the held GPU too", lambda: rig.ids(rig.b) == shares, seconds=90)
+    rig.until("the shares are back, those of the held GPU too", lambda: rig.ids(rig.b) == shares)
     rig.alive(pod)
 
 

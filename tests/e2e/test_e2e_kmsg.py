@@ -17,7 +17,7 @@ from support.cluster import GPU
 from support.overlay import SIMULATED_MOUNT, container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400, method="signal")]
+pytestmark = [pytest.mark.e2e]
 
 LOG = f"{SIMULATED_MOUNT['mountPath']}/kmsg.log"
 SOCKET = "/run/nodedevices-kmsg/kmsg.sock"

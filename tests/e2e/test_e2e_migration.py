@@ -18,7 +18,7 @@ from support.cluster_provider import AGENT, OPERATOR, ClusterProvider
 from support.kubectl import Watch, condition
 from support.pagesteps import Page
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.any_cluster, pytest.mark.timeout(400, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.any_cluster]
 
 # What the page promises of a take-over: our agent's stream ends with the vendor's plugin (a kubelet up to 1.36), it is
 # back within milliseconds, and the Node says so with the kubelet's next write: every 10 s, here every second.

@@ -60,7 +60,6 @@ def test_names_that_sharing_renaming_and_mig_leave_behind_are_reported(left: Lef
 
 
 @pytest.mark.last
-@pytest.mark.timeout(700, method="signal")
 def test_names_that_are_no_longer_offered_go_from_the_node(left: Left, cluster: Cluster) -> None:
     for node, gone in left.items():
         cluster.until(f"{node} shows none of {set(gone)}", lambda n=node, g=gone: not g & names(cluster, n), SECONDS)  # type: ignore[misc]

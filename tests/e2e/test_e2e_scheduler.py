@@ -115,7 +115,7 @@ def test_without_the_extender_it_is_rejected_and_with_the_switch_the_operator_de
     assert f"{HALF} {MEMORY} (the node has {2 * EACH}: {2 * EACH} offered, {held} held" in said["message"]
     try:
         with installed_with(rig, "delete-rejected-pods"):
-            rig.until("it is deleted", lambda: not of_job(), seconds=120)
+            rig.until("it is deleted", lambda: not of_job())
             assert phase(rig, "alone") == "Failed"
             said = rig.kubectl.items("events", NAMESPACE, fields=f"involvedObject.uid={found['metadata']['uid']}")
             [event] = [each for each in said if each["reason"] == "DeletingRejectedPod"]

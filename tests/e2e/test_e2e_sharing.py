@@ -67,7 +67,7 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
     assert len(rig.ids(rig.b)) == 4, "the last good configuration stays"
 
     put_programs(rig)
-    rig.until("the kubelet has 16 shares", lambda: len(rig.ids(rig.b)) == 16, seconds=90)
+    rig.until("the kubelet has 16 shares", lambda: len(rig.ids(rig.b)) == 16)
     rig.until("the Node has 16", lambda: rig.node_count(rig.b, GPU) == 16)
     assert in_runner(rig, "cat", LOG).splitlines() == [
         "-d",
@@ -92,7 +92,6 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
     rig.until(
         "the client's condition says that a new daemon answers",
         lambda: rig.condition("pod", "client", HEALTHY, NAMESPACE).get("reason") == "MpsDaemonRestarted",
-        seconds=90,
     )
     assert rig.marked("client", "False")["message"].endswith("Recovery: RestartApp.")
     assert [one["reason"] for one in rig.events("client")][-1] == "DeviceFault"

@@ -18,7 +18,7 @@ def test_a_drained_gpu_is_removed_without_a_fault_and_offered_again_when_it_is_b
 
     cluster.kubectl.patch("nodedevices", cluster.b, {"spec": {"unschedulable": [{"id": gone, "reason": "swap"}]}})
     drained = f"jsonpath={{.status.devices[?(@.id=='{gone}')].drainedSince}}"
-    cluster.kubectl.run("wait", "nodedevices", cluster.b, "--timeout=90s", f"--for={drained}")
+    cluster.kubectl.run("wait", "nodedevices", cluster.b, "--timeout=240s", f"--for={drained}", seconds=250)
     assert cluster.devices(cluster.b)[gone]["drainedSince"]
     cluster.hardware(cluster.b, simulated.l4s(without=index))
     cluster.until("it is no longer listed", lambda: gone not in cluster.devices(cluster.b))

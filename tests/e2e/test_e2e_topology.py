@@ -14,7 +14,7 @@ import yaml
 from support.cluster import GPU, NAMESPACE
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(240, method="signal")]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 RDMA, FPGA = "example.com/rdma", "example.com/fpga"
 NODES = "/sys/devices/system/node"

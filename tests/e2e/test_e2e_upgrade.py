@@ -53,7 +53,6 @@ def counts(node: dict[str, Any]) -> tuple[str, str, str]:
     return node["metadata"]["name"], *(node["status"][what].get(GPU, "none") for what in ("capacity", "allocatable"))
 
 
-@pytest.mark.timeout(600, method="signal")
 def test_s39_the_previous_version_and_this_one_take_over_from_each_other_under_running_pods(both: RigCluster) -> None:
     rig, kubectl, holding = both, both.kubectl, Holding(both)
     with Watch(kubectl, ("nodes",)) as nodes:

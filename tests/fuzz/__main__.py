@@ -4,7 +4,7 @@
     make fuzz SECONDS=3600 SEED=7            # the rounds of that seed again
     make fuzz TESTS=tests/unit/fuzz          # of some tests alone
 
-A round has ten times the examples of `make test`, an order and a seed of its own, and the seed is printed. What fails
+A round has ten times the examples that a test says, an order and a seed of its own, and the seed is printed. What fails
 is shown with a shrunken example and how to run it again; a cure keeps the example, as a test that names the promise,
 or as a file of tests/corpus. Exit 1 when anything failed.
 """
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TIMES = 10  # as many examples as in make test
+TIMES = 10  # as many examples as a test says
 NOTHING_COLLECTED = 5
 
 

@@ -166,12 +166,12 @@ def test_without_the_crd_it_is_not_ready_says_why_and_goes_on_when_it_is_back(
         kubectl.run("delete", "crd", "nodedevices.nodedevices.io")
         try:
             hint = "is the NodeDevices CRD installed?"
-            wait_until("the reason on /readyz", lambda: hint in agent.get("/readyz")[1], seconds=60)
+            wait_until("the reason on /readyz", lambda: hint in agent.get("/readyz")[1])
             assert "nodedevices_publish_works 0.0" in agent.get("/metrics")[1]
             assert "nodedevices_api_server_reachable 1.0" in agent.get("/metrics")[1]
         finally:
             _install(kubectl)
-        wait_until("a report", lambda: _reported(kubectl), seconds=60)
+        wait_until("a report", lambda: _reported(kubectl))
         wait_until("it works again", lambda: "nodedevices_publish_works 1.0" in agent.get("/metrics")[1])
         assert "NodeDevices" not in agent.get("/readyz")[1]
 

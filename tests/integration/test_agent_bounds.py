@@ -20,6 +20,7 @@ from support import access, fleet
 from support.apiserver import ApiServer
 from support.fleet import FleetNode, device_id, stamp
 from support.kubectl import Kubectl, KubectlError, condition, wait_until
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "gpu-tools"
@@ -104,7 +105,7 @@ def patch(agent: Kubectl, body: Any, *, node: str = "mine", status: bool = True,
     }
     request = Request(cluster["server"] + path, json.dumps(body).encode(), headers, method="PATCH")
     try:
-        urlopen(request, context=trust, timeout=10).close()
+        urlopen(request, context=trust, timeout=CLUSTER_PATIENCE_SECONDS).close()
     except HTTPError as error:
         with error:
             raise KubectlError(("PATCH", path), error.code, error.read().decode()) from error

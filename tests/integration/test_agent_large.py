@@ -75,7 +75,7 @@ async def publish(apiserver: ApiServer, kubectl: Kubectl, status: Any) -> dict[s
     publisher.want(status, may_create=True)
     try:
         return await asyncio.to_thread(
-            wait_until, "a report", lambda: (kubectl.get("nodedevices", NODE) or {}).get("status"), seconds=30
+            wait_until, "a report", lambda: (kubectl.get("nodedevices", NODE) or {}).get("status")
         )
     finally:
         running.cancel()

@@ -162,7 +162,7 @@ def _lines_of_the_probe(agent: AgentProcess) -> float:
 def test_an_object_deleted_by_hand_is_back_within_seconds(agent: AgentProcess, kubectl: Kubectl) -> None:
     before = found(kubectl)["metadata"]["uid"]
     kubectl.delete("nodedevices", NODE)
-    wait_until("a new object", lambda: status(kubectl) and found(kubectl)["metadata"]["uid"] != before, seconds=30)
+    wait_until("a new object", lambda: status(kubectl) and found(kubectl)["metadata"]["uid"] != before)
     assert len(status(kubectl)["devices"]) == 8
 
 

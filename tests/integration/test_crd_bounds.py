@@ -29,6 +29,7 @@ from support import schemacases
 from support.celcases import PAIRS
 from support.direct import OURS, Direct, reach
 from support.kubectl import Kubectl, KubectlError
+from support.patience import CLUSTER_PATIENCE_SECONDS
 from support.schemacases import Case
 
 CRDS = Path(__file__).parents[2] / "crds"
@@ -44,7 +45,9 @@ class Server:
 
     def __init__(self, direct: Direct) -> None:
         at = urlsplit(direct.server)
-        self._connection = http.client.HTTPSConnection(at.hostname or "", at.port, context=direct.context, timeout=40)
+        self._connection = http.client.HTTPSConnection(
+            at.hostname or "", at.port, context=direct.context, timeout=CLUSTER_PATIENCE_SECONDS
+        )
 
     def close(self) -> None:
         self._connection.close()

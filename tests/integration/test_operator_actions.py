@@ -15,8 +15,6 @@ from support.kubectl import Kubectl, KubectlError, condition, wait_until
 from support.operatorprocess import NAMESPACE as SYSTEM
 from support.operatorprocess import OperatorProcess
 
-pytestmark = pytest.mark.timeout(300)  # each waits for processes to start and to notice
-
 KEY = "nodedevices.io/device-fault"
 OTHER = {"key": "example.com/other", "effect": "NoSchedule"}
 EVICT = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 100}}
@@ -176,7 +174,7 @@ def test_the_budget_holds_back_the_second_node_and_says_so(operator: OperatorPro
     operator.kill()
     operator.start()
     one.recover(0)
-    wait_until("evicted", lambda: leaving(kubectl, "second"), seconds=120)
+    wait_until("evicted", lambda: leaving(kubectl, "second"))
 
 
 def test_a_mass_fault_stops_actions_and_no_report_until_a_person_resumes(
@@ -206,4 +204,4 @@ def test_a_mass_fault_stops_actions_and_no_report_until_a_person_resumes(
     now = datetime.now(UTC).isoformat()
     kubectl.run("annotate", "configmap", RECORD, "-n", SYSTEM, "--overwrite", f"nodedevices.io/resume-actions={now}")
     for node in nodes:
-        wait_until("evicted", lambda node=node: leaving(kubectl, f"pod-{node.name}"), seconds=120)  # type: ignore[misc]
+        wait_until("evicted", lambda node=node: leaving(kubectl, f"pod-{node.name}"))  # type: ignore[misc]

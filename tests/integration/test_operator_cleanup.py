@@ -12,12 +12,13 @@ from support.apiserver import ApiServer
 from support.fleet import GPU, MEMORY, FleetNode, get_pod, memory_capacity, owners, pod, policy
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import OperatorProcess
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 
 def clean_up(apiserver: ApiServer, *arguments: str) -> str:
     """What it said; it must end with 0."""
     argv = [sys.executable, "-m", "nodedevices_operator", "cleanup", f"--kubeconfig={apiserver.kubeconfig}", *arguments]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

@@ -97,7 +97,7 @@ async def cluster(kube: KubeClient, node: str, uids: dict[str, str]) -> Observed
     }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_killed_at_any_call_and_restarted_it_reaches_the_same_end_state(
     kube: KubeClient, kubectl: Kubectl
 ) -> None:
@@ -137,7 +137,7 @@ async def acted(kube: KubeClient, node: str, uid: str) -> Observed:
     }
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_killed_at_any_call_it_taints_and_evicts_once_and_takes_the_taint_back(
     kube: KubeClient, kubectl: Kubectl
 ) -> None:

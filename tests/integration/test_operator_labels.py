@@ -12,6 +12,7 @@ from support.apiserver import ApiServer
 from support.fleet import FleetNode, owners, policy
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import OperatorProcess
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 MANAGER = "nodedevices-operator-labels"
 PRODUCT, COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
@@ -123,7 +124,7 @@ def test_cleanup_takes_our_labels_and_no_other(
     wait_until("labels", lambda: PRODUCT in labels(node))
     operator.kill()
     argv = [sys.executable, "-m", "nodedevices_operator", "cleanup", f"--kubeconfig={apiserver.kubeconfig}"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert labels(node) == before
     assert [owner for owner in owners(node.node) if owner == MANAGER] == []

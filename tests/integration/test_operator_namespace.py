@@ -19,8 +19,6 @@ from support.kubectl import Kubectl, KubectlError, wait_until
 from support.kustomize import render
 from support.operatorprocess import OperatorProcess
 
-pytestmark = pytest.mark.timeout(180)
-
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 AGENTS, OPERATORS = "nodedevices-system", "nodedevices-operator"  # namespaces
 RECORD = "nodedevices-actions"

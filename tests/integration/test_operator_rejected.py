@@ -17,8 +17,6 @@ from support.kubectl import Kubectl, wait_until
 from support.operatorprocess import NAMESPACE as SYSTEM
 from support.operatorprocess import OperatorProcess, service_account
 
-pytestmark = pytest.mark.timeout(300)  # each waits for processes to start and to notice
-
 POLICY = "nodedevices-operator-own-deletions"
 MEMORY = "nodedevices.io/gpu-memory"
 SAID = (

@@ -22,12 +22,12 @@ from support.direct import reach
 from support.fleet import FleetNode, get_pod, pod, policy
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import NAMESPACE, OperatorProcess, service_account
+from support.patience import CLUSTER_PATIENCE_SECONDS
 from support.slow_api import Sent, SlowApi
 
 ANSWER_SECONDS = 5.0
 AT_FAULT = 4  # nodes
 WELL = NODE_WORKERS  # so that some of the nodes wait for a worker
-LEAD_SECONDS = 60
 REPORTS = 3  # of each node at fault, in a row
 ROLL_OUT = "fieldManager=nodedevices-operator-config"  # what a policy has written on each node
 MARK = "fieldManager=nodedevices-operator-pod-condition"
@@ -63,7 +63,7 @@ def slow(apiserver: ApiServer, admin: Kubectl, tmp_path_factory: pytest.TempPath
         wait_until("it rests", lambda: operator.metric("nodedevices_operator_queue_depth") == 0)
         elected: Future[Election] = Future()
         leading = threads.submit(asyncio.run, lead(api.kubeconfig, elected))
-        leader = elected.result(LEAD_SECONDS)
+        leader = elected.result(CLUSTER_PATIENCE_SECONDS)
         api.slow(ANSWER_SECONDS, held=ROLL_OUT)
         admin.apply(policy("everywhere", health={"holdDownSeconds": 7}))
         wait_until("the roll-out has begun", lambda: sum(ROLL_OUT in it.path for it in api.sent) >= NODE_WORKERS)

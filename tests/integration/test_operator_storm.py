@@ -22,11 +22,11 @@ from support.crashes import CrashingKube
 from support.fleet import FleetNode, get_pod, pod, policy
 from support.kubectl import Kubectl, condition
 from support.marking import next_node
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 AT_FAULT = 2 * MARK_WORKERS  # nodes
 WELL = 4
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
-LONGEST_SECONDS = 120
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def test_pods_of_failing_devices_are_marked_before_a_policys_roll_out_goes
         manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, each))
     tasks = manager.lead()
     try:
-        async with asyncio.timeout(LONGEST_SECONDS):
+        async with asyncio.timeout(CLUSTER_PATIENCE_SECONDS):
             while len(manager.nodes):  # noqa: ASYNC110  the queue has no event for that it is empty
                 await asyncio.sleep(0.05)
     finally:

@@ -12,8 +12,6 @@ from support.fleet import FleetNode, get_pod, pod
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import NAMESPACE, OperatorProcess, service_account
 
-pytestmark = pytest.mark.timeout(180)  # a Lease that is lost is taken after 12 s
-
 DEVICE_HEALTHY = "nodedevices.io/DeviceHealthy"
 ACCOUNT = f"{NAMESPACE}:nodedevices-operator"
 READS = {"get", "list", "watch"}
@@ -47,7 +45,6 @@ def marked(kubectl: Kubectl, name: str, status: str) -> None:
     wait_until(
         f"{name} is {status}",
         lambda: condition(get_pod(kubectl, name), DEVICE_HEALTHY).get("status") == status,
-        seconds=60,
     )
 
 
@@ -115,7 +112,7 @@ def test_a_frozen_leader_that_goes_on_writes_nothing_and_ends(
     marked(kubectl, "a", "False")
     leader.freeze()
     try:
-        wait_until("the other leads", lambda: leads(standby), seconds=60)
+        wait_until("the other leads", lambda: leads(standby))
         node.recover(0)
         marked(kubectl, "a", "True")
         wait_until("its entry is gone", lambda: not node.object["status"].get("affectedPods"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cluster.rig import layout, processes
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,13 +17,15 @@ pytestmark = pytest.mark.apiserver
 
 def cluster(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     command = [str(ROOT / "tests" / "cluster" / "cluster"), *args, "--state", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=False)
 
 
 def kubectl(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KUBECONFIG": str(folder / "kubeconfig")}
     command = [str(folder / "bin" / "kubectl"), *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=environment)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=False, env=environment
+    )
 
 
 def test_it_comes_goes_keeps_its_data_and_leaves_nothing(tmp_path: Path) -> None:

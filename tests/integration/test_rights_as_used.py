@@ -23,8 +23,7 @@ from support.audit import Right
 from support.fleet import MEMORY, FleetNode, get_pod, memory_capacity, pod, policy, stamp
 from support.kubectl import Kubectl, condition, wait_until
 from support.operatorprocess import NAMESPACE, OperatorProcess
-
-pytestmark = pytest.mark.timeout(180)  # each waits for processes to start and to notice
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 BASE = Path(__file__).parents[2] / "manifests" / "base"
 AGENT, OPERATOR = "nodedevices-agent", "nodedevices-operator"
@@ -148,7 +147,7 @@ def test_the_operators_role_holds_what_the_operator_uses_and_nothing_else(
     kubectl.apply(policy("gone", labels={"extra": {}}))
     asyncio.run(forgets_what_is_gone(files[OPERATOR], kubectl))
     cleanup = [sys.executable, "-m", "nodedevices_operator", "cleanup", f"--kubeconfig={files[OPERATOR]}"]
-    done = subprocess.run(cleanup, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(cleanup, capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert MEMORY not in node.capacity
     compare(apiserver.audit_log, begin, OPERATOR, "operator")

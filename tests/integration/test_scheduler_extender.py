@@ -17,6 +17,7 @@ from support.apiserver import ApiServer
 from support.kubectl import Kubectl, wait_until
 from support.nodeshares import MEMORY, gpu, holder, node_devices, pod
 from support.operatorprocess import NAMESPACE, OperatorProcess
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 ACCOUNT = "extender-of-a-test"
 OTHER = "example.com/other-memory"
@@ -66,14 +67,14 @@ class Scheduler:
         """Why a pod of that size cannot be on each node that is refused."""
         arguments = {"Pod": pod("wanted", size, resource=resource), "NodeNames": ["n1", "n2"], "Nodes": None}
         request = urllib.request.Request(f"{self._base}/filter", data=json.dumps(arguments).encode(), method="POST")
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=CLUSTER_PATIENCE_SECONDS) as answer:
             found = json.load(answer)
         refused: dict[str, str] = found["FailedNodes"] | found["FailedAndUnresolvableNodes"]
         assert set(found["NodeNames"]) == {"n1", "n2"} - set(refused)
         return refused
 
     def inspect(self) -> Any:
-        with urllib.request.urlopen(f"{self._base}/inspect", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self._base}/inspect", timeout=CLUSTER_PATIENCE_SECONDS) as answer:
             return json.load(answer)
 
 

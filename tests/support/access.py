@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 from support.kubectl import Kubectl
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
-ANSWER_SECONDS = 20
 APPLY, MERGE, STRATEGIC, JSON = (
     "application/apply-patch+yaml",  # JSON is YAML
     "application/merge-patch+json",
@@ -92,7 +92,7 @@ class Account:
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
         request = urllib.request.Request(self.server + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, context=self.trust, timeout=ANSWER_SECONDS) as answer:
+            with urllib.request.urlopen(request, context=self.trust, timeout=CLUSTER_PATIENCE_SECONDS) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:

@@ -14,10 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support.patience import PATIENCE_SECONDS
 from support.preloaded import Running, command, fork
 
-PATIENCE_SECONDS = 60.0  # three clusters may be starting beside a test
-STOP_SECONDS = 30
 NODE = "node-a"
 
 
@@ -95,13 +94,13 @@ class AgentProcess:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
         if self.process is not None:
-            self.process.wait(STOP_SECONDS)
+            self.process.wait(PATIENCE_SECONDS)
 
     def terminate(self) -> int:
         """SIGTERM; the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_SECONDS)
+        return self.process.wait(PATIENCE_SECONDS)
 
     @property
     def alive(self) -> bool:

@@ -21,8 +21,7 @@ from cluster.rig import binaries, layout
 from cluster.rig.control import Control
 from cluster.rig.problem import RigError
 from nodedevices_api import GROUP
-
-COMMAND_SECONDS = 60
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 
 class ApiServer:
@@ -63,7 +62,7 @@ class ApiServer:
                 input=stdin,
                 capture_output=True,
                 text=True,
-                timeout=COMMAND_SECONDS,
+                timeout=CLUSTER_PATIENCE_SECONDS,
                 check=True,
             ).stdout
         except subprocess.CalledProcessError as error:
@@ -101,7 +100,7 @@ class ApiServer:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self._layout.etcd_port}/v3/{path}", json.dumps(body).encode()
         )
-        with urllib.request.urlopen(request, timeout=COMMAND_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=CLUSTER_PATIENCE_SECONDS) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 

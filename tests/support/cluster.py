@@ -20,6 +20,7 @@ from support.bookings import Sample, doubled, physical
 from support.cluster_provider import ClusterProvider
 from support.kubectl import Kubectl, condition, wait_until
 from support.node_client import NodeClient
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from support.rig import Rig
@@ -35,7 +36,6 @@ OURS = "app!=hand"  # in NAMESPACE: what a test made
 # Short, so that a recovered device is back soon: what the hold-down is for is tested where it can be given a clock.
 HOLD_DOWN_SECONDS = 1
 # Some 0.6 s; but after an absence of the API server the scheduler's watches may take a minute to return.
-POD_SECONDS = 100
 
 
 SHOWS_HEALTH = (1, 36)  # ResourceHealthStatus is on by default
@@ -105,7 +105,7 @@ class Cluster:
             self.until(f"{node} is Ready", lambda n=node: self.condition("node", n, "Ready")["status"] == "True")  # type: ignore[misc]
 
     # --- what the API server shows ------------------------------------------------------------------------------------
-    def until(self, what: str, look: Callable[[], Any], seconds: float = 90) -> Any:
+    def until(self, what: str, look: Callable[[], Any], seconds: float = CLUSTER_PATIENCE_SECONDS) -> Any:
         return wait_until(what, look, seconds=seconds)
 
     def never(self, what: str, look: Callable[[], object], seconds: float) -> None:
@@ -242,7 +242,7 @@ class Cluster:
                 raise LookupError(f"its status is {pod.get('status')}")  # said where it is not ready in time
             return pod
 
-        found: dict[str, Any] = self.until(f"pod {name} is ready", look, POD_SECONDS)
+        found: dict[str, Any] = self.until(f"pod {name} is ready", look)
         return found
 
     def pods(self) -> Sequence[dict[str, Any]]:
@@ -384,8 +384,8 @@ class Cluster:
     def open(self) -> None:
         self.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         self.kubectl.apply(*(node_client.pod(node, namespace=NAMESPACE, image=self.image) for node in (self.a, self.b)))
-        ready = ("--for=condition=Ready", "pod", "-l", "app=hand", "--timeout=90s")
-        self.kubectl.run("wait", "-n", NAMESPACE, *ready, seconds=100)
+        ready = ("--for=condition=Ready", "pod", "-l", "app=hand", f"--timeout={CLUSTER_PATIENCE_SECONDS:.0f}s")
+        self.kubectl.run("wait", "-n", NAMESPACE, *ready, seconds=CLUSTER_PATIENCE_SECONDS + 10)
         for node, text in ((self.a, simulated.h100s()), (self.b, simulated.l4s())):
             self.node_clients[node] = self.reach(node)
             self.hardware(node, text)

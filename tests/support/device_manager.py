@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from cluster.rig import binaries, versions
 from cluster.rig.problem import RigError
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 SOURCE = versions.MODULE.parent / "devicemanager"
 BUILD_SECONDS = 600  # some seconds, as all of it was compiled for the kubelet
@@ -135,4 +136,4 @@ class DeviceManager:
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=CLUSTER_PATIENCE_SECONDS)

@@ -19,7 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ANSWER_SECONDS = 40
+from support.patience import CLUSTER_PATIENCE_SECONDS
+
 MOST_TRIES = 10  # as client-go has it, of what the server refuses for now: 429 while it reads a collection, say
 _THREAD = threading.local()  # server -> its connection: a new one costs five times what a request does
 OURS = "/apis/nodedevices.io/v1alpha1"
@@ -198,7 +199,7 @@ class Direct:
 
     def _connect(self) -> _Connection:
         at = urllib.parse.urlsplit(self.server)
-        return _Connection(at.hostname or "", at.port, context=self.context, timeout=ANSWER_SECONDS)
+        return _Connection(at.hostname or "", at.port, context=self.context, timeout=CLUSTER_PATIENCE_SECONDS)
 
 
 def singular(kind: str) -> str:

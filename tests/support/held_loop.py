@@ -13,7 +13,7 @@ import grpc
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.rpc import DEVICE_PLUGIN_SERVICE
 from support.kubelet import StandInKubelet
-from support.probes import PATIENCE_SECONDS
+from support.patience import PATIENCE_SECONDS
 
 
 class Caller:

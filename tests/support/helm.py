@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from cluster.rig import binaries
 from support.kustomize import ROOT
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 CHART = ROOT / "manifests" / "chart"
 NAMESPACE = "nodedevices-system"
@@ -78,7 +79,7 @@ def helm() -> str | None:
 
 
 def run(
-    *arguments: str, given: str = "", kubeconfig: Path | None = None, seconds: float = 50
+    *arguments: str, given: str = "", kubeconfig: Path | None = None, seconds: float = CLUSTER_PATIENCE_SECONDS
 ) -> subprocess.CompletedProcess[str]:
     """`kubeconfig`: of the cluster, where it may ask one."""
     binary = helm()

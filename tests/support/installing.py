@@ -69,7 +69,17 @@ def cleanup(kubectl: Kubectl) -> str:
     """`nodedevices-operator cleanup` as docs/operations.md says, with the operator away; what it said."""
     kubectl.run("scale", "-n", NAMESPACE, OPERATOR, "--replicas=0")
     label = "app.kubernetes.io/component=operator"
-    kubectl.run("wait", "-n", NAMESPACE, "--for=delete", "pod", "-l", label, "--timeout=90s", seconds=100)
+    kubectl.run(
+        "wait",
+        "-n",
+        NAMESPACE,
+        "--for=delete",
+        "pod",
+        "-l",
+        label,
+        f"--timeout={ROLL_OUT_SECONDS}s",
+        seconds=ROLL_OUT_SECONDS + 10,
+    )
     spec = kubectl.json("get", "-n", NAMESPACE, OPERATOR)["spec"]["template"]["spec"]
     [container] = spec["containers"]
     container["args"] = ["cleanup"]
@@ -84,7 +94,15 @@ def cleanup(kubectl: Kubectl) -> str:
     }
     kubectl.apply(job)
     try:
-        kubectl.run("wait", "-n", NAMESPACE, "--for=condition=Complete", "job/cleanup", "--timeout=90s", seconds=100)
+        kubectl.run(
+            "wait",
+            "-n",
+            NAMESPACE,
+            "--for=condition=Complete",
+            "job/cleanup",
+            f"--timeout={ROLL_OUT_SECONDS}s",
+            seconds=ROLL_OUT_SECONDS + 10,
+        )
     except KubectlError as error:
         said = kubectl.run("logs", "-n", NAMESPACE, "job/cleanup")
         raise AssertionError(f"cleanup failed: {said}") from error
@@ -102,4 +120,4 @@ def uninstall(kubectl: Kubectl, *, overlay: str = "demo") -> None:
         kubectl.run("delete", "devicepolicies", "--all")
         cleanup(kubectl)
     finally:
-        kubectl.run("delete", "-k", str(folder), "--ignore-not-found", "--wait=true", seconds=120)
+        kubectl.run("delete", "-k", str(folder), "--ignore-not-found", "--wait=true", seconds=ROLL_OUT_SECONDS)

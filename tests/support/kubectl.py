@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from support.direct import DirectError, reach
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
-COMMAND_SECONDS = 60
-DELETE_SECONDS = 90
 # Between two questions: each may be a kubectl, a tenth of a second of CPU.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
@@ -42,7 +41,9 @@ class NotReached(Exception):  # noqa: N818 - reads as what happened
     """A state that did not come in time."""
 
 
-def wait_until(what: str, look: Callable[[], T | None], *, seconds: float = 60, every: float | None = None) -> T:
+def wait_until(
+    what: str, look: Callable[[], T | None], *, seconds: float = CLUSTER_PATIENCE_SECONDS, every: float | None = None
+) -> T:
     """The first truthy thing that `look` returns; it is called ever more rarely, or `every` so many seconds.
 
     A command or question that fails meanwhile counts as "not yet", and so does a field that an object has not got yet.
@@ -93,7 +94,7 @@ class Kubectl:
     def argv(self, *args: str) -> list[str]:
         return [self.binary, *args]
 
-    def run(self, *args: str, stdin: str | None = None, seconds: float = COMMAND_SECONDS) -> str:
+    def run(self, *args: str, stdin: str | None = None, seconds: float = CLUSTER_PATIENCE_SECONDS) -> str:
         """Standard output of one command."""
         argv = self.argv(*args)
         try:
@@ -197,10 +198,10 @@ class Kubectl:
                 uids = {name: direct.delete(kind, name, namespace) for name in names}
             for name, uid in uids.items() if wait else ():
                 what = f"{kind} {name} is gone"
-                wait_until(what, lambda n=name, u=uid: self._other(kind, n, namespace, u), seconds=DELETE_SECONDS)  # type: ignore[misc]
+                wait_until(what, lambda n=name, u=uid: self._other(kind, n, namespace, u))  # type: ignore[misc]
             return
         flags = (*_place(namespace), "--ignore-not-found", f"--wait={str(wait).lower()}")
-        self.run("delete", kind, *names, *flags, seconds=DELETE_SECONDS)
+        self.run("delete", kind, *names, *flags)
 
     def _other(self, kind: str, name: str, namespace: str | None, uid: str) -> bool:
         """Whether the object of that uid is no longer there."""
@@ -217,7 +218,7 @@ class Kubectl:
                     direct.delete_all(kind, namespace, labels=labels)
             return
         now = ("--grace-period=0", "--force")
-        self.run("delete", ",".join(kinds), "-n", namespace, "-l", labels, *now, seconds=DELETE_SECONDS)
+        self.run("delete", ",".join(kinds), "-n", namespace, "-l", labels, *now)
 
     def token(self, account: str, namespace: str, *, pod: str = "", seconds: int = 3600) -> str:
         """A new one of a service account; `pod`: it ends with that pod."""
@@ -273,7 +274,12 @@ class Watch:
                 lines = []
 
     def first(
-        self, what: str, holds: Callable[[dict[str, Any]], object], *, after: float, seconds: float = 60
+        self,
+        what: str,
+        holds: Callable[[dict[str, Any]], object],
+        *,
+        after: float,
+        seconds: float = CLUSTER_PATIENCE_SECONDS,
     ) -> tuple[float, dict[str, Any]]:
         """When the first state arrived, after that moment, of which this holds, and the state."""
 

@@ -36,8 +36,8 @@ from typing import Any, Self, TypeVar
 import grpc.aio
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
+from support.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 60.0  # three clusters may be starting beside a test
 T = TypeVar("T")
 
 

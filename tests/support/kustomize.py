@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +36,7 @@ def rendered(folder: Path, binary: str) -> str:
         [binary, "kustomize", str(folder)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=PATIENCE_SECONDS,
         check=False,
         stdin=subprocess.DEVNULL,
     )

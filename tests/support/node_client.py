@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from support.kubectl import Kubectl, wait_until
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 PROGRAM = Path(__file__).with_name("node_client_remote.py")
-ANSWER_SECONDS = 40
 
 
 def pod(node: str, *, namespace: str, image: str) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class NodeClient:
         ]
         for thread in self._threads:
             thread.start()
-        wait_until("the client on the node answers", self._ready, seconds=ANSWER_SECONDS, every=0.02)
+        wait_until("the client on the node answers", self._ready, seconds=CLUSTER_PATIENCE_SECONDS, every=0.02)
 
     def _ready(self) -> bool:
         if self._process.poll() is not None:
@@ -130,11 +130,11 @@ class NodeClient:
         try:
             self._process.stdin.write(json.dumps({"number": self._number, "do": do, **more}) + "\n")
             self._process.stdin.flush()
-            said = self._answers.get(timeout=ANSWER_SECONDS)
+            said = self._answers.get(timeout=CLUSTER_PATIENCE_SECONDS)
             while said.get("number", self._number) != self._number:  # of a question that was given up
-                said = self._answers.get(timeout=ANSWER_SECONDS)
+                said = self._answers.get(timeout=CLUSTER_PATIENCE_SECONDS)
         except queue.Empty:
-            raise ConnectionError(f"{do}: no answer within {ANSWER_SECONDS} s") from None
+            raise ConnectionError(f"{do}: no answer within {CLUSTER_PATIENCE_SECONDS} s") from None
         if "error" in said:
             raise ConnectionError(f"{do}: {said['error']}\n{''.join(self._output)}")
         return said["answer"]

@@ -14,12 +14,11 @@ from typing import Self
 import yaml
 from support import access
 from support.kubectl import Kubectl, wait_until
+from support.patience import CLUSTER_PATIENCE_SECONDS
 from support.preloaded import Running, command, fork
 
-STOP_SECONDS = 30
 NAMESPACE = "nodedevices-system"
 RBAC = Path(__file__).parents[2] / "manifests" / "base" / "operator" / "rbac.yaml"
-START_SECONDS = 60
 
 
 class OperatorProcess:
@@ -63,7 +62,7 @@ class OperatorProcess:
         else:
             self._process = fork("nodedevices_operator.main", self._arguments, environment, self.log)
         if ready:
-            wait_until("the operator is ready", lambda: self.get("/readyz")[0] == 200, seconds=START_SECONDS)
+            wait_until("the operator is ready", lambda: self.get("/readyz")[0] == 200)
         return self
 
     def get(self, path: str) -> tuple[int, str]:
@@ -94,7 +93,7 @@ class OperatorProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(CLUSTER_PATIENCE_SECONDS)
         finally:
             self.kill()
 

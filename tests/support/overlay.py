@@ -56,7 +56,7 @@ def installed_with(
         yield
     finally:
         for what in other:
-            cluster.kubectl.run("delete", "-n", SYSTEM, what, "--wait=true", seconds=150)
+            cluster.kubectl.run("delete", "-n", SYSTEM, what, "--wait=true", seconds=240)
         apply(cluster, (), (AT_ONCE,))
         for what in (installing.AGENT, installing.OPERATOR):
             installing.rolled_out(cluster.kubectl, what)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.protocol import DeviceFact, Snapshot
+from support.patience import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 60.0  # three clusters may be starting beside a test
 COMMAND = (sys.executable, "-m", "nodedevices_probe.main")
 
 

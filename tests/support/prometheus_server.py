@@ -28,6 +28,7 @@ from typing import Any
 import yaml
 from support.ending import end
 from support.kubectl import Kubectl
+from support.patience import CLUSTER_PATIENCE_SECONDS
 from support.prometheus import COMPONENT, RULES, program
 
 SERVICES = COMPONENT.parent / "metrics-services"
@@ -35,8 +36,6 @@ SYSTEM = "nodedevices-system"
 META = "__meta_kubernetes"
 Target = Mapping[str, Any]
 Discovery = Callable[[], Mapping[str, Iterable[Target]]]  # what each job finds
-ANSWER_SECONDS = 5
-STOP_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Server:
         """`data` of an answer. ConnectionError while there is none, with the reason where Prometheus has one."""
         try:
             with urllib.request.urlopen(
-                f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=ANSWER_SECONDS
+                f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=CLUSTER_PATIENCE_SECONDS
             ) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
@@ -135,7 +134,7 @@ def running(
         server.discover()
         yield server
     finally:
-        end(process, seconds=STOP_SECONDS)
+        end(process, seconds=CLUSTER_PATIENCE_SECONDS)
 
 
 def targets(folder: Path, name: str) -> Path:

@@ -14,9 +14,9 @@ from pathlib import Path
 from cluster.rig import control, images, layout, rig
 from cluster.rig.problem import Progress, RigError
 from support.kubectl import NotReached
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 NODES = 2
-COMMAND_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Rig:
     def node_exec(self, node: str, argv: Sequence[str]) -> str:
         """Output of a command in a node's namespaces; CalledProcessError when it fails."""
         return subprocess.run(
-            [*self.node_argv(node), *argv], capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True
+            [*self.node_argv(node), *argv], capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=True
         ).stdout
 
     def stop_kubelet(self, node: str) -> None:

@@ -53,7 +53,7 @@ class RigCluster(Cluster):
             return variables[min(variables)] if variables else {}
 
         # The kubelet says that it runs when the runtime has let it go, which is shortly before it is the container's.
-        return wait_until(f"a process of {pod}/{named}", first, seconds=10)
+        return wait_until(f"a process of {pod}/{named}", first)
 
     def restart_kubelet(self, node: str) -> None:
         self.rig.restart_kubelet(node)

@@ -20,7 +20,8 @@ from nodedevices_probe.listening import bound
 from nodedevices_probe.registry import KINDS, PROGRAMS
 from nodedevices_probe.serving.requests import Allowed, Request, StartProbe
 from nodedevices_probe.serving.server import BACKLOG, ProbeServer
-from support.probes import COMMAND, PATIENCE_SECONDS
+from support.patience import PATIENCE_SECONDS
+from support.probes import COMMAND
 
 
 class Any(Allowed):

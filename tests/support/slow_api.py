@@ -18,9 +18,9 @@ from typing import Self
 
 import yaml
 from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
+from support.patience import CLUSTER_PATIENCE_SECONDS
 
 DROPPED = ("host", "connection", "transfer-encoding", "content-length")  # of each connection alone
-STOP_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class SlowApi:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.fast()
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(STOP_SECONDS)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(CLUSTER_PATIENCE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(STOP_SECONDS)
+        self._thread.join(CLUSTER_PATIENCE_SECONDS)
         self._loop.close()
 
     # --- in the proxy's thread ---------------------------------------------------------------------------------------

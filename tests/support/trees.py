@@ -18,7 +18,9 @@ class Tree:
     def file(self, path: str, content: str | int = "") -> None:
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(f"{content}\n", encoding="utf-8")
+        new = self.root / ".new"  # as in sysfs, nobody reads half of a change
+        new.write_text(f"{content}\n", encoding="utf-8")
+        new.replace(target.resolve())
 
     def files(self, folder: str, **contents: str | int) -> None:
         for name, content in contents.items():

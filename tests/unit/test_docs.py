@@ -21,6 +21,7 @@ from nodedevices_probe.protocol import Readings
 from prometheus_client import CollectorRegistry
 from support.exposed import by_memory, facts
 from support.facts import gpu, inventory_of, well
+from support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -88,7 +89,11 @@ def test_the_help_of_every_command_in_the_docs_is_real() -> None:
     """The commands that the pages speak of start and explain themselves."""
     for command in ("nodedevices-agent", "nodedevices-probe", "nodedevices-operator", "kubectl-nodedevices"):
         done = subprocess.run(
-            [Path(sys.executable).with_name(command), "--help"], capture_output=True, text=True, timeout=30, check=False
+            [Path(sys.executable).with_name(command), "--help"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert "usage" in done.stdout.lower()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from support.kustomize import ROOT, kubectl, render
+from support.patience import PATIENCE_SECONDS
 
 SCRIPT = "nodedevices/manifests/from-nvidia/take-along"
 ANSWERS = """#!/bin/sh
@@ -51,7 +52,13 @@ class Cluster:
             "REVIEWED": reviewed,
         }
         done = subprocess.run(
-            [f"./{SCRIPT}"], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+            [f"./{SCRIPT}"],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         self.said = done.stdout + done.stderr
         return done.returncode

@@ -18,7 +18,7 @@ from cluster.rig.pki import Authority
 from cluster.rig.problem import wait_for
 
 AUDITED_NAMESPACE = "nodedevices-system"  # the service accounts of this one are in the audit log
-READY_SECONDS = 90  # a cold page cache on two cores takes a tenth of it
+READY_SECONDS = 240  # a cold page cache on two cores takes a tenth of it
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
 SECOND_SCHEDULER = "second-scheduler"
 Child = subprocess.Popen[bytes]

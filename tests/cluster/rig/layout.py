@@ -170,7 +170,7 @@ def make(name: str, folder: Path, count: int) -> Layout:
         layout = Layout(name, folder, 0, 0, *ports)
         layout.write()
         return layout
-    with lock("the choice of addresses", seconds=30):
+    with lock("the choice of addresses", seconds=120):
         layout = Layout(name, folder, free_index(), count, 443, *ports[:2])
         layout.write()
         ip("link", "add", layout.bridge, "type", "bridge")

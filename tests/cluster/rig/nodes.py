@@ -19,7 +19,7 @@ from cluster.rig.problem import RigError, wait_for
 
 PID1 = Path(__file__).with_name("pid1.py")
 PAUSE = "localhost/nodedevices-pause:dev"
-START_SECONDS = 30
+START_SECONDS = 120
 
 CONTAINERD = """\
 version = 3

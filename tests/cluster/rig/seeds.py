@@ -23,7 +23,7 @@ from cluster.rig.problem import Progress, RigError, wait_for
 
 KEEP = 2  # of some hundred MB each; more while somebody may still be linking them
 IN_USE_SECONDS = 600
-START_SECONDS = 30
+START_SECONDS = 120
 CONTAINERD = """\
 version = 3
 root = "{root}"

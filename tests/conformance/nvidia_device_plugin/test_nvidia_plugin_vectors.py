@@ -28,7 +28,7 @@ def played(request: pytest.FixtureRequest) -> Played:
     return play_all([VECTORS[name] for name in chosen], at_once=AT_ONCE)
 
 
-@pytest.mark.timeout(300)  # the first test waits for all of them
+@pytest.mark.timeout(900)  # the first test waits for all of them
 @pytest.mark.parametrize("name", VECTORS)
 def test_the_agent_answers_as_nvidias_plugin_did(name: str, played: Played) -> None:
     vector, seen = VECTORS[name], played[name]

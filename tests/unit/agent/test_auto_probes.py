@@ -16,6 +16,7 @@ from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.tasks import present
 from support.facts import gpu, gpu_id
+from support.patience import PATIENCE_SECONDS
 from support.probed_node import BROKEN, GPU, NICS, Node, nic, said
 from support.trees import Tree, mi300x
 
@@ -180,7 +181,7 @@ async def test_it_is_checked_again_when_auto_is_asked_for_and_not_before() -> No
         await asyncio.sleep(0)
         assert not seen.is_set()
         found.want(True)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await seen.wait()
         assert found.found == of("amd")
     finally:

@@ -20,6 +20,7 @@ from nodedevices_plugin.vendors.cdi import CdiSpec, SpecRequest
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE, Host
 from nodedevices_plugin.vendors.nvidia.ctk import CtkRequest
 from nodedevices_probe.programs import ProgramError
+from support.patience import PATIENCE_SECONDS
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 FILE = "k8s.device-plugin.nvidia.com-gpu.json"
@@ -293,10 +294,10 @@ async def test_what_it_made_is_had_for_that_request_only(tmp_path: Path) -> None
 
     spec = ProgramSpec(make=make)
     for _ in range(3):
-        await spec.want(REQUEST, patience_seconds=5)
+        await spec.want(REQUEST, patience_seconds=PATIENCE_SECONDS)
     assert (spec.current(REQUEST), set(spec.names), spec.problem) == (document("GPU-0"), {"GPU-0"}, "")
     assert spec.current(TWO) is None
-    await spec.want(TWO, patience_seconds=5)
+    await spec.want(TWO, patience_seconds=PATIENCE_SECONDS)
     assert requested == [REQUEST, TWO]
     assert spec.current(TWO) == document("GPU-0", "GPU-1")
 
@@ -310,9 +311,9 @@ async def test_where_it_fails_the_one_before_is_kept_and_the_reason_reported_onc
         return document(*request.names)
 
     spec = ProgramSpec(make=make)
-    await spec.want(REQUEST, patience_seconds=5)
+    await spec.want(REQUEST, patience_seconds=PATIENCE_SECONDS)
     for _ in range(3):
-        await spec.want(TWO, patience_seconds=5)
+        await spec.want(TWO, patience_seconds=PATIENCE_SECONDS)
     assert (spec.current(TWO), spec.names, spec.problem) == (None, frozenset(), "no driver")
     assert spec.made == document("GPU-0")
     assert capsys.readouterr().out.count("nvidia-ctk failed to generate a CDI specification") == 1
@@ -322,7 +323,7 @@ async def test_while_it_is_at_work_nobody_waits_for_long() -> None:
     go, changed = Event(), Event()
 
     def make(request: SpecRequest) -> dict[str, Any]:
-        go.wait(30)
+        go.wait(PATIENCE_SECONDS)
         return document(*request.names)
 
     spec = ProgramSpec(make=make, on_change=changed.set)

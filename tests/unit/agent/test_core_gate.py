@@ -34,7 +34,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.runtime.worker import Worker
 from support.cores import MEMORY, offered
 from support.facts import GIB, START, gpu, gpu_id, inventory_of
-from support.probes import PATIENCE_SECONDS
+from support.patience import PATIENCE_SECONDS
 
 AWAY = Holdings(state=HoldersState.UNAVAILABLE, message="PodResources does not answer: refused")
 
@@ -58,8 +58,11 @@ class Gated:
         self.files = AllocationFiles(
             self.folder, worker=Worker("test"), held=lambda: self.held, clock=lambda: self.clock
         )
-        self.gate = CoreGate(
-            self.book, holdings=self.lists, write=self.files.write, seen_seconds=0.05, known_seconds=0.3
+        self.gate = self.gated()
+
+    def gated(self, *, known_seconds: float = PATIENCE_SECONDS) -> CoreGate:
+        return CoreGate(
+            self.book, holdings=self.lists, write=self.files.write, seen_seconds=0.05, known_seconds=known_seconds
         )
 
     async def lists(self) -> Holdings:
@@ -186,7 +189,7 @@ def test_one_that_could_need_more_than_is_booked_does_not_start_while_nobody_kno
         agent.pods(a="30", b="60")
         agent.granted()
         with pytest.raises(AllocationError, match="not known which pod these shares are for"):
-            await agent.gate.before_start(MEMORY, IDS)
+            await agent.gated(known_seconds=0.3).before_start(MEMORY, IDS)
         assert agent.asked > 0
         agent.shows("a", IDS)
         await agent.gate.before_start(MEMORY, IDS)
@@ -199,7 +202,7 @@ def test_one_that_all_of_a_gpu_is_booked_for_starts_and_is_told_its_share_later(
     async def use() -> None:
         agent.granted()  # of a pod that has not been seen
         agent.shows("late", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
+        await agent.gated(known_seconds=0.3).before_start(MEMORY, IDS)
         assert (agent.allocation(IDS)["cores"], agent.allocation(IDS)["memoryMiB"]) == (None, 2048)
         agent.pods(late="20")
         agent.files.keep(agent.book.allocated())
@@ -247,7 +250,7 @@ def test_what_is_written_of_a_container_that_starts_again_stays_while_the_pods_a
         agent.starts()  # with no API server
         agent.book.remember(await agent.files.read())
         agent.book.observe(agent.listing)
-        await agent.gate.before_start(MEMORY, IDS)
+        await agent.gated(known_seconds=0.3).before_start(MEMORY, IDS)
         assert agent.allocation(IDS)["cores"] == 30
         assert recorded((agent.folder / key(IDS) / "allocation.json").read_text()) is not None
 
@@ -263,7 +266,7 @@ def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(agent: Ga
         agent.pods(a="30", b="60")
         agent.granted()
         gate = CoreGate(agent.book, holdings=hangs, write=agent.files.write, known_seconds=0.05)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(AllocationError, match="not known which pod these shares are for"):
                 await gate.before_start(MEMORY, IDS)
 
@@ -281,7 +284,7 @@ def test_another_pod_with_the_same_ids_is_not_taken_for_the_one_before(agent: Ga
         agent.book.remember(await agent.files.read())
         agent.pods(b="60")
         with pytest.raises(AllocationError, match="not known which pod"):
-            await agent.gate.before_start(MEMORY, IDS)
+            await agent.gated(known_seconds=0.3).before_start(MEMORY, IDS)
 
     run(use())
 

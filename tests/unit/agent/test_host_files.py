@@ -16,6 +16,7 @@ from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.cdi import CdiSpec
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE
 from nodedevices_probe.node.optional_paths import existing
+from support.patience import PATIENCE_SECONDS
 
 
 def touch(root: Path, *paths: str) -> None:
@@ -116,7 +117,7 @@ async def test_a_folder_that_cannot_be_written_is_reported_once_and_stops_nothin
 async def test_a_folder_that_hangs_holds_nobody_for_long(tmp_path: Path) -> None:
     worker, hangs = Worker("test"), threading.Event()
     busy = worker.submit(hangs.wait)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await CdiFiles(tmp_path, SOURCE, worker=worker).keep((spec(),))
     hangs.set()
     await busy
@@ -151,7 +152,7 @@ async def test_a_folder_that_hangs_keeps_nobody_waiting(tmp_path: Path) -> None:
     held, worker = threading.Event(), Worker("test")
     hanging = worker.submit(held.wait)
     folder = CdiFolder(tmp_path, worker=worker, on_change=lambda: None)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await folder.first()
     assert folder.problem == ""
     held.set()

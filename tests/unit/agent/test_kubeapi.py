@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.status.client import UNREADABLE, ChangedItem, KubeStore, ListedItems, StoreError
 from support.authority import TestAuthority
+from support.patience import PATIENCE_SECONDS
 
 EMPTY_LIST = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
 
@@ -100,7 +101,7 @@ def kubeconfig(path: Path, server: str, *, token: str = "first", **cluster: str)
 async def test_an_answer_that_makes_no_sense_ends_the_watch_with_an_error(answers: Answers, tmp_path: Path) -> None:
     with serving(answers) as port:
         store = KubeStore(kubeconfig(tmp_path / "config", f"http://127.0.0.1:{port}"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(StoreError, match=r"(watch|list) NodeDevices") as refused:
                 async for _ in store.watch("n1"):
                     pass
@@ -120,7 +121,7 @@ async def test_pods_come_as_a_list_and_then_one_by_one(tmp_path: Path) -> None:
     with serving(answers) as port:
         store = KubeStore(kubeconfig(tmp_path / "config", f"http://127.0.0.1:{port}"))
         events_of = store.watch_pods("n1", lambda item: str(item["metadata"]["name"]))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             found = [await anext(events_of) for _ in range(3)]
             with pytest.raises(StoreError, match="watch pods: old") as refused:
                 await anext(events_of)

@@ -56,18 +56,23 @@ from nodedevices_probe.protocol import DeviceFact
 from support.exclusive_window import NAME as WINDOWS
 from support.exclusive_window import ExclusiveWindow
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot
-from support.fuzzing import scaled
+from support.fuzzing import TIMES, scaled
 from support.hubs import FLAG as HUB_FLAG
 from support.hubs import HubFile, Hubs
 from support.steps import step
 
-pytestmark = pytest.mark.timeout(scaled(240))  # thousands of steps, on a machine that runs clusters beside them
+pytestmark = pytest.mark.timeout(600 * TIMES)  # thousands of steps, on a machine that runs clusters beside them
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=2"], {})
 ALIAS = "ALIAS-"  # before the ids of a probe that calls the same devices otherwise
 PROBES = ("nvml", "gpus=/opt/probe", "others=/opt/other-probe", "others=/opt/other-probe --plain")
 NAMED = ("nvml", "gpus", "others")  # by policies: some of them are not the file's
 OWN_POD = ("nodedevices-system", "agent")
+
+
+def machines(examples: int) -> int:
+    """Each is 25 steps of one: `make test` draws fewer of them than of others."""
+    return scaled(examples, share=6)
 
 
 def shares(replicas: int, **more: Any) -> dict[str, Any]:
@@ -444,7 +449,7 @@ def same_part(one: str, other: str) -> bool:
 
 
 TheNode.TestCase.settings = settings(
-    max_examples=scaled(150), stateful_step_count=25, phases=[Phase.reuse, Phase.generate, Phase.shrink]
+    max_examples=machines(150), stateful_step_count=25, phases=[Phase.reuse, Phase.generate, Phase.shrink]
 )
 TestNoDeviceTwice = TheNode.TestCase
 
@@ -471,7 +476,7 @@ class TheNodeWithInitContainers(TheNode):
     mig_changes = pod_of_another_plugin_holds = disk_fills_up_or_not = None  # type: ignore[assignment]
 
 
-TheNodeWithInitContainers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(40))
+TheNodeWithInitContainers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(40))
 TestNoDeviceTwiceWithInitContainers = TheNodeWithInitContainers.TestCase
 
 
@@ -505,7 +510,7 @@ class TheNodeWithHelpers(TheNode):
         self.seen = SeenObject(exists=True, generation=2, config=copy.deepcopy(config), config_hash=str(config))
 
 
-TheNodeWithHelpers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(60))
+TheNodeWithHelpers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(60))
 TestNoDeviceTwiceWithHelpers = TheNodeWithHelpers.TestCase
 
 
@@ -565,7 +570,7 @@ def renamed(device: DeviceFact) -> DeviceFact:
     return replace(device, id=ALIAS + device.id, partitions=parts)
 
 
-TheNodeWhoseProbesChange.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(100))
+TheNodeWhoseProbesChange.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(100))
 TestNoDeviceTwiceWhenProbesChange = TheNodeWhoseProbesChange.TestCase
 
 
@@ -599,7 +604,7 @@ class TheNodeWithANic(TheNode):
         super().policy_changes(config)
 
 
-TheNodeWithANic.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(60))
+TheNodeWithANic.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(60))
 TestNoDeviceTwiceWithANic = TheNodeWithANic.TestCase
 
 
@@ -640,7 +645,7 @@ class TheNodeWhoseGpusAreReplaced(TheNode):
     mig_changes = pod_of_another_plugin_holds = disk_fills_up_or_not = None  # type: ignore[assignment]
 
 
-TheNodeWhoseGpusAreReplaced.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(60))
+TheNodeWhoseGpusAreReplaced.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(60))
 TestNoDeviceTwiceWhereGpusAreReplaced = TheNodeWhoseGpusAreReplaced.TestCase
 
 
@@ -729,7 +734,7 @@ class TheNodeThatGivesAllOfAResource(TheNode):
                     assert one.resource == other.resource, (one, other)
 
 
-TheNodeThatGivesAllOfAResource.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(40))
+TheNodeThatGivesAllOfAResource.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(40))
 TestNoDeviceTwiceWhereAllIsGiven = TheNodeThatGivesAllOfAResource.TestCase
 
 
@@ -899,5 +904,5 @@ class TheNodeWithCores(TheNode):
                 assert seen.setdefault(part, each.pod) == each.pod, (part, self.containers)
 
 
-TheNodeWithCores.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=scaled(40))
+TheNodeWithCores.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(40))
 TestNoDeviceTwiceWithCores = TheNodeWithCores.TestCase

@@ -11,6 +11,7 @@ import pytest
 from nodedevices_plugin.host.node_files import LIST, NodeFiles, NodeFilesError, keep_folder
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.vendors.node_files import FolderFiles
+from support.patience import PATIENCE_SECONDS
 
 
 def wanted(folder: Path, **files: str) -> FolderFiles:
@@ -111,7 +112,7 @@ async def test_a_folder_that_hangs_holds_nobody_for_long(tmp_path: Path) -> None
     worker, hangs = Worker("test"), threading.Event()
     busy = worker.submit(hangs.wait)
     files = NodeFiles(worker=worker)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await files.keep([wanted(tmp_path, a="1")])
     assert "took more than" in files.problem
     hangs.set()

@@ -11,6 +11,7 @@ from nodedevices_common.pod_requests import INIT, MAIN, SIDECAR
 from nodedevices_plugin.inputs.node_pods import PodWatch, node_pod
 from nodedevices_plugin.model import NodePod, PodContainer
 from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, StoreError, keep_watching
+from support.patience import PATIENCE_SECONDS
 
 MEMORY = "nodedevices.io/gpu-memory"
 T = TypeVar("T")
@@ -165,7 +166,7 @@ class Following:
         """The names of the pods that are known after this event."""
         self.changed.clear()
         self.server.queue.put_nowait(event)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self.changed.wait()
         return self.names
 

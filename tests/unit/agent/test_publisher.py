@@ -12,8 +12,7 @@ from nodedevices_common.backoff import LATE, Draw
 from nodedevices_plugin.status.client import Object, StoreError
 from nodedevices_plugin.status.publisher import Publisher, owned
 from support.fakestore import FakeStore
-
-PATIENCE_SECONDS = 60.0
+from support.patience import PATIENCE_SECONDS
 
 
 class Counts:
@@ -41,7 +40,9 @@ class Counts:
 class Desk:
     """A publisher that runs, and what it does."""
 
-    def __init__(self, store: FakeStore, draw: Draw = lambda low, _: low) -> None:
+    def __init__(
+        self, store: FakeStore, draw: Draw = lambda low, _: low, *, stop_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self.store = store
         self.later = 0.0  # by which the publisher's clock is ahead
         self.counts = Counts()
@@ -55,7 +56,7 @@ class Desk:
             draw=draw,
             owner_seconds=0.05,
             credentials_seconds=0.05,
-            stop_seconds=0.05,
+            stop_seconds=stop_seconds,
         )
 
     def want(
@@ -354,9 +355,9 @@ STOPPED = status(
 
 
 @pytest.fixture
-async def settled() -> Desk:
-    """A publisher that has written its status, and ended."""
-    desk = Desk(FakeStore())
+async def settled(request: pytest.FixtureRequest) -> Desk:
+    """A publisher that has written its status, and ended. Its parameter: how long its last write may take."""
+    desk = Desk(FakeStore(), stop_seconds=getattr(request, "param", PATIENCE_SECONDS))
     running = asyncio.create_task(desk.publisher.run())
     desk.want(agent={"startTime": "then"})
     await desk.until(lambda: desk.store.statuses)
@@ -397,6 +398,7 @@ async def test_a_last_write_that_is_refused_does_not_keep_the_agent(settled: Des
     assert settled.store.statuses[-1]["conditions"] == []
 
 
+@pytest.mark.parametrize("settled", [0.05], indirect=True)
 async def test_an_api_server_that_does_not_answer_keeps_the_agent_for_a_bounded_time(settled: Desk) -> None:
     settled.store.hangs = True
     async with asyncio.timeout(PATIENCE_SECONDS):

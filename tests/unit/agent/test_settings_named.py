@@ -13,6 +13,7 @@ from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles, choose
 from nodedevices_plugin.settings.problems import ConfigError
+from support.patience import PATIENCE_SECONDS
 
 FOLDER = "/available-configs"
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
@@ -139,9 +140,10 @@ class Follower:
         return {name: it.error or "good" for name, it in self.received[-1].files.items()}
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            self.follower.soon()
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():
+                self.follower.soon()
+                await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from nodedevices_plugin.runtime.supervise import HANGING_AFTER_SECONDS, Supervisor
 from nodedevices_plugin.runtime.worker import Worker
 from support.clock import Clock
+from support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ async def kept(parts: Supervisor, run: Callable[[], Awaitable[None]]) -> AsyncIt
 
 
 async def failed(parts: Supervisor, times: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while parts.failures().get("looks", 0) < times:  # noqa: ASYNC110  a test's patience
             await asyncio.sleep(0)
 
@@ -62,7 +63,7 @@ async def test_a_part_that_fails_is_started_again_counted_and_shown(parts: Super
     async with kept(parts, part):
         await failed(parts, 1)
         assert parts.problems() == ("looks failed 1 times in the last 0 s: ValueError: embedded null byte",)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while part.started < 2:  # noqa: ASYNC110  a test's patience
                 await asyncio.sleep(0)
 
@@ -132,7 +133,7 @@ async def test_a_call_that_does_not_return_is_shown_and_is_no_reason_to_restart(
     parts = Supervisor(workers=lambda: (worker,))
     assert parts.busy() == {"files": 0.0}
     call = worker.submit(let_go.wait)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not parts.busy()["files"]:  # noqa: ASYNC110  a test's patience
             await asyncio.sleep(0)
     assert parts.problems() == ()

@@ -8,7 +8,7 @@ from nodedevices_plugin.kubelet.recent import RecentAllocations
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.threads import Threads
 from nodedevices_plugin.status.readiness import UNANSWERED_SECONDS, Readiness
-from support.probes import PATIENCE_SECONDS
+from support.patience import PATIENCE_SECONDS
 
 
 def test_calls_that_wait_keep_no_other_call_waiting() -> None:

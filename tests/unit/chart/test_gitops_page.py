@@ -13,6 +13,7 @@ import yaml
 from cluster.rig import binaries
 from support import gitops, helm
 from support.kustomize import ROOT, kubectl, render
+from support.patience import PATIENCE_SECONDS
 
 PREFIX = "resource.customizations.health.nodedevices.io_"  # GROUP_KIND, as Argo CD looks it up
 KUBECTL = kubectl()
@@ -53,7 +54,7 @@ def said(folder: Path, objects: list[tuple[str, dict[str, Any]]]) -> list[tuple[
     script = folder / "health.lua"
     script.write_text("\n".join(lines))
     done = subprocess.run(
-        [str(binaries.LUA.path), str(script)], capture_output=True, text=True, timeout=30, check=False
+        [str(binaries.LUA.path), str(script)], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr + done.stdout
     pairs = [line.partition("|") for line in done.stdout.splitlines()]

@@ -21,6 +21,7 @@ from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from support import helm
 from support.kustomize import ROOT
+from support.patience import PATIENCE_SECONDS
 
 SCRIPT = ROOT / "manifests" / "migrate-values"
 CHARTS = ("gpu-operator", "amd", "hami")
@@ -76,7 +77,7 @@ def run(text: str, *arguments: str, reviewed: str = "") -> subprocess.CompletedP
         env={**os.environ, "REVIEWED": reviewed},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

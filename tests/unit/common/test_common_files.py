@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_common import files
+from support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -56,7 +57,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path: Path) -> 
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         f"files.replace(pathlib.Path({str(path)!r}), 'x' * 100_000)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert "OSError" in done.stderr
     assert path.read_text() == "old"
     assert inside(path.parent) == [path.name]

@@ -18,6 +18,7 @@ from nodedevices_common.http import (
     makes_room,
     peer_of,
 )
+from support.patience import PATIENCE_SECONDS
 
 
 def broken() -> Response:
@@ -122,7 +123,7 @@ async def test_answers_that_nobody_takes_keep_no_request_out(port: int) -> None:
 async def test_a_request_without_an_end_is_dropped(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /healthz")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await reader.read() == b""
     await close(writer)
 

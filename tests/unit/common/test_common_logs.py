@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.patience import PATIENCE_SECONDS
 
 PROGRAM = """
 import logging, structlog
@@ -31,7 +32,7 @@ def run(arguments: str, program: str = PROGRAM) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=50,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout in {"", "stdout stays free\n"}
     return done.stderr.splitlines()

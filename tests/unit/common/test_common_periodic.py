@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from nodedevices_common.periodic import Periodic
+from support.patience import PATIENCE_SECONDS
 
 NEVER = 3600.0
 
@@ -43,7 +44,7 @@ async def running(periodic: Periodic) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110  it is the condition that is tested
             await asyncio.sleep(0.001)
 
@@ -96,7 +97,7 @@ async def test_a_first_run_that_takes_too_long_is_given_up() -> None:
     assert not await Periodic(work, seconds=NEVER, patience_seconds=0.001).first()
     assert work.running == 0
     work.may_end.set()
-    assert await Periodic(work, seconds=NEVER, patience_seconds=20.0).first()
+    assert await Periodic(work, seconds=NEVER, patience_seconds=PATIENCE_SECONDS).first()
 
 
 async def test_what_fails_is_reported_to_whoever_runs_it() -> None:

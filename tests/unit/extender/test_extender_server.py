@@ -20,6 +20,7 @@ from nodedevices_operator.extender.metrics import ExtenderMetrics
 from nodedevices_operator.extender.server import Certificate, Server, ServerLimits
 from nodedevices_operator.extender.verbs import MAX_NODES, Verbs
 from support.nodeshares import cache, gpu, holder, node_devices, pod
+from support.patience import PATIENCE_SECONDS
 
 PAGE = Path(__file__).parents[3] / "docs" / "sharing.md"
 Client = Callable[..., Awaitable[tuple[int, Any]]]
@@ -186,12 +187,12 @@ def test_requests_and_nodes_are_counted() -> None:
 
 def test_a_client_that_sends_slowly_or_nothing_holds_nobody_up() -> None:
     async def beside() -> tuple[int, bytes, bytes]:
-        async with serving(cache(*KNOWN), limits=ServerLimits(body_seconds=0.2, idle_seconds=0.3)) as (made, _):
+        async with serving(cache(*KNOWN), limits=ServerLimits(body_seconds=2.0, idle_seconds=2.0)) as (made, _):
             silent, idle = await asyncio.open_connection("127.0.0.1", made.port)
             slow, writer = await asyncio.open_connection("127.0.0.1", made.port)
             writer.write(b"POST /scheduler/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
             status, _found = await call(made.port, "POST", "/scheduler/filter", ARGUMENTS)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 head = await slow.readline()
                 nothing = await silent.read()
             for each in (writer, idle):
@@ -222,7 +223,7 @@ def test_many_slow_clients_make_room_for_one_that_is_not() -> None:
             for _, writer in slow:
                 writer.write(b"POST /scheduler/filter HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
                 await writer.drain()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 status, _found = await call(made.port, "POST", "/scheduler/filter", ARGUMENTS)
                 heads = [await slow[0][0].readline(), await slow[1][0].readline()]
             for _, writer in slow:
@@ -269,7 +270,7 @@ def test_a_new_certificate_is_served_without_a_restart_and_a_broken_one_is_not(t
             await asyncio.sleep(0.3)
             assert (await call(made.port, "GET", "/healthz", ssl=trusting(first)))[0] == 200
             put(second.file.read_bytes(), second.key.read_bytes())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while True:
                     with contextlib.suppress(aiohttp.ClientError):
                         assert (await call(made.port, "GET", "/healthz", ssl=trusting(second)))[0] == 200

@@ -13,9 +13,9 @@ from nodedevices_operator.extender.verbs import read_arguments
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import NODE_DEVICES, PODS
 from support.nodeshares import MEMORY, gpu, holder, node_devices, pod
+from support.patience import PATIENCE_SECONDS
 
 OTHER = "example.com/other"
-pytestmark = pytest.mark.timeout(60)
 
 
 class ApiServer:
@@ -64,7 +64,7 @@ class ApiServer:
 
 
 async def until(look: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not look():  # noqa: ASYNC110  a state, not an event
             await asyncio.sleep(0.005)
 
@@ -130,7 +130,7 @@ def test_pods_are_listed_again_for_a_resource_that_is_shared_from_now_on() -> No
             await it.ready()
             await api.send(NODE_DEVICES, "ADDED", node_devices("n2", gpu(0, 24, resource=OTHER)))
             await until(lambda: api.lists.count(PODS) == 2)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while await it.refused(10, OTHER) != {"n2"}:  # noqa: ASYNC110  as above
                     await asyncio.sleep(0.005)
 

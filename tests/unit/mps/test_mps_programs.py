@@ -15,6 +15,7 @@ import pytest
 from nodedevices_plugin.mps import control, files, main, shm
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
 from support.mps import programs, with_path
+from support.patience import PATIENCE_SECONDS
 
 GPU = "nvidia.com/gpu"
 
@@ -104,7 +105,7 @@ def test_a_hanging_daemon_is_killed_before_a_new_one_is_started_and_nobody_else_
             Path(pipe).mkdir(parents=True, exist_ok=True)
             Path(pipe, "nvidia-cuda-mps-control.pid").write_text(f"{other.pid}\n")
             made.start(GPU)
-        assert hangs.wait(10) == -9
+        assert hangs.wait(PATIENCE_SECONDS) == -9
         assert (of_another_resource.poll(), of_another_program.poll()) == (None, None)
     made.quit(GPU)
 
@@ -116,7 +117,7 @@ def test_a_process_of_another_container_is_never_a_daemon_of_ours(made: Control,
     with sleeping("nvidia-cuda-mps-control", pipe=pipe) as ours:
         assert made.process(GPU) is not None
         ours.kill()
-        ours.wait(10)
+        ours.wait(PATIENCE_SECONDS)
     argv = ["unshare", "--mount", "sh", "-c", f"exec nvidia-cuda-mps-control --serve {tmp_path}"]
     with subprocess.Popen(argv, env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipe}) as client:
         while b"--serve" not in Path(f"/proc/{client.pid}/cmdline").read_bytes().split(b"\0"):
@@ -181,7 +182,7 @@ def test_one_that_cannot_be_mounted_is_reported(tmp_path: Path) -> None:
     with pytest.raises(shm.ShmError, match=f"^{tmp_path}/shm: Not a directory"):
         shm.mount(tmp_path)
     argv = [sys.executable, "-m", "nodedevices_plugin.mps.main", "mount-shm", "--root", str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert (done.returncode, done.stderr) == (1, f"nodedevices-mps: {tmp_path}/shm: Not a directory\n")
 
 

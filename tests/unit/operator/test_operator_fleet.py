@@ -33,6 +33,7 @@ from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, KEY, NAME, Fleet
 from nodedevices_operator.records.names import config_map_path
 from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube
+from support.patience import PATIENCE_SECONDS
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RECORD = config_map_path("nodedevices-system", NAME)
@@ -463,7 +464,7 @@ async def test_the_record_is_watched_while_the_breaker_is_open(kube: FakeKube) -
     await asyncio.sleep(0)
     assert watched == []
     wanted.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await changed.wait()
     assert watched == [("/api/v1/namespaces/ops/configmaps", "metadata.name=nodedevices-actions")]
     task.cancel()

@@ -11,6 +11,7 @@ from nodedevices_operator.cache.lanes import IN_A_ROW
 from nodedevices_operator.cache.queue import BACKOFF, MAX_LATE_SECONDS, NEWS_SECONDS, KeyQueue
 from nodedevices_operator.cache.workers import RetryLater, Workers
 from support.clock import Clock
+from support.patience import PATIENCE_SECONDS
 
 
 def even(low: float, high: float) -> float:
@@ -255,7 +256,7 @@ async def test_workers_work_wait_and_go_on_after_a_failure() -> None:
     queue.add("bad")
     queue.add("good")
     queue.add("late", delay=0.02)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await complete.wait()
     for worker in workers:
         worker.cancel()
@@ -278,7 +279,7 @@ async def test_a_worker_ends_on_request_at_the_moment_a_key_comes(ticks: int) ->
     for _ in range(ticks):
         await asyncio.sleep(0)
     worker.cancel()
-    done, _ = await asyncio.wait((worker,), timeout=5)
+    done, _ = await asyncio.wait((worker,), timeout=PATIENCE_SECONDS)
     assert done
     assert worker.cancelled()
 
@@ -344,11 +345,11 @@ async def test_workers_of_both_kinds_wake_for_what_comes_and_when_it_is_due() ->
     workers = [asyncio.create_task(each.run(reconcile, failure=lambda *_: None)) for _ in range(2)]
     workers += [asyncio.create_task(each.run_ahead(mark)) for _ in range(2)]
     await asyncio.sleep(0)  # all of them wait
-    real.add("late", delay=0.05)
-    real.add("later", delay=0.1)
     real.add("now")
     real.add("fault", ahead=True)
-    async with asyncio.timeout(30):
+    real.add("late", delay=0.05)
+    real.add("later", delay=0.1)
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await all_done.wait()
     assert sorted(done) == ["fault", "late", "later", "mark fault", "now"]
     assert done.index("mark fault") < done.index("fault")

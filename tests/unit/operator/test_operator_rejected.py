@@ -40,6 +40,7 @@ from support.opfacts import (
     rejected_pod,
     resource,
 )
+from support.patience import PATIENCE_SECONDS
 
 MEMORY = "nodedevices.io/gpu-memory"
 POD = "/api/v1/namespaces/ml/pods/web-1"
@@ -354,7 +355,7 @@ async def test_a_watch_that_is_refused_is_tried_again() -> None:
     found = asyncio.Event()
     pods.changed = lambda _node: found.set()
     task = asyncio.create_task(pods.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await found.wait()
     task.cancel()
     assert [each.name for each in pods.on_node("n1")] == ["a"]

@@ -18,6 +18,7 @@ from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath
+from support.patience import PATIENCE_SECONDS
 from support.trees import MI300X_MIB, amd_bus_id, mi300x
 
 
@@ -181,7 +182,7 @@ def test_device_nodes_are_looked_for_where_the_hosts_dev_is_mounted(tmp_path: Pa
     command = [sys.executable, "-m", "nodedevices_probe.main", "amd", f"--root={tmp_path / 'root'}", "--once"]
     for mounted, conditions in (("nowhere", (NODE_MISSING,)), ("host", ())):
         flag = f"--driver-root-ctr-path={tmp_path / mounted}"
-        done = subprocess.run([*command, flag], capture_output=True, timeout=60, check=False)
+        done = subprocess.run([*command, flag], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
         assert parse_line(done.stdout).devices[0].readings.conditions == conditions, done.stderr
 
 
@@ -214,7 +215,7 @@ def test_without_the_driver_the_bus_still_shows_that_there_are_gpus(tmp_path: Pa
 def test_a_largest_machine_is_one_good_line(tmp_path: Path) -> None:
     mi300x(tmp_path, compute="CPX", memory="NPS4")
     command = [sys.executable, "-m", "nodedevices_probe.main", "amd", f"--root={tmp_path}", "--once"]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     line = parse_line(done.stdout)
     assert (line.probe, len(line.devices), sum(len(each.partitions) for each in line.devices)) == ("amd", 8, 64)

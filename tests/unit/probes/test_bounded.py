@@ -7,17 +7,18 @@ import time
 
 import pytest
 from nodedevices_probe.files.bounded import BoundedReads
+from support.patience import PATIENCE_SECONDS
 
 
 def until(reads: BoundedReads[str], key: str, wanted: str) -> None:
     """Polls until a read of the key gives that."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while reads.read({key: lambda: wanted})[key] != wanted:
         assert time.monotonic() < deadline
 
 
 def test_each_key_has_what_its_read_returns() -> None:
-    reads = BoundedReads[str](seconds=60)
+    reads = BoundedReads[str](seconds=PATIENCE_SECONDS)
     assert reads.read({"a": lambda: "1", "b": lambda: "2"}) == {"a": "1", "b": "2"}
     assert reads.read({}) == {}
 
@@ -27,7 +28,7 @@ def test_one_that_hangs_is_none_is_not_read_again_and_what_it_returns_at_last_is
 
     def hang() -> str:
         begun.append(1)
-        released.wait(60)
+        released.wait(PATIENCE_SECONDS)
         return "old"
 
     assert reads.read({"bad": hang})["bad"] is None
@@ -43,4 +44,4 @@ def test_what_a_read_raises_is_raised() -> None:
         raise ValueError("a bug")
 
     with pytest.raises(ValueError, match="a bug"):
-        BoundedReads[str](seconds=60).read({"a": broken})
+        BoundedReads[str](seconds=PATIENCE_SECONDS).read({"a": broken})

@@ -33,6 +33,7 @@ from support.fpga_trees import (
     u30,
     user_services,
 )
+from support.patience import PATIENCE_SECONDS
 from support.trees import Tree
 
 DEVICES = "sys/bus/pci/devices"
@@ -215,7 +216,7 @@ def test_a_card_whose_files_block_keeps_no_other_waiting_and_is_read_once_at_a_t
 
     def polls_until(wanted: tuple[bool, bool]) -> None:
         """Whether each card answers; a machine under load may be late with a good one."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE_SECONDS
         while tuple(each.readings.error is None for each in facts_of(source).devices) != wanted:
             assert time.monotonic() < until
 
@@ -275,7 +276,7 @@ def test_a_card_without_a_render_node_answers_nothing(tmp_path: Path) -> None:
 def test_the_command_writes_them_as_one_line(tmp_path: Path) -> None:
     alveo(tmp_path)
     command = (sys.executable, "-m", "nodedevices_probe.main", "fpga", "--once", f"--root={tmp_path}")
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert [each.id for each in parse_line(done.stdout).devices] == [fpga_bus_id(0), fpga_bus_id(1)]
 

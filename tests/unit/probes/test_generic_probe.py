@@ -24,6 +24,7 @@ from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.registry import KINDS
 from support.facts import START
+from support.patience import PATIENCE_SECONDS
 from support.stepped_node import Node, nodes
 from support.trees import Tree, char_device, usb
 
@@ -308,7 +309,9 @@ def test_what_stands_there_and_is_no_device_is_a_reason_on_a_real_machine(tmp_pa
         "[{name: a, paths: [{path: /dev/a}]}, {name: b, paths: [{path: /dev/b}]}, {name: c, paths: [{path: '/dev/*'}]}]"
     )
     command = (sys.executable, "-m", "nodedevices_probe.main", "generic", "--once", f"--file={file}")
-    done = subprocess.run([*command, f"--driver-root-ctr-path={tmp_path}"], capture_output=True, timeout=60, check=True)
+    done = subprocess.run(
+        [*command, f"--driver-root-ctr-path={tmp_path}"], capture_output=True, timeout=PATIENCE_SECONDS, check=True
+    )
     line = parse_line(done.stdout)
     assert {each.id: each.readings.conditions for each in line.devices} == {
         "dev-a": ("deviceNodeMissing",),
@@ -540,11 +543,11 @@ def test_its_command_checks_a_file(tmp_path: Path) -> None:
         f"--file={file}",
     ]
     file.write_text("[{preset: gpu}]")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 1
     assert "devices[0].preset: 'gpu' is not allowed; give one of fuse, tun, kvm" in done.stderr
     file.write_text("[{preset: kvm, required: true}]")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0
     assert [each["id"] for each in json.loads(done.stdout)["devices"]] == ["dev-kvm"]
 

@@ -13,6 +13,7 @@ from nodedevices_probe.intel.probe import IntelSource
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DriverState, PciePath
+from support.patience import PATIENCE_SECONDS
 from support.stepped_node import Node, nodes
 from support.trees import FLEX_170, FLEX_MIB, MAX_1550, flex, intel_bus_id
 
@@ -78,7 +79,7 @@ def test_a_function_that_a_virtual_machine_has_is_not_listed(tmp_path: Path) -> 
 def test_models_are_allowed_or_denied_by_device_id(tmp_path: Path, flag: str, found: int) -> None:
     flex(tmp_path)
     command = [*COMMAND, f"--root={tmp_path}", *([flag] if flag else [])]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert len(parse_line(done.stdout).devices) == found
 
@@ -91,7 +92,7 @@ def test_models_are_allowed_or_denied_by_device_id(tmp_path: Path, flag: str, fo
     ],
 )
 def test_wrong_lists_are_explained(flags: list[str], complaint: str) -> None:
-    done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 2
     assert complaint in done.stderr
 

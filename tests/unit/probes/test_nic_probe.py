@@ -41,6 +41,7 @@ from support.nic_trees import (
     sriov,
     virtual_machine,
 )
+from support.patience import PATIENCE_SECONDS
 
 COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "nic", "--once")
 
@@ -320,7 +321,9 @@ def test_plain_cards_are_reported_on_request(tmp_path: Path) -> None:
     (device,) = poll(tmp_path, plain=True).devices
     assert (device.id, device.vendor, extra(device)["speedGbps"]) == ("0000:01:00.0", "intel", 1)
     for flags, count in (((), 0), (("--all",), 1)):
-        done = subprocess.run([*COMMAND, f"--root={tmp_path}", *flags], capture_output=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*COMMAND, f"--root={tmp_path}", *flags], capture_output=True, timeout=PATIENCE_SECONDS, check=False
+        )
         assert len(parse_line(done.stdout).devices) == count, done.stderr
 
 
@@ -431,7 +434,10 @@ def test_a_missing_character_device_is_a_reason_of_those_that_require_it(
     connectx_7_pair(tmp_path)
     (tmp_path / "dev/infiniband" / gone).unlink()
     done = subprocess.run(
-        [*COMMAND, f"--root={tmp_path}", f"--rdma-required={required}"], capture_output=True, timeout=60, check=False
+        [*COMMAND, f"--root={tmp_path}", f"--rdma-required={required}"],
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     devices = parse_line(done.stdout).devices
@@ -460,7 +466,7 @@ def test_cards_without_rdma_require_no_character_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["ib_cm", "", "umad;uverbs", "rdma_cm,UMAD"])
 def test_wrong_names_of_character_devices_are_explained(value: str) -> None:
     done = subprocess.run(
-        [*COMMAND, f"--rdma-required={value}"], capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND, f"--rdma-required={value}"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
     assert done.returncode == 2
     assert "is not allowed; give some of rdma_cm,umad,uverbs,issm,ucm, or none" in done.stderr
@@ -517,7 +523,7 @@ def test_the_hosts_sysfs_shows_what_a_containers_own_does_not(tmp_path: Path) ->
         each.unlink()
     assert [each.code for each in poll(own).problems] == ["NoInterfaces"]
     flags = [f"--root={own}", f"--host-sys-ctr-path={host / 'sys'}"]
-    done = subprocess.run([*COMMAND, *flags], capture_output=True, timeout=60, check=False)
+    done = subprocess.run([*COMMAND, *flags], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     line = parse_line(done.stdout)
     assert (line.problems, line.devices[0].extra["ifName"].string) == ((), "enp49s0np0")
 
@@ -614,7 +620,9 @@ def test_in_the_network_of_a_pod_the_hosts_sysfs_shows_the_interfaces_of_this_ma
     found = []
     for flag in ("", f"--host-sys-ctr-path={tmp_path}"):
         script = IN_A_NAMESPACE.format(host=tmp_path, command=shlex.join([*COMMAND, "--all", *filter(None, [flag])]))
-        done = subprocess.run(["unshare", "-n", "-m", "sh", "-c", script], capture_output=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["unshare", "-n", "-m", "sh", "-c", script], capture_output=True, timeout=PATIENCE_SECONDS, check=False
+        )
         assert done.returncode == 0, done.stderr
         found.append(parse_line(done.stdout))
     without, with_it = found

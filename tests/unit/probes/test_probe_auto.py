@@ -13,6 +13,7 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.node.presence import Hardware
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS
+from support.patience import PATIENCE_SECONDS
 from support.trees import Tree, mi300x
 
 AUTO = (sys.executable, "-m", "nodedevices_probe.main", "auto")
@@ -73,7 +74,9 @@ def test_a_machine_without_any_of_it_and_a_broken_one_have_nothing(tmp_path: Pat
 def test_once_is_a_line_of_each_and_says_why_on_stderr(tmp_path: Path) -> None:
     mi300x(tmp_path, gpus=2)
     card(tmp_path, "0x8086", "0x038000", "xe")
-    done = subprocess.run([*AUTO, "--once", f"--root={tmp_path}"], capture_output=True, check=False, timeout=60)
+    done = subprocess.run(
+        [*AUTO, "--once", f"--root={tmp_path}"], capture_output=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     lines = [parse_line(each) for each in done.stdout.splitlines()]
     assert [(each.probe, len(each.devices)) for each in lines] == [("amd", 2), ("intel", 0)]
@@ -84,7 +87,9 @@ def test_once_is_a_line_of_each_and_says_why_on_stderr(tmp_path: Path) -> None:
 
 
 def test_without_hardware_it_says_so_and_that_is_no_error(tmp_path: Path) -> None:
-    done = subprocess.run([*AUTO, "--once", f"--root={tmp_path}"], capture_output=True, check=False, timeout=60)
+    done = subprocess.run(
+        [*AUTO, "--once", f"--root={tmp_path}"], capture_output=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert (done.returncode, done.stdout) == (0, b"")
     assert b"no hardware of nvml, amd, intel" in done.stderr
 

@@ -17,6 +17,7 @@ from nodedevices_probe.protocol import DriverState, Problem
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.source import Found, SysfsSource
 from support import leds
+from support.patience import PATIENCE_SECONDS
 from support.trees import Tree
 
 PROGRAM = """
@@ -30,7 +31,9 @@ sys.exit(main(sys.argv[1:], {KIND.name: KIND}))
 def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-c", PROGRAM, *arguments]
     tests = Path(__file__).parents[2]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False, env={"PYTHONPATH": str(tests)})
+    return subprocess.run(
+        command, capture_output=True, timeout=PATIENCE_SECONDS, check=False, env={"PYTHONPATH": str(tests)}
+    )
 
 
 def test_a_kind_of_one_file_reports_what_it_finds_below_its_root(tmp_path: Path) -> None:

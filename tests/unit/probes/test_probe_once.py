@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENCE_SECONDS
 
 
 def once(file: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "nodedevices_probe.main", "simulated", "--file", str(file), "--once"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
 
 def test_a_good_file_is_one_line_and_exit_0(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ async def test_what_a_library_prints_is_not_a_line(probe: Probe, capfd: pytest.C
 
 
 async def test_a_silent_child_is_killed_and_replaced(probe: Probe) -> None:
-    async with probe("say(1)\ntime.sleep(60)", silence=0.5) as (process, seen):
+    async with probe("say(1)\ntime.sleep(60)", silence=2.0) as (process, seen):  # longer than the start of one
         await eventually(lambda: len(seen.instances) >= 2)
         assert process.counters.kills >= 1
 

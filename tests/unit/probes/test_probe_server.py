@@ -40,7 +40,8 @@ from nodedevices_probe.serving.requests import (
 )
 from nodedevices_probe.serving.server import MAX_PROCESSES, MAX_WAITING
 from nodedevices_probe.wanted import Wanted
-from support.probes import PATIENCE_SECONDS, cancelled, eventually
+from support.patience import PATIENCE_SECONDS
+from support.probes import cancelled, eventually
 from support.served import probe_server, programs_server
 
 QUICK = Backoff(initial_seconds=0.05, max_seconds=0.2, jitter=0.0)

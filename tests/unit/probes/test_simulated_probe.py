@@ -17,6 +17,7 @@ import nodedevices_common
 import pytest
 from nodedevices_probe.protocol import DriverState, Snapshot
 from nodedevices_probe.registry import KINDS
+from support.patience import PATIENCE_SECONDS
 from support.probes import COMMAND, RunningProbe, device, once, running
 
 
@@ -134,7 +135,7 @@ def test_a_probe_ends_when_its_reader_has_gone(file: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline()
     process.stdout.close()
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_probe_dies_with_its_parent_even_when_it_hangs(file: Path) -> None:
@@ -155,7 +156,7 @@ def test_a_probe_dies_with_its_parent_even_when_it_hangs(file: Path) -> None:
         time.sleep(0.5)  # it hangs by then; where it does not yet, it has to die as well
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while _is_alive(child):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -185,7 +186,7 @@ def _is_alive(pid: int) -> bool:
     ],
 )
 def test_a_wrong_command_line_is_explained(arguments: Any, complaint: str) -> None:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 2
     assert complaint in done.stderr
     assert done.stdout == ""
@@ -194,7 +195,9 @@ def test_a_wrong_command_line_is_explained(arguments: Any, complaint: str) -> No
 @pytest.mark.parametrize("module", ["main", "simulated.probe", "nvidia.probe"])
 def test_a_probe_stays_small(module: str) -> None:
     program = f"import sys, nodedevices_probe.{module}; print('\\n'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     unwanted = {"grpc", "pydantic", "pydantic_core", "annotated_types", "kubernetes", "kopf", "structlog", "asyncio"}
     assert not loaded & unwanted
@@ -205,7 +208,10 @@ def test_a_probe_stays_small(module: str) -> None:
 
 def test_once_is_one_line_of_json_for_people_and_jq() -> None:
     done = subprocess.run(
-        [*COMMAND, "simulated", "--profile", "gb200", "--once"], capture_output=True, timeout=20, check=True
+        [*COMMAND, "simulated", "--profile", "gb200", "--once"],
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
     )
     assert json.loads(done.stdout)["machine"]["clique"]
 

@@ -18,6 +18,7 @@ from nodedevices_plugin.inputs.probes import Probes
 from nodedevices_plugin.settings import flags
 from nodedevices_probe.protocol import Snapshot
 from nodedevices_probe.wanted import Wanted
+from support.patience import PATIENCE_SECONDS
 from support.probes import cancelled, eventually
 
 QUICK = Backoff(initial_seconds=0.05, max_seconds=0.2, jitter=0.0)
@@ -99,7 +100,9 @@ async def test_no_spare_stays_where_no_probe_needs_a_process_of_ours(spare: Spar
 
 def test_wrong_flags_leave_nothing_behind() -> None:
     """`run` returns when the last process that has our pipe has ended."""
-    done = subprocess.run([*COMMAND, "--no-such-flag"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*COMMAND, "--no-such-flag"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.returncode == 2
     assert "no-such-flag" in done.stderr
     assert done.stdout == ""
@@ -107,12 +110,14 @@ def test_wrong_flags_leave_nothing_behind() -> None:
 
 def test_an_agent_that_is_killed_as_it_starts_leaves_nothing_behind() -> None:
     program = "import os; from nodedevices_plugin.inputs.probe_child import Spare; Spare(); os.kill(os.getpid(), 9)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, b"")
 
 
 def test_the_spare_starts_before_the_agent_is_loaded() -> None:
     program = "import sys, nodedevices_plugin.__main__; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"asyncio", "dataclasses", "grpc", "nodedevices_api", "nodedevices_probe", "pydantic"}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cluster.rig import processes
 from cluster.rig.problem import wait_for
+from support.patience import PATIENCE_SECONDS
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -51,10 +52,12 @@ def test_a_mortal_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"started\n"
         try:
-            wait_for("the child runs", lambda: programs(tmp_path) == ["sleep"], seconds=60)  # and is to end with it
+            wait_for(
+                "the child runs", lambda: programs(tmp_path) == ["sleep"], seconds=PATIENCE_SECONDS
+            )  # and is to end with it
         finally:
             parent.kill()
-    wait_for("the child is gone", lambda: not processes.find(tmp_path), seconds=60)
+    wait_for("the child is gone", lambda: not processes.find(tmp_path), seconds=PATIENCE_SECONDS)
 
 
 def programs(folder: Path) -> list[str]:
@@ -64,4 +67,4 @@ def programs(folder: Path) -> list[str]:
 def test_output_goes_to_a_log_named_by_the_role(tmp_path: Path) -> None:
     processes.start(tmp_path, "talker", ["echo", "words"])
     log = tmp_path / "log" / "talker"
-    wait_for("it has spoken", lambda: log.read_text() == "words\n", seconds=10)
+    wait_for("it has spoken", lambda: log.read_text() == "words\n", seconds=PATIENCE_SECONDS)
