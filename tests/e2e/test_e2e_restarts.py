@@ -245,7 +245,7 @@ def test_a_node_recreated_under_a_running_agent_has_its_object_again(rig: RigClu
         rig.until("the kubelet gives the agent a token for the new Node", lambda: rig.token_node(rig.a) == anew)
     except NotReached:
         rig.restart_kubelet(rig.a)
-    rig.until("the new Node owns its NodeDevices", owned, seconds=150)
+    rig.until("the new Node owns its NodeDevices", owned)
     assert rig.agent(rig.a)["metadata"]["uid"] == agent["metadata"]["uid"]
     assert rig.restarts(rig.a) == agent["status"]["containerStatuses"][0]["restartCount"]
 
