@@ -156,6 +156,10 @@ fuzz-guided: $(VENV)/.stamp ## Bytes that coverage leads to (Atheris), SECONDS (
 mutants: $(VENV)/.stamp ## Do the tests notice N (60) random changes of the pure modules; SEED, MODULES, TESTS
 	@PYTHONPATH=tests $(RUN)/python -m mutants
 
+.PHONY: size
+size: $(VENV)/.stamp ## Files, lines and statements of product and tests, and words of the pages
+	@PYTHONPATH=tests $(RUN)/python -m support.size
+
 .PHONY: bench
 bench: $(VENV)/.stamp ## Measure beside the targets of the design
 	@$(RUN)/python -m benchmarks

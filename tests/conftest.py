@@ -17,6 +17,7 @@ import structlog
 from cluster.rig import versions
 from hypothesis import Phase, settings
 from support.fuzzing import scaled
+from support.owned_run import pytest_sessionfinish, pytest_sessionstart  # noqa: F401 - pytest finds them here
 from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
@@ -51,7 +52,7 @@ settings.register_profile("fuzz", deadline=None, phases=PHASES, max_examples=sca
 settings.load_profile("nodedevices")
 
 MOST_OF_A_TEXT = 40
-LONGEST_FIRST = (E2E, "integration", "conformance", "agent", "nvml", "unit")
+LONGEST_FIRST = (E2E, "integration", "programs", "conformance", "agent", "nvml", "unit")
 
 
 def pytest_report_header() -> str:

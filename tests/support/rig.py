@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.rig import control, images, layout, rig
+from cluster.rig import control, images, layout, rig, runs
 from cluster.rig.problem import Progress, RigError
 from support.kubectl import NotReached
 from support.patience import CLUSTER_PATIENCE_SECONDS
@@ -108,12 +108,17 @@ def running(name: str, *, keep: bool = False, node_status: str = rig.NODE_STATUS
     its Node.
 
     What an earlier run of that name left behind goes first; a run that is still at work keeps its own, and this one is
-    called NAME-2. NotReached, with the one line that says why, when a cluster cannot be had here.
+    called NAME-2. A process that is not part of a run becomes one, unless it is to `keep` the cluster. NotReached, with
+    the one line that says why, when a cluster cannot be had here.
     """
     progress = Progress()
     with ExitStack() as ending:
         try:
             rig.preflight(NODES)
+            if not runs.current():
+                runs.remove_left(progress.say)
+                if not keep:
+                    runs.begin()
             archives = images.local(progress)
             name = own_name(name, ending)
             folder = layout.default_folder(name)

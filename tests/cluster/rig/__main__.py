@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster.rig import binaries, images, layout, rig, versions
+from cluster.rig import binaries, images, layout, rig, runs, versions
 from cluster.rig.problem import Progress, RigError
 from support.installing import kustomization
 
@@ -30,6 +30,7 @@ def environment(one: rig.Rig) -> str:
 def up(options: argparse.Namespace) -> None:
     progress = Progress()
     layout.check_nodes(options.nodes)  # before the images are built
+    runs.remove_left(progress.say)
     archives = [Path(one).absolute() for one in options.load]
     if options.images:
         archives += images.local(progress)

@@ -235,7 +235,7 @@ def run(
         start = out.tell()
         process: subprocess.Popen[bytes] | None = None
         try:
-            with _later(signal.SIGINT, signal.SIGTERM):  # a process that we do not know yet cannot be ended
+            with later(signal.SIGINT, signal.SIGTERM):  # a process that we do not know yet cannot be ended
                 process = subprocess.Popen(
                     command,
                     cwd=cwd,
@@ -260,7 +260,7 @@ def run(
 
 
 @contextlib.contextmanager
-def _later(*numbers: signal.Signals) -> Iterator[None]:
+def later(*numbers: signal.Signals) -> Iterator[None]:
     """Signals that come meanwhile come afterwards. Only the main thread has any to deal with."""
     came: list[int] = []
     before = {}

@@ -20,11 +20,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cluster.rig import processes
 from cluster.rig.problem import RigError, wait_for
 
 MOST_CLUSTERS = 16
 MOST_NODES = 15
 ALIAS = "nodedevices:"
+OWNER = "owner"  # a file in the cluster's folder: the run that the cluster belongs to
 # Linux hands out 32768 and above to clients: a client that tries a stopped server's port there can connect to itself.
 PORTS = (20000, 31999)
 # A node hides these folders of the machine behind its own.
@@ -130,6 +132,20 @@ def default_folder(name: str) -> Path:
     return state_root() / name
 
 
+def folders() -> list[Path]:
+    """Of every cluster, and what else is there."""
+    with suppress(FileNotFoundError):
+        return sorted(folder for folder in state_root().absolute().iterdir() if folder.is_dir())
+    return []
+
+
+def owner(folder: Path) -> str:
+    """The run that a cluster belongs to; empty: none, so a person's."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return (folder / OWNER).read_text()
+    return ""
+
+
 def forget_root() -> None:
     """Removes the folder of clusters' folders when nothing is in it."""
     with suppress(OSError):
@@ -165,6 +181,8 @@ def make(name: str, folder: Path, count: int) -> Layout:
     check_nodes(count)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)  # keys
+    if run := os.environ.get(processes.RUN):
+        (folder / OWNER).write_text(run)
     ports = free_ports(3)
     if not count:
         layout = Layout(name, folder, 0, 0, *ports)

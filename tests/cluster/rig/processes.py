@@ -2,7 +2,8 @@
 
 No file remembers a pid: the kernel does. A process is ours when the environment it was started with names the cluster's
 folder, so neither a pid that was used anew nor a process started a moment before everything was killed can mislead
-`down`. Containers do not carry the mark; they end with their node's pid namespace.
+`down`. Containers do not carry the mark; they end with their node's pid namespace. What a run of the tests starts has
+the run's name in its environment as well, whether it belongs to a cluster or not (runs.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from cluster.rig.problem import RigError
 
 FOLDER = "NODEDEVICES_RIG_FOLDER"
 ROLE = "NODEDEVICES_RIG_ROLE"
+RUN = "RIG_RUN"  # not NODEDEVICES_...: tests start agents and operators without such variables
 END_SECONDS = 20
 EXEC_SECONDS = 5  # on a busy machine, in which a process becomes another program
 
@@ -29,6 +31,8 @@ EXEC_SECONDS = 5  # on a busy machine, in which a process becomes another progra
 class Process:
     pid: int
     role: str
+    folder: str  # of its cluster; empty: it belongs to none
+    run: str  # empty: a person's
 
 
 def start(
@@ -66,28 +70,34 @@ def start(
 
 def find(folder: Path, role: str | None = None) -> list[Process]:
     """Every living process of this folder's cluster, or those of one role."""
-    found = []
+    return [process for process in marked() if _belongs(process, folder, role)]
+
+
+def _belongs(process: Process, folder: Path, role: str | None) -> bool:
+    return process.folder == str(folder) and role in (None, process.role)
+
+
+def marked() -> Iterator[Process]:
+    """Every living process that bears a mark, but for this one."""
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        mark = _mark(int(entry.name))
-        if mark is not None and mark[0] == str(folder) and role in (None, mark[1]):
-            found.append(Process(int(entry.name), mark[1]))
-    return found
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and (process := _read(int(entry.name))):
+            yield process
 
 
-def _mark(pid: int) -> tuple[str, str] | None:
-    """(folder, role) of a process that bears our mark. A zombie has no environment any more: it is over."""
+def _read(pid: int) -> Process | None:
+    """The process, if it bears a mark. A zombie has no environment any more: it is over."""
     deadline = time.monotonic() + EXEC_SECONDS
     try:
         while not (raw := Path(f"/proc/{pid}/environ").read_bytes()) and _in_exec(pid) and time.monotonic() < deadline:
             time.sleep(0.001)
     except OSError:
         return None
-    if FOLDER.encode() not in raw:
+    if FOLDER.encode() not in raw and RUN.encode() not in raw:
         return None
-    known = dict(one.partition("=")[::2] for one in raw.decode(errors="replace").split("\0"))
-    return known.get(FOLDER, ""), known.get(ROLE, "")
+    known = dict(variable.partition("=")[::2] for variable in raw.decode(errors="replace").split("\0"))
+    if FOLDER not in known and RUN not in known:
+        return None
+    return Process(pid, known.get(ROLE, ""), known.get(FOLDER, ""), known.get(RUN, ""))
 
 
 def _in_exec(pid: int) -> bool:
@@ -101,27 +111,38 @@ def _in_exec(pid: int) -> bool:
 
 def end(folder: Path, role: str | None = None, *, how: signal.Signals = signal.SIGKILL) -> list[Process]:
     """Ends them and waits until they are gone; what was ended. RigError when one does not end."""
+    return _end(lambda process: _belongs(process, folder, role), how)
+
+
+def end_of(runs: Collection[str]) -> list[Process]:
+    """Kills what these runs have started, and waits until it is gone; the rest is as for `end`."""
+    return _end(lambda process: process.run in runs, signal.SIGKILL)
+
+
+def _end(chosen: Callable[[Process], bool], how: signal.Signals) -> list[Process]:
     ended: list[Process] = []
     deadline = time.monotonic() + END_SECONDS
     while True:  # again, for what a dying one has just started
-        living = find(folder, role)
+        living = [process for process in marked() if chosen(process)]
         if not living:
             return ended
         if time.monotonic() >= deadline:
             raise RigError(f"processes that do not end: {', '.join(f'{one.pid} ({one.role})' for one in living)}")
         ended += [one for one in living if one not in ended]
-        _signal_and_wait(folder, living, how, deadline)
+        _signal_and_wait(chosen, living, how, deadline)
 
 
-def _signal_and_wait(folder: Path, living: Iterable[Process], how: signal.Signals, deadline: float) -> None:
+def _signal_and_wait(
+    chosen: Callable[[Process], bool], living: Iterable[Process], how: signal.Signals, deadline: float
+) -> None:
     handles = []
     try:
         for one in living:
             with suppress(ProcessLookupError):
                 handle = os.pidfd_open(one.pid)
                 handles.append(handle)
-                mark = _mark(one.pid)  # read again: from here on the handle cannot mean another process
-                if mark is not None and mark[0] == str(folder):
+                again = _read(one.pid)  # from here on the handle cannot mean another process
+                if again is not None and chosen(again):
                     signal.pidfd_send_signal(handle, how)
         poll = select.poll()
         for handle in handles:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -211,9 +211,14 @@ def usable(api: Api, count: int) -> bool:
     )
 
 
-def down(folder: Path) -> list[str]:
-    """Removes every trace of a cluster; what was removed, for a person. Nothing is no error."""
+def down(folder: Path, *, owners: Collection[str] = ()) -> list[str]:
+    """Removes every trace of a cluster; what was removed, for a person. Nothing is no error.
+
+    `owners`: only if the cluster still belongs to one of these runs.
+    """
     with layout.lock(str(folder)):
+        if owners and layout.owner(folder) not in owners:
+            return []
         done = _down(folder)
         shutil.rmtree(folder.with_name(f"{folder.name}.failed-log"), ignore_errors=True)
     layout.forget_root()
