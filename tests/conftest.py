@@ -64,7 +64,7 @@ settings.register_profile("fuzz", deadline=None, phases=PHASES, max_examples=TIM
 settings.load_profile("nodedevices")
 
 MOST_OF_A_TEXT = 40
-LONGEST_FIRST = ("long", E2E, "integration", "conformance", "agent", "nvml", "unit")
+LONGEST_FIRST = ("long", E2E, "integration", "conformance", "agent", "nvml", "programs", "unit")
 
 
 def pytest_report_header() -> str:

@@ -20,6 +20,7 @@ RIGS = {  # by folder, the most real first
     "tests/integration/": "real API server",
     "tests/agent/": "stand-in kubelet",
     "tests/nvml/": "stand-in driver",
+    "tests/programs/": "its own process",
     "tests/unit/": "pure",
 }
 REAL = ("real cluster", "real cluster by `make e2e-long`", "real API server")
