@@ -141,7 +141,7 @@ collect: $(VENV)/.stamp
 
 .PHONY: unit
 unit: $(VENV)/.stamp ## Only the tests that need neither root nor a cluster
-	@$(RUN)/python -m pytest tests/unit tests/agent
+	@$(RUN)/python -m pytest tests/unit tests/programs tests/agent
 
 .PHONY: fuzz
 fuzz: $(VENV)/.stamp ## Draw inputs at random for SECONDS (600); SEED, TESTS

@@ -9,5 +9,5 @@
 
 Data goes to stdout, words to stderr. Text that others wrote in objects reaches a terminal with its control characters
 escaped. A command that a shell runs at each prompt must start at once: a module that is slow to load (pydantic,
-`kubernetes`: both slower than all of this package) is imported by none of these (tests/unit/cli holds it).
+`kubernetes`: both slower than all of this package) is imported by none of these (tests/programs/cli holds it).
 """

@@ -49,16 +49,17 @@ PURE = [
     "nodedevices_api",
 ]
 TESTS = os.environ.get("TESTS", "").split() or [
-    *("tests/unit", "tests/conformance/nvidia_device_plugin", "tests/conformance/amd_device_plugin"),
+    *("tests/unit", "tests/programs"),
+    *("tests/conformance/nvidia_device_plugin", "tests/conformance/amd_device_plugin"),
 ]
 SLOW = (
-    "tests/unit/agent/test_no_device_twice.py",
-    "tests/unit/rig",
-    "tests/unit/mps",
-)  # the first is a minute of kubelet models
+    "tests/unit/agent/test_no_device_twice.py",  # a minute of kubelet models
+    *(f"tests/{folder}/{name}" for folder in ("unit", "programs") for name in ("mps", "rig")),
+)
 WITHOUT = [
     *SLOW,
-    *[f"tests/unit/test_{name}.py" for name in ("alerts", "manifests", "docs_yaml", "docs", "take_along")],
+    *[f"tests/programs/test_{name}.py" for name in ("alerts", "manifests", "docs_yaml", "take_along")],
+    "tests/unit/test_docs.py",
 ]
 IGNORED = [f"--ignore={ROOT / path}" for path in WITHOUT]
 NARROW = 40  # as many of the narrowest tests run first: nearly always one of them notices

@@ -155,7 +155,9 @@ class NodeClient:
         found: list[dict[str, Any]] = self.call("holders")
         return found
 
-    def first_allocatable(self, resource: str, count: int, *, after: float, seconds: float = CLUSTER_PATIENCE_SECONDS) -> float:
+    def first_allocatable(
+        self, resource: str, count: int, *, after: float, seconds: float = CLUSTER_PATIENCE_SECONDS
+    ) -> float:
         """When (after that moment) the kubelet first had that many ids of it; needs `call("watch")` before."""
 
         def look() -> float | None:

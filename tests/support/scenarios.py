@@ -22,6 +22,7 @@ RIGS = {  # by folder, the most real first
     "tests/integration/": "real API server",
     "tests/agent/": "stand-in kubelet",
     "tests/nvml/": "stand-in driver",
+    "tests/programs/": "its own process",
     "tests/unit/": "pure",
 }
 REAL = ("real cluster", "real API server")

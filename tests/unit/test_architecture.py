@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import pkgutil
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from nodedevices_operator import desired, records
 from nodedevices_operator.desired import vendors as labels
 from nodedevices_plugin import vendors
 
@@ -22,7 +19,6 @@ CONTRACTS: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_t
 ]
 LAYERS = [contract for contract in CONTRACTS if contract["type"] == "layers"]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-INPUT_OUTPUT = {"aiohttp", "grpc", "kopf", "kubernetes", "prometheus_client", "structlog"}
 
 
 def shown(contract: dict[str, Any]) -> str:
@@ -63,29 +59,3 @@ def test_every_vendor_is_known_by_its_registry_alone(package: ModuleType, contra
 @pytest.mark.parametrize("contract", LAYERS, ids=lambda contract: contract["name"])
 def test_no_import_is_excepted_from_the_layers(contract: dict[str, Any]) -> None:
     assert not set(contract) & {"ignore_imports", "exhaustive_ignores", "unmatched_ignore_imports_alerting"}
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        info.name
-        for package in (desired, records)
-        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    ],
-)
-def test_what_the_operator_decides_by_loads_no_input_or_output(module: str) -> None:
-    script = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert not INPUT_OUTPUT & set(loaded.split())
-
-
-def test_an_agent_is_there_before_it_loads_what_only_a_report_needs() -> None:
-    script = "import sys, nodedevices_plugin.agent; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    late = {
-        "kubernetes",
-        "nodedevices_api.devicepolicy",
-        "nodedevices_api.nodedevices",
-        "nodedevices_plugin.status.report",
-    }
-    assert not late & set(loaded.split())

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -218,29 +214,6 @@ def test_a_time_without_a_zone_is_refused_by_its_place(
     state = file.load()
     assert file.unread.startswith(f"{where}: a time without a zone; write it as")
     assert state == replace(FULL, **{str(place[0]): getattr(State(), str(place[0]))})
-
-
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from nodedevices_plugin.pipeline.state import State, StateError, StateFile
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
-try:
-    StateFile(Path(sys.argv[1])).save(State(confirmed="x" * 4096))
-except StateError as error:
-    sys.exit(f"refused: {error}")
-"""
-
-
-def test_a_disk_that_takes_no_more_is_reported_and_the_old_file_stays(file: StateFile) -> None:
-    file.save(FULL)
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(file.path)], capture_output=True, text=True, check=False
-    )
-    assert done.stderr.strip() == f"refused: write {file.path}: {os.strerror(errno.EFBIG)}"
-    assert file.load() == FULL
-    assert [each.name for each in file.path.parent.iterdir()] == ["nodedevices-state.json"]
 
 
 def test_a_target_that_cannot_be_replaced_is_reported_and_leaves_no_temporary_file(file: StateFile) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 from nodedevices_common import files
-from support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -46,23 +43,6 @@ def test_its_mode_is_the_one_requested_whatever_the_umask(path: Path, mode: int)
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == mode
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path: Path) -> None:
-    """A full disk, as a limit on a file's size shows it; in a separate process."""
-    path.write_text("old")
-    program = (
-        "import pathlib, resource, signal; from nodedevices_common import files\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        f"files.replace(pathlib.Path({str(path)!r}), 'x' * 100_000)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
-    )
-    assert "OSError" in done.stderr
-    assert path.read_text() == "old"
-    assert inside(path.parent) == [path.name]
 
 
 def test_a_target_that_cannot_be_replaced_leaves_nothing_beside_it(path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -131,12 +129,3 @@ def test_where_the_nodes_own_flags_have_a_part_no_number_is_given() -> None:
 def test_an_object_of_odd_parts_is_read_without_a_word() -> None:
     raw = {"status": {"devices": [{}, {"id": 3, "capacity": {"memory": []}, "partitions": [{"holders": [{}]}]}, None]}}
     assert id_effect(raw, node_devices_record(raw), {}, shared()).resources == ()
-
-
-def test_it_needs_no_package_that_the_command_line_is_not_installed_with() -> None:
-    script = "import sys; from nodedevices_dryrun import rehearsal; "
-    script += "print(*{name.partition('.')[0] for name, it in sys.modules.items() "
-    script += "if name[0] != '_' and 'site-packages' in (getattr(it, '__file__', None) or '')})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    pydantic = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}
-    assert set(done.stdout.split()) <= {*pydantic, "orjson", "yaml"}

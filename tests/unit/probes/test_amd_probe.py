@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.amd.attributes import KFD_NODE
 from nodedevices_probe.amd.kfd import gfx_name
 from nodedevices_probe.amd.probe import AmdSource
@@ -18,7 +15,6 @@ from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath
-from support.patience import PATIENCE_SECONDS
 from support.trees import MI300X_MIB, amd_bus_id, mi300x
 
 
@@ -175,17 +171,6 @@ def test_a_device_node_that_is_missing_is_a_reason(tmp_path: Path, node: str) ->
     assert first(tmp_path).readings.conditions == (NODE_MISSING,)
 
 
-def test_device_nodes_are_looked_for_where_the_hosts_dev_is_mounted(tmp_path: Path) -> None:
-    mi300x(tmp_path / "host", gpus=1)
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root/sys").symlink_to(tmp_path / "host/sys")
-    command = [sys.executable, "-m", "nodedevices_probe.main", "amd", f"--root={tmp_path / 'root'}", "--once"]
-    for mounted, conditions in (("nowhere", (NODE_MISSING,)), ("host", ())):
-        flag = f"--driver-root-ctr-path={tmp_path / mounted}"
-        done = subprocess.run([*command, flag], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-        assert parse_line(done.stdout).devices[0].readings.conditions == conditions, done.stderr
-
-
 def test_a_gpu_that_kfd_does_not_know_is_an_error_of_that_gpu_alone(tmp_path: Path) -> None:
     mi300x(tmp_path, gpus=2)
     shutil.rmtree(tmp_path / "sys/class/kfd/kfd/topology/nodes/2")
@@ -210,12 +195,3 @@ def test_without_the_driver_the_bus_still_shows_that_there_are_gpus(tmp_path: Pa
     facts = poll(tmp_path)
     assert (facts.driver.state, facts.devices, facts.accelerators_on_bus) == (DriverState.NOT_LOADED, (), 2)
     assert facts.problems[0].code == "DriverNotLoaded"
-
-
-def test_a_largest_machine_is_one_good_line(tmp_path: Path) -> None:
-    mi300x(tmp_path, compute="CPX", memory="NPS4")
-    command = [sys.executable, "-m", "nodedevices_probe.main", "amd", f"--root={tmp_path}", "--once"]
-    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    line = parse_line(done.stdout)
-    assert (line.probe, len(line.devices), sum(len(each.partitions) for each in line.devices)) == ("amd", 8, 64)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -271,14 +269,6 @@ def test_a_card_without_a_render_node_answers_nothing(tmp_path: Path) -> None:
     alveo(tmp_path, cards=1)
     shutil.rmtree(tmp_path / DEVICES / fpga_bus_id(0) / "drm")
     assert poll(tmp_path).devices[0].readings.error == "the driver made no device node for it"
-
-
-def test_the_command_writes_them_as_one_line(tmp_path: Path) -> None:
-    alveo(tmp_path)
-    command = (sys.executable, "-m", "nodedevices_probe.main", "fpga", "--once", f"--root={tmp_path}")
-    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [each.id for each in parse_line(done.stdout).devices] == [fpga_bus_id(0), fpga_bus_id(1)]
 
 
 def test_without_a_driver_it_says_which(tmp_path: Path) -> None:

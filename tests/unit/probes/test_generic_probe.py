@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +21,6 @@ from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.registry import KINDS
 from support.facts import START
-from support.patience import PATIENCE_SECONDS
 from support.stepped_node import Node, nodes
 from support.trees import Tree, char_device, usb
 
@@ -299,27 +295,6 @@ def test_a_node_that_vanishes_is_missing_and_its_neighbours_stay(tmp_path: Path)
     assert node.offers == {f"{DOMAIN}/kvm": [], f"{DOMAIN}/fuse": ["dev-fuse"]}
 
 
-def test_what_stands_there_and_is_no_device_is_a_reason_on_a_real_machine(tmp_path: Path) -> None:
-    folder = tmp_path / "dev"
-    folder.mkdir()
-    (folder / "a").write_text("no device")
-    (folder / "b").symlink_to("/dev/null")
-    file = tmp_path / "generic.yaml"
-    file.write_text(
-        "[{name: a, paths: [{path: /dev/a}]}, {name: b, paths: [{path: /dev/b}]}, {name: c, paths: [{path: '/dev/*'}]}]"
-    )
-    command = (sys.executable, "-m", "nodedevices_probe.main", "generic", "--once", f"--file={file}")
-    done = subprocess.run(
-        [*command, f"--driver-root-ctr-path={tmp_path}"], capture_output=True, timeout=PATIENCE_SECONDS, check=True
-    )
-    line = parse_line(done.stdout)
-    assert {each.id: each.readings.conditions for each in line.devices} == {
-        "dev-a": ("deviceNodeMissing",),
-        "dev-b": (),
-    }
-    assert [each.code for each in line.problems] == ["UsedTwice"]
-
-
 def test_more_nodes_than_a_device_can_have_are_its_error(tmp_path: Path) -> None:
     machine = Machine(
         tmp_path, "[{name: a, together: true, paths: [{path: '/dev/a*'}]}, {name: b, paths: [{path: /dev/b}]}]"
@@ -529,27 +504,6 @@ def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
     os.mkfifo(machine.path)
     machine.poll()
     assert [each.code for each in machine.poll().problems] == ["FileInvalid"]
-
-
-def test_its_command_checks_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "f"
-    command = [
-        sys.executable,
-        "-m",
-        "nodedevices_probe.main",
-        "generic",
-        "--once",
-        f"--root={tmp_path}",
-        f"--file={file}",
-    ]
-    file.write_text("[{preset: gpu}]")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 1
-    assert "devices[0].preset: 'gpu' is not allowed; give one of fuse, tun, kvm" in done.stderr
-    file.write_text("[{preset: kvm, required: true}]")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0
-    assert [each["id"] for each in json.loads(done.stdout)["devices"]] == ["dev-kvm"]
 
 
 def test_the_agents_flag_is_needed_and_passed_on() -> None:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.intel.probe import IntelSource
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DriverState, PciePath
-from support.patience import PATIENCE_SECONDS
 from support.stepped_node import Node, nodes
-from support.trees import FLEX_170, FLEX_MIB, MAX_1550, flex, intel_bus_id
-
-COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "intel", "--once")
+from support.trees import FLEX_MIB, flex, intel_bus_id
 
 
 def poll(root: Path) -> SourceFacts:
@@ -70,31 +64,6 @@ def test_a_function_that_a_virtual_machine_has_is_not_listed(tmp_path: Path) -> 
     flex(tmp_path, functions=2)
     (tmp_path / "sys/bus/pci/drivers/i915" / intel_bus_id(0, 2)).unlink()
     assert intel_bus_id(0, 2) not in [each.id for each in poll(tmp_path).devices]
-
-
-@pytest.mark.parametrize(
-    ("flag", "found"),
-    [("--allow-ids=0x56C0", 2), (f"--allow-ids={MAX_1550}", 0), (f"--deny-ids={MAX_1550}, {FLEX_170}", 0), ("", 2)],
-)
-def test_models_are_allowed_or_denied_by_device_id(tmp_path: Path, flag: str, found: int) -> None:
-    flex(tmp_path)
-    command = [*COMMAND, f"--root={tmp_path}", *([flag] if flag else [])]
-    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    assert len(parse_line(done.stdout).devices) == found
-
-
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
-        (["--deny-ids=56c0"], "argument --deny-ids: '56c0' is not allowed; give PCI device ids, such as 0x49c5,0x56c0"),
-        (["--allow-ids=0x1", "--deny-ids=0x2"], "not allowed with argument"),
-    ],
-)
-def test_wrong_lists_are_explained(flags: list[str], complaint: str) -> None:
-    done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 2
-    assert complaint in done.stderr
 
 
 def test_a_missing_device_node_is_a_reason_and_a_gpu_without_any_answers_nothing(tmp_path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +21,7 @@ from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.nic.rdma import FirmwareReads
 from nodedevices_probe.node.presence import Hardware
 from nodedevices_probe.node.roots import MAX_BYTES, Roots
-from nodedevices_probe.node.sysfs import PCI_DEVICE, System
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import MAX_LINE_BYTES, MAX_OWN, MAX_PATHS, DeviceFact, PciePath
 from nodedevices_probe.registry import KINDS
 from support.changing_roots import SystemOf, VanishingRoots
@@ -41,9 +38,6 @@ from support.nic_trees import (
     sriov,
     virtual_machine,
 )
-from support.patience import PATIENCE_SECONDS
-
-COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "nic", "--once")
 
 
 def poll(root: Path, **settings: Any) -> SourceFacts:
@@ -315,18 +309,6 @@ def test_solarflare_is_found_by_its_driver_and_a_port_never_connected_is_no_faul
     assert (one.readings.conditions, other.readings.conditions) == ((), ("noLink",))
 
 
-def test_plain_cards_are_reported_on_request(tmp_path: Path) -> None:
-    plain(tmp_path)
-    assert poll(tmp_path).devices == ()
-    (device,) = poll(tmp_path, plain=True).devices
-    assert (device.id, device.vendor, extra(device)["speedGbps"]) == ("0000:01:00.0", "intel", 1)
-    for flags, count in (((), 0), (("--all",), 1)):
-        done = subprocess.run(
-            [*COMMAND, f"--root={tmp_path}", *flags], capture_output=True, timeout=PATIENCE_SECONDS, check=False
-        )
-        assert len(parse_line(done.stdout).devices) == count, done.stderr
-
-
 def test_no_numa_node_is_none_and_not_node_minus_one(tmp_path: Path) -> None:
     connectx_7_pair(tmp_path).tree.file("sys/bus/pci/devices/0000:17:00.0/numa_node", -1)
     assert poll(tmp_path).devices[0].numa_node is None
@@ -417,35 +399,6 @@ def test_a_card_without_a_driver_is_said_and_its_neighbour_is_not_touched(tmp_pa
     assert other == before
 
 
-@pytest.mark.parametrize(
-    ("gone", "required", "faulty"),
-    [
-        ("umad0", "rdma_cm,umad,uverbs", {"0000:17:00.0"}),
-        ("issm0", "rdma_cm,umad,uverbs", set[str]()),
-        ("issm0", "issm,uverbs", {"0000:17:00.0"}),
-        ("rdma_cm", "rdma_cm,umad,uverbs", {"0000:17:00.0", "0000:17:00.1"}),
-        ("rdma_cm", "uverbs", set[str]()),
-        ("uverbs1", "none", set[str]()),
-    ],
-)
-def test_a_missing_character_device_is_a_reason_of_those_that_require_it(
-    tmp_path: Path, gone: str, required: str, faulty: set[str]
-) -> None:
-    connectx_7_pair(tmp_path)
-    (tmp_path / "dev/infiniband" / gone).unlink()
-    done = subprocess.run(
-        [*COMMAND, f"--root={tmp_path}", f"--rdma-required={required}"],
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    devices = parse_line(done.stdout).devices
-    assert {each.id for each in devices if "deviceNodeMissing" in each.readings.conditions} == faulty
-    if gone == "issm0" and not faulty:
-        assert "/dev/infiniband/issm0" not in devices[0].device_nodes, "a container with it could not start"
-
-
 @pytest.mark.parametrize(("make", "id_"), [(connectx_7_pair, "0000:17:00.0"), (solarflare, "0000:65:00.0")])
 def test_a_card_at_its_critical_temperature_is_hot(tmp_path: Path, make: Callable[[Path], Nics], id_: str) -> None:
     tree = make(tmp_path).tree
@@ -461,15 +414,6 @@ def test_cards_without_rdma_require_no_character_device(tmp_path: Path) -> None:
     nics = solarflare(tmp_path)
     nics.root.joinpath("dev/infiniband/rdma_cm").unlink()
     assert conditions(tmp_path)["0000:65:00.0"] == ()
-
-
-@pytest.mark.parametrize("value", ["ib_cm", "", "umad;uverbs", "rdma_cm,UMAD"])
-def test_wrong_names_of_character_devices_are_explained(value: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, f"--rdma-required={value}"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
-    assert done.returncode == 2
-    assert "is not allowed; give some of rdma_cm,umad,uverbs,issm,ucm, or none" in done.stderr
 
 
 def test_the_agent_passes_on_what_is_required_and_refuses_what_cannot_be() -> None:
@@ -513,19 +457,6 @@ def test_exclusive_namespaces_are_a_problem_that_ends_nothing(tmp_path: Path) ->
     facts = poll(tmp_path)
     assert [each.code for each in facts.problems] == ["RdmaExclusive"]
     assert len(facts.devices) == 2
-
-
-def test_the_hosts_sysfs_shows_what_a_containers_own_does_not(tmp_path: Path) -> None:
-    host, own = tmp_path / "host", tmp_path / "own"
-    sriov(host)
-    sriov(own)
-    for each in (own / "sys/class/net").glob("*"):
-        each.unlink()
-    assert [each.code for each in poll(own).problems] == ["NoInterfaces"]
-    flags = [f"--root={own}", f"--host-sys-ctr-path={host / 'sys'}"]
-    done = subprocess.run([*COMMAND, *flags], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    line = parse_line(done.stdout)
-    assert (line.problems, line.devices[0].extra["ifName"].string) == ((), "enp49s0np0")
 
 
 # --- changes, amounts ------------------------------------------------------------------------------------------------
@@ -594,41 +525,6 @@ def test_this_machine_is_a_good_line() -> None:
     written: list[bytes] = []
     LineLoop(source=NicSource(plain=True), write=written.append, boot_id="b").once()
     assert parse_line(written[0]).driver.name == "linux"
-
-
-IN_A_NAMESPACE = """
-set -e
-mount --make-rprivate /
-mount --bind /sys {host}
-mount -t sysfs none /sys
-exec {command}
-"""
-
-
-def _own_namespaces() -> bool:
-    """Whether this machine lets us have a network of our own, and has a card on PCI with an interface."""
-    roots = Roots()
-    links = (roots.target(f"sys/class/net/{each}") for each in roots.names("sys/class/net"))
-    on_pci = any(PCI_DEVICE.fullmatch(part) for link in links for part in link)
-    return on_pci and subprocess.run(["unshare", "-n", "-m", "true"], capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0 or not _own_namespaces(), reason="needs root and a NIC"
-)
-def test_in_the_network_of_a_pod_the_hosts_sysfs_shows_the_interfaces_of_this_machine(tmp_path: Path) -> None:
-    found = []
-    for flag in ("", f"--host-sys-ctr-path={tmp_path}"):
-        script = IN_A_NAMESPACE.format(host=tmp_path, command=shlex.join([*COMMAND, "--all", *filter(None, [flag])]))
-        done = subprocess.run(
-            ["unshare", "-n", "-m", "sh", "-c", script], capture_output=True, timeout=PATIENCE_SECONDS, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        found.append(parse_line(done.stdout))
-    without, with_it = found
-    assert [each.code for each in without.problems] == ["NoInterfaces"]
-    assert with_it.problems == ()
-    assert any("ifName" in each.extra for each in with_it.devices)
 
 
 def test_a_card_of_an_unknown_maker_is_called_by_its_number(tmp_path: Path) -> None:

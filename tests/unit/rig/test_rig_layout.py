@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
-import subprocess
 from itertools import combinations
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 from cluster.rig import layout
 from cluster.rig.layout import Layout
 from cluster.rig.problem import RigError
-from support.repository import ROOT
 
 
 def a_layout(index: int, count: int = 2) -> Layout:
@@ -101,28 +98,6 @@ def test_what_one_holds_another_is_refused() -> None:
             pass
     with layout.lock("a test"):
         pass
-
-
-@pytest.mark.parametrize(
-    ("target", "command"),
-    [
-        pytest.param(("cluster-up",), 'cluster up --name "default" --nodes "2"', id="two nodes"),
-        pytest.param(("cluster-up", "NODES=3"), '--nodes "3"', id="three"),
-        pytest.param(("bench-scale",), "benchmarks operator --nodes 5000", id="the fleet of a benchmark"),
-        pytest.param(("bench-scale", "NODES=70"), "benchmarks operator --nodes 70", id="a smaller one"),
-    ],
-)
-def test_each_target_has_its_own_number_of_nodes(target: tuple[str, ...], command: str) -> None:
-    ours = {"NODES", "NAME", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}
-    said = subprocess.run(
-        ["make", "--dry-run", "REGISTRY=none", *target],
-        cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if name not in ours},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert command in said.stdout
 
 
 def test_a_number_of_nodes_that_cannot_be_is_refused_before_anything_is_built() -> None:

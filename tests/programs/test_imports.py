@@ -1,0 +1,47 @@
+"""What a program does not load, as a process of its own shows it."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+from nodedevices_operator import desired, records
+
+INPUT_OUTPUT = {"aiohttp", "grpc", "kopf", "kubernetes", "prometheus_client", "structlog"}
+
+
+def test_a_dry_run_needs_no_package_that_the_command_line_is_not_installed_with() -> None:
+    script = "import sys; from nodedevices_dryrun import rehearsal; "
+    script += "print(*{name.partition('.')[0] for name, it in sys.modules.items() "
+    script += "if name[0] != '_' and 'site-packages' in (getattr(it, '__file__', None) or '')})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    pydantic = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}
+    assert set(done.stdout.split()) <= {*pydantic, "orjson", "yaml"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        info.name
+        for package in (desired, records)
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ],
+)
+def test_what_the_operator_decides_by_loads_no_input_or_output(module: str) -> None:
+    script = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert not INPUT_OUTPUT & set(loaded.split())
+
+
+def test_an_agent_is_there_before_it_loads_what_only_a_report_needs() -> None:
+    script = "import sys, nodedevices_plugin.agent; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    late = {
+        "kubernetes",
+        "nodedevices_api.devicepolicy",
+        "nodedevices_api.nodedevices",
+        "nodedevices_plugin.status.report",
+    }
+    assert not late & set(loaded.split())
