@@ -11,7 +11,7 @@ VENV        := .venv
 UV          := $(TOOLS)/bin/uv
 RUN         := $(VENV)/bin
 REGISTRY    ?=
-WORKERS     ?= 7
+WORKERS     ?= 5
 PORT        ?= 8000
 # Of test-all; and which tests: pytest's -m.
 PART        ?= test e2e slow examples chaos soak
