@@ -26,6 +26,7 @@ root: # before anything is built that could not be used
 .PHONY: cluster-tools
 cluster-tools: cluster-programs ## What tests and make cluster-up need beside Kubernetes: helm, Prometheus, our images
 	@$(RIG) tools > /dev/null
+	@PYTHONPATH=tests $(RUN)/python -m support.device_manager > /dev/null
 	@[ "$(ROOT)" != 0 ] || $(RIG) images > /dev/null
 
 .PHONY: cluster-up

@@ -137,3 +137,10 @@ class DeviceManager:
             assert stream is not None
             stream.close()
         self._process.wait(timeout=CLUSTER_PATIENCE_SECONDS)
+
+
+if __name__ == "__main__":  # make cluster-tools: no test waits for a build
+    try:
+        print(program())
+    except RigError as error:
+        print(error)
