@@ -21,6 +21,8 @@ V           ?=
 SOURCES     := cli crds plugin operator tests benchmarks
 
 export PYTHONDONTWRITEBYTECODE := 1
+# In the build cache, so that a new clone of the same files has nothing to check again.
+export MYPY_CACHE_DIR ?= $(or $(NODEDEVICES_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nodedevices)/mypy
 # Bold on a terminal only, and not with NO_COLOR (no-color.org).
 say = @if [ -t 1 ] && [ -z "$${NO_COLOR:-}" ]; then printf '\033[1m==> %s\033[0m\n' "$(1)"; else printf '==> %s\n' "$(1)"; fi
 define may_write
