@@ -130,7 +130,8 @@ part-slow: $(VENV)/.stamp cluster-tools
 	@$(RUN)/python -m pytest -m "long and not e2e" -n 2 --dist loadscope --durations=10
 part-examples: $(VENV)/.stamp
 	$(call say,tests: every example of each property)
-	@NODEDEVICES_EXAMPLES=full $(RUN)/python -m pytest tests/unit tests/programs tests/conformance -m hypothesis -n 2 --durations=10
+	@NODEDEVICES_EXAMPLES=full $(RUN)/python -m pytest tests/unit tests/programs tests/agent -m hypothesis -n 2 --durations=10
+	@NODEDEVICES_EXAMPLES=full $(RUN)/python -m pytest tests/conformance/kubelet
 part-chaos: SECONDS = 300
 part-chaos: chaos
 part-soak: HOURS = 0.1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]  # a dozen processes, each until it rests
+pytestmark = [pytest.mark.apiserver, pytest.mark.long, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 MEASURED = (

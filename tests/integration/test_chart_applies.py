@@ -57,6 +57,7 @@ def release(kubectl: Kubectl) -> Iterator[Callable[..., None]]:
     kubectl.run("delete", kinds, "-l", "app.kubernetes.io/part-of=nodedevices")
 
 
+@pytest.mark.long
 def test_a_release_takes_over_what_kubectl_made_and_leaves_crds_and_policies_when_it_goes(
     kubectl: Kubectl, release: Callable[..., None]
 ) -> None:

@@ -22,7 +22,10 @@ from support.operatorprocess import OperatorProcess
 from support.prometheus import program
 from support.prometheus_server import Server
 
-pytestmark = pytest.mark.skipif(program("prometheus") is None, reason="no prometheus: `make cluster-tools` gets one")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(program("prometheus") is None, reason="no prometheus: `make cluster-tools` gets one"),
+]
 
 # Queries that need no answer here, by panel and name: no policy has a node that waits, a device that is not used is
 # shown after a minute at the earliest, and nothing failed, but what a busy machine made late.

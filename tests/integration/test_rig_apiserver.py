@@ -12,7 +12,7 @@ from support.patience import CLUSTER_PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.long]
 
 
 def cluster(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:

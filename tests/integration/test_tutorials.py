@@ -31,6 +31,7 @@ VARYING = [
 
 pytestmark = [
     pytest.mark.apiserver,
+    pytest.mark.long,
     pytest.mark.skipif(helm.helm() is None, reason="no helm: `make cluster-tools` builds one"),
 ]
 

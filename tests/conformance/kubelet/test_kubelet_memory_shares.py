@@ -25,11 +25,12 @@ from nodedevices_plugin.pipeline.state import State
 from support.bookings import Sample, doubled, physical
 from support.device_manager import Container, DeviceManager, Held, Listed, Refused, program
 from support.facts import GIB, START, gpu, healthy, inventory_of, old
+from support.fuzzing import scaled
 from support.plans import make_plan
 from support.stepped_node import Node
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
-GRANTS = 10_000  # in all; a quarter of them with each kind of node
+GRANTS = scaled(10_000)  # in all; a quarter of them with each kind of node
 SIZES = (8, 16, 24)  # GiB
 REASONS = {  # why a pod is refused: our words, or the kubelet's own
     "no device has room": r"no device of this node has \d+ free shares",
