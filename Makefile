@@ -148,11 +148,6 @@ site: $(VENV)/.stamp ## Build the documentation site into build/site (SOURCE=add
 site-serve: $(VENV)/.stamp ## The same, and show it on 127.0.0.1 (PORT=8000)
 	@PYTHONPATH=tests $(RUN)/python -m docsite --source "$(SOURCE)" --serve $(PORT)
 
-.PHONY: pictures
-pictures: $(VENV)/.stamp cluster-tools ## Draw the dashboards for docs/dashboards.md anew, on a real Prometheus: some minutes
-	$(call say,pictures)
-	@PYTHONPATH=tests $(RUN)/python -m dashboards.pictures
-
 # --- release ---------------------------------------------------------------------------------------------------------
 .PHONY: release
 release: $(VENV)/.stamp ## The files of a release of the last commit, in dist (SOURCE=): docs/releases.md
