@@ -139,14 +139,20 @@ bench-scale: $(VENV)/.stamp cluster-tools ## The operator beside NODES=5000 node
 	@$(RUN)/python -m benchmarks operator --nodes $(NODES)
 
 # --- documentation ---------------------------------------------------------------------------------------------------
-.PHONY: site
-site: $(VENV)/.stamp ## Build the documentation site into build/site (SOURCE=address of this tree, for links to its files)
+# Pages and whatever they link to stay at their paths, so that links lead there in the site, too.
+build/pages: FORCE
+	@rm -rf build/pages build/site && mkdir -p build/pages
+	@git ls-files -z | xargs -0 cp --parents --target-directory build/pages
+	@cp docs/site.toml build/zensical.toml
+
+.PHONY: site FORCE
+site: $(VENV)/.stamp build/pages ## Build the documentation site into build/site; a link that leads nowhere is an error
 	$(call say,site)
-	@PYTHONPATH=tests $(RUN)/python -m docsite --source "$(SOURCE)"
+	@$(RUN)/zensical build --strict --config-file build/zensical.toml
 
 .PHONY: site-serve
-site-serve: $(VENV)/.stamp ## The same, and show it on 127.0.0.1 (PORT=8000)
-	@PYTHONPATH=tests $(RUN)/python -m docsite --source "$(SOURCE)" --serve $(PORT)
+site-serve: $(VENV)/.stamp build/pages ## The same, and show it on 127.0.0.1 (PORT=8000)
+	@$(RUN)/zensical serve --config-file build/zensical.toml --dev-addr 127.0.0.1:$(PORT)
 
 # --- release ---------------------------------------------------------------------------------------------------------
 .PHONY: release
