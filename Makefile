@@ -13,7 +13,6 @@ RUN         := $(VENV)/bin
 REGISTRY    ?=
 WORKERS     ?= 7
 PORT        ?= 8000
-SOURCE      ?=
 V           ?=
 SOURCES     := cli crds plugin operator tests benchmarks
 
@@ -142,7 +141,7 @@ bench-scale: $(VENV)/.stamp cluster-tools ## The operator beside NODES=5000 node
 # Pages and whatever they link to stay at their paths, so that links lead there in the site, too.
 build/pages: FORCE
 	@rm -rf build/pages build/site && mkdir -p build/pages
-	@git ls-files -z | xargs -0 cp --parents --target-directory build/pages
+	@git ls-files -z | grep -zvxFf <(git ls-files --deleted) | xargs -0 cp --parents --target-directory build/pages
 	@cp docs/site.toml build/zensical.toml
 
 .PHONY: site FORCE
@@ -156,13 +155,14 @@ site-serve: $(VENV)/.stamp build/pages ## The same, and show it on 127.0.0.1 (PO
 
 # --- release ---------------------------------------------------------------------------------------------------------
 .PHONY: release
-release: $(VENV)/.stamp ## The files of a release of the last commit, in dist (SOURCE=): docs/releases.md
+release: $(VENV)/.stamp ## The files of a release of the last commit, in dist/release: docs/releases.md
 	$(call say,release)
-	@PYTHONPATH=tests $(RUN)/python -m releasing --source "$(SOURCE)"
+	@git diff --quiet HEAD || echo "what is not committed is not in the release"
+	@tests/releasing/release "$(CURDIR)/$(RUN)/python" dist/release
 
 .PHONY: version
 version: $(VENV)/.stamp ## Write the version V=0.2.0 to wherever it stands
-	@PYTHONPATH=tests $(RUN)/python -m releasing --version "$(V)"
+	@PYTHONPATH=tests $(RUN)/python -m releasing.versions "$(V)"
 
 # --- kubectl nodedevices ---------------------------------------------------------------------------------------------
 .PHONY: krew
