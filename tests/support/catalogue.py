@@ -81,7 +81,7 @@ class Domain:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        answers = [each.ours for each in self.readable]
+        answers: list[str] = [each.ours for each in self.readable]
         counts = (len(answers), *(answers.count(answer) for answer in (SAME, DIFFERENT, NOT_OURS)))
         return self.name, str(self.checks), *map(str, counts)
 

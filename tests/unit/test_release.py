@@ -30,7 +30,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     made = []
     for name in ("one", "other"):
         folder = tmp_path_factory.mktemp(name) / "release"
-        command = [ROOT / "tests/releasing/release", sys.executable, folder]
+        command = [str(ROOT / "tests/releasing/release"), sys.executable, str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         made.append({path.name: path.read_bytes() for path in folder.iterdir()})
@@ -132,8 +132,8 @@ three==3.0 \\
 
 def test_a_lock_is_read_for_linux_with_hashes_and_who_wants_what() -> None:
     one, three = sbom.packages(LOCK)
-    assert (one.purl, one.sha256, one.wanted_by) == ("pkg:pypi/one@1.0", ("aa", "bb"), {"nodedevices"})
-    assert (three.name, three.wanted_by) == ("three", {"nodedevices", "one"})
+    assert (one.purl, one.sha256, one.wanted_by) == ("pkg:pypi/one@1.0", ("aa", "bb"), frozenset({"nodedevices"}))
+    assert (three.name, three.wanted_by) == ("three", frozenset({"nodedevices", "one"}))
     with pytest.raises(ValueError, match="no package in the lock"):
         sbom.packages("[[package]]\nname = 'one'\n")
 
