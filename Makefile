@@ -16,7 +16,6 @@ PORT        ?= 8000
 # Of test-all; and which tests: pytest's -m.
 PART        ?= test e2e slow examples chaos soak
 MARK        ?= not long
-SOURCE      ?=
 V           ?=
 SOURCES     := cli crds plugin operator tests benchmarks
 
@@ -173,29 +172,31 @@ bench-scale: $(VENV)/.stamp cluster-tools ## The operator beside NODES=5000 node
 	@$(RUN)/python -m benchmarks operator --nodes $(NODES)
 
 # --- documentation ---------------------------------------------------------------------------------------------------
-.PHONY: site
-site: $(VENV)/.stamp ## Build the documentation site into build/site (SOURCE=address of this tree, for links to its files)
+# Pages and whatever they link to stay at their paths, so that links lead there in the site, too.
+build/pages: FORCE
+	@rm -rf build/pages build/site && mkdir -p build/pages
+	@git ls-files -z | grep -zvxFf <(git ls-files --deleted) | xargs -0 cp --parents --target-directory build/pages
+	@cp docs/site.toml build/zensical.toml
+
+.PHONY: site FORCE
+site: $(VENV)/.stamp build/pages ## Build the documentation site into build/site; a link that leads nowhere is an error
 	$(call say,site)
-	@PYTHONPATH=tests $(RUN)/python -m docsite --source "$(SOURCE)"
+	@$(RUN)/zensical build --strict --config-file build/zensical.toml
 
 .PHONY: site-serve
-site-serve: $(VENV)/.stamp ## The same, and show it on 127.0.0.1 (PORT=8000)
-	@PYTHONPATH=tests $(RUN)/python -m docsite --source "$(SOURCE)" --serve $(PORT)
-
-.PHONY: pictures
-pictures: $(VENV)/.stamp cluster-tools ## Draw the dashboards for docs/dashboards.md anew, on a real Prometheus: some minutes
-	$(call say,pictures)
-	@PYTHONPATH=tests $(RUN)/python -m dashboards.pictures
+site-serve: $(VENV)/.stamp build/pages ## The same, and show it on 127.0.0.1 (PORT=8000)
+	@$(RUN)/zensical serve --config-file build/zensical.toml --dev-addr 127.0.0.1:$(PORT)
 
 # --- release ---------------------------------------------------------------------------------------------------------
 .PHONY: release
-release: $(VENV)/.stamp ## The files of a release of the last commit, in dist (SOURCE=): docs/releases.md
+release: $(VENV)/.stamp ## The files of a release of the last commit, in dist/release: docs/releases.md
 	$(call say,release)
-	@PYTHONPATH=tests $(RUN)/python -m releasing --source "$(SOURCE)"
+	@git diff --quiet HEAD || echo "what is not committed is not in the release"
+	@tests/releasing/release "$(CURDIR)/$(RUN)/python" dist/release
 
 .PHONY: version
 version: $(VENV)/.stamp ## Write the version V=0.2.0 to wherever it stands
-	@PYTHONPATH=tests $(RUN)/python -m releasing --version "$(V)"
+	@PYTHONPATH=tests $(RUN)/python -m releasing.versions "$(V)"
 
 # --- kubectl nodedevices ---------------------------------------------------------------------------------------------
 .PHONY: krew

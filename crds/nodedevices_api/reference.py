@@ -34,7 +34,7 @@ def page(kind: CrdKind) -> str:
         ]
         rules = list(_rules(node, ""))
         if rules:
-            lines += ["", "Refused unless:"]
+            lines += ["", "Refused unless:", ""]
             lines += [f"- {f'`{path}`: ' if path else ''}{message}" for path, message in dict.fromkeys(rules)]
     return "\n".join([*lines, "", "\\* required", ""])
 

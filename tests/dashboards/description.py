@@ -2,7 +2,7 @@
 
 A panel is one line of a board (`boards/`): a title, what it answers, PromQL, a unit. Queries do not name the cluster or
 what else the board is narrowed to: `promql.scoped` adds those matchers to every metric that has the label. Grafana's
-JSON (`grafana`), the tables of docs/dashboards.md and the pictures there are made of this.
+JSON (`grafana`) and the tables of docs/dashboards.md are made of this.
 
 An answer may be empty only where `empty` says why that is as it should be; a test runs every query.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
-WIDTH = 24  # columns of Grafana's grid
 HEADINGS = {"uuid": "Id", "pci_bus_id": "PCI", "numa_node": "NUMA", "cuda_version": "CUDA", "alertname": "Alert"}
 
 

@@ -7,9 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from support.repository import ROOT, tracked
 
 MOST_OF_PARAMETERS = 120  # characters of a name
+SHELLS = {b"#!/bin/sh", b"#!/bin/bash", b"#!/usr/bin/env bash"}
 
 
 def test_no_folder_of_ours_shadows_the_standard_library() -> None:
@@ -29,6 +31,34 @@ def test_locks_pin_by_hash_and_name_no_package_index() -> None:
         assert "--index" not in text, lock
         assert "--find-links" not in text, lock
     assert not (ROOT / "uv.lock").exists(), "its every line names a package index"
+
+
+def test_what_images_and_scripts_install_is_pinned_bases_by_digest_and_packages_by_hash() -> None:
+    dockerfiles = [path for path in tracked() if path.name == "Dockerfile"]
+    scripts = [path for path in tracked() if path.read_bytes().partition(b"\n")[0] in SHELLS]
+    assert len(dockerfiles) == 2
+    assert ROOT / "tests/cluster/tools" in scripts
+    for path in dockerfiles:
+        text = path.read_text()
+        [base] = re.findall(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
+        assert re.search(r"@sha256:[0-9a-f]{64}$", base)
+        assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
+    for path in (*dockerfiles, *scripts):
+        for line in path.read_text().replace("\\\n", " ").splitlines():
+            for command in re.findall(r"pip (?:\S+ )*?install [^&|;]*", line):
+                assert "--require-hashes" in command or re.search(r" /wheel/\*\.whl\s*$", command), f"{path}: {command}"
+
+
+def test_workflows_run_pinned_actions_and_may_write_nothing_but_findings() -> None:
+    workflows = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*")]
+    assert workflows
+    for workflow in workflows:
+        assert not {"pull_request_target", "workflow_run"} & set(workflow[True])  # YAML 1.1 reads `on` so
+        assert workflow["permissions"] == {"contents": "read"}
+        for job in workflow["jobs"].values():
+            assert {name for name, right in job["permissions"].items() if right != "read"} <= {"security-events"}
+            for step in job["steps"]:
+                assert re.search(r"@[0-9a-f]{40}$", step["uses"])
 
 
 def test_go_and_c_stay_where_they_belong() -> None:

@@ -1,4 +1,4 @@
-"""The version, and wherever else it stands: `make version V=0.2.0` writes it to every place, and a test compares.
+"""`python -m releasing.versions 0.2.0` (`make version`): write the version to wherever it stands; a test compares.
 
 `nodedevices_common.__version__` is the one that counts: the distribution, the programs and the site take it from there.
 The other places are files that no program of ours makes: the chart's, the tags of images, commands on pages.
@@ -7,6 +7,7 @@ The other places are files that no program of ours makes: the chart's, the tags 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,3 +49,10 @@ def write(version: str, root: Path = ROOT) -> list[str]:
             path.write_text(written)
             changed.append(path.relative_to(root).as_posix())
     return changed
+
+
+if __name__ == "__main__":
+    try:
+        print(*write(sys.argv[1]), sep="\n")
+    except ValueError as error:
+        sys.exit(str(error))

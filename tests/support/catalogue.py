@@ -1,21 +1,22 @@
 """The rows of docs/catalogue.md, from tests/health_validation.yaml: others' catalogues of faults, held against ours.
 
-A file that is none is refused with the field and its value. Whether a row says what the code does is not judged here
-but in tests/unit/test_catalogue_page.py, by `our_meaning` and `says_the_same`.
+Whether a row says what the code does is not judged here but in tests/unit/test_catalogue_page.py, by `our_meaning` and
+`says_the_same`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import yaml
-from nodedevices_plugin.health.actions import ADVICE, NO_ACTION
+from nodedevices_plugin.health.actions import NO_ACTION
 from nodedevices_plugin.vendors.faults import CODED, Effect, Meaning
 from nodedevices_plugin.vendors.nvidia import faults
 from nodedevices_plugin.vendors.nvidia.xids import CATALOGUE
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 SOURCE = Path(__file__).resolve().parents[1] / "health_validation.yaml"
 SAME, DIFFERENT, NOT_OURS = "same", "different", "not ours"
@@ -30,22 +31,27 @@ SEVERITIES: Mapping[str, tuple[Effect, ...]] = {
 STEPS = {"reset_gpu": "ResetDevice", "restart_os": "RebootNode", "service_required": "Replace"}
 
 
-class CatalogueError(Exception):
-    """The file is not a catalogue: which field, and what is wrong with its value."""
+def _known(xid: int) -> int:
+    if xid not in CATALOGUE:
+        raise ValueError("not a number of NVIDIA's catalogue (xids.py)")
+    return xid
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
+KnownXid = Annotated[int, AfterValidator(_known)]
+
+
+class Check(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
     HEAD: ClassVar[tuple[str, ...]] = ("check", "fails when", "severity", "then", "ours", "why")
 
     id: str
     domain: str
-    ours: str
-    severity: str | None = None
+    ours: Literal["same", "different", "not ours"]
+    severity: Literal["CRITICAL", "WARNING", "INFO"] | None = None
     drain: bool | None = None
-    ladder: tuple[str, ...] | None = None
+    ladder: tuple[Literal["reset_gpu", "restart_os", "service_required"], ...] | None = None
     limits: str | None = None
-    xid: int | None = None
+    xid: KnownXid | None = None
     state: Effect | None = None
     action: str | None = None
     reason: str | None = None
@@ -75,7 +81,7 @@ class Domain:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        answers = [each.ours for each in self.readable]
+        answers: list[str] = [each.ours for each in self.readable]
         counts = (len(answers), *(answers.count(answer) for answer in (SAME, DIFFERENT, NOT_OURS)))
         return self.name, str(self.checks), *map(str, counts)
 
@@ -101,8 +107,7 @@ class FatalXid:
 def our_meaning(xid: int) -> Meaning:
     """Return what the agent's own code makes of an XID of the catalogue."""
     found = faults.event(CODED, xid)
-    if found is None:
-        raise CatalogueError(f"xid: {xid} has no meaning")
+    assert found is not None, xid
     return found
 
 
@@ -125,102 +130,34 @@ def says_the_same(check: Check) -> bool:
     return meaning.effect in SEVERITIES[check.severity] and step in {None, meaning.action}
 
 
-def _refuse(where: str, value: object, right: str) -> CatalogueError:
-    return CatalogueError(f"{where}: {value!r} is not allowed; {right}")
+class _Eks(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fatal: tuple[KnownXid, ...]
+    why: Mapping[KnownXid, str]
 
 
-def _one_of(where: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise _refuse(where, value, f"give {', '.join(allowed)}")
+class _Catalogue(BaseModel):
+    """The file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    domains: Mapping[str, int]
+    checks: tuple[Check, ...]
+    eks: _Eks
 
 
-def _keys(where: str, value: object, known: Sequence[str], needed: Sequence[str]) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _refuse(where, value, "give a mapping")
-    for key in value:
-        _one_of(f"{where}: key", key, known)
-    for key in needed:
-        if key not in value:
-            raise CatalogueError(f"{where}.{key}: is missing")
-    return value
-
-
-def _a(where: str, value: object, kind: type, right: str) -> Any:
-    if not isinstance(value, kind):
-        raise _refuse(where, value, right)
-    return value
-
-
-def _known_xid(where: str, value: object) -> int:
-    if not isinstance(value, int) or value not in CATALOGUE:
-        raise _refuse(where, value, "give a number of NVIDIA's catalogue (xids.py)")
-    return value
-
-
-def _check(where: str, entry: object, domains: Sequence[str]) -> Check:
-    read = dict(_keys(where, entry, [each.name for each in fields(Check)], ("id", "domain", "ours")))
-    for key, allowed in (
-        ("domain", domains),
-        ("severity", list(SEVERITIES)),
-        ("ours", [SAME, DIFFERENT, NOT_OURS]),
-        ("state", [each.value for each in Effect]),
-        ("action", list(ADVICE)),
-    ):
-        if key in read:
-            _one_of(f"{where}.{key}", read[key], allowed)
-    for key in ("id", "limits", "reason", "why"):
-        _a(f"{where}.{key}", read.get(key, ""), str, "give text")
-    _a(f"{where}.drain", read.get("drain", True), bool, "give true or false")
-    for step in _a(f"{where}.ladder", read.get("ladder", []), list, "give a list"):
-        _one_of(f"{where}.ladder", step, list(STEPS))
-    if "xid" in read:
-        _known_xid(f"{where}.xid", read["xid"])
-        _keys(where, entry, list(read), ("state", "action"))
-        read["state"] = Effect(read["state"])
-    if "ladder" in read:
-        read["ladder"] = tuple(read["ladder"])
-    if bool(read.get("why")) is (read["ours"] == SAME):
-        raise _refuse(f"{where}.why", read.get("why"), "give a reason for what is not the same, and for that alone")
-    if read["ours"] == SAME and "xid" not in read:
-        raise _refuse(f"{where}.ours", SAME, "only of an XID it can be shown")
-    return Check(**read)
-
-
-def parse(text: str) -> tuple[tuple[Domain, ...], tuple[Check, ...], tuple[FatalXid, ...]]:
-    """Return what the file says. Raises CatalogueError with the field and its value."""
-    try:
-        root = _keys("the file", yaml.safe_load(text), ("domains", "checks", "eks"), ("domains", "checks", "eks"))
-    except yaml.YAMLError as error:
-        raise CatalogueError(f"the file is not YAML: {error}") from error
-    domains: Mapping[str, int] = _a("domains", root["domains"], dict, "give a mapping")
-    entries = _a("checks", root["checks"], list, "give a list")
-    checks = tuple(_check(f"checks[{number}]", each, list(domains)) for number, each in enumerate(entries))
-    for key in ("id", "xid"):
-        seen: set[object] = set()
-        for number, check in enumerate(checks):
-            value = getattr(check, key)
-            if value is not None and value in seen:
-                raise _refuse(f"checks[{number}].{key}", value, "it is there twice")
-            seen.add(value)
-    found = {name: tuple(each for each in checks if each.domain == name) for name in domains}
-    for name, count in domains.items():
-        if not isinstance(count, int) or count < len(found[name]):
-            raise _refuse(f"domains.{name}", count, f"{len(found[name])} of its checks are listed")
-    rows = tuple(Domain(name=name, checks=count, readable=found[name]) for name, count in domains.items())
-    return rows, checks, _fatal(root["eks"])
-
-
-def _fatal(entry: object) -> tuple[FatalXid, ...]:
-    read = _keys("eks", entry, ("fatal", "why"), ("fatal", "why"))
-    fatal = [_known_xid("eks.fatal", each) for each in _a("eks.fatal", read["fatal"], list, "give a list")]
-    for number, xid in enumerate(fatal):
-        if xid in fatal[:number]:
-            raise _refuse("eks.fatal", xid, "it is there twice")
-    texts = _a("eks.why", read["why"], dict, "give a mapping")
-    why = {_known_xid("eks.why", xid): _a(f"eks.why.{xid}", text, str, "give text") for xid, text in texts.items()}
+def read(text: str) -> tuple[tuple[Domain, ...], tuple[Check, ...], tuple[FatalXid, ...]]:
+    """Return what the file says. ValidationError: it is no catalogue."""
+    file = _Catalogue.model_validate(yaml.safe_load(text))
+    rows = tuple(
+        Domain(name=name, checks=count, readable=tuple(each for each in file.checks if each.domain == name))
+        for name, count in file.domains.items()
+    )
     ours = {xid for xid in CATALOGUE if our_meaning(xid).effect is Effect.UNHEALTHY}
-    listed = sorted({*fatal, *ours, *why})
-    return tuple(FatalXid(xid=xid, fatal=xid in fatal, why=why.get(xid, "")) for xid in listed)
+    listed = sorted({*file.eks.fatal, *ours, *file.eks.why})
+    fatal = tuple(FatalXid(xid=xid, fatal=xid in file.eks.fatal, why=file.eks.why.get(xid, "")) for xid in listed)
+    return rows, file.checks, fatal
 
 
-DOMAINS, CHECKS, EKS = parse(SOURCE.read_text(encoding="utf-8"))
+DOMAINS, CHECKS, EKS = read(SOURCE.read_text(encoding="utf-8"))

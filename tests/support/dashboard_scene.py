@@ -7,7 +7,6 @@ scrapes every program twice, as our PodMonitors and as our Services have it, eac
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,29 +29,29 @@ NAMESPACE, OTHERS = fleet.NAMESPACE, "notebooks"
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
 JOBS = {"train-0": 4, "train-1": 2}  # and their GPUs; "small-0" and "small-1" serve
 GPUS = 8
-GIB = 2**30
-COUNTS = ("eccUncorrectableVolatile", "eccUncorrectableAggregate", "remappedUncorrectable", "nvlinksInactive")
+STEPS = 6  # of a second
+READINGS = {
+    "utilizationPercent": 80,
+    "temperatureCelsius": 65,
+    "powerMilliwatts": 520_000,
+    "memoryUsedBytes": 60 * 2**30,
+    "smClockMhz": 1980,
+    "thermalSlowdown": False,
+    "remapPending": False,
+    "pcieReplays": 0,
+    "eccUncorrectableVolatile": 0,
+    "eccUncorrectableAggregate": 0,
+    "remappedUncorrectable": 0,
+    "nvlinksInactive": 0,
+}
 
 
-def machine(share: float = 0.0, busy: Sequence[int] = (), events: Sequence[dict[str, object]] = ()) -> str:
-    """The H100s when so much of the time has passed. Those that are busy compute; the last is hot; the first that
-    is busy needs a reset once something has happened."""
-    hot = GPUS - 1
+def machine(busy: Sequence[int] = (), events: Sequence[dict[str, object]] = ()) -> str:
+    """The H100s, with every reading. The first that is busy needs a reset once something has happened."""
     devices: list[dict[str, object]] = []
     for index in range(GPUS):
-        used = 0.8 + 0.15 * math.sin(20 * share + index) if index in busy else 0.0
-        readings = {
-            "utilizationPercent": round(100 * used),
-            "temperatureCelsius": round(31 + 40 * used) + (18 if index == hot else 0),
-            "powerMilliwatts": round(1000 * (75 + 560 * used)),
-            "memoryUsedBytes": round(used * 70 * GIB),
-            "smClockMhz": 1980 if used else 345,
-            "thermalSlowdown": bool(busy) and index == hot,
-            "remapPending": False,
-            "pcieReplays": 0,
-        }
         action = {"recoveryAction": "ResetBus"} if events and index == busy[0] else {}
-        devices.append({"index": index, **readings, **dict.fromkeys(COUNTS, 0), **action})
+        devices.append({"index": index, **READINGS, **action})
     return yaml.safe_dump({"profile": f"h100 x {GPUS}", "devices": devices, "events": list(events)})
 
 
@@ -66,10 +65,8 @@ def policies() -> list[dict[str, Any]]:
 
 
 @contextmanager
-def played(
-    kubectl: Kubectl, operator: OperatorProcess, folder: Path, *, steps: int = 6, pace: float = 1.0
-) -> Iterator[tuple[Server, float]]:
-    """Prometheus when all has happened, and since when it has scraped. `pace`: seconds of each step."""
+def played(kubectl: Kubectl, operator: OperatorProcess, folder: Path) -> Iterator[tuple[Server, float]]:
+    """Prometheus when all has happened, and since when it has scraped."""
     fleet.namespace(kubectl)
     for name, pool, amounts in ((TRAINING, "h100", {GPU: GPUS}), (SERVING, "l4", {MEMORY: 84})):
         kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"pool": pool}}})
@@ -97,19 +94,19 @@ def played(
             busy: list[int] = []
             events: list[dict[str, object]] = []
             waiting = list(JOBS.items())  # one starts at each step: the first call of a kind is no rate yet
-            for step in range(steps):
-                time.sleep(pace)
+            for step in range(STEPS):
+                time.sleep(1.0)
                 if waiting:
                     job, count = waiting.pop(0)
                     granted = training.run(training.kubelet.allocate(GPU, count, pod=job, namespace=NAMESPACE))
                     busy += indices(trainer, granted.ids)
                 if step < 2:
                     serving.run(serving.kubelet.allocate(MEMORY, 8, pod=f"small-{step}", namespace=OTHERS))
-                if step == steps // 2:
+                if step == STEPS // 2:
                     events = [strike(busy[0], 79), strike(busy[-1], 31)]
-                trainer.edit(machine(step / steps, busy, events))
+                trainer.edit(machine(busy, events))
             wait_until("the fault is on its pod, and alerted", lambda: over(prometheus))
-            time.sleep(2 * pace)
+            time.sleep(2.0)
             yield prometheus, began
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.trees import Tree
 
-CONNECTX_7, CONNECTX_VF, E810, SFC9250, X710 = "0x1021", "0x101e", "0x1592", "0x0b03", "0x1572"
+CONNECTX_7, CONNECTX_VF, E810, SFC9250 = "0x1021", "0x101e", "0x1592", "0x0b03"
 MELLANOX, INTEL, SOLARFLARE = "0x15b3", "0x8086", "0x1924"
 IFF_UP = 1
 VIRTUAL = "sys/devices/virtual"

@@ -11,7 +11,6 @@ history: a checkout may be shallow, or unpacked from an archive, and a test must
 from __future__ import annotations
 
 import os
-import sys
 import tarfile
 import tempfile
 from functools import cache
@@ -57,8 +56,3 @@ def environment() -> dict[str, str]:
     """For a Python that is to import its packages in place of those of this version."""
     places = (folder() / each for each in ("crds", "plugin", "operator"))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
-
-
-def python(*arguments: str) -> list[str]:
-    """A command that runs its code; with `environment`. The packages that it needs are those of this version's."""
-    return [sys.executable, "-P", *arguments]

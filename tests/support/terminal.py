@@ -11,16 +11,12 @@ ROOT = Path(__file__).parents[2]
 ESCAPE = "\033["
 
 
-def environment(**more: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "MAKEFLAGS", "MAKELEVEL"}}
-    return {**kept, **more}
-
-
 def on_a_terminal(*command: str, **more: str) -> str:
     """What it prints when its standard output is a terminal."""
+    kept = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as reader:
-        running = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=environment(**more))
+        running = subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env={**kept, **more})
         os.close(theirs)
         said = b""
         try:

@@ -141,15 +141,6 @@ def test_every_test_that_a_page_names_is_there(page: str, least: int) -> None:
     assert not lacking
 
 
-def test_each_line_of_what_serious_projects_ship_has_a_test_or_a_reason() -> None:
-    section = (ROOT / "docs/releases.md").read_text().partition("\n## What serious projects ship\n")[2]
-    rows = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in section.splitlines() if line[:3] != "|--"][
-        4:
-    ]
-    assert [row[0] for row in rows] == [str(number) for number in range(1, 21)]
-    assert [row for row in rows if not (NAMED_TEST.search(row[2]) or len(row[3]) > 20)] == []
-
-
 def test_the_page_of_devices_leads_to_the_page_of_each_kind() -> None:
     folder = ROOT / "docs/devices"
     linked = {(folder / link.partition("#")[0]).resolve() for link in LINK.findall((folder / "index.md").read_text())}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
-from nodedevices_common.generated import with_tables
 from support.scenarios import MISSING, ONLY_IN_ALL, REAL, RIGS, ROOT, SCENARIOS, UPSTREAM, Scenario
 
 EVERY = (*SCENARIOS, *UPSTREAM)
@@ -89,8 +88,3 @@ def test_a_test_that_is_named_after_a_scenario_is_listed_with_it() -> None:
         for name in names_in(str(path.relative_to(ROOT))):
             if (id_ := ids.get(name[:9])) is not None:
                 assert (name, id_) in listed, f"{path.name}: {name}"
-
-
-def test_the_page_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    assert with_tables(page) == page, "run `make gen`"

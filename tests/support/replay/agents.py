@@ -239,7 +239,6 @@ class Whole:
     steps: Steps = field(init=False)
     record: NodeDevicesRecord | None = None  # None: nothing is reported yet
     shown: Shown | None = None
-    status_bytes: int = 0
     _pods: dict[str, _Pod] = field(default_factory=dict)
     _rounds: int = 0
     _node: ConditionRecord | None = None

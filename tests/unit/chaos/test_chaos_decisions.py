@@ -18,8 +18,6 @@ from chaos.model import (
     SetPolicy,
     Settle,
     SpoilState,
-    StopApiServer,
-    StopKubelet,
     Strike,
     after,
 )
@@ -73,10 +71,6 @@ def test_pods_of_a_long_run_request_every_kind_of_resource_in_every_kind_of_cont
     assert {part.kind for part in parts} == {"main", "init", "sidecar"}
 
 
-def test_nothing_is_asked_of_an_api_server_that_is_away() -> None:
-    assert not [action for plan, action in plans(2) if plan.api_away and isinstance(action, (*BY_API, StopApiServer))]
-
-
 def test_a_calm_run_kills_nothing_and_takes_nothing_away() -> None:
     plan, kinds = Plan(), set()
     for number in range(1, LONG):
@@ -84,17 +78,6 @@ def test_a_calm_run_kills_nothing_and_takes_nothing_away() -> None:
         kinds.add(type(action))
         plan = after(plan, action)
     assert kinds == {*BY_API, Strike, Cure, Cut, Settle}
-
-
-def test_nothing_is_stopped_that_is_stopped() -> None:
-    twice = [
-        action
-        for plan, action in plans(2)
-        if (isinstance(action, StopKubelet) and plan.nodes[action.node].kubelet_away)
-        or (isinstance(action, FillDisk) and plan.nodes[action.node].disk_full)
-        or (isinstance(action, Strike) and action.index in plan.nodes[action.node].faults)
-    ]
-    assert not twice
 
 
 def test_after_settling_nothing_is_away() -> None:
@@ -143,25 +126,3 @@ def test_a_node_whose_state_file_was_lost_has_forgotten_partitions_for_good() ->
     assert after(after(spoiled, Settle()), Cure("n1", 1)).nodes["n1"].has_forgotten
     assert not spoiled.nodes["n2"].has_forgotten
     assert not after(Plan(), Kill("agent", "n1")).nodes["n1"].has_forgotten
-
-
-def test_a_renamed_resource_is_shared_under_its_new_name() -> None:
-    said = machines.section("sharing", {"sharing": "four", "resources": "renamed"}, {})
-    assert [each["name"] for each in said["resources"]] == [machines.RENAMED]
-
-
-def test_an_exclusion_names_the_device_by_its_id() -> None:
-    said = machines.section("resources", {"resources": "without-1"}, {0: "GPU-a", 1: "GPU-b"})
-    assert said["exclude"] == ["GPU-b"]
-
-
-def test_a_deleted_policy_says_nothing() -> None:
-    plan = after(after(Plan(), SetPolicy("n1", "sharing", "four")), SetPolicy("n1", "sharing", ""))
-    assert plan.nodes["n1"].chosen == {}
-    assert machines.section("sharing", plan.nodes["n1"].chosen, {}) is None
-
-
-def test_a_step_reads_as_what_is_done() -> None:
-    assert str(Strike("n1", 2, "lost", "e")) == "Strike n1 device 2: lost"
-    assert str(Kill("agent", "n2")) == "Kill agent n2"
-    assert str(decide(1, SETTLE_EVERY, Plan()).action) == "Settle"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from chaos.trend import FEWEST, Bound, leaks, table, trend
+from chaos.trend import FEWEST, Bound, leaks, trend
 
 BOUNDS = {"mib": Bound(2, 0.1)}
 
@@ -36,7 +36,3 @@ def test_what_is_no_leak_is_not_found(samples: list[float]) -> None:
 def test_too_few_samples_show_nothing() -> None:
     assert trend([1.0] * (FEWEST - 1)) is None
     assert leaks({"agent n1 mib": [float(2**each) for each in range(FEWEST - 1)]}, BOUNDS) == []
-
-
-def test_the_table_has_a_row_for_each_series() -> None:
-    assert table({"agent n1 mib": [50.0] * 20}).splitlines()[-1] == "| agent n1 mib | 20 | 50 | 50 | 50 |"
