@@ -164,10 +164,7 @@ async def test_an_older_agent_that_still_runs_is_not_another_plugin(
     folder = tmp_path / "older"
     folder.mkdir()
     older = AgentProcess(
-        folder,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
-        devices=DEVICES,
+        folder, plugin_folder=kubelet.plugin_folder, pod_resources_socket=kubelet.pod_resources_socket, devices=DEVICES
     )
     with older:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)

@@ -113,9 +113,7 @@ async def test_a_plugin_that_prefers_whatever_it_is_given_is_left_alone(
 
     server = grpc.aio.server()
     handler = grpc.unary_unary_rpc_method_handler(
-        prefer,
-        api.PreferredAllocationRequest.FromString,
-        api.PreferredAllocationResponse.SerializeToString,
+        prefer, api.PreferredAllocationRequest.FromString, api.PreferredAllocationResponse.SerializeToString
     )
     service = {"GetPreferredAllocation": handler}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", service),))

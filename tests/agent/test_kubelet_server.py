@@ -16,12 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.recent import RECENT_ALLOCATIONS, RecentAllocations
-from nodedevices_plugin.kubelet.server import (
-    SnapshotError,
-    is_valid_choice,
-    plain_choice,
-    snapshot,
-)
+from nodedevices_plugin.kubelet.server import SnapshotError, is_valid_choice, plain_choice, snapshot
 from nodedevices_plugin.model import (
     AllocationError,
     ContainerEdits,
@@ -312,10 +307,7 @@ async def test_recent_allocations_say_what_was_handed_out(kubelet: StandInKubele
     await registered(kubelet, plugins, plan(offered(4)))
     first = await kubelet.allocate(GPU, 2, pod="a")
     second = await kubelet.allocate(GPU, 1, pod="b")
-    assert [(each.resource, each.ids) for each in plugins.recent.entries()] == [
-        (GPU, first.ids),
-        (GPU, second.ids),
-    ]
+    assert [(each.resource, each.ids) for each in plugins.recent.entries()] == [(GPU, first.ids), (GPU, second.ids)]
 
 
 def test_recent_allocations_are_bounded_and_keep_the_newest() -> None:

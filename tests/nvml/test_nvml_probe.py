@@ -284,8 +284,7 @@ async def test_who_uses_a_gpu_is_read_once_the_agent_asks_for_it(
 
 
 @pytest.mark.parametrize(
-    ("namespace", "processes", "count"),
-    [(FIRST_NAMESPACE, 0, 0), (OTHER_NAMESPACE, 0, None), (OTHER_NAMESPACE, 1, 1)],
+    ("namespace", "processes", "count"), [(FIRST_NAMESPACE, 0, 0), (OTHER_NAMESPACE, 0, None), (OTHER_NAMESPACE, 1, 1)]
 )
 async def test_that_no_process_is_listed_counts_only_where_those_of_all_containers_are(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, namespace: str, processes: int, count: int | None

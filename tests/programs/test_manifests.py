@@ -319,9 +319,7 @@ def test_a_label_takes_the_agent_away_from_one_node(default: list[dict[str, Any]
     assert leaves_at(agent) == [{"key": "nodedevices.io/agent", "operator": "NotIn", "values": ["away"]}]
 
 
-def test_there_are_two_operators_on_two_nodes(
-    default: list[dict[str, Any]],
-) -> None:
+def test_there_are_two_operators_on_two_nodes(default: list[dict[str, Any]]) -> None:
     operator = of_kind(default, "Deployment")["nodedevices-operator"]
     assert operator["spec"]["replicas"] == 2
     assert operator["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}

@@ -137,7 +137,7 @@ def by_memory() -> NodeFacts:
         inventory=inventory_of(*devices),
         verdicts={each.id: verdict(HealthState.HEALTHY) for each in devices},
         plan=Plan(
-            resources=(OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode=Memory(), memory=memory)),),
+            resources=(OfferedResource(name=MEMORY, ids=ids, sharing=SharingFacts(mode=Memory(), memory=memory)),)
         ),
         holdings=Holdings(state=HoldersState.SYNCED, taken=1.0, holders=(pod,)),
         registrations=(Registration(resource=MEMORY, state=RegistrationState.REGISTERED),),

@@ -99,12 +99,7 @@ class FleetNode:
         }
         status = {
             "nodeUID": self.uid,
-            "agent": {
-                "version": "0",
-                "bootID": "b",
-                "startTime": stamp(),
-                "heartbeatTime": self.heartbeat,
-            },
+            "agent": {"version": "0", "bootID": "b", "startTime": stamp(), "heartbeatTime": self.heartbeat},
             "summary": {
                 "devices": self.gpus,
                 "healthy": self.gpus - faulty,

@@ -39,9 +39,5 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 KIND = ProbeKind(
-    name="leds",
-    help="LEDs",
-    reads=__name__,
-    add_arguments=add_arguments,
-    passed_on={"prefix": "led-prefix"},
+    name="leds", help="LEDs", reads=__name__, add_arguments=add_arguments, passed_on={"prefix": "led-prefix"}
 )

@@ -17,10 +17,7 @@ NOBODY = Holdings(state=HoldersState.SYNCED, taken=1.0)
 
 
 def make_plan(
-    inventory: Inventory,
-    verdicts: Mapping[str, Verdict],
-    settings: PlanSettings,
-    cordoned: Collection[str] = (),
+    inventory: Inventory, verdicts: Mapping[str, Verdict], settings: PlanSettings, cordoned: Collection[str] = ()
 ) -> Plan:
     """The shape, with what health alone and people block. `cordoned`: ids of devices or partitions that people took
     out of service."""

@@ -243,11 +243,7 @@ def pod_jobs(folder: Path) -> Iterator[dict[str, Any]]:
             "file_sd_configs": [{"files": [str(targets(folder, "pods"))]}],
             "relabel_configs": [
                 *(
-                    {
-                        "action": "keep",
-                        "source_labels": [f"{meta}_label_{sanitized(key)}"],
-                        "regex": value,
-                    }
+                    {"action": "keep", "source_labels": [f"{meta}_label_{sanitized(key)}"], "regex": value}
                     for key, value in labels.items()
                 ),
                 {"action": "keep", "source_labels": [f"{meta}_container_port_name"], "regex": endpoint["port"]},

@@ -97,11 +97,7 @@ class RecordedApi:
         start, size = int(query.get("continue", "0")), min(int(query.get("limit", "500")), self.page_size)
         wanted = [it for it in self.objects[path] if selected(it, query.get("labelSelector", ""))]
         more = {"continue": str(start + size)} if start + size < len(wanted) else {}
-        page = {
-            "kind": "List",
-            "metadata": {"resourceVersion": "100", **more},
-            "items": wanted[start : start + size],
-        }
+        page = {"kind": "List", "metadata": {"resourceVersion": "100", **more}, "items": wanted[start : start + size]}
         return json.dumps(page).encode()
 
 

@@ -142,13 +142,7 @@ def intel_bus_id(gpu: int, function: int = 0) -> str:
 
 
 def flex(
-    root: Path,
-    *,
-    gpus: int = 2,
-    functions: int = 0,
-    driver: str = "i915",
-    device: str = FLEX_170,
-    first_minor: int = 0,
+    root: Path, *, gpus: int = 2, functions: int = 0, driver: str = "i915", device: str = FLEX_170, first_minor: int = 0
 ) -> Tree:
     """A machine with so many Data Center GPUs, the first one cut into so many virtual functions."""
     tree = Tree(root)

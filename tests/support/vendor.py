@@ -161,10 +161,7 @@ def chart(
                     {"name": "DEFAULT_CONFIG", "value": "default"},
                     {"name": "FALLBACK_STRATEGIES", "value": "named,single"},
                 ],
-                "volumeMounts": [
-                    {"name": "available-configs", "mountPath": "/available-configs"},
-                    programs_mount,
-                ],
+                "volumeMounts": [{"name": "available-configs", "mountPath": "/available-configs"}, programs_mount],
             },
         ],
         "initContainers": [init],
@@ -188,9 +185,6 @@ def chart(
             "apiVersion": "apps/v1",
             "kind": "DaemonSet",
             "metadata": {"name": CHART_DAEMONSET, "namespace": CHART_NAMESPACE, "labels": labels},
-            "spec": {
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": spec},
-            },
+            "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
         },
     )

@@ -94,9 +94,7 @@ def test_for_a_monitoring_plugin_the_first_line_is_summary_and_performance_data(
     summary, _, data = done.lines[0].partition(" | ")
     assert summary == "DEVICES CRITICAL - gpu-1 FallenOffBus"
     assert data == "devices=2;;;0 healthy=1;;;0 degraded=0;;;0 unhealthy=1;;;0 unknown=0;;;0"
-    assert done.lines[1:] == [
-        f"{GPU_1}: Unhealthy: FallenOffBus: GPU has fallen off the bus; reboot the node",
-    ]
+    assert done.lines[1:] == [f"{GPU_1}: Unhealthy: FallenOffBus: GPU has fallen off the bus; reboot the node"]
 
 
 def test_json_has_all_that_is_known(machine: Simulated) -> None:
@@ -141,12 +139,7 @@ def test_json_has_all_that_is_known(machine: Simulated) -> None:
         ],
         "expected": [],
         "probes": [
-            {
-                "name": "simulated",
-                "driver": {"state": "Loaded", "version": "570.148.08"},
-                "problems": [],
-                "error": None,
-            }
+            {"name": "simulated", "driver": {"state": "Loaded", "version": "570.148.08"}, "problems": [], "error": None}
         ],
         "notes": [],
     }
@@ -188,10 +181,7 @@ def test_a_policy_says_what_should_be_there_too(machine: Simulated, policy: Path
 
 def test_without_the_driver_what_is_expected_is_lacking(machine: Simulated) -> None:
     done = machine.check("driver: {state: NotLoaded}", "--expect", "gpu=8")
-    assert (done.code, done.lines[0]) == (
-        CRITICAL,
-        "DEVICES CRITICAL - 0 of 8 (type gpu), probe simulated: no driver",
-    )
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - 0 of 8 (type gpu), probe simulated: no driver")
 
 
 # --- by which rules --------------------------------------------------------------------------------------------------
@@ -257,10 +247,7 @@ def test_a_wrong_policy_judges_nothing(machine: Simulated, policy: Path, content
 
 def test_a_policy_that_is_not_there_is_named(machine: Simulated) -> None:
     done = machine.check(TWO, "--policy", "/no/policy")
-    assert (done.code, done.lines) == (
-        UNKNOWN,
-        ["DEVICES UNKNOWN - --policy /no/policy: No such file or directory"],
-    )
+    assert (done.code, done.lines) == (UNKNOWN, ["DEVICES UNKNOWN - --policy /no/policy: No such file or directory"])
 
 
 def test_the_agents_configuration_file_says_which_probes_run(tmp_path: Path) -> None:
@@ -415,10 +402,7 @@ def test_a_probe_that_hangs_takes_no_verdict_from_others(machine: Simulated) -> 
         done = machine.check(LOST, "--add-probe", "mine=/bin/sh -c 'sleep 600'", "--timeout-seconds", seconds)
         if "probe simulated: no line" not in done.lines[0]:
             break
-    assert (done.code, done.lines[0]) == (
-        CRITICAL,
-        "DEVICES CRITICAL - gpu-1 FallenOffBus, probe mine: no line",
-    )
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 FallenOffBus, probe mine: no line")
 
 
 def test_a_program_that_is_not_there_is_said_at_once() -> None:

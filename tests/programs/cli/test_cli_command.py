@@ -18,11 +18,7 @@ def test_the_reader_of_a_pipe_may_leave(api: RecordedApi, kubectl: CommandLine) 
     command = "kubectl-nodedevices nodes -o wide | head -n 1; echo ${PIPESTATUS[0]}"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-c", command],
-        env={**kubectl.environment, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
+        ["bash", "-c", command], env={**kubectl.environment, "PATH": path}, capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["NAME", "1"]

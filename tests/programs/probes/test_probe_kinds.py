@@ -78,9 +78,7 @@ def test_a_root_that_is_no_folder_is_refused(kind: str, root: str, capsys: pytes
     assert f"argument --root: {root!r} is not allowed; give a folder that is there" in capsys.readouterr().err
 
 
-def test_kernel_modules_are_reported_with_those_missing_and_the_version_of_the_one_there(
-    tmp_path: Path,
-) -> None:
+def test_kernel_modules_are_reported_with_those_missing_and_the_version_of_the_one_there(tmp_path: Path) -> None:
     source = SysfsSource(name="x", system=System(tmp_path))
     found = Found(problems=(Problem(code="Odd", message="odd"),))
     for modules, why in (

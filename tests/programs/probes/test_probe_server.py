@@ -119,15 +119,7 @@ def test_every_flag_that_the_agent_passes_on_is_allowed_with_the_servers_own_pat
                 StartProbe(arguments=("nvml", flag)),
                 "is not allowed; give some of --driver-root-ctr-path, --telemetry, --interval",
             )
-            for flag in (
-                "--root=/x",
-                "--listen=unix:/x",
-                "--fd=3",
-                "--once",
-                "--tele",
-                "-h",
-                "x",
-            )
+            for flag in ("--root=/x", "--listen=unix:/x", "--fd=3", "--once", "--tele", "-h", "x")
         ),
         (
             StartProbe(arguments=("nvml", "--driver-root-ctr-path=/x")),

@@ -151,11 +151,7 @@ class Judged:
     def line(self, probe: str, snapshot: Snapshot, at: float) -> None:
         self._cursors[probe], events = fresh_events(self._cursors[probe], snapshot)
         self._inventories[probe] = stage.update(
-            self._inventories[probe],
-            snapshot,
-            now=START + timedelta(seconds=at),
-            monotonic=at,
-            removed=self._removed,
+            self._inventories[probe], snapshot, now=START + timedelta(seconds=at), monotonic=at, removed=self._removed
         )
         self._judge(probe, events, at)
 

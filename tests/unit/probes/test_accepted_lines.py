@@ -23,15 +23,7 @@ from nodedevices_plugin.pipeline.state import State, StateFile
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe import protocol
-from nodedevices_probe.protocol import (
-    MAX_LINE_PARTITIONS,
-    PLAIN_TEXT,
-    Attribute,
-    Bounds,
-    DeviceFact,
-    Snapshot,
-    encode,
-)
+from nodedevices_probe.protocol import MAX_LINE_PARTITIONS, PLAIN_TEXT, Attribute, Bounds, DeviceFact, Snapshot, encode
 from pydantic import TypeAdapter
 from support import resourceslice
 from support.facts import START, gpu, partition, snapshot, well, xid

@@ -241,10 +241,7 @@ def test_a_card_whose_user_function_has_no_driver_says_so(tmp_path: Path) -> Non
     alveo(tmp_path, cards=1)
     (tmp_path / DEVICES / fpga_bus_id(0) / "user_pf").unlink()
     [card] = poll(tmp_path).devices
-    assert (card.id, card.readings.error) == (
-        fpga_bus_id(0),
-        "no driver has its user function (XRT's xocl)",
-    )
+    assert (card.id, card.readings.error) == (fpga_bus_id(0), "no driver has its user function (XRT's xocl)")
 
 
 def test_a_card_that_a_virtual_machine_has_is_not_listed(tmp_path: Path) -> None:

@@ -26,18 +26,7 @@ FILE = """
 - {name: pairs, paths: [{path: "/dev/*"}, {path: "/dev/y?", limit: 1000}, {path: "/sys/class/*/*", type: Mount}]}
 - {preset: kvm, required: true}
 """
-ODD = (
-    "",
-    "-1",
-    "0x1a86",
-    "9" * 30,
-    "1_0",
-    "a" * 100,
-    "\x00\x1b[31m",
-    "é\u202e",
-    "1 2 3",
-    "MAJOR=1\nDEVNAME=../../etc",
-)
+ODD = ("", "-1", "0x1a86", "9" * 30, "1_0", "a" * 100, "\x00\x1b[31m", "é\u202e", "1 2 3", "MAJOR=1\nDEVNAME=../../etc")
 
 
 def line(root: Path) -> SourceFacts:

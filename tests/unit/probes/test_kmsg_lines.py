@@ -42,19 +42,10 @@ KNOWN: tuple[tuple[str, tuple[str, str, int | None, dict[str, str]]], ...] = (
         "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 10004, Non-fatal, Host_thermal_event_start",
         (kinds.SXID, SWITCH, 10004, {"text": "Host_thermal_event_start"}),
     ),
-    (
-        NVLINK,
-        (kinds.XID_DETAIL, "0003:00:00.0", 74, {"link": "14", "register3": "0x10000"}),
-    ),
-    (
-        GRAPHICS,
-        (kinds.XID_DETAIL, "0000:38:00.0", 13, {"gpc": "9", "tpc": "1", "sm": "1"}),
-    ),
+    (NVLINK, (kinds.XID_DETAIL, "0003:00:00.0", 74, {"link": "14", "register3": "0x10000"})),
+    (GRAPHICS, (kinds.XID_DETAIL, "0000:38:00.0", 13, {"gpc": "9", "tpc": "1", "sm": "1"})),
     (STALLED, (kinds.MLX5_STALLED, "0000:d2:00.0", None, {})),
-    (
-        COMMAND,
-        (kinds.MLX5_COMMAND_TIMEOUT, "0000:03:00.0", None, {"text": "ENABLE_HCA(0x104)"}),
-    ),
+    (COMMAND, (kinds.MLX5_COMMAND_TIMEOUT, "0000:03:00.0", None, {"text": "ENABLE_HCA(0x104)"})),
     (
         "mlx5_core 0000:05:00.0: mlx5_health_try_recover:338:(pid 268269): health recovery succeeded",
         (kinds.MLX5_RECOVERED, "0000:05:00.0", None, {}),

@@ -82,11 +82,7 @@ def test_both_ports_of_a_card_are_devices_with_what_the_kernel_says_of_them(tmp_
         "nodeGUID": "0c42:a103:0065:d7a6",
         "pKeys": "0xffff,0x8001",
     }
-    assert infiniband.device_nodes == (
-        "/dev/infiniband/uverbs0",
-        "/dev/infiniband/issm0",
-        "/dev/infiniband/umad0",
-    )
+    assert infiniband.device_nodes == ("/dev/infiniband/uverbs0", "/dev/infiniband/issm0", "/dev/infiniband/umad0")
     assert (extra(ethernet)["linkType"], extra(ethernet)["speedGbps"], "pKeys" in ethernet.extra) == (
         "ether",
         200,

@@ -73,10 +73,7 @@ async def connected(
     path: Path, on_snapshot: Callable[[Snapshot], None], *, end_after_silence_seconds: float = 45.0
 ) -> AsyncIterator[ProbeSocket]:
     source = ProbeSocket(
-        str(path),
-        on_snapshot=on_snapshot,
-        backoff=QUICK,
-        end_after_silence_seconds=end_after_silence_seconds,
+        str(path), on_snapshot=on_snapshot, backoff=QUICK, end_after_silence_seconds=end_after_silence_seconds
     )
     running = asyncio.create_task(source.run())
     try:
