@@ -6,7 +6,6 @@ import pkgutil
 import subprocess
 import sys
 
-import pytest
 from nodedevices_operator import desired, records
 
 INPUT_OUTPUT = {"aiohttp", "grpc", "kopf", "kubernetes", "prometheus_client", "structlog"}
@@ -21,18 +20,18 @@ def test_a_dry_run_needs_no_package_that_the_command_line_is_not_installed_with(
     assert set(done.stdout.split()) <= {*pydantic, "orjson", "yaml"}
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
+def test_what_the_operator_decides_by_loads_no_input_or_output() -> None:
+    modules = [
         info.name
         for package in (desired, records)
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    ],
-)
-def test_what_the_operator_decides_by_loads_no_input_or_output(module: str) -> None:
-    script = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert not INPUT_OUTPUT & set(loaded.split())
+    ]
+    script = "import importlib, sys\n"
+    script += f"for module in {modules}:\n"
+    script += "    importlib.import_module(module)\n"
+    script += f"    print(module, *{INPUT_OUTPUT} & sys.modules.keys())\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == modules, "behind a module stands what it has loaded first"
 
 
 def test_an_agent_is_there_before_it_loads_what_only_a_report_needs() -> None:

@@ -1,4 +1,7 @@
-"""nodedevices-check as a script runs it: a process, its output and its exit status."""
+"""nodedevices-check as a script runs it: a process, its output and its exit status.
+
+The process is a fork (preloaded); tests/programs/check/test_check_page.py runs the command itself.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from support.patience import PATIENCE_SECONDS
+from support.preloaded import fork
 
 COMMAND = (sys.executable, "-m", "nodedevices_plugin.check.main")
 NODE = "node-a"
@@ -37,10 +44,16 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**own, "NODE_NAME": NODE, **(more or {})}
 
 
-def check(*arguments: str, more: Mapping[str, str] | None = None) -> Done:
-    """`more`: variables."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=environment(more), check=False)
-    return Done(done.returncode, done.stdout, done.stderr)
+def check(*arguments: str, more: Mapping[str, str] | None = None, fresh: bool = False) -> Done:
+    """`more`: variables. `fresh`: by a new interpreter, which reads some of them when it starts."""
+    if fresh:
+        command = [*COMMAND, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(more), check=False)
+        return Done(done.returncode, done.stdout, done.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        out, errors = Path(folder, "out"), Path(folder, "errors")
+        process = fork("nodedevices_plugin.check.command", arguments, environment(more), out, errors)
+        return Done(process.wait(PATIENCE_SECONDS), out.read_text(), errors.read_text())
 
 
 class Simulated:

@@ -20,7 +20,12 @@ from pathlib import Path
 from typing import Protocol
 
 # What is imported once. The agent imports its API client on first use.
-MODULES = ("nodedevices_plugin.agent", "nodedevices_operator.main", "kubernetes.client")
+MODULES = (
+    "nodedevices_plugin.agent",
+    "nodedevices_plugin.check.command",
+    "nodedevices_operator.main",
+    "kubernetes.client",
+)
 
 
 class Running(Protocol):
@@ -68,14 +73,17 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-def fork(module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Fork:
-    """`main(arguments)` of one of MODULES, in a process that writes to the end of `log`."""
+def fork(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, errors: Path | None = None
+) -> Fork:
+    """`main(arguments)` of one of MODULES, in a process that writes to the end of `log`; `errors`: its standard error
+    goes there instead."""
     log.touch()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(MODULES))  # heard before the first fork only
     # A daemon: it does not outlive the tests.
     process = context.Process(
-        target=_main, args=(module, list(arguments), dict(environment), log), name=module, daemon=True
+        target=_main, args=(module, list(arguments), dict(environment), log, errors or log), name=module, daemon=True
     )
     process.start()
     return Fork(process)
@@ -90,12 +98,12 @@ def command(
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=end, stderr=end, env=dict(environment))
 
 
-def _main(module: str, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+def _main(module: str, arguments: list[str], environment: dict[str, str], log: Path, errors: Path) -> None:
     """In the new process."""
-    with log.open("ab") as end, Path(os.devnull).open("rb") as nothing:
+    with log.open("ab") as end, errors.open("ab") as end_of_errors, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(end.fileno(), 1)
-        os.dup2(end.fileno(), 2)
+        os.dup2(end_of_errors.fileno(), 2)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [module, *arguments]

@@ -14,9 +14,9 @@ import pytest
 from cluster.rig import layout, processes, rig
 from cluster.rig.problem import wait_for
 from cluster.rig.processes import Process
+from support.patience import CLUSTER_PATIENCE_SECONDS as SECONDS
 
 TESTS = Path(__file__).resolve().parents[2]
-SECONDS = 60  # for what hangs
 # As a terminal starts it: whoever runs these tests may ignore SIGINT.
 PYTEST = """
 import signal, sys, pytest
@@ -56,7 +56,8 @@ class Machine:
             "NODEDEVICES_STATE": str(self.clusters),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # which takes longer than the rest
         }
-        environment.pop("PYTEST_XDIST_WORKER", None)
+        for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS"):
+            environment.pop(name, None)
         return subprocess.Popen(
             [sys.executable, "-c", PYTEST, *arguments],
             cwd=self._folder,
