@@ -46,6 +46,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.clusters = folder / "clusters"
         self._folder = folder
+        (folder / "pytest.ini").write_text("[pytest]\n")  # or pytest looks for one in the folders above
         (folder / "waiting.py").write_text(WAITING)
         (folder / "passing.py").write_text("def test_passes():\n    pass\n")
 
