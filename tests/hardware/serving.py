@@ -1,0 +1,166 @@
+"""The agent beside the stand-in kubelet: what it registers and grants, and NVIDIA's own plugin beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from hardware import processes
+from hardware.processes import GPU
+from hardware.step import Json, Report, Request, SkippedError, seconds_since
+from support.kubelet import StandInKubelet
+
+START_SECONDS = 15.0
+PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"  # where NVIDIA's plugin makes its socket, whatever its flags say
+CDI = ("--device-list-strategy=envvar,cdi-cri", "--pass-device-specs")
+
+
+async def run(report: Report, request: Request) -> None:
+    logs = request.out
+    processes.need_gpu()
+    await report.part_of("first start", granted(logs / "agent-first.log"))
+    await report.part_of("by variables", granted(logs / "agent-variables.log"))
+    await report.part_of("by CDI, with the libraries", granted(logs / "agent-cdi.log", *CDI))
+    nodes_alone = (*CDI, "--cdi-without-libraries")
+    await report.part_of("by CDI, with device nodes alone", granted(logs / "agent-cdi-nodes.log", *nodes_alone))
+    await report.part_of("NVIDIA's plugin", beside(request))
+
+
+def _resources(kubelet: StandInKubelet) -> Json:
+    return {
+        name: {"healthy": sorted(view.healthy), "unhealthy": sorted(view.unhealthy), "NUMA": _numa(view.devices)}
+        for name, view in kubelet.views.items()
+    }
+
+
+def _numa(devices: dict[str, Any]) -> Json:
+    return {id_: [node.ID for node in device.topology.nodes] for id_, device in devices.items()}
+
+
+async def granted(log: Path, *arguments: str) -> Json:
+    """Run an agent with these arguments: the time to Register and to the list, and what a kubelet gets of it."""
+    async with StandInKubelet() as kubelet:
+        began = time.monotonic()
+        async with processes.agent(kubelet, log, *arguments):
+            await kubelet.until(lambda: kubelet.registered or _refused(log), patience=START_SECONDS)
+            if not kubelet.registered:
+                raise SkippedError(_refused(log))
+            registered = seconds_since(began)
+            await kubelet.until(lambda: any(view.healthy for view in kubelet.views.values()), patience=START_SECONDS)
+            listed = seconds_since(began)
+            name = next(name for name, view in kubelet.views.items() if view.healthy)
+            return {
+                "seconds to Register": registered,
+                "seconds to the list": listed,
+                "resources": _resources(kubelet),
+                **await answers(kubelet, name),
+                "CDI": cdi(kubelet.root / "cdi"),
+            }
+
+
+def _refused(log: Path) -> str:
+    """Return why the agent offers nothing by the configuration it was given, as its log says it."""
+    for text in log.read_text().splitlines():
+        with contextlib.suppress(ValueError):
+            entry = json.loads(text)
+            if "nothing is offered" in str(entry.get("message", "")):
+                return f"{entry['event']}: {entry['message']}"
+    return ""
+
+
+async def answers(kubelet: StandInKubelet, name: str) -> Json:
+    """Return what the plugin of this resource prefers and grants."""
+    ids = sorted(kubelet.views[name].healthy)
+    found: Json = {"resource": name, "ids": ids}
+    for count in sorted({1, len(ids) // 2, len(ids)} - {0}):
+        try:
+            found[f"prefers, of {len(ids)}, {count}"] = await kubelet.prefer(name, ids, count)
+        except Exception as error:
+            found[f"prefers, of {len(ids)}, {count}"] = f"refused: {error}"
+    began = time.monotonic()
+    answer = await kubelet.allocate_ids(name, ids[:1])
+    found["Allocate milliseconds"] = round((time.monotonic() - began) * 1000, 1)
+    found["Allocate"] = MessageToDict(answer)
+    found["missing"] = missing(
+        [device.host_path for device in answer.devices] + [mount.host_path for mount in answer.mounts]
+    )
+    return found
+
+
+def cdi(folder: Path) -> Json:
+    """Return each specification that was written there, and which nodes and files it names that do not exist."""
+    found: Json = {}
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        document = json.loads(path.read_text())
+        edits = [document.get("containerEdits", {}), *(one["containerEdits"] for one in document.get("devices", ()))]
+        nodes = [node.get("hostPath") or node["path"] for edit in edits for node in edit.get("deviceNodes", ())]
+        files = [mount["hostPath"] for edit in edits for mount in edit.get("mounts", ())]
+        found[path.name] = {
+            "kind": document["kind"],
+            "devices": [one["name"] for one in document.get("devices", ())],
+            "device nodes": len(set(nodes)),
+            "files": len(set(files)),
+            "no device node": [node for node in dict.fromkeys(nodes) if not _is_device(Path(node))],
+            "missing": missing(files),
+        }
+    return found
+
+
+def missing(paths: list[str]) -> list[str]:
+    return [path for path in dict.fromkeys(paths) if not Path(path).exists()]
+
+
+def _is_device(path: Path) -> bool:
+    try:
+        return stat.S_ISCHR(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+async def beside(request: Request) -> Json:
+    """Run NVIDIA's plugin on a kubelet of its own, in a mount namespace where its folder is the kubelet's."""
+    if not request.nvidia_plugin:
+        raise SkippedError("no --nvidia-plugin PATH")
+    if os.geteuid():
+        raise SkippedError("needs root: it makes its socket in /var/lib/kubelet/device-plugins alone")
+    if not os.access(request.nvidia_plugin, os.X_OK) or shutil.which("unshare") is None:
+        raise SkippedError(f"{request.nvidia_plugin} is no program, or there is no unshare")
+    async with StandInKubelet() as kubelet:
+        began = time.monotonic()
+        async with _nvidia(request, kubelet.plugin_folder):
+            await kubelet.until(lambda: kubelet.allocatable(GPU) > 0, patience=START_SECONDS)
+            seconds = seconds_since(began)
+            return {"seconds to the list": seconds, **await answers(kubelet, GPU)}
+
+
+@contextlib.asynccontextmanager
+async def _nvidia(request: Request, folder: Path) -> AsyncIterator[None]:
+    script = 'mkdir -p "$1" && mount --bind "$2" "$1" && shift 2 && exec "$@"'
+    with (request.out / "nvidia-plugin.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *("unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"),
+            *(PLUGIN_FOLDER, str(folder), request.nvidia_plugin, "--pass-device-specs"),
+            stdout=log,
+            stderr=log,
+        )
+    with _ending(process):
+        yield
+    await process.wait()
+
+
+@contextlib.contextmanager
+def _ending(process: asyncio.subprocess.Process) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
