@@ -20,8 +20,10 @@ def main() -> int:
     own, machine = bundle.here()
     parser = argparse.ArgumentParser(prog="python -m hardware", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("command", nargs="?", choices=("run", "bundle"), default="run")
-    parser.add_argument("--python", default=own, metavar="VERSION", help="whose wheels (default: %(default)s)")
-    parser.add_argument("--machine", default=machine, help="of the wheels (default: %(default)s)")
+    parser.add_argument(
+        "--python", default=own, metavar="VERSION", help="the version that is to run it (default: %(default)s)"
+    )
+    parser.add_argument("--machine", default=machine, help="x86_64 or aarch64 (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("arguments", nargs="*", help="of run.py, after --")
     given = parser.parse_args()

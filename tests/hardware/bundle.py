@@ -1,34 +1,36 @@
-"""The folder that a machine with a GPU is given: the program, our wheel, and the wheels of the agent's lock.
+"""The folder that a machine with a GPU is given: the program, and one archive with our package and what it needs.
 
-Wheels are taken by their hashes, for one Python on Linux; they are kept in the build cache, by the lock, so that the
-next folder needs no network. No source distribution is ever built.
+The packages are those of the agent's lock, from wheels by their hashes, for one Python on Linux: uv unpacks them for a
+Python that need not be here, and a run of the folder has no more to do than to unpack the archive. Nothing is compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.rig.binaries import cache
 from nodedevices_common import __version__
 from releasing.build import Commit, git, made_by
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 LOCK = ROOT / "requirements" / "agent.lock"
-PIP = ROOT / ".tools" / "bin" / "pip"
+UV = ROOT / ".tools" / "bin" / "uv"
+ARCHIVE = "packages.zip"
 MOST_BYTES = 30 << 20
 NAMED = 5  # of the largest files
 SUPPORT = ("fakestore", "kubelet", "running_agent")  # of tests/support, as they are
 OF_BUILDER = ("__main__.py", "bundle.py", "run.py")
-GLIBC = ("2_28", "2_17", "2_5")  # that a machine with a driver of these years has
+LIBC = "manylinux_2_28"  # glibc of 2018
 
 
 class BundleError(Exception):
@@ -38,21 +40,19 @@ class BundleError(Exception):
 def write(folder: Path, *, python: str, machine: str) -> Path:
     """Make the folder anew, and return it."""
     with tempfile.TemporaryDirectory() as temporary:
-        made = Path(temporary) / "bundle"
-        wheels = made / "wheels"
-        shutil.copytree(locked(python, machine), wheels)
-        for name, content in our_wheel().items():
-            (wheels / name).write_bytes(content)
+        packages, made = Path(temporary) / "packages", Path(temporary) / "bundle"
+        install(packages, python, machine)
+        made.mkdir()
+        shutil.make_archive(str(made / "packages"), "zip", packages)
         program(made / "program")
-        shutil.copy(HERE / "run.py", made / "run.py")
-        sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(wheels.iterdir())}
-        about = {"version": __version__, "commit": commit(), "python": python, "machine": machine, "wheels": sums}
+        shutil.copy(HERE / "run.py", made)
+        sha256 = hashlib.sha256((made / ARCHIVE).read_bytes()).hexdigest()
+        about = {"version": __version__, "commit": commit(), "python": python, "machine": machine, "sha256": sha256}
         (made / "manifest.json").write_text(json.dumps(about, indent=1) + "\n")
         sizes = {str(path.relative_to(made)): path.stat().st_size for path in made.rglob("*") if path.is_file()}
         if problem := too_large(sizes):
             raise BundleError(problem)
         shutil.rmtree(folder, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(made, folder)
     return folder
 
@@ -75,10 +75,6 @@ def program(target: Path) -> None:
         shutil.copy(HERE.parent / "support" / f"{name}.py", target / "support")
 
 
-def our_wheel() -> dict[str, bytes]:
-    return made_by("hatchling", "build", "-t", "wheel", "-d", tree=ROOT)
-
-
 def commit() -> str:
     """Return the commit, and whether the files are others by now; "" outside of a repository."""
     try:
@@ -88,39 +84,23 @@ def commit() -> str:
         return ""
 
 
-def locked(python: str, machine: str) -> Path:
-    """Return a folder with the wheels of the lock, from the build cache or from the package index."""
-    digest = hashlib.sha256(LOCK.read_bytes() + f"{python} {machine}".encode()).hexdigest()[:16]
-    place = cache() / "hardware" / digest
-    if place.is_dir():
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
-        fetched = Path(folder) / "wheels"
-        command = [*pip(), *pip_arguments(python, machine), "--dest", str(fetched), "--requirement", str(LOCK)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            last = "\n".join(done.stderr.strip().splitlines()[-5:])
-            raise BundleError(f"the wheels of {LOCK.name} for CPython {python} on {machine} could not be had:\n{last}")
-        try:
-            fetched.rename(place)
-        except OSError:
-            if not place.is_dir():  # another builder was faster
-                raise
-    return place
+def install(target: Path, python: str, machine: str) -> None:
+    """Unpack the wheels of the lock, and our own of this tree."""
+    done = subprocess.run([*uv_command(python, machine), str(target)], check=False, capture_output=True, text=True)
+    if done.returncode:
+        why = "\n".join(done.stderr.strip().splitlines()[-5:])
+        raise BundleError(f"no packages of {LOCK.name} for CPython {python} on {machine}:\n{why}")
+    for wheel in made_by("hatchling", "build", "-t", "wheel", "-d", tree=ROOT).values():
+        with zipfile.ZipFile(io.BytesIO(wheel)) as file:
+            file.extractall(target)
 
 
-def pip() -> list[str]:
-    return [str(PIP)] if PIP.exists() else [sys.executable, "-m", "pip"]
-
-
-def pip_arguments(python: str, machine: str) -> list[str]:
-    platforms = [f"manylinux_{version}_{machine}" for version in GLIBC]
-    platforms += [f"manylinux2014_{machine}"]
+def uv_command(python: str, machine: str) -> list[str]:
+    """Return the command, whose last argument, the folder, is to follow."""
     return [
-        *("download", "--quiet", "--disable-pip-version-check", "--no-deps"),
-        *("--require-hashes", "--only-binary=:all:", "--implementation", "cp", "--python-version", python),
-        *(word for name in platforms for word in ("--platform", name)),
+        *(str(UV if UV.exists() else "uv"), "pip", "install", "--quiet", "--require-hashes", "--only-binary", ":all:"),
+        *("--python-version", python, "--python-platform", f"{machine}-{LIBC}", "--python", sys.executable),
+        *("--requirement", str(LOCK), "--target"),
     ]
 
 

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None, *, about: Json | None = None) -
     for step in steps(request.seconds):
         left = WHOLE_SECONDS - 2 * END_SECONDS - (time.monotonic() - began)
         _say(began, f"{step.module}: {step.does}")
-        result = _run(step, request, left)
+        result = run_step(step, request, left)
         record["steps"][step.module] = result
         record["seconds"] = round(time.monotonic() - began, 1)
         record["row"] = row(record)
@@ -112,7 +112,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _run(step: Step, request: Request, left: float) -> Json:
+def run_step(step: Step, request: Request, left: float) -> Json:
     """Run a step, and return its result, with what it had found when its time was over."""
     if left < END_SECONDS:
         return {"outcome": SKIPPED, "why": "no time left", "seconds": 0.0, "found": {}}

@@ -25,7 +25,7 @@ from support.kubelet import StandInKubelet
 
 NVML = ("nvml", "--driver-root-ctr-path", "")
 GPU = "nvidia.com/gpu"
-ANSWER_SECONDS = 20.0
+ANSWER_SECONDS = 30.0
 CONTEXT_BYTES = 64 << 20  # of memory in use: a program is there (pipeline.idle)
 NO_CUDA = 3  # cuda.NO_DRIVER
 

@@ -1,8 +1,8 @@
-"""Unpacks the wheels beside it into a temporary folder, and runs NodeDevices on this machine's NVIDIA GPUs.
+"""Unpacks the packages beside it into a temporary folder, and runs NodeDevices on this machine's NVIDIA GPUs.
 
     python3 run.py [--out FOLDER] [--help]
 
-Needs the Python of the wheels, which it names, and nothing else: no network, no compiler, no Kubernetes, no root. It
+Needs the Python of the packages, which it names, and nothing else: no network, no compiler, no Kubernetes, no root. It
 changes nothing on the card, and leaves nothing on the machine but the record. Any Python from 3.6 on reads this file.
 """
 
@@ -20,29 +20,28 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
+ARCHIVE = FOLDER / "packages.zip"
 USAGE = 2
 OURS = ("PYTHON", "NODEDEVICES_", "KUBE")  # variables that would change what is run
 
 
 def unfit(manifest: "dict[str, Any]", python: str, implementation: str, machine: str) -> str:
-    """Say why this Python cannot run the wheels; "" where it can."""
+    """Say why this Python cannot run the packages; "" where it can."""
     wanted, here = manifest["python"], f"{implementation} {python} on {machine}"
     if here == f"CPython {wanted} on {manifest['machine']}":
         return ""
     return (
-        f"run.py: these wheels are for CPython {wanted} on {manifest['machine']}, and this is {here}. Run it with "
+        f"run.py: these packages are for CPython {wanted} on {manifest['machine']}, and this is {here}. Run it with "
         f"python{wanted}, or make a folder for this one: make hardware-bundle HARDWARE_PYTHON={python}"
     )
 
 
-def unpack(wheels: "dict[str, str]", target: Path) -> None:
-    """Unpack each wheel; raise SystemExit for one that is not what was put there."""
-    for name, sha256 in sorted(wheels.items()):
-        path = FOLDER / "wheels" / name
-        if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
-            sys.exit(f"run.py: {path} is not the file that was put there; copy the folder anew")
-        with zipfile.ZipFile(str(path)) as wheel:
-            wheel.extractall(str(target))
+def unpack(sha256: str, target: Path) -> None:
+    """Unpack the archive; raise SystemExit where it is not what was put there."""
+    if hashlib.sha256(ARCHIVE.read_bytes()).hexdigest() != sha256:
+        sys.exit(f"run.py: {ARCHIVE} is not the file that was put there; copy the folder anew")
+    with zipfile.ZipFile(str(ARCHIVE)) as archive:
+        archive.extractall(str(target))
 
 
 def main() -> int:
@@ -54,7 +53,7 @@ def main() -> int:
         return USAGE
     target = Path(tempfile.mkdtemp(prefix="nd-hardware-"))
     try:
-        unpack(manifest["wheels"], target)
+        unpack(manifest["sha256"], target)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         environment["PYTHONPATH"] = os.pathsep.join((str(target), str(FOLDER / "program")))
         environment["PYTHONPYCACHEPREFIX"] = str(target / "pycache")

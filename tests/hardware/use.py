@@ -25,7 +25,7 @@ AFTER_SECONDS = 60  # sections.MIN_IDLE_SECONDS
 POLL_SECONDS = 0.5
 SETTLED_SECONDS = 2.0  # held before something begins: an idle reading of before is none of this holder's
 USED_SECONDS = 9.0  # more than AFTER_SECONDS / FASTER: no word came in all of it
-WORD_SECONDS = 15.0  # for a word, on a machine that is busy
+WORD_SECONDS = 30.0  # for a word, on a machine that is busy
 PROCESS, MEMORY = "processes", "memoryAllocatedBytes"
 CASES = {"context": "a context that computes nothing", "compute": "computes", "memory": "memory only"}
 
