@@ -23,7 +23,7 @@ from support.kubelet import StandInKubelet
 from support.running_agent import RunningAgent
 
 CASES = {"read-out-of-bounds": 31, "trap": 13}  # with the XID that NVIDIA's catalogue has for it
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 EVENT_SECONDS = 10.0
 STATUS_SECONDS = 15.0
 MESSAGE = "NVRM: Xid"

@@ -42,7 +42,7 @@ class Step:
 
 def steps(watch: float) -> tuple[Step, ...]:
     return (
-        Step("probing", "the nvml probe beside nvidia-smi, and at rest", 45 + watch),
+        Step("probing", "the nvml probe beside nvidia-smi, and at rest", 60 + watch),
         Step("checking", "nodedevices-check", 35),
         Step("serving", "the agent beside a stand-in kubelet", 90),
         Step("faults", "a real XID 31 and 13", 75),

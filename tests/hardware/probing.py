@@ -25,7 +25,7 @@ from support.kubelet import StandInKubelet
 
 SMI = "nvidia-smi"
 SMI_FILE = "nvidia-smi.xml"
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 
 
 async def run(report: Report, request: Request) -> None:

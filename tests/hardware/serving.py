@@ -19,7 +19,7 @@ from hardware.processes import GPU
 from hardware.step import Json, Report, Request, SkippedError, seconds_since
 from support.kubelet import StandInKubelet
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"  # where NVIDIA's plugin makes its socket, whatever its flags say
 CDI = ("--device-list-strategy=envvar,cdi-cri", "--pass-device-specs")
 

@@ -48,7 +48,7 @@ def test_a_record_of_every_step_is_one_row() -> None:
             "probing": step(found),
             "checking": step({"summary": "DEVICES OK - 2 healthy (2 gpu)"}),
             "serving": step({"by variables": {"seconds to Register": 1.234}}),
-            "faults": step(device="GPU-1", trap=fault(13, "Xid13")),
+            "faults": step({"device": "GPU-1", "trap": fault(13, "Xid13")}),
             "use": step({"computes": word("", ""), "memory only": word("Idle", "MemoryOnly")}),
             "mps": step(
                 {"plain": {"limits hold": True}}, outcome="failed", why="a traceback\nRuntimeError: cuInit | 999"
