@@ -85,9 +85,14 @@ def commit() -> str:
 
 
 def install(target: Path, python: str, machine: str) -> None:
-    """Unpack the wheels of the lock, and our own of this tree."""
-    done = subprocess.run([*uv_command(python, machine), str(target)], check=False, capture_output=True, text=True)
-    if done.returncode:
+    """Unpack the wheels of the lock, and our own of this tree; without the network where uv's cache has them all."""
+    command = [*uv_command(python, machine), str(target)]
+    for more in (["--offline"], []):
+        shutil.rmtree(target, ignore_errors=True)
+        done = subprocess.run([*command, *more], check=False, capture_output=True, text=True)
+        if not done.returncode:
+            break
+    else:
         why = "\n".join(done.stderr.strip().splitlines()[-5:])
         raise BundleError(f"no packages of {LOCK.name} for CPython {python} on {machine}:\n{why}")
     for wheel in made_by("hatchling", "build", "-t", "wheel", "-d", tree=ROOT).values():

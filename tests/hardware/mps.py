@@ -33,6 +33,8 @@ READY_SECONDS = 15.0
 
 
 async def run(report: Report, request: Request) -> None:
+    if request.nvml_state:
+        raise SkippedError("no MPS on a stand-in")
     if shutil.which(CONTROL) is None:
         raise SkippedError(f"no {CONTROL}")
     processes.need_cuda()

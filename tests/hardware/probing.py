@@ -147,7 +147,7 @@ async def at_rest(request: Request) -> Json:
     }
 
 
-def check(seconds: int = 15) -> Json:
+def check(seconds: int = 25) -> Json:
     """Return what nodedevices-check says as JSON."""
     argv = ["-m", "nodedevices_plugin.check.main", "--probe", "nvml", "--driver-root-ctr-path", "", "--output", "json"]
     done = processes.run([sys.executable, *argv, "--timeout-seconds", str(seconds)], seconds + 15)

@@ -58,6 +58,12 @@ class Lines:
             with contextlib.suppress(queue.Empty):
                 yield self.came.get(timeout=min(left, 0.5))
 
+    def forget(self) -> None:
+        """Leave out the lines that have come."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.came.get_nowait()
+
 
 @contextmanager
 def probe(interval: float | None = None, *, use: bool = False) -> Iterator[Lines]:

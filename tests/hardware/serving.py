@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from google.protobuf.json_format import MessageToDict
 from hardware import processes
 from hardware.processes import GPU
@@ -21,6 +22,8 @@ from support.kubelet import StandInKubelet
 
 START_SECONDS = 60.0
 PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"  # where NVIDIA's plugin makes its socket, whatever its flags say
+TOOLKIT = (Path("/etc/cdi"), Path("/var/run/cdi"))
+SUFFIXES = (".json", ".yaml")
 CDI = ("--device-list-strategy=envvar,cdi-cri", "--pass-device-specs")
 
 
@@ -62,7 +65,7 @@ async def granted(log: Path, *arguments: str) -> Json:
                 "seconds to the list": listed,
                 "resources": _resources(kubelet),
                 **await answers(kubelet, name),
-                "CDI": cdi(kubelet.root / "cdi"),
+                "CDI": {str(path): cdi(path) for path in _specifications(kubelet.root / "cdi")},
             }
 
 
@@ -95,23 +98,26 @@ async def answers(kubelet: StandInKubelet, name: str) -> Json:
     return found
 
 
-def cdi(folder: Path) -> Json:
-    """Return each specification that was written there, and which nodes and files it names that do not exist."""
-    found: Json = {}
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-        document = json.loads(path.read_text())
-        edits = [document.get("containerEdits", {}), *(one["containerEdits"] for one in document.get("devices", ()))]
-        nodes = [node.get("hostPath") or node["path"] for edit in edits for node in edit.get("deviceNodes", ())]
-        files = [mount["hostPath"] for edit in edits for mount in edit.get("mounts", ())]
-        found[path.name] = {
-            "kind": document["kind"],
-            "devices": [one["name"] for one in document.get("devices", ())],
-            "device nodes": len(set(nodes)),
-            "files": len(set(files)),
-            "no device node": [node for node in dict.fromkeys(nodes) if not _is_device(Path(node))],
-            "missing": missing(files),
-        }
-    return found
+def _specifications(ours: Path) -> list[Path]:
+    """Return the agent's files, and those of NVIDIA's container toolkit."""
+    return [path for folder in (ours, *TOOLKIT) for path in sorted(folder.glob("*")) if path.suffix in SUFFIXES]
+
+
+def cdi(path: Path) -> Json:
+    """Return what a specification has, and which nodes and files it names that do not exist."""
+    document = yaml.safe_load(path.read_text())
+    devices = document.get("devices") or []
+    edits = [document.get("containerEdits") or {}, *(device["containerEdits"] for device in devices)]
+    nodes = [node.get("hostPath") or node["path"] for edit in edits for node in edit.get("deviceNodes", ())]
+    files = [mount["hostPath"] for edit in edits for mount in edit.get("mounts", ())]
+    return {
+        "kind": document["kind"],
+        "devices": [device["name"] for device in devices],
+        "device nodes": len(set(nodes)),
+        "files": len(set(files)),
+        "no device node": [node for node in dict.fromkeys(nodes) if not _is_device(Path(node))],
+        "missing": missing(files),
+    }
 
 
 def missing(paths: list[str]) -> list[str]:

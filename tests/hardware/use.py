@@ -1,7 +1,7 @@
 """Who uses it: the words of a policy's section `idle`, with real processes on a real GPU.
 
-The readings are the probe's, and the words are those of pipeline.idle with the least that a policy can ask for, 60 s
-of rest. The clock alone runs ten times as fast: a second here is ten there, which is two readings of an agent.
+The readings are the probe's, twice a second, and the words are those of pipeline.idle with the least that a policy can
+ask for, 60 s of rest. The clock alone is not real: each reading counts for five seconds, as an agent has them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, 
 from nodedevices_plugin.model.use import Uses
 from nodedevices_plugin.pipeline import idle
 
-FASTER = 10
 AFTER_SECONDS = 60  # sections.MIN_IDLE_SECONDS
+READ_SECONDS = 5  # what a reading counts for
 POLL_SECONDS = 0.5
-SETTLED_SECONDS = 2.0  # held before something begins: an idle reading of before is none of this holder's
-USED_SECONDS = 9.0  # more than AFTER_SECONDS / FASTER: no word came in all of it
-WORD_SECONDS = 30.0  # for a word, on a machine that is busy
+SETTLED = 4  # readings before something begins: a reading of before is none of this holder's
+USED = 20  # readings of one that computes, more than AFTER_SECONDS: no word came in all of them
+MOST = 40  # readings until there is a word
+PATIENCE_SECONDS = 60.0
 PROCESS, MEMORY = "processes", "memoryAllocatedBytes"
 CASES = {"context": "a context that computes nothing", "compute": "computes", "memory": "memory only"}
 
@@ -36,6 +37,8 @@ async def run(report: Report, request: Request) -> None:
     report.add("device", gpu)
     report.add("processes are seen", PROCESS in device.get("readings", {}))
     report.part("held and never used", lambda: _case(gpu, "", lambda _: "NeverUsed"))
+    if request.nvml_state:
+        raise SkippedError("no CUDA on a stand-in")
     processes.need_cuda()
     for action, name in CASES.items():
         report.part(name, partial(_case, gpu, action, _in_use if action == "compute" else _at_rest))
@@ -54,13 +57,14 @@ def _case(gpu: str, action: str, expected: Callable[[Json], str]) -> Json:
     """Hold the GPU, start the program ("": none), and follow it until it would have a word."""
     follower = Follower(gpu)
     with processes.probe(POLL_SECONDS, use=True) as lines, contextlib.ExitStack() as ending:
-        follower.take(lines, SETTLED_SECONDS)
+        follower.take(lines, SETTLED)
         if action:
             ending.enter_context(processes.cuda(action, gpu)).wait_for("ready")
+            lines.forget()  # what was read while it began is of neither
         if action == "compute":
-            follower.take(lines, USED_SECONDS)
+            follower.take(lines, USED)
         else:
-            follower.take(lines, WORD_SECONDS, until_word=True)
+            follower.take(lines, MOST, until_word=True)
     if not follower.readings:
         raise SkippedError("the probe wrote no line of it")
     wanted = expected(follower.readings[-1])
@@ -79,20 +83,21 @@ class Follower:
 
     def __init__(self, gpu: str) -> None:
         self._gpu = gpu
-        self._began = time.monotonic()
         self._since = datetime.now(UTC)
         self._uses: Uses | None = Uses(at=0.0)  # the agent was there before the container
         self.words: list[str] = [""]
         self.readings: list[Json] = []
 
-    def take(self, lines: processes.Lines, seconds: float, *, until_word: bool = False) -> None:
-        for _, line in lines.until(time.monotonic() + seconds):
+    def take(self, lines: processes.Lines, count: int, *, until_word: bool = False) -> None:
+        """Follow so many lines, or until there is a word."""
+        for _, line in lines.until(time.monotonic() + PATIENCE_SECONDS):
             self._follow(line)
-            if until_word and self.words[-1]:
+            count -= 1
+            if not count or (until_word and self.words[-1]):
                 break
 
     def _follow(self, line: Json) -> None:
-        passed = (time.monotonic() - self._began) * FASTER
+        passed = float(len(self.words) * READ_SECONDS)
         now = self._since + timedelta(seconds=passed)
         facts = [fact for fact in parse_line(json.dumps(line).encode()).devices if fact.id == self._gpu]
         devices = tuple(InventoryDevice(fact=fact, present=True, last_seen=now, probe="nvml") for fact in facts)
@@ -114,8 +119,8 @@ class Follower:
             now=now,
             monotonic=passed,
         )
-        if self._uses is not None and self._gpu in self._uses.devices:
-            self.words.append(self._uses.devices[self._gpu].word)
+        device_use = self._uses.devices.get(self._gpu) if self._uses is not None else None
+        self.words.append(device_use.word if device_use is not None else "")
         keys = (PROCESS, MEMORY, "utilizationPercent")
         for device in line.get("devices", ()):
             if device["id"] == self._gpu:
