@@ -23,7 +23,6 @@ from support.kubelet import StandInKubelet
 from support.running_agent import RunningAgent
 
 CASES = {"read-out-of-bounds": 31, "trap": 13}  # with the XID that NVIDIA's catalogue has for it
-START_SECONDS = 60.0
 EVENT_SECONDS = 10.0
 STATUS_SECONDS = 15.0
 MESSAGE = "NVRM: Xid"
@@ -46,10 +45,10 @@ async def run(report: Report, request: Request) -> None:
     async with StandInKubelet() as kubelet:
         running = RunningAgent(kubelet.root, kubelet, "--probe=nvml", "--driver-root-ctr-path=")
         async with running.running():
-            await kubelet.until(lambda: kubelet.allocatable(GPU) > 0, patience=START_SECONDS)
+            await kubelet.until(lambda: kubelet.allocatable(GPU) > 0, patience=request.start_seconds)
             with processes.probe(1.0) as lines:
                 seen = Seen(device["id"], running, kubelet, lines)
-                await asyncio.to_thread(_first_line, lines)
+                await asyncio.to_thread(_first_line, lines, request.start_seconds)
                 for action, xid in CASES.items():
                     await report.part_of(action, _fault(seen, action, xid, cause))
             report.add("status afterwards", seen.status())
@@ -106,9 +105,9 @@ def _by_state_file(file: Path, index: int) -> Cause:
     return cause
 
 
-def _first_line(lines: processes.Lines) -> None:
+def _first_line(lines: processes.Lines, seconds: float) -> None:
     """Wait for the first line, with which the probe watches the GPU's events."""
-    for _ in lines.until(time.monotonic() + START_SECONDS):
+    for _ in lines.until(time.monotonic() + seconds):
         return
     raise TimeoutError("the probe wrote no line")
 

@@ -25,7 +25,6 @@ from support.kubelet import StandInKubelet
 
 SMI = "nvidia-smi"
 SMI_FILE = "nvidia-smi.xml"
-START_SECONDS = 60.0
 
 
 async def run(report: Report, request: Request) -> None:
@@ -121,9 +120,9 @@ async def at_rest(request: Request) -> Json:
         with processes.probe() as lines:
             began = time.monotonic()
             async with processes.agent(kubelet, request.out / "agent-at-rest.log") as agent:
-                await kubelet.until(lambda: kubelet.registered, patience=START_SECONDS)
+                await kubelet.until(lambda: kubelet.registered, patience=request.start_seconds)
                 first = seconds_since(began)
-                await kubelet.until(lambda: kubelet.allocatable(processes.GPU) > 0, patience=START_SECONDS)
+                await kubelet.until(lambda: kubelet.allocatable(processes.GPU) > 0, patience=request.start_seconds)
                 await asyncio.sleep(min(3.0, request.seconds / 4))
                 pids = {"probe": [lines.process.pid], "agent": [agent.pid], "agent's": processes.children(agent.pid)}
                 before = {name: sum(map(processes.cpu_seconds, found)) for name, found in pids.items()}

@@ -51,12 +51,14 @@ def main() -> int:
     if problem:
         print(problem, file=sys.stderr)
         return USAGE
-    target = Path(tempfile.mkdtemp(prefix="nd-hardware-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("run.py: ended by a signal"))
+    target = Path(tempfile.mkdtemp(prefix="nd-"))  # short: a socket's path has 107 bytes
     try:
         unpack(manifest["sha256"], target)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         environment["PYTHONPATH"] = os.pathsep.join((str(target), str(FOLDER / "program")))
         environment["PYTHONPYCACHEPREFIX"] = str(target / "pycache")
+        environment["TMPDIR"] = str(target)  # what a step leaves that was ended goes with it
         process = subprocess.Popen([sys.executable, "-m", "hardware.main", *sys.argv[1:]], env=environment)
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         try:

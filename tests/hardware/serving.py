@@ -20,7 +20,6 @@ from hardware.processes import GPU
 from hardware.step import Json, Report, Request, SkippedError, seconds_since
 from support.kubelet import StandInKubelet
 
-START_SECONDS = 60.0
 PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"  # where NVIDIA's plugin makes its socket, whatever its flags say
 TOOLKIT = (Path("/etc/cdi"), Path("/var/run/cdi"))
 SUFFIXES = (".json", ".yaml")
@@ -28,12 +27,11 @@ CDI = ("--device-list-strategy=envvar,cdi-cri", "--pass-device-specs")
 
 
 async def run(report: Report, request: Request) -> None:
-    logs = request.out
     processes.need_gpu()
-    await report.part_of("by variables", granted(logs / "agent-variables.log"))
-    await report.part_of("by CDI, with the libraries", granted(logs / "agent-cdi.log", *CDI))
+    await report.part_of("by variables", granted(request, "agent-variables.log"))
+    await report.part_of("by CDI, with the libraries", granted(request, "agent-cdi.log", *CDI))
     nodes_alone = (*CDI, "--cdi-without-libraries")
-    await report.part_of("by CDI, with device nodes alone", granted(logs / "agent-cdi-nodes.log", *nodes_alone))
+    await report.part_of("by CDI, with device nodes alone", granted(request, "agent-cdi-nodes.log", *nodes_alone))
     await report.part_of("NVIDIA's plugin", beside(request))
 
 
@@ -48,23 +46,26 @@ def _numa(devices: dict[str, Any]) -> Json:
     return {id_: [node.ID for node in device.topology.nodes] for id_, device in devices.items()}
 
 
-async def granted(log: Path, *arguments: str) -> Json:
+async def granted(request: Request, name: str, *arguments: str) -> Json:
     """Run an agent with these arguments: the time to Register and to the list, and what a kubelet gets of it."""
+    log = request.out / name
     async with StandInKubelet() as kubelet:
         began = time.monotonic()
         async with processes.agent(kubelet, log, *arguments):
-            await kubelet.until(lambda: kubelet.registered or _refused(log), patience=START_SECONDS)
+            await kubelet.until(lambda: kubelet.registered or _refused(log), patience=request.start_seconds)
             if not kubelet.registered:
                 raise SkippedError(_refused(log))
             registered = seconds_since(began)
-            await kubelet.until(lambda: any(view.healthy for view in kubelet.views.values()), patience=START_SECONDS)
+            await kubelet.until(
+                lambda: any(view.healthy for view in kubelet.views.values()), patience=request.start_seconds
+            )
             listed = seconds_since(began)
-            name = next(name for name, view in kubelet.views.items() if view.healthy)
+            resource = next(resource for resource, view in kubelet.views.items() if view.healthy)
             return {
                 "seconds to Register": registered,
                 "seconds to the list": listed,
                 "resources": _resources(kubelet),
-                **await answers(kubelet, name),
+                **await answers(kubelet, resource),
                 "CDI": {str(path): cdi(path) for path in _specifications(kubelet.root / "cdi")},
             }
 
@@ -142,7 +143,7 @@ async def beside(request: Request) -> Json:
     async with StandInKubelet() as kubelet:
         began = time.monotonic()
         async with _nvidia(request, kubelet.plugin_folder):
-            await kubelet.until(lambda: kubelet.allocatable(GPU) > 0, patience=START_SECONDS)
+            await kubelet.until(lambda: kubelet.allocatable(GPU) > 0, patience=request.start_seconds)
             seconds = seconds_since(began)
             return {"seconds to the list": seconds, **await answers(kubelet, GPU)}
 
