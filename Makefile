@@ -17,6 +17,7 @@ PORT        ?= 8000
 PART        ?= test e2e slow examples chaos soak
 MARK        ?= not long
 V           ?=
+HARDWARE_PYTHON ?= 3.12
 SOURCES     := cli crds plugin operator tests benchmarks
 
 export PYTHONDONTWRITEBYTECODE := 1
@@ -33,7 +34,7 @@ endef
 .PHONY: help
 help: ## Show this table
 	@bold= plain=; if [ -t 1 ] && [ -z "$${NO_COLOR:-}" ]; then bold='\033[1m' plain='\033[0m'; fi; \
-	awk -v bold="$$bold" -v plain="$$plain" 'BEGIN {FS = ":.*## "} /^[a-z][a-z0-9-]*:.*## / {printf "  %smake %-14s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
+	awk -v bold="$$bold" -v plain="$$plain" 'BEGIN {FS = ":.*## "} /^[a-z][a-z0-9-]*:.*## / {printf "  %smake %-15s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
 
 # --- tools -----------------------------------------------------------------------------------------------------------
 $(UV):
@@ -170,6 +171,15 @@ bench: $(VENV)/.stamp ## Measure beside the targets of the design
 bench-scale: NODES = 5000
 bench-scale: $(VENV)/.stamp cluster-tools ## The operator beside NODES=5000 nodes with 8 holders each, and three times as many: half an hour
 	@$(RUN)/python -m benchmarks operator --nodes $(NODES)
+
+# --- real hardware ---------------------------------------------------------------------------------------------------
+.PHONY: hardware
+hardware: $(VENV)/.stamp ## Run on this machine's NVIDIA GPUs, in four minutes: docs/hardware.md (ARGUMENTS of its run.py)
+	@PYTHONPATH=tests $(RUN)/python -m hardware -- $(ARGUMENTS)
+
+.PHONY: hardware-bundle
+hardware-bundle: $(VENV)/.stamp ## The same as a folder for a machine without a network (HARDWARE_PYTHON=3.12)
+	@PYTHONPATH=tests $(RUN)/python -m hardware bundle --python $(HARDWARE_PYTHON) --machine x86_64
 
 # --- documentation ---------------------------------------------------------------------------------------------------
 # Pages and whatever they link to stay at their paths, so that links lead there in the site, too.

@@ -1,0 +1,12 @@
+"""nodedevices-check on the real driver."""
+
+from __future__ import annotations
+
+from hardware.probing import check
+from hardware.step import Report, Request
+
+
+async def run(report: Report, request: Request) -> None:
+    answer = check()
+    report.add("summary", answer["summary"])
+    report.add("answer", answer)
