@@ -17,15 +17,7 @@ from nodedevices_plugin.pipeline.state import State, to_save
 from nodedevices_plugin.vendors.faults import FaultSources
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.nvidia import attributes as nvidia
-from nodedevices_probe.protocol import (
-    DeviceFact,
-    Driver,
-    DriverState,
-    Partition,
-    ProbeEvent,
-    Readings,
-    Snapshot,
-)
+from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Partition, ProbeEvent, Readings, Snapshot
 
 REGISTERED = VENDORS.fault_sources()
 START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -201,11 +193,7 @@ class Story:
     def _judge(self, news: Sequence[ProbeEvent], confirmed: Sequence[int]) -> Story:
         self.shown = lasting.follow(self.shown, self.inventory, self.rules, self.vendors, monotonic=self.clock)
         self.counts = rates.follow(
-            self.counts,
-            self.inventory,
-            self.vendors,
-            silence_seconds=self.rules.silence_seconds,
-            monotonic=self.clock,
+            self.counts, self.inventory, self.vendors, silence_seconds=self.rules.silence_seconds, monotonic=self.clock
         )
         self.verdicts = machine.judge_all(
             self.verdicts,

@@ -89,12 +89,7 @@ def test_gpus_in_several_partitions_need_mixed(tmp_path: Path) -> None:
 def test_a_gpu_that_is_cut_under_a_pod_goes_to_no_other_until_the_pod_has_ended(tmp_path: Path) -> None:
     node = machine(tmp_path, gpus=2).now()
     holder = Holder(
-        namespace="default",
-        pod="train",
-        container="main",
-        resource="amd.com/gpu",
-        ids=(amd_bus_id(0),),
-        since=START,
+        namespace="default", pod="train", container="main", resource="amd.com/gpu", ids=(amd_bus_id(0),), since=START
     )
     node.now({}, holder)
     mi300x(fresh(tmp_path), gpus=2, compute="CPX")

@@ -38,10 +38,7 @@ def fpga(index: int, *regions: str, root: str = "", **facts: Any) -> DeviceFact:
 def region(fpga: int, place: int, profile: str) -> Partition:
     """Acme has no GPU instances."""
     return Partition(
-        id=f"ACME-{fpga}-{place}",
-        profile=profile,
-        index=place,
-        device_nodes=(f"/dev/acme{fpga}r{place}",),
+        id=f"ACME-{fpga}-{place}", profile=profile, index=place, device_nodes=(f"/dev/acme{fpga}r{place}",)
     )
 
 

@@ -173,7 +173,7 @@ def test_devices_that_are_gone_for_good_are_forgotten() -> None:
                 ]
             )
         )
-    ),
+    )
 )
 def test_what_is_offered_now_is_healthy_and_looking_twice_changes_nothing(looks: list[set[tuple[str, str]]]) -> None:
     known: dict[str, tuple[str, ...]] = {}
@@ -251,8 +251,7 @@ def plan_of(*resources: tuple[str, tuple[str, ...]]) -> Plan:
     return Plan(
         resources=tuple(
             OfferedResource(
-                name=name,
-                ids=tuple(SchedulableId(id=each, device_id=each.partition("::")[0]) for each in ids),
+                name=name, ids=tuple(SchedulableId(id=each, device_id=each.partition("::")[0]) for each in ids)
             )
             for name, ids in resources
         )

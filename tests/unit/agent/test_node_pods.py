@@ -36,10 +36,7 @@ def read(item: dict[str, Any]) -> NodePod:
 # --- one pod ----------------------------------------------------------------------------------------------------------
 def test_of_a_pod_it_matters_who_requests_what_and_how_much_computing_power() -> None:
     assert read(pod()) == NodePod(
-        uid="uid-a",
-        namespace="ml",
-        name="a",
-        containers=(PodContainer(name="main", requests={MEMORY: 2}, cores="30"),),
+        uid="uid-a", namespace="ml", name="a", containers=(PodContainer(name="main", requests={MEMORY: 2}, cores="30"),)
     )
 
 
@@ -87,12 +84,7 @@ def test_a_container_that_the_kubelet_has_started_is_known_as_such() -> None:
 
 @pytest.mark.parametrize(
     "item",
-    [
-        {},
-        {"metadata": None},
-        {"metadata": {"uid": 1, "name": "a", "namespace": "b"}},
-        {"metadata": ["uid"], "spec": 7},
-    ],
+    [{}, {"metadata": None}, {"metadata": {"uid": 1, "name": "a", "namespace": "b"}}, {"metadata": ["uid"], "spec": 7}],
 )
 def test_what_is_no_pod_is_none(item: dict[str, Any]) -> None:
     assert node_pod(item) is None

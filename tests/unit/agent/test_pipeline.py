@@ -144,11 +144,7 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
             "sharing",
             "sharing.resources[0].replicas",
         ),
-        (
-            {"sharing": {"strategy": "memory", "resources": [{"name": GPU, "replicas": 2}]}},
-            "sharing",
-            "sharing",
-        ),
+        ({"sharing": {"strategy": "memory", "resources": [{"name": GPU, "replicas": 2}]}}, "sharing", "sharing"),
         ({"partitions": {"strategy": "both"}}, "partitions", "partitions.strategy"),
         ({"sharin": {}}, "", "sharin"),
         (
@@ -580,10 +576,7 @@ def test_a_change_that_touches_no_id_does_not_wait() -> None:
     ("inputs", "says"),
     [
         ({"file": FileOutcome(error="line 1: not YAML")}, "not YAML"),
-        (
-            {"seen": seen({"sharing": INVALID_SHARING})},
-            "strategy memory needs memoryUnit",
-        ),
+        ({"seen": seen({"sharing": INVALID_SHARING})}, "strategy memory needs memoryUnit"),
         ({"seen": seen(TOO_MANY)}, "give fewer replicas"),
     ],
 )

@@ -196,10 +196,7 @@ def test_a_line_of_the_probe_that_was_taken_away_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        ({}, {}),
-        ({"pci_bus_id": "", "device_nodes": ("/dev/u0", "/dev/cm")}, {"device_nodes": ("/dev/u0",)}),
-    ],
+    [({}, {}), ({"pci_bus_id": "", "device_nodes": ("/dev/u0", "/dev/cm")}, {"device_nodes": ("/dev/u0",)})],
 )
 def test_the_same_hardware_under_another_id_goes_to_no_pod_while_one_holds_it(
     old: dict[str, Any], new: dict[str, Any]

@@ -61,13 +61,7 @@ def bad(reason: str = "Xid79", state: HealthState = HealthState.UNHEALTHY, **mor
 
 def holder(*ids: str, pod: str = "train-0", claim: str | None = None, since: datetime = START) -> Holder:
     return Holder(
-        namespace="ml",
-        pod=pod,
-        container="main",
-        resource=None if claim else GPU,
-        claim=claim,
-        ids=ids,
-        since=since,
+        namespace="ml", pod=pod, container="main", resource=None if claim else GPU, claim=claim, ids=ids, since=since
     )
 
 
@@ -211,10 +205,7 @@ def test_a_conditions_time_is_when_its_status_changed() -> None:
     other = find(report(facts(previous=before, probe_silent=True)).conditions, "Ready")
     assert same is not None
     assert other is not None
-    assert (same.last_transition_time, other.last_transition_time) == (
-        days_ago,
-        START + timedelta(seconds=30),
-    )
+    assert (same.last_transition_time, other.last_transition_time) == (days_ago, START + timedelta(seconds=30))
 
 
 def test_the_summary_shows_the_worst_device() -> None:
@@ -284,10 +275,7 @@ def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
             bad("DriverNotLoaded", HealthState.UNKNOWN),
             ("Unknown", "DriverNotLoaded", "1 of 2: gpu-0 DriverNotLoaded: DriverNotLoaded happened"),
         ),
-        (
-            bad("Missing", HealthState.UNKNOWN),
-            ("Unknown", "DevicesLost", "1 of 2: gpu-0 Missing: Missing happened"),
-        ),
+        (bad("Missing", HealthState.UNKNOWN), ("Unknown", "DevicesLost", "1 of 2: gpu-0 Missing: Missing happened")),
     ],
 )
 def test_devices_healthy_gives_the_reason_of_the_devices(verdict: Verdict, expected: tuple[str, str, str]) -> None:
@@ -482,11 +470,7 @@ def registered(state: RegistrationState, message: str = "") -> dict[str, Any]:
         ({"inventory": unloaded()}, ("False", "DriverNotLoaded", "the driver is not loaded")),
         (
             {"inventory": unloaded(Problem(code="DriverNotLoaded", message="no libnvidia-ml.so.1"), on_bus=2)},
-            (
-                "False",
-                "DriverNotLoaded",
-                "2 accelerators on the PCI bus and no usable driver; no libnvidia-ml.so.1",
-            ),
+            ("False", "DriverNotLoaded", "2 accelerators on the PCI bus and no usable driver; no libnvidia-ml.so.1"),
         ),
         (registered(RegistrationState.KUBELET_UNREACHABLE, "no"), ("False", "KubeletUnreachable", f"{GPU}: no")),
         (registered(RegistrationState.REJECTED, "bad"), ("False", "RegistrationRejected", f"{GPU}: bad")),

@@ -127,10 +127,7 @@ def test_null_is_not_set_as_in_nvidias_plugin() -> None:
         ),
         ("flags: {plugin: {containerDriverRoot: root}}", "flags.plugin.containerDriverRoot: 'root' is a relative path"),
         ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not implemented yet; 'auto' or 'nvml' is"),
-        (
-            "flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}",
-            "'envvar,cdi-cri' is not allowed",
-        ),
+        ("flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}", "'envvar,cdi-cri' is not allowed"),
         ("flags: {plugin: {deviceListStrategy: {a: b}}}", "is not a list of names"),
         ("flags: {gfd: {oneshoot: true}}", "flags.gfd.oneshoot: unknown key; did you mean oneshot?"),
         ("flags: {gfd: 1}", "flags.gfd: 1 is not a mapping"),
@@ -251,14 +248,8 @@ def test_sections_that_nobody_sets_are_at_their_defaults() -> None:
     ("spec", "says"),
     [
         ({"labels": {"mode": "All"}}, "spec.config.labels"),
-        (
-            {"sharing": INVALID_SHARING},
-            "spec.config.sharing: strategy memory needs memoryUnit",
-        ),
-        (
-            {"health": {"probe": {"intervalSeconds": 11}}},
-            "spec.config.health.probe.intervalSeconds: 11 is not allowed",
-        ),
+        ({"sharing": INVALID_SHARING}, "spec.config.sharing: strategy memory needs memoryUnit"),
+        ({"health": {"probe": {"intervalSeconds": 11}}}, "spec.config.health.probe.intervalSeconds: 11 is not allowed"),
         ({"shring": {}}, "spec.config.shring: unknown key; did you mean sharing?"),
         ({"health": {"holdDownSeconds": -1}}, "spec.config.health.holdDownSeconds: -1 is not allowed"),
     ],

@@ -71,21 +71,14 @@ def test_a_device_that_its_own_probe_no_longer_lists_is_missing() -> None:
 
 def test_a_silent_probe_makes_only_its_own_devices_unknown() -> None:
     node = both().wait(10).line("nvml", gpu(0), gpu(1)).wait(6)
-    assert node.states == {
-        gpu_id(0): ("Healthy", ""),
-        gpu_id(1): ("Healthy", ""),
-        "NIC-0": ("Unknown", "ProbeSilent"),
-    }
+    assert node.states == {gpu_id(0): ("Healthy", ""), gpu_id(1): ("Healthy", ""), "NIC-0": ("Unknown", "ProbeSilent")}
     shown = status(node)
     assert [(each.name, each.state, each.devices) for each in shown.probes] == [
         ("nvml", "Ready", 2),
         ("nics", "Silent", 1),
     ]
     [ready] = [each for each in shown.conditions if each.type == "Ready"]
-    assert (ready.reason, ready.message) == (
-        "ProbeUnavailable",
-        "nics: the probe has not reported for 15 s or more",
-    )
+    assert (ready.reason, ready.message) == ("ProbeUnavailable", "nics: the probe has not reported for 15 s or more")
 
 
 def test_a_driver_that_goes_takes_only_its_own_devices_along() -> None:

@@ -111,8 +111,7 @@ def test_what_a_person_took_out_of_service_says_by_whom_until_when_and_why() -> 
     cordon = Cordon(id=gpu_id(0), reason="RMA 4711", by="jane", until=datetime(2026, 12, 1, 8, tzinfo=UTC))
     plan = gated(whole(0, 1), BOTH, WELL, cordons=(cordon,))
     assert said(plan, gpu_id(0)) == Blocked(
-        reason=reasons.CORDONED,
-        message="taken out of service by jane until 2026-12-01T08:00:00Z: RMA 4711",
+        reason=reasons.CORDONED, message="taken out of service by jane until 2026-12-01T08:00:00Z: RMA 4711"
     )
 
 

@@ -68,10 +68,7 @@ def test_a_gpu_that_was_cut_under_its_pod_keeps_its_parts_back() -> None:
     mixed = {"partitions": {"strategy": "mixed"}}
     node = Node(*TWO).now(mixed)
     node.devices = (gpu(0), gpu(1, mig_enabled=True, partitions=HALVES))
-    assert plan(node.now(mixed, pod(gpu_id(1)))) == {
-        GPU: "0 [1]",
-        LARGE: "1a!HeldInAnotherShape 1b!HeldInAnotherShape",
-    }
+    assert plan(node.now(mixed, pod(gpu_id(1)))) == {GPU: "0 [1]", LARGE: "1a!HeldInAnotherShape 1b!HeldInAnotherShape"}
 
 
 def test_shares_by_mps_stay_listed_while_their_daemon_does_not_answer() -> None:

@@ -423,11 +423,7 @@ def test_a_clock_that_is_set_changes_no_distance_and_loses_nothing(
             assert [each + timedelta(seconds=seconds) for each in one.times] == list(other.times)
 
 
-@given(
-    st.lists(st.integers(0, 3 * DAY), min_size=1, max_size=20),
-    st.integers(2, 5),
-    st.integers(60, 2 * DAY),
-)
+@given(st.lists(st.integers(0, 3 * DAY), min_size=1, max_size=20), st.integers(2, 5), st.integers(60, 2 * DAY))
 def test_a_rule_is_met_by_the_event_that_completes_its_number_and_by_no_other(
     gaps: list[int], count: int, window: int
 ) -> None:

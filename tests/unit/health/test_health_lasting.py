@@ -99,16 +99,12 @@ def test_of_several_conditions_of_a_reason_one_that_is_evident_counts() -> None:
 # --- a PCIe link, of any maker ----------------------------------------------------------------------------------------
 def on_pcie(width: int | None, lanes: int | None, generation: int = 5, highest: int = 5) -> Readings:
     return well(
-        pcie_width=width,
-        pcie_width_possible=lanes,
-        pcie_generation=generation,
-        pcie_generation_possible=highest,
+        pcie_width=width, pcie_width_possible=lanes, pcie_generation=generation, pcie_generation_possible=highest
     )
 
 
 @pytest.mark.parametrize(
-    ("width", "lanes", "says"),
-    [(16, 16, WELL), (8, 8, WELL), (8, 16, NARROW), (None, 16, WELL), (16, None, WELL)],
+    ("width", "lanes", "says"), [(16, 16, WELL), (8, 8, WELL), (8, 16, NARROW), (None, 16, WELL), (16, None, WELL)]
 )
 @pytest.mark.parametrize("maker", [("nvidia", "gpu"), ("mellanox", "nic"), ("of-no-vendor", "dpu")])
 def test_a_link_with_fewer_lanes_than_both_ends_can_have_degrades_a_device_of_any_maker(

@@ -683,11 +683,7 @@ def test_a_rule_that_comes_later_judges_what_is_remembered_and_one_that_goes_let
 
 @pytest.mark.parametrize(
     ("state", "says"),
-    [
-        ("Unhealthy", ("Unhealthy", "Xid48")),
-        ("Degraded", ("Degraded", "Xid48")),
-        ("Ignored", ("Healthy", "")),
-    ],
+    [("Unhealthy", ("Unhealthy", "Xid48")), ("Degraded", ("Degraded", "Xid48")), ("Ignored", ("Healthy", ""))],
 )
 def test_a_rule_that_comes_while_an_xid_is_undecided_decides_it(
     state: Literal["Ignored", "Degraded", "Unhealthy"], says: tuple[str, str]

@@ -103,9 +103,7 @@ def test_an_event_of_a_clock_that_was_set_counts_from_about_now() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.sampled_from([13, 31, 45, 79]), st.integers(1, 1000)), max_size=30))
-def test_no_repeat_is_lost_and_what_is_shown_changes_once_a_minute_at_most(
-    steps: list[tuple[float, int, int]],
-) -> None:
+def test_no_repeat_is_lost_and_what_is_shown_changes_once_a_minute_at_most(steps: list[tuple[float, int, int]]) -> None:
     clock, counted = 0.0, 0
     found: dict[str, tuple[Notice, ...]] = {}
     changed: dict[str, datetime] = {}

@@ -20,8 +20,7 @@ from support.fuzzing import scaled
 
 HOLD = 30
 RULES = HealthRules(
-    hold_down_seconds=HOLD,
-    degraded=(DegradedRule(signal="temperatureCelsius", threshold=85, for_seconds=10),),
+    hold_down_seconds=HOLD, degraded=(DegradedRule(signal="temperatureCelsius", threshold=85, for_seconds=10),)
 )
 
 maybe = st.sampled_from([None, False, True])

@@ -72,12 +72,7 @@ def test_a_rule_behind_one_that_decides_all_of_its_reasons_on_every_device_is_na
 
 @pytest.mark.parametrize(
     ("first", "second", "named"),
-    [
-        ((3, 60), (5, 60), True),
-        ((3, 60), (3, 30), True),
-        ((5, 60), (3, 60), False),
-        ((3, 30), (5, 60), False),
-    ],
+    [((3, 60), (5, 60), True), ((3, 60), (3, 30), True), ((5, 60), (3, 60), False), ((3, 30), (5, 60), False)],
 )
 def test_a_rule_that_counts_further_than_one_before_it_is_named_where_that_one_always_applies_first(
     first: tuple[int, int], second: tuple[int, int], named: bool

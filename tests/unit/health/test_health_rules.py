@@ -15,19 +15,7 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.nic.attributes import LINK_DOWN
 from nodedevices_probe.protocol import DeviceFact
-from support.facts import (
-    REGISTERED,
-    START,
-    Story,
-    gpu,
-    gpu_id,
-    inventory_of,
-    mig_id,
-    partition,
-    silent_gpu,
-    well,
-    xid,
-)
+from support.facts import REGISTERED, START, Story, gpu, gpu_id, inventory_of, mig_id, partition, silent_gpu, well, xid
 from support.nics import hca, port
 from support.probed_node import Node as ProbedNode
 from support.stepped_node import Node

@@ -141,8 +141,7 @@ def test_a_policy_that_drops_its_rule_or_raises_its_threshold_applies_to_what_ca
 
 
 @pytest.mark.parametrize(
-    ("state", "says", "offered"),
-    [("Unhealthy", ("Unhealthy", "TemperatureCelsius"), False), ("Ignored", WELL, True)],
+    ("state", "says", "offered"), [("Unhealthy", ("Unhealthy", "TemperatureCelsius"), False), ("Ignored", WELL, True)]
 )
 def test_a_health_rule_may_make_more_or_nothing_of_it(state: str, says: tuple[str, str], offered: bool) -> None:
     named = HealthRule.model_validate({"reasons": ["Temperature*"], "state": state})

@@ -122,8 +122,7 @@ def test_a_card_by_itself_gives_the_nodes_of_the_older_plugin_as_far_as_they_exi
 
 
 @pytest.mark.parametrize(
-    ("file", "absent"),
-    [({}, f"{LIB}/libonload.so"), ({"setPreload": False, "mountOnload": True}, f"{BIN}/onload")],
+    ("file", "absent"), [({}, f"{LIB}/libonload.so"), ({"setPreload": False, "mountOnload": True}, f"{BIN}/onload")]
 )
 def test_a_program_does_not_run_without_onload_in_silence(file: dict[str, Any], absent: str) -> None:
     node = Onloaded(card(0), file=file, existing=INSTALLED - {absent}).now()

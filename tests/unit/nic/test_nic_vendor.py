@@ -220,12 +220,7 @@ GENERIC = {"generic": {"deviceID": function(0)}}
             ),
             {"vfio": {"mount": "/dev/vfio/vfio", "dev-mount": "/dev/vfio/3"}},
         ),
-        (
-            {},
-            {"driver": "igb_uio", "nodes": ["/dev/uio3"]},
-            rw("/dev/uio3"),
-            {"uio": {"mount": "/dev/uio3"}},
-        ),
+        ({}, {"driver": "igb_uio", "nodes": ["/dev/uio3"]}, rw("/dev/uio3"), {"uio": {"mount": "/dev/uio3"}}),
         (
             {"isRdma": True},
             {"rdmaDevice": "mlx5_2", "nodes": ["/dev/infiniband/uverbs2", "/dev/infiniband/umad2"]},

@@ -341,11 +341,7 @@ def test_an_init_container_starts_with_what_a_container_of_its_pod_took_over(boo
     started = books.start(ids(A, 0, 1, 2))
     assert started == Start(
         allocated=Allocated(
-            resource=MEMORY,
-            device=A,
-            ids=frozenset(ids(A, 0, 1, 2)),
-            memory_mib=3072,
-            memory_total_mib=8192,
+            resource=MEMORY, device=A, ids=frozenset(ids(A, 0, 1, 2)), memory_mib=3072, memory_total_mib=8192
         )
     )
 

@@ -134,12 +134,7 @@ def test_several_whole_gpus_are_those_that_are_connected_best() -> None:
     ("free", "size", "must", "says"),
     [
         ([*of(1), *of(2)], 150, (), "150 requested; request 1 to 99 with an amount of GPU memory to share a GPU, or a"),
-        (
-            of(1)[:99],
-            100,
-            (),
-            "100 requested, whole GPUs: 1, and 0 of the 2 that this node gives whole are free",
-        ),
+        (of(1)[:99], 100, (), "100 requested, whole GPUs: 1, and 0 of the 2 that this node gives whole are free"),
         ([*of(1), *of(2)], 300, (), "2 of the 2 that this node gives whole are free. The others are shared: request"),
         ([*of(1), *counted(1)], 30, (), "30 requested of shared GPUs, and 1 of 100 on this node are free. Delete the"),
         ([*of(1), *counted(1)], 100, tuple(counted(1)), "request the same in init containers and containers"),

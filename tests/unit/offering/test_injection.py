@@ -115,9 +115,7 @@ def answered(
     """What a container gets on a node whose control nodes exist, unless said otherwise."""
     inventory = inventory_of(*gpus)
     section = Injection(
-        device_list_strategies=strategies,
-        device_id_strategy="index" if index else "uuid",
-        pass_device_specs=specs,
+        device_list_strategies=strategies, device_id_strategy="index" if index else "uuid", pass_device_specs=specs
     )
     context = InjectionContext.from_section(
         section,

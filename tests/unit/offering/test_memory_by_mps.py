@@ -48,10 +48,7 @@ def test_its_daemon_gives_a_client_without_limits_what_is_divided_and_no_more() 
     assert daemon == mps.Daemon(
         resource=MEMORY,
         percentage=100,
-        gpus=(
-            mps.Gpu(id=gpu_id(0), index=0, limit_mib=21 * 1024),
-            mps.Gpu(id=gpu_id(1), index=1, limit_mib=79 * 1024),
-        ),
+        gpus=(mps.Gpu(id=gpu_id(0), index=0, limit_mib=21 * 1024), mps.Gpu(id=gpu_id(1), index=1, limit_mib=79 * 1024)),
     )
 
 

@@ -53,8 +53,7 @@ def test_clients_are_ids_like_other_shares() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "most"),
-    [("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48)],
+    ("capability", "most"), [("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48)]
 )
 def test_a_gpu_takes_so_many_clients(capability: str, most: int) -> None:
     """NVIDIA's plugin holds a V100 (7.0) to 16; the daemon takes 48 from Volta on. A lost GPU says nothing."""
@@ -140,10 +139,7 @@ def test_the_daemon_of_a_resource_splits_its_gpus_evenly() -> None:
     assert daemon == mps.Daemon(
         resource="nvidia.com/gpu.shared",
         percentage=33,
-        gpus=(
-            mps.Gpu(id=gpu_id(0), index=0, limit_mib=13653),
-            mps.Gpu(id=gpu_id(1), index=1, limit_mib=27306),
-        ),
+        gpus=(mps.Gpu(id=gpu_id(0), index=0, limit_mib=13653), mps.Gpu(id=gpu_id(1), index=1, limit_mib=27306)),
     )
     assert (mps.thread_command(daemon.percentage), *mps.memory_commands(daemon.gpus)) == (
         "set_default_active_thread_percentage 33",

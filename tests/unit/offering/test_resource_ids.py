@@ -46,11 +46,7 @@ def test_how_much_memory_is_held_is_in_the_ids_and_in_nothing_else() -> None:
         "",
     ]
     gib = 1 << 30
-    assert ids.memory_held([*held, *others]) == {
-        "GPU-a": 5 * gib // 2,
-        "0000:07:00.0": 2 * gib,
-        "MIG-b": gib // 4,
-    }
+    assert ids.memory_held([*held, *others]) == {"GPU-a": 5 * gib // 2, "0000:07:00.0": 2 * gib, "MIG-b": gib // 4}
 
 
 def test_names_are_those_that_clusters_use() -> None:

@@ -48,10 +48,7 @@ def test_the_first_rule_that_matches_decides() -> None:
 
 def test_what_no_rule_matches_keeps_its_usual_name() -> None:
     rules = (rule("nvidia.com/a100", product_name="*A100*"),)
-    assert named(gpu(0), gpu(1, **A100), rules=rules) == {
-        "nvidia.com/a100": [gpu_id(1)],
-        "nvidia.com/gpu": [gpu_id(0)],
-    }
+    assert named(gpu(0), gpu(1, **A100), rules=rules) == {"nvidia.com/a100": [gpu_id(1)], "nvidia.com/gpu": [gpu_id(0)]}
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,7 @@ def capacities(*entries: dict[str, Any], devices: tuple[DeviceFact, ...] = (gpu(
     ("match", "near"),
     [
         ({"productName": "NVIDIA L4"}, ""),
-        (
-            {"productName": "nvidia h100*"},
-            f"; upper and lower case count: {H100} is the same but for the case",
-        ),
+        ({"productName": "nvidia h100*"}, f"; upper and lower case count: {H100} is the same but for the case"),
     ],
 )
 def test_a_shared_model_that_this_node_does_not_have(match: dict[str, Any], near: str) -> None:
