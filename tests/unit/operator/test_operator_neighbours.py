@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_api.conditions import (
-    NODE_DEVICES_HEALTHY,
-    NODE_READY,
-    POD_DEVICE_HEALTHY,
-    REASONS,
-    XID_CRITICAL_ERROR,
-)
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY, REASONS, XID_CRITICAL_ERROR
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.neighbours import NAMED, maintenance_scheduled, next_change, problem_reported
 from nodedevices_operator.manager import Manager

@@ -138,14 +138,7 @@ class One:
             return (START + timedelta(seconds=self.seconds)).timestamp()
 
         self.concern = RejectionEventsConcern(
-            Tools.over(
-                writer,
-                self.metrics,
-                gate=Granting(),
-                clock=lambda: self.seconds,
-                wall=wall,
-                rejected=self.pods,
-            )
+            Tools.over(writer, self.metrics, gate=Granting(), clock=lambda: self.seconds, wall=wall, rejected=self.pods)
         )
 
     def put(self, raw: dict[str, Any]) -> None:
