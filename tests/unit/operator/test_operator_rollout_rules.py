@@ -168,8 +168,7 @@ def test_a_node_that_refuses_the_change_or_is_not_ready_is_worse_off_unless_a_pe
     assert stands(record(replace(INVALID, status="True"))).worse_off == "", "it has got over it"
     gone = stands(record(), node=replace(NODE, ready=False))
     assert (gone.worse_off, gone.again) == ("its Node is not Ready", None)
-    accepted = record(INVALID, accepted_change="aa")
-    assert stands(accepted) == Standing(members=frozenset({"p"}))
+    assert stands(record(INVALID, accepted_change="aa")) == Standing(members=frozenset({"p"}))
     assert stands(record(INVALID, accepted_change="bb")).worse_off != "", "that was another change"
     assert stands(record(INVALID, accepted_change="", config_hash="")).worse_off != ""
 
