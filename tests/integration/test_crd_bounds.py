@@ -128,9 +128,7 @@ def named(documents: Sequence[Json]) -> list[Json]:
     return [{**each, "metadata": {"name": f"object-{number}"}} for number, each in enumerate(documents)]
 
 
-def test_kubectl_apply_says_where_a_condition_or_pattern_is_broken_and_what_would_be_right(
-    admin: Kubectl,
-) -> None:
+def test_kubectl_apply_says_where_a_condition_or_pattern_is_broken_and_what_would_be_right(admin: Kubectl) -> None:
     patterns = [case for kind in KINDS for case in made(kind) if case.bound == schemacases.PATTERN_RULE]
     refused = [*(pair.refused for pair in PAIRS), *(case.refused for case in patterns)]
     expected = [

@@ -117,11 +117,7 @@ def test_a_person_takes_back_only_what_that_person_set(shared: Kubectl) -> None:
 
 def test_writing_anothers_field_is_a_conflict_that_names_the_owner(shared: Kubectl) -> None:
     with pytest.raises(KubectlError, match="conflict with") as caught:
-        apply(
-            shared,
-            OPERATOR,
-            status={"devices": [device(0, health={**device(0)["health"], "state": "Unknown"})]},
-        )
+        apply(shared, OPERATOR, status={"devices": [device(0, health={**device(0)["health"], "state": "Unknown"})]})
     assert AGENT in caught.value.said
 
 

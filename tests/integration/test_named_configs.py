@@ -42,11 +42,7 @@ async def kubelet() -> AsyncIterator[StandInKubelet]:
 
 @pytest.fixture
 async def agent(
-    apiserver: ApiServer,
-    kubectl: Kubectl,
-    kubelet: StandInKubelet,
-    tmp_path: Path,
-    configs: Path,
+    apiserver: ApiServer, kubectl: Kubectl, kubelet: StandInKubelet, tmp_path: Path, configs: Path
 ) -> AsyncIterator[AgentProcess]:
     """Four L4s on a Node without the label."""
     kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})

@@ -110,10 +110,7 @@ def own_capacity(operator: Account, amounts: dict[str, str]) -> dict[str, Any]:
 def test_its_own_labels_come_change_and_go(operator: Account, kubectl: Kubectl) -> None:
     for labels in ({"example.com_tier": "gold"}, {"example.com_tier": "silver", "nvidia.com_gpu.count": "2"}, {}):
         own_labels(operator, **labels)
-    assert kubectl.object("node", "n1")["metadata"]["labels"] == {
-        "pool": "a",
-        "nvidia.com/gpu.product": "of-another",
-    }
+    assert kubectl.object("node", "n1")["metadata"]["labels"] == {"pool": "a", "nvidia.com/gpu.product": "of-another"}
 
 
 def test_its_taint_comes_and_goes_beside_those_of_others(operator: Account, kubectl: Kubectl) -> None:
@@ -303,10 +300,7 @@ REFUSED_ON_OBJECTS: dict[str, dict[str, tuple[dict[str, Any] | list[Any], str]]]
         "a confirmation": ({"metadata": {"annotations": {"nodedevices.io/confirm": "x"}}}, "metadata.annotations: not"),
         "a change": ({"metadata": {"annotations": {"nodedevices.io/accept-change": "x"}}}, "metadata.annotations: not"),
         "its own key": ({"metadata": {"labels": {"nodedevices.io/agent": "away"}}}, "nodedevices.io/agent: not the"),
-        "a vendor's label": (
-            {"metadata": {"labels": {"gpu.intel.com/cards": "9"}}},
-            "gpu.intel.com/cards: not the",
-        ),
+        "a vendor's label": ({"metadata": {"labels": {"gpu.intel.com/cards": "9"}}}, "gpu.intel.com/cards: not the"),
         "a deployer's": ({"metadata": {"labels": {"app.kubernetes.io/instance": "x"}}}, "app.kubernetes.io/instance:"),
         "a finalizer": ({"metadata": {"finalizers": ["example.com/for-ever"]}}, "metadata.finalizers:"),
         "an owner": ({"metadata": {"ownerReferences": None}}, "metadata.ownerReferences:"),

@@ -10,15 +10,7 @@ import pytest
 from nodedevices_operator.kube.client import KubeClient
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_operator.reconcile.fleet import NAMESPACE
-from nodedevices_operator.records.names import (
-    NODE_DEVICES,
-    NODES,
-    TAINT,
-    config_map_path,
-    events_path,
-    named,
-    pod_path,
-)
+from nodedevices_operator.records.names import NODE_DEVICES, NODES, TAINT, config_map_path, events_path, named, pod_path
 from support import fleet
 from support.apiserver import ApiServer
 from support.crashes import CrashingKube, Killed, live

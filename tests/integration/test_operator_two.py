@@ -42,10 +42,7 @@ def leads(operator: OperatorProcess) -> bool:
 
 
 def marked(kubectl: Kubectl, name: str, status: str) -> None:
-    wait_until(
-        f"{name} is {status}",
-        lambda: condition(get_pod(kubectl, name), DEVICE_HEALTHY).get("status") == status,
-    )
+    wait_until(f"{name} is {status}", lambda: condition(get_pod(kubectl, name), DEVICE_HEALTHY).get("status") == status)
 
 
 def faulty_node(kubectl: Kubectl) -> FleetNode:

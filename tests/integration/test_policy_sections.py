@@ -45,11 +45,7 @@ async def agent(
         plugin_folder=kubelet.plugin_folder,
         pod_resources_socket=kubelet.pod_resources_socket,
         devices=DEVICES,
-        arguments=(
-            f"--kubeconfig={apiserver.kubeconfig}",
-            f"--cdi-dir={tmp_path / 'cdi'}",
-            "--cdi-without-libraries",
-        ),
+        arguments=(f"--kubeconfig={apiserver.kubeconfig}", f"--cdi-dir={tmp_path / 'cdi'}", "--cdi-without-libraries"),
     )
     async with made:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)

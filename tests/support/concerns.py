@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.sections import Sections
+from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View
 from nodedevices_operator.concerns.tools import Tools
@@ -16,7 +18,10 @@ from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.stored import Understood
 from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.metrics import OperatorMetrics
+from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
+from support.fakekube import FakeKube
+from support.opfacts import SINCE, node
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,55 @@ def view(record: NodeDevicesRecord, node: NodeRecord | None, sections: Sections)
 async def run(
     concern: Concern[Any, Any], record: NodeDevicesRecord, node: NodeRecord, sections: Sections | None = None
 ) -> Result:
+    return await run_seen(concern, view(record, node, sections or Sections()))
+
+
+async def run_seen(concern: Concern[Any, Any], seen: View) -> Result:
     """As the reconciler runs it, but that what it raises is raised."""
-    seen = view(record, node, sections or Sections())
-    observed = await concern.observe(seen)
-    if not isinstance(observed, Outcome):
-        observed = await concern.apply(seen, concern.desired(seen, observed))
-    return Result(observed.verdict, observed.requeue_after, observed.retried)
+    found = await concern.observe(seen)
+    if not isinstance(found, Outcome):
+        found = await concern.apply(seen, concern.desired(seen, found))
+    return Result(found.verdict, found.requeue_after, found.retried)
+
+
+class RejectionBench:
+    """A concern of node n1 about rejected pods, its API server in memory, so many seconds after the pods' start."""
+
+    def __init__(
+        self,
+        make: Callable[[Tools], Concern[Any, Any]],
+        shown: NodeDevicesRecord,
+        *,
+        seconds: float,
+        kube: FakeKube | None = None,
+    ) -> None:
+        self.make, self.shown, self.seconds = make, shown, seconds
+        self.kube, self.metrics = kube or FakeKube(), OperatorMetrics()
+        self.found: list[str] = []  # nodes of which pods have come or gone
+        self.begin()
+
+    def begin(self, *, delete: bool = True) -> None:
+        """A new concern, which remembers nothing."""
+        self.pods = RejectedPods(self.kube)
+        self.pods.changed = self.found.append
+        self.concern = self.make(
+            Tools.over(
+                Writer(self.kube, self.metrics, now=lambda: SINCE),
+                self.metrics,
+                gate=Granting(),
+                clock=lambda: self.seconds,
+                wall=lambda: datetime.fromisoformat(SINCE).timestamp() + self.seconds,
+                rejected=self.pods,
+                delete_rejected=delete,
+            )
+        )
+
+    def put(self, raw: dict[str, Any]) -> None:
+        self.kube.put(pod_path("ml", raw["metadata"]["name"]), raw)
+
+    async def run(
+        self, shown: NodeDevicesRecord | None = None, sections: Sections | None = None, *, watched: bool = True
+    ) -> Result:
+        if watched:
+            await self.pods.once()
+        return await run(self.concern, shown or self.shown, node({}), sections)

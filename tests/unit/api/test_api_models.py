@@ -194,20 +194,10 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
     assert to_dict(with_defaults(Sections())) == {
         "serving": {"mode": "Serve"},
         "resources": {"devices": [], "exclude": []},
-        "sharing": {
-            "strategy": "none",
-            "renameByDefault": False,
-            "failRequestsGreaterThanOne": False,
-            "resources": [],
-        },
+        "sharing": {"strategy": "none", "renameByDefault": False, "failRequestsGreaterThanOne": False, "resources": []},
         "partitions": {"strategy": "none"},
         "injection": {"deviceListStrategies": ["envvar"], "deviceIDStrategy": "uuid", "passDeviceSpecs": False},
-        "health": {
-            "rules": [],
-            "degraded": [],
-            "holdDownSeconds": 300,
-            "probe": {"withdrawAfterSeconds": 300},
-        },
+        "health": {"rules": [], "degraded": [], "holdDownSeconds": 300, "probe": {"withdrawAfterSeconds": 300}},
         "faults": {
             "podCondition": "OnFault",
             "event": True,

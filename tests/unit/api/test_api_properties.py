@@ -58,10 +58,7 @@ devices = st.builds(
 durations = st.integers(0, 86400)
 REASONS = st.lists(st.sampled_from(["Xid13", "Xid79", "Xid14*", "LinkDown"]), min_size=1, unique=True)
 health_rules: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
-    {
-        "reasons": REASONS,
-        "state": st.sampled_from(["Ignored", "Degraded", "Unhealthy"]),
-    },
+    {"reasons": REASONS, "state": st.sampled_from(["Ignored", "Degraded", "Unhealthy"])},
     optional={"holdDownSeconds": durations},
 )
 

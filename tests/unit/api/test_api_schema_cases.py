@@ -84,11 +84,7 @@ def test_our_own_parsing_judges_these_objects_as_the_api_server_does(pair: Any) 
 def test_every_number_has_a_smallest_and_a_greatest_value_and_every_list_and_text_a_length(kind: str) -> None:
     """What no keyword bounds no test could try: `format: int32` alone is none to the API server."""
     schema = CRDS[kind]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    needs = {
-        "integer": {"minimum", "maximum"},
-        "array": {"maxItems"},
-        "string": {"maxLength"},
-    }
+    needs = {"integer": {"minimum", "maximum"}, "array": {"maxItems"}, "string": {"maxLength"}}
     unbounded = [
         place
         for place, node in schemacases.nodes(schema)

@@ -222,11 +222,7 @@ def test_healthy_and_withheld_that_are_not_capacity_are_found() -> None:
         pytest.param(node(node={"status": {"capacity": {GPU: "4"}, "allocatable": {GPU: "3"}}}), id="the Node, too"),
         pytest.param(node(node={"status": {"capacity": {GPU: "5"}, "allocatable": {GPU: "4"}}}), id="its capacity"),
         pytest.param(
-            node(
-                node={
-                    "status": {"capacity": {GPU: "4", SHARED: "8"}, "allocatable": {GPU: "4", SHARED: "8"}},
-                }
-            ),
+            node(node={"status": {"capacity": {GPU: "4", SHARED: "8"}, "allocatable": {GPU: "4", SHARED: "8"}}}),
             id="a name that nobody offers",
         ),
     ],

@@ -7,8 +7,7 @@ from nodedevices_common.text import some
 
 
 @pytest.mark.parametrize(
-    ("names", "text"),
-    [([], ""), (["a"], "a"), (["a", "b"], "a, b"), (["a", "b", "c"], "a, b and 1 more")],
+    ("names", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a, b"), (["a", "b", "c"], "a, b and 1 more")]
 )
 def test_the_first_names_are_said_and_how_many_more_there_are(names: list[str], text: str) -> None:
     assert some(names, 2) == text

@@ -78,8 +78,7 @@ def test_what_a_report_does_not_say_is_nothing() -> None:
     assert found == SharedDevice(id="GPU-0", index=0, total=0, held=0, free=2, offered=True)
     assert (found.truncated, found.missing, found.unlisted) == (False, False, 0)
     assert read(raw) == NodeShares(
-        name="n1",
-        resources={MEMORY: MemoryResource(name=MEMORY, spread=False, unit="1Gi", devices=(found,))},
+        name="n1", resources={MEMORY: MemoryResource(name=MEMORY, spread=False, unit="1Gi", devices=(found,))}
     )
     assert read({"status": {}}) == NodeShares(name="")
     assert (read(raw).stale, read(raw).resources[MEMORY].capacity) == (False, 0)

@@ -113,8 +113,7 @@ def test_a_gpu_taken_out_of_service_by_hand_or_excluded_is_not_offered() -> None
 
 
 def test_shares_withheld_for_a_pending_change_are_not_free_when_their_holder_ends() -> None:
-    known = cache(node_devices("n1", gpu(0, 24, holder("gone", 10), free=0)))
-    assert free(known) == [0]
+    assert free(cache(node_devices("n1", gpu(0, 24, holder("gone", 10), free=0)))) == [0]
 
 
 def test_mixed_models_are_judged_each_by_its_own_memory() -> None:
@@ -195,8 +194,7 @@ def test_a_container_that_holds_nothing_beside_one_that_does_has_its_place() -> 
 
 
 def test_a_pod_that_can_no_longer_be_placed_takes_nothing_from_the_others() -> None:
-    known = cache(node_devices("n1", gpu(0, 24, held=10)), pod("lost", 16, node="n1"))
-    assert free(known) == [14]
+    assert free(cache(node_devices("n1", gpu(0, 24, held=10)), pod("lost", 16, node="n1"))) == [14]
 
 
 def test_a_pod_of_a_name_used_before_holds_nothing_of_the_earlier_ones_where_uids_are_known() -> None:
@@ -248,8 +246,7 @@ def test_each_container_needs_a_gpu_of_its_own_choice() -> None:
 
 def test_init_containers_run_one_after_another_and_what_they_had_is_reused() -> None:
     known = cache(node_devices("n1", gpu(0, 24)))
-    wanted = pod("p", 24, init=[container("one", 10), container("two", 24)])
-    assert judge(known, wanted).refusal == ""
+    assert judge(known, pod("p", 24, init=[container("one", 10), container("two", 24)])).refusal == ""
 
 
 def test_a_container_that_requests_more_than_the_init_containers_needs_it_on_their_gpu() -> None:
@@ -276,14 +273,12 @@ def test_a_sidecar_takes_from_what_an_earlier_init_container_had() -> None:
 
 def test_what_an_init_container_had_beyond_the_others_stays_with_the_pod_though_no_report_shows_it() -> None:
     held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
-    known = cache(node_devices("n1", gpu(0, 24, holder("held", 6))), held)
-    assert free(known) == [14]
+    assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6))), held)) == [14]
 
 
 def test_what_an_init_container_had_is_on_a_gpu_that_is_not_known_before_the_last_container_is_shown() -> None:
     half = pod("half", container("one", 4), container("two", 4), init=[container("fetch", 10)], node="n1")
-    known = cache(node_devices("n1", gpu(0, 24, holder("half", 4, container="one"))), half)
-    assert free(known) == [16]
+    assert free(cache(node_devices("n1", gpu(0, 24, holder("half", 4, container="one"))), half)) == [16]
 
 
 def test_what_a_pod_keeps_unseen_takes_no_more_than_there_is() -> None:
@@ -442,8 +437,7 @@ def test_nothing_is_known_of_an_agent_that_does_not_say_what_is_free() -> None:
 def test_shares_that_are_no_amounts_of_memory_are_none_of_its_business() -> None:
     sliced = gpu(0, 4)
     del sliced["shares"]["unit"]
-    known = cache(node_devices("n1", sliced))
-    assert known.resources == frozenset()
+    assert cache(node_devices("n1", sliced)).resources == frozenset()
 
 
 def test_a_resource_is_judged_once_the_pods_that_request_it_are_known() -> None:
@@ -581,5 +575,4 @@ def test_pods_that_are_gone_leave_nothing_behind() -> None:
 
 def test_a_node_of_which_partitions_are_not_listed_passes() -> None:
     """They may have room; a report is cut where etcd would refuse it."""
-    cut = node_devices("n1", gpu(0, 24) | {"partitionsTruncated": 3})
-    assert cache(cut).table("n1", MEMORY, 1.0) is None
+    assert cache(node_devices("n1", gpu(0, 24) | {"partitionsTruncated": 3})).table("n1", MEMORY, 1.0) is None

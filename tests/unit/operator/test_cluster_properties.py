@@ -68,8 +68,7 @@ def test_a_name_is_one_that_kubernetes_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("served", "found"),
-    [(("v1beta1", "v1alpha1"), "v1beta1"), (("v1alpha1",), "v1alpha1"), ((), "")],
+    ("served", "found"), [(("v1beta1", "v1alpha1"), "v1beta1"), (("v1alpha1",), "v1alpha1"), ((), "")]
 )
 async def test_the_newest_version_of_the_api_that_the_cluster_serves_is_used(
     served: tuple[str, ...], found: str

@@ -11,10 +11,10 @@ from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.fleet import NAME, NAMESPACE
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS
 from nodedevices_operator.records import names
-from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import config_map_path
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy
+from support.whole_operator import arrive
 
 NODES = tuple(f"n{index}" for index in range(10))
 RECORD = config_map_path(NAMESPACE, NAME)
@@ -55,8 +55,7 @@ class Cluster:
 
     async def fail(self, *nodes: str) -> None:
         for name in nodes:
-            raw = self.report(name, "Unhealthy", "Xid79")
-            self.manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+            arrive(self.manager, self.kube, f"{names.NODE_DEVICES}/{name}", self.report(name, "Unhealthy", "Xid79"))
         await self.settle()
 
     async def resume(self, value: str, path: str = RECORD) -> None:

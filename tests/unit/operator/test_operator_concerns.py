@@ -252,10 +252,7 @@ async def test_a_failed_concern_is_reconciled_again(kube: FakeKube) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 409, 500])
-@pytest.mark.parametrize(
-    ("refused", "concern"),
-    [(NODE, "labels"), (f"{POD}/status", "pod-marks")],
-)
+@pytest.mark.parametrize(("refused", "concern"), [(NODE, "labels"), (f"{POD}/status", "pod-marks")])
 async def test_a_refused_write_keeps_no_other_concern_from_being_reconciled(
     kube: FakeKube, refused: str, concern: str, status: int
 ) -> None:

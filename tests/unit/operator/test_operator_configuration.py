@@ -56,8 +56,7 @@ def test_of_equal_age_the_name_decides() -> None:
 
 def test_equal_values_are_no_conflict_however_they_are_written() -> None:
     spelled = {"podCondition": "OnFault", "event": True, "nodeCondition": True}
-    found = resolve({}, [policy("a", faults={}), policy("b", faults=spelled)], NONE)
-    assert found.reason == "Resolved"
+    assert resolve({}, [policy("a", faults={}), policy("b", faults=spelled)], NONE).reason == "Resolved"
 
 
 def test_a_difference_in_priority_is_no_conflict() -> None:

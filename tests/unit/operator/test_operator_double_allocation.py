@@ -8,44 +8,29 @@ from typing import Any
 import pytest
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.records import names
-from nodedevices_operator.records.kinds import Kind, read
 from support.fakekube import FakeKube, settle
-from support.opfacts import GPU, device, node_devices, raw_node
+from support.opfacts import device
+from support.whole_operator import ITEM, arrive, one_node, said, started, with_status
 
-ITEM = f"{names.NODE_DEVICES}/n1"
 TWICE = "the kubelet has given to more than one pod gpu-0 GPU-0: ml/a and ml/b; delete all of these pods but one"
 
 
-def said(kube: FakeKube) -> list[tuple[str, str]]:
-    return [(it["reason"], it["message"]) for it in kube.events]
-
-
 async def shows(manager: Manager, kube: FakeKube, status: str, message: str = "", since: str = "") -> None:
-    raw = kube.objects[ITEM]
-    others = [each for each in raw["status"]["conditions"] if each["type"] != "AllocatedOnce"]
-    one: dict[str, Any] = {"type": "AllocatedOnce", "status": status, "reason": "R", "message": message}
-    one["lastTransitionTime"] = since or rfc3339(datetime.now(UTC))
-    item = kube.put(ITEM, raw | {"status": raw["status"] | {"conditions": [*others, one]}})
-    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, item))
+    others = [entry for entry in kube.objects[ITEM]["status"]["conditions"] if entry["type"] != "AllocatedOnce"]
+    shown: dict[str, Any] = {"type": "AllocatedOnce", "status": status, "reason": "R", "message": message}
+    shown["lastTransitionTime"] = since or rfc3339(datetime.now(UTC))
+    arrive(manager, kube, ITEM, with_status(kube, conditions=[*others, shown]))
     await settle(manager)
 
 
 @pytest.fixture
 async def manager(kube: FakeKube) -> Manager:
-    made = Manager(kube, OperatorMetrics())
-    await made.relister.once()
-    await settle(made)
-    return made
+    return await started(kube)
 
 
 @pytest.fixture
 def kube() -> FakeKube:
-    made = FakeKube()
-    made.put(f"{names.NODES}/n1", raw_node({GPU: 2}))
-    made.put(ITEM, node_devices(device(0), device(1)))
-    return made
+    return one_node(device(0), device(1), gpus=2)
 
 
 async def test_s31_a_double_allocation_is_one_event_that_names_device_and_pods(

@@ -11,7 +11,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_operator.concerns.budget import FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS
 from nodedevices_operator.concerns.evictions import BLOCKED, EvictionsConcern
-from nodedevices_operator.concerns.port import Concern, Outcome
+from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.consequences import KEEP
@@ -22,12 +22,11 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_record
-from support.concerns import Result, view
+from support.concerns import Result, run_seen, view
 from support.fakekube import FakeKube
 from support.opfacts import GPU, SINCE, device, health, holder, raw_node, raw_pod, record
+from support.whole_operator import NODE, POD
 
-POD = "/api/v1/namespaces/ml/pods/trainer"
-NODE = f"{names.NODES}/n1"
 START = datetime.fromisoformat(SINCE)
 SAID = "The disruption budget web needs 2 healthy pods and has 2 currently"
 IMMEDIATE = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 9}}
@@ -81,10 +80,7 @@ class One:
     async def run(self, shown: NodeDevicesRecord = LOST) -> Result:
         seen = view(shown, node_record(self.kube.objects[NODE]), self.sections)
         seen.staleness = Staleness(self.stale, "NodeNotReady", "the Node is not ready", 0.0)
-        found = await self.concern.observe(seen)
-        if not isinstance(found, Outcome):
-            found = await self.concern.apply(seen, self.concern.desired(seen, found))
-        return Result(found.verdict, found.requeue_after, found.retried)
+        return await run_seen(self.concern, seen)
 
     def pod(self, status: dict[str, Any] | None = None, **metadata: Any) -> None:
         made = raw_pod(**(status or {}), conditions=[] if self.marked is None else [self.marked])

@@ -103,8 +103,7 @@ def test_an_action_counts_for_an_hour_and_one_from_the_future_too(ago: tuple[tim
 def test_no_more_actions_an_hour_are_granted_than_the_record_holds() -> None:
     new = action("n05")
     survey = Survey([pool()], faults("n05"))
-    nearly = granted(*[timedelta(minutes=1)] * (MAX_ACTIONS - 1))
-    assert new in decided(nearly, [new], survey).granted
+    assert new in decided(granted(*[timedelta(minutes=1)] * (MAX_ACTIONS - 1)), [new], survey).granted
     full = granted(*[timedelta(minutes=1)] * MAX_ACTIONS)
     assert decided(full, [new], survey).refused == {
         new: "200 actions within the last hour, in the whole fleet, are as many as the record holds"

@@ -11,21 +11,16 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.desired.idle import idle_pods
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.records import names
-from nodedevices_operator.records.kinds import Kind, read
 from support.crashes import CrashingKube, Killed, live
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy, record
+from support.whole_operator import ITEM, NODE, POD, POLICY, arrive, one_node, said, started, verdict, with_status
 
-ITEM = f"{names.NODE_DEVICES}/n1"
-NODE = f"{names.NODES}/n1"
-POLICY = f"{names.POLICIES}/p"
-POD = "/api/v1/namespaces/ml/pods/trainer"
 KIND = "nodedevices.io/DeviceIdle"
 # Their Events are still there, also when these are the last tests of a suite.
 RECENT = f"{datetime.now(UTC) - timedelta(minutes=3):%Y-%m-%dT%H:%M:%SZ}"
 LATER = f"{datetime.now(UTC) - timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}"
+NONE = ("", "")  # no such condition
 BOTH = {"afterSeconds": 1800, "event": True, "podCondition": True}
 
 
@@ -38,19 +33,22 @@ def busy(index: int = 0) -> dict[str, Any]:
 
 
 def rig(*devices: dict[str, Any], **section: Any) -> FakeKube:
-    made = FakeKube()
-    made.put(NODE, raw_node({GPU: 8}))
-    made.put(ITEM, node_devices(*devices))
+    made = one_node(*devices, gpus=8)
     made.put(POD, raw_pod())
     made.put(POLICY, raw_policy("p", idle=section or BOTH))
     return made
 
 
 async def running(kube: FakeKube) -> Manager:
-    manager = Manager(kube, OperatorMetrics())
-    await manager.relister.once()
+    manager = await started(kube)
     await rest(manager)
     return manager
+
+
+async def run(*devices: dict[str, Any], **section: Any) -> tuple[FakeKube, Manager]:
+    """That rig, and an operator that has come to rest over it."""
+    kube = rig(*devices, **section)
+    return kube, await running(kube)
 
 
 async def rest(manager: Manager) -> None:
@@ -67,36 +65,29 @@ async def report(kube: FakeKube, manager: Manager, *devices: dict[str, Any], **c
     agents = [each["type"] for each in made["status"]["conditions"]]
     made["status"]["conditions"] += [it for it in before["status"]["conditions"] if it["type"] not in agents]
     made |= {"spec": before["spec"], "metadata": before["metadata"]}
-    arrive(kube, manager, Kind.NODE_DEVICES, ITEM, made)
+    arrive(manager, kube, ITEM, made)
     await rest(manager)
 
 
 async def policy(kube: FakeKube, manager: Manager, **section: Any) -> None:
-    arrive(kube, manager, Kind.POLICY, POLICY, raw_policy("p", idle=section, generation=2))
+    arrive(manager, kube, POLICY, raw_policy("p", idle=section, generation=2))
     await rest(manager)
 
 
-def arrive(kube: FakeKube, manager: Manager, kind: Kind, path: str, raw: dict[str, Any]) -> None:
-    manager.arrived(kind, False, read(kind, kube.put(path, raw)))
+def mark(kube: FakeKube) -> tuple[str, str]:
+    return verdict(kube, POD, KIND)
 
 
-def mark(kube: FakeKube, pod: str = POD) -> tuple[str, str] | None:
-    shown = {it["type"]: it for it in kube.objects[pod]["status"].get("conditions", [])}
-    return (shown[KIND]["status"], shown[KIND]["reason"]) if KIND in shown else None
-
-
-def synced(kube: FakeKube) -> tuple[str, str] | None:
-    shown = {it["type"]: it for it in kube.objects[ITEM]["status"]["conditions"]}
-    return (shown["IdlePodsMarked"]["status"], shown["IdlePodsMarked"]["reason"]) if "IdlePodsMarked" in shown else None
+def synced(kube: FakeKube) -> tuple[str, str]:
+    return verdict(kube, ITEM, "IdlePodsMarked")
 
 
 def told(kube: FakeKube) -> list[str]:
-    return [each["message"] for each in kube.events if each["reason"] == "DeviceIdle"]
+    return [message for reason, message in said(kube) if reason == "DeviceIdle"]
 
 
 async def test_a_pod_that_never_used_its_device_shows_it_and_its_owner_hears_of_it_once() -> None:
-    kube = rig(idle())
-    await running(kube)
+    kube, _ = await run(idle())
     assert mark(kube) == ("True", "NeverUsed")
     assert synced(kube) == ("True", "InSync")
     [message] = told(kube)
@@ -107,8 +98,7 @@ async def test_a_pod_that_never_used_its_device_shows_it_and_its_owner_hears_of_
 
 
 async def test_a_pod_that_uses_its_device_again_shows_that() -> None:
-    kube = rig(idle("Idle"))
-    manager = await running(kube)
+    kube, manager = await run(idle("Idle"))
     await report(kube, manager, busy())
     assert mark(kube) == ("False", "InUse")
     await report(kube, manager, idle("MemoryOnly", since=LATER))
@@ -117,72 +107,63 @@ async def test_a_pod_that_uses_its_device_again_shows_that() -> None:
 
 
 async def test_a_restarted_operator_takes_back_what_the_one_before_wrote() -> None:
-    kube = rig(idle())
-    manager = await running(kube)
-    kube.put(ITEM, kube.objects[ITEM] | {"status": kube.objects[ITEM]["status"] | {"devices": [busy()]}})
+    kube, manager = await run(idle())
+    kube.put(ITEM, with_status(kube, devices=[busy()]))
     await running(kube)
     assert mark(kube) == ("False", "InUse")
     assert manager is not None
 
 
 async def test_nothing_is_written_where_no_policy_asks_for_it() -> None:
-    kube = rig(idle(), afterSeconds=1800)
-    await running(kube)
-    assert (mark(kube), synced(kube), told(kube)) == (None, None, [])
+    kube, _ = await run(idle(), afterSeconds=1800)
+    assert (mark(kube), synced(kube), told(kube)) == (NONE, NONE, [])
 
 
 async def test_an_event_alone_marks_no_pod() -> None:
-    kube = rig(idle(), afterSeconds=1800, event=True)
-    await running(kube)
-    assert (mark(kube), synced(kube), len(told(kube))) == (None, None, 1)
+    kube, _ = await run(idle(), afterSeconds=1800, event=True)
+    assert (mark(kube), synced(kube), len(told(kube))) == (NONE, NONE, 1)
 
 
 async def test_a_policy_that_no_longer_asks_for_the_condition_takes_it_from_the_pods() -> None:
-    kube = rig(idle())
-    manager = await running(kube)
+    kube, manager = await run(idle())
     await policy(kube, manager, afterSeconds=1800, event=True)
-    assert (mark(kube), synced(kube)) == (None, None)
+    assert (mark(kube), synced(kube)) == (NONE, NONE)
     await policy(kube, manager, **BOTH)
     assert (mark(kube), synced(kube)) == (("True", "NeverUsed"), ("True", "InSync"))
 
 
 async def test_the_condition_goes_also_where_the_policy_went_while_no_operator_ran() -> None:
-    kube = rig(idle())
-    await running(kube)
+    kube, _ = await run(idle())
     kube.put(POLICY, raw_policy("p", partitions={"strategy": "none"}, generation=2))
     await running(kube)
-    assert (mark(kube), synced(kube)) == (None, None)
+    assert (mark(kube), synced(kube)) == (NONE, NONE)
 
 
 async def test_a_pod_that_uses_its_device_again_loses_the_condition_with_the_policy() -> None:
-    kube = rig(idle())
-    manager = await running(kube)
+    kube, manager = await run(idle())
     await report(kube, manager, busy())
     await policy(kube, manager, afterSeconds=1800)
-    assert (mark(kube), synced(kube)) == (None, None)
+    assert (mark(kube), synced(kube)) == (NONE, NONE)
 
 
 async def test_the_condition_goes_with_the_policy_also_while_the_holders_are_not_known() -> None:
-    kube = rig(idle())
-    manager = await running(kube)
+    kube, manager = await run(idle())
     await report(kube, manager, idle(), HoldersKnown=("Unknown", "PodResourcesUnavailable"))
     await policy(kube, manager, afterSeconds=1800)
-    assert (mark(kube), synced(kube)) == (None, None)
+    assert (mark(kube), synced(kube)) == (NONE, NONE)
 
 
 async def test_a_new_nodedevices_takes_back_what_the_earlier_one_led_to_where_no_policy_asks_for_it() -> None:
-    kube = rig(idle())
-    await running(kube)
+    kube, _ = await run(idle())
     kube.put(POLICY, raw_policy("p", partitions={"strategy": "none"}, generation=2))
     kube.put(ITEM, node_devices(idle()))  # made anew, without any condition of ours
     await running(kube)
-    assert (mark(kube), synced(kube)) == (None, None)
+    assert (mark(kube), synced(kube)) == (NONE, NONE)
 
 
 @pytest.mark.parametrize("reported", [False, True])
 async def test_an_event_that_is_asked_for_later_comes_once(reported: bool) -> None:
-    kube = rig(idle(), afterSeconds=1800, podCondition=True)
-    manager = await running(kube)
+    kube, manager = await run(idle(), afterSeconds=1800, podCondition=True)
     assert told(kube) == []
     await policy(kube, manager, **BOTH)
     assert len(told(kube)) == 1
@@ -194,15 +175,14 @@ async def test_an_event_that_is_asked_for_later_comes_once(reported: bool) -> No
 
 
 async def test_a_pod_whose_agent_is_lost_may_use_its_device_by_now() -> None:
-    kube = rig(idle())
-    manager = await running(kube)
-    arrive(kube, manager, Kind.NODE, NODE, raw_node({GPU: 8}, ready="False"))
+    kube, manager = await run(idle())
+    arrive(manager, kube, NODE, raw_node({GPU: 8}, ready="False"))
     await rest(manager)
     assert mark(kube) == ("Unknown", "NodeNotReady")
     writes = len(kube.written("/pods/"))
     await rest(manager)
     assert len(kube.written("/pods/")) == writes
-    arrive(kube, manager, Kind.NODE, NODE, raw_node({GPU: 8}))
+    arrive(manager, kube, NODE, raw_node({GPU: 8}))
     await rest(manager)
     assert mark(kube) == ("True", "NeverUsed")
     assert len(told(kube)) == 1
@@ -212,12 +192,11 @@ async def test_a_pod_is_not_marked_by_what_is_out_of_date() -> None:
     kube = rig(idle())
     kube.put(NODE, raw_node({GPU: 8}, ready="False"))
     await running(kube)
-    assert (mark(kube), told(kube)) == (None, [])
+    assert (mark(kube), told(kube)) == (NONE, [])
 
 
 async def test_nothing_is_read_or_written_again_when_nothing_changed() -> None:
-    kube = rig(idle())
-    manager = await running(kube)
+    kube, manager = await run(idle())
     calls: list[tuple[str, str]] = []
     kube.fails = lambda verb, path: calls.append((verb, path))
     await rest(manager)
@@ -225,8 +204,7 @@ async def test_nothing_is_read_or_written_again_when_nothing_changed() -> None:
 
 
 async def test_a_pod_that_was_replaced_in_between_is_read_again() -> None:
-    kube = rig(idle())
-    manager = await running(kube)
+    kube, manager = await run(idle())
     kube.fails = lambda verb, path: KubeError("no", status=409) if (verb, path) == ("apply", f"{POD}/status") else None
     await report(kube, manager, idle("Idle", since=LATER))
     wait = await manager.reconcile_node("n1")
@@ -243,35 +221,31 @@ async def test_a_pod_that_the_node_may_not_name_is_not_marked() -> None:
     elsewhere["spec"]["nodeName"] = "n2"
     kube.put(POD, elsewhere)
     await running(kube)
-    assert (mark(kube), told(kube)) == (None, [])
+    assert (mark(kube), told(kube)) == (NONE, [])
 
 
 async def test_a_pod_that_has_ended_keeps_what_it_shows() -> None:
-    kube = rig(idle())
-    manager = await running(kube)
+    kube, manager = await run(idle())
     kube.objects[POD]["status"]["phase"] = "Succeeded"
     await report(kube, manager)
     assert mark(kube) == ("True", "NeverUsed")
 
 
 async def test_while_the_holders_are_not_known_nothing_is_taken_back() -> None:
-    kube = rig(idle())
-    manager = await running(kube)
+    kube, manager = await run(idle())
     await report(kube, manager, HoldersKnown=("Unknown", "PodResourcesUnavailable"))
     assert mark(kube) == ("True", "NeverUsed")
 
 
 async def test_a_period_of_hours_ago_is_no_news_for_a_new_operator() -> None:
-    kube = rig(idle(since="2026-11-01T00:00:00Z"))
-    await running(kube)
+    kube, _ = await run(idle(since="2026-11-01T00:00:00Z"))
     assert mark(kube) == ("True", "NeverUsed")
     assert told(kube) == []
 
 
 async def test_a_period_that_was_reported_while_no_operator_ran_is_news() -> None:
     began = f"{datetime.now(UTC) - timedelta(hours=2, minutes=3):%Y-%m-%dT%H:%M:%SZ}"
-    kube = rig(idle("Idle", since=began), **BOTH | {"afterSeconds": 7200})
-    await running(kube)
+    kube, _ = await run(idle("Idle", since=began), **BOTH | {"afterSeconds": 7200})
     assert len(told(kube)) == 1
 
 
@@ -283,10 +257,9 @@ async def test_without_the_right_the_condition_says_so() -> None:
 
 
 async def test_cleanup_takes_the_condition_away() -> None:
-    kube = rig(idle())
-    await running(kube)
+    kube, _ = await run(idle())
     assert await clean_up(kube, dry_run=False) == 0
-    assert mark(kube) is None
+    assert mark(kube) == NONE
 
 
 async def test_cleanup_takes_the_condition_from_a_pod_whose_readiness_needs_the_other_one() -> None:
@@ -296,7 +269,7 @@ async def test_cleanup_takes_the_condition_from_a_pod_whose_readiness_needs_the_
     kube.put(POD, gated)
     await running(kube)
     assert await clean_up(kube, dry_run=False) == 0
-    assert mark(kube) is None
+    assert mark(kube) == NONE
 
 
 def test_a_pod_with_several_devices_has_one_condition_by_the_longest() -> None:
@@ -321,7 +294,7 @@ async def test_killed_between_any_two_calls_it_comes_to_the_same_end() -> None:
         calls = max(calls, len(first.calls))
         await running(kube)
         assert (mark(kube), synced(kube), len(told(kube))) == (("True", "NeverUsed"), ("True", "InSync"), 1), dies_at
-        kube.put(ITEM, kube.objects[ITEM] | {"status": kube.objects[ITEM]["status"] | {"devices": [busy()]}})
+        kube.put(ITEM, with_status(kube, devices=[busy()]))
         await running(kube)
         assert mark(kube) == ("False", "InUse"), dies_at
     assert calls > 5

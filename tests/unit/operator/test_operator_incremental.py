@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.desired.configuration import PolicyOutcome, Trial
 from nodedevices_operator.desired.fleet import Arrivals, Survey, arrivals
-from nodedevices_operator.desired.policy_status import (
-    SILENT,
-    TURN,
-    Hindrance,
-    NodeOutcome,
-    Note,
-    Tally,
-    policy_status,
-)
+from nodedevices_operator.desired.policy_status import SILENT, TURN, Hindrance, NodeOutcome, Note, Tally, policy_status
 from nodedevices_operator.desired.pools import Reacting, survey
 from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.reconcile.surveyor import Surveyor

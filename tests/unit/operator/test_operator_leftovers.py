@@ -8,7 +8,6 @@ import pytest
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.leftovers import RETURN_SECONDS
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
@@ -16,10 +15,8 @@ from support.clock import Clock
 from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, SINCE, device, health, holder, node_devices, raw_node, raw_pod, raw_policy
+from support.whole_operator import ITEM, NODE, POD, arrive, end, one_node, started
 
-ITEM = f"{names.NODE_DEVICES}/n1"
-NODE = f"{names.NODES}/n1"
-POD = "/api/v1/namespaces/ml/pods/trainer"
 SLOTS, TIER = "example.com/slots", "example.com/tier"
 OTHERS = {"key": "example.com/maintenance", "effect": "NoSchedule"}
 OVER_SECONDS = RETURN_SECONDS + MAX_LATE_SECONDS + 1
@@ -52,13 +49,6 @@ EVERYTHING = [
 ]
 
 
-async def started(kube: FakeKube, clock: Clock) -> Manager:
-    manager = Manager(kube, OperatorMetrics(), clock=clock)
-    await manager.relister.once()
-    await settle(manager)
-    return manager
-
-
 async def passes(manager: Manager, clock: Clock, seconds: float) -> None:
     clock.now += seconds
     await settle(manager)
@@ -82,47 +72,44 @@ async def everything(clock: Clock) -> FakeKube:
     made.put(ITEM, node_devices(FAULTY, agent=AGENT))
     made.put(POD, raw_pod())
     made.put(f"{names.POLICIES}/all", raw_policy("all", **SECTIONS))
-    await started(made, clock)
+    await started(made, clock=clock)
     assert left(made) == EVERYTHING
     return made
 
 
-def deleted(kube: FakeKube, manager: Manager) -> None:
-    manager.arrived(Kind.NODE_DEVICES, True, read(Kind.NODE_DEVICES, kube.objects.pop(ITEM)))
+async def gone_for_good(manager: Manager, kube: FakeKube, clock: Clock) -> None:
+    """The NodeDevices is deleted, and nobody makes it again."""
+    end(manager, kube, ITEM)
+    await settle(manager)
+    await passes(manager, clock, OVER_SECONDS)
 
 
 async def test_what_is_on_the_node_stays_while_the_agent_makes_the_object_again(kube: FakeKube, clock: Clock) -> None:
-    manager = await started(kube, clock)
-    deleted(kube, manager)
+    manager = await started(kube, clock=clock)
+    end(manager, kube, ITEM)
     await passes(manager, clock, RETURN_SECONDS - 1)
     assert left(kube) == EVERYTHING
     again = node_devices(FAULTY, agent=AGENT)
     again["metadata"]["uid"] = "another"
-    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, kube.put(ITEM, again)))
+    arrive(manager, kube, ITEM, again)
     await passes(manager, clock, OVER_SECONDS)
     assert left(kube) == EVERYTHING
 
 
 async def test_the_mark_of_an_idle_pod_goes_too_where_no_object_comes_back(clock: Clock) -> None:
-    kube = FakeKube()
-    kube.put(NODE, raw_node({GPU: 1}))
-    kube.put(ITEM, node_devices(device(0, holders=[holder() | {"idle": "NeverUsed", "idleSince": SINCE}])))
+    kube = one_node(device(0, holders=[holder() | {"idle": "NeverUsed", "idleSince": SINCE}]))
     kube.put(POD, raw_pod())
     kube.put(f"{names.POLICIES}/all", raw_policy("all", idle={"afterSeconds": 60, "podCondition": True}))
-    manager = await started(kube, clock)
+    manager = await started(kube, clock=clock)
     await passes(manager, clock, 1.0)
     assert "pod True NeverUsed" in left(kube)
-    deleted(kube, manager)
-    await settle(manager)
-    await passes(manager, clock, OVER_SECONDS)
+    await gone_for_good(manager, kube, clock)
     assert left(kube) == []
 
 
 async def test_all_of_it_goes_where_no_object_comes_back(kube: FakeKube, clock: Clock) -> None:
-    manager = await started(kube, clock)
-    deleted(kube, manager)
-    await settle(manager)
-    await passes(manager, clock, OVER_SECONDS)
+    manager = await started(kube, clock=clock)
+    await gone_for_good(manager, kube, clock)
     assert left(kube) == []
     assert kube.objects[NODE]["spec"]["taints"] == [OTHERS]
     kube.writes.clear()
@@ -132,7 +119,7 @@ async def test_all_of_it_goes_where_no_object_comes_back(kube: FakeKube, clock: 
 
 async def test_an_operator_that_starts_later_finds_it_on_the_node(kube: FakeKube, clock: Clock) -> None:
     del kube.objects[ITEM], kube.objects[f"{names.POLICIES}/all"]
-    manager = await started(kube, clock)
+    manager = await started(kube, clock=clock)
     assert left(kube) == EVERYTHING
     await passes(manager, clock, OVER_SECONDS)
     assert left(kube) == []
@@ -141,26 +128,22 @@ async def test_an_operator_that_starts_later_finds_it_on_the_node(kube: FakeKube
 async def test_a_pod_whose_readiness_needs_the_condition_stays_ready(kube: FakeKube, clock: Clock) -> None:
     gates = [{"conditionType": "nodedevices.io/DeviceHealthy"}]
     kube.objects[POD]["spec"]["readinessGates"] = gates
-    manager = await started(kube, clock)
-    deleted(kube, manager)
-    await settle(manager)
-    await passes(manager, clock, OVER_SECONDS)
+    manager = await started(kube, clock=clock)
+    await gone_for_good(manager, kube, clock)
     assert left(kube) == ["pod True NotMonitored"]
 
 
 async def test_pods_are_released_where_the_node_itself_shows_nothing(kube: FakeKube, clock: Clock) -> None:
     kube.put(f"{names.POLICIES}/all", raw_policy("all", faults={"nodeCondition": False}, generation=2))
-    manager = await started(kube, clock)
+    manager = await started(kube, clock=clock)
     assert left(kube) == ["pod False Xid79"]
-    deleted(kube, manager)
-    await settle(manager)
-    await passes(manager, clock, OVER_SECONDS)
+    await gone_for_good(manager, kube, clock)
     assert left(kube) == []
 
 
 async def test_a_pod_that_may_not_be_written_does_not_keep_the_node(kube: FakeKube, clock: Clock) -> None:
-    manager = await started(kube, clock)
-    deleted(kube, manager)
+    manager = await started(kube, clock=clock)
+    end(manager, kube, ITEM)
     await settle(manager)
     kube.fails = lambda verb, path: KubeError("no", status=403) if verb == "apply" and "/pods/" in path else None
     await passes(manager, clock, OVER_SECONDS)
@@ -168,9 +151,9 @@ async def test_a_pod_that_may_not_be_written_does_not_keep_the_node(kube: FakeKu
 
 
 async def test_a_node_that_is_gone_too_costs_nothing(kube: FakeKube, clock: Clock) -> None:
-    manager = await started(kube, clock)
+    manager = await started(kube, clock=clock)
     manager.arrived(Kind.NODE, True, read(Kind.NODE, kube.objects[NODE]))
-    deleted(kube, manager)
+    end(manager, kube, ITEM)
     kube.writes.clear()
     await passes(manager, clock, 2 * OVER_SECONDS)
     assert kube.writes == []
@@ -179,7 +162,7 @@ async def test_a_node_that_is_gone_too_costs_nothing(kube: FakeKube, clock: Cloc
 async def test_a_node_without_anything_of_ours_is_never_written(clock: Clock) -> None:
     kube = FakeKube()
     kube.put(NODE, raw_node({GPU: 1}, spec={"taints": [OTHERS]}))
-    manager = await started(kube, clock)
+    manager = await started(kube, clock=clock)
     await passes(manager, clock, 2 * OVER_SECONDS)
     assert kube.writes == []
 
@@ -190,13 +173,10 @@ async def test_killed_after_any_call_the_next_one_takes_the_rest_back(clock: Clo
         del kube.objects[ITEM]
         mortal = CrashingKube(kube, dies_at)
         try:
-            manager = Manager(mortal, OperatorMetrics(), clock=clock)
-            await manager.relister.once()
-            await settle(manager)
-            await passes(manager, clock, OVER_SECONDS)
+            await passes(await started(mortal, clock=clock), clock, OVER_SECONDS)
             break
         except Killed:
-            await passes(await started(kube, clock), clock, OVER_SECONDS)
+            await passes(await started(kube, clock=clock), clock, OVER_SECONDS)
             assert left(kube) == [], f"killed after {mortal.calls[-1]}"
     assert len(mortal.writes) == len(EVERYTHING)
     assert left(kube) == []

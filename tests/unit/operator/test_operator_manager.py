@@ -18,11 +18,12 @@ from nodedevices_operator.records.kinds import Kind, read
 from support.clock import Clock
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy
+from support.whole_operator import ITEM, NODE, POD, POLICY, arrive, condition, one_node, started, verdict, with_status
 
-ITEM = f"{names.NODE_DEVICES}/n1"
-POD = "/api/v1/namespaces/ml/pods/trainer"
 POD_CONDITION = "nodedevices.io/DeviceHealthy"
 BEAT_SECONDS = 300
+WELL = device(0, holders=[holder()])
+FAULTY = device(0, "Unhealthy", "Xid79", holders=[holder()])
 
 
 @pytest.fixture
@@ -33,35 +34,27 @@ def clock() -> Clock:
 @pytest.fixture
 def kube() -> FakeKube:
     """One node with one GPU, which the pod `trainer` holds."""
-    made = FakeKube()
-    made.put(f"{names.NODES}/n1", raw_node({GPU: 1}))
-    made.put(ITEM, node_devices(device(0, holders=[holder()]), heartbeat="h0"))
+    made = one_node()
+    made.put(ITEM, node_devices(WELL, heartbeat="h0"))
     made.put(POD, raw_pod())
     return made
 
 
 @pytest.fixture
 async def manager(kube: FakeKube, clock: Clock) -> Manager:
-    made = Manager(kube, OperatorMetrics(), clock=clock)
-    await made.relister.once()
-    await settle(made)
-    return made
+    return await started(kube, clock=clock)
 
 
-def report(kube: FakeKube, **agent: Any) -> dict[str, Any]:
-    """The agent's next report; `agent` are fields of status."""
-    raw = kube.objects[ITEM]
-    return kube.put(ITEM, raw | {"status": raw["status"] | agent})
+def report(kube: FakeKube, manager: Manager | None = None, **status: Any) -> None:
+    """The agent's next report, with these fields of status; a manager hears of it."""
+    if manager is None:
+        kube.put(ITEM, with_status(kube, **status))
+    else:
+        arrive(manager, kube, ITEM, with_status(kube, **status))
 
 
 def beat(manager: Manager, kube: FakeKube, heartbeat: str) -> None:
-    raw = report(kube, agent={"heartbeatTime": heartbeat})
-    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
-
-
-def condition(kube: FakeKube, path: str, kind: str) -> dict[str, Any]:
-    found = [it for it in kube.objects[path]["status"].get("conditions", []) if it["type"] == kind]
-    return found[0] if found else {}
+    report(kube, manager, agent={"heartbeatTime": heartbeat})
 
 
 def stale(kube: FakeKube) -> str:
@@ -139,24 +132,18 @@ def more_nodes(kube: FakeKube, count: int) -> None:
         kube.put(f"{names.NODE_DEVICES}/{name}", shown)
 
 
-FAULT = [device(0, "Unhealthy", "Xid79", holders=[holder()])]
-
-
 async def test_a_fault_goes_before_a_policy_that_reaches_all_nodes(kube: FakeKube, clock: Clock) -> None:
     more_nodes(kube, 50)
-    manager = Manager(kube, OperatorMetrics(), clock=clock)
-    await manager.relister.once()
-    await settle(manager)
-    policy = kube.put(f"{names.POLICIES}/p", raw_policy("p", health={"holdDownSeconds": 60}))
-    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, policy))
+    manager = await started(kube, clock=clock)
+    arrive(manager, kube, POLICY, raw_policy("p", health={"holdDownSeconds": 60}))
     assert len(manager.nodes) == 51
-    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, report(kube, devices=FAULT)))
+    report(kube, manager, devices=[FAULTY])
     assert manager.nodes.take_ahead() == "n1"
 
 
 async def test_an_operator_that_starts_looks_at_faulty_nodes_first(kube: FakeKube, clock: Clock) -> None:
     more_nodes(kube, 50)
-    report(kube, devices=FAULT)
+    report(kube, devices=[FAULTY])
     manager = Manager(kube, OperatorMetrics(), clock=clock)
     await manager.relister.once()
     assert manager.nodes.take_ahead() == "n1"
@@ -164,10 +151,9 @@ async def test_an_operator_that_starts_looks_at_faulty_nodes_first(kube: FakeKub
 
 # --- waits that the server sets --------------------------------------------------------------------------------------
 async def test_the_longest_wait_that_the_server_requires_is_kept(manager: Manager, kube: FakeKube) -> None:
-    raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
-    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+    report(kube, manager, devices=[FAULTY])
     refusals = {
-        f"{names.NODES}/n1/status": KubeError("no answer"),
+        f"{NODE}/status": KubeError("no answer"),
         f"{ITEM}/status": KubeError("slow down", status=429, retry_after=17.0),
     }
     kube.fails = lambda _verb, path: refusals.get(path)
@@ -189,7 +175,7 @@ async def test_the_wait_that_the_server_requires_on_a_policys_status_is_kept(man
 async def restored(manager: Manager, kube: FakeKube, *devices: dict[str, Any]) -> None:
     """etcd has an earlier state again; the watch of before waits for versions that are far away."""
     kube.version = 10
-    kube.put(f"{names.NODES}/n1", kube.objects[f"{names.NODES}/n1"])
+    kube.put(NODE, kube.objects[NODE])
     kube.put(POD, raw_pod())
     kube.put(ITEM, node_devices(*devices, heartbeat="h0"))
     await manager.relister.once()
@@ -201,7 +187,7 @@ async def test_after_a_restore_the_list_is_trusted_and_not_the_memory(
 ) -> None:
     stalled: list[bool] = []
     manager.relister.stalled = lambda: stalled.append(True)
-    await restored(manager, kube, device(0, "Unhealthy", "Xid79", holders=[holder()]))
+    await restored(manager, kube, FAULTY)
     assert manager.cache.node_devices["n1"].devices[0].health.state == "Unhealthy"
     assert condition(kube, POD, POD_CONDITION).get("status") == "False"
     assert stalled == [True]
@@ -210,11 +196,10 @@ async def test_after_a_restore_the_list_is_trusted_and_not_the_memory(
 
 
 async def test_a_pod_that_lost_its_mark_in_a_restore_is_marked_again(manager: Manager, kube: FakeKube) -> None:
-    broken = device(0, "Unhealthy", "Xid79", holders=[holder()])
-    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, report(kube, devices=[broken])))
+    report(kube, manager, devices=[FAULTY])
     await settle(manager)
     assert condition(kube, POD, POD_CONDITION).get("status") == "False"
-    await restored(manager, kube, broken)
+    await restored(manager, kube, FAULTY)
     assert condition(kube, POD, POD_CONDITION).get("status") == "False"
 
 
@@ -236,18 +221,10 @@ async def test_a_state_that_came_while_a_list_was_read_is_newer_than_the_list(ma
 # --- marks whose NodeDevices is gone ---------------------------------------------------------------------------------
 async def broken_and_gone(manager: Manager, kube: FakeKube) -> None:
     """The pod is marked; then the operator ends, and the NodeDevices is deleted."""
-    raw = report(kube, devices=[device(0, "Unhealthy", "Xid79", holders=[holder()])])
-    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+    report(kube, manager, devices=[FAULTY])
     await settle(manager)
     assert condition(kube, POD, POD_CONDITION)["status"] == "False"
     del kube.objects[ITEM]
-
-
-async def new_life(kube: FakeKube, clock: Clock) -> Manager:
-    manager = Manager(kube, OperatorMetrics(), clock=clock)
-    await manager.relister.once()
-    await settle(manager)
-    return manager
 
 
 def made_anew(kube: FakeKube, *devices: dict[str, Any], **more: Any) -> None:
@@ -261,9 +238,8 @@ async def test_marks_of_a_nodedevices_deleted_while_no_operator_ran_are_taken_ba
 ) -> None:
     await broken_and_gone(manager, kube)
     made_anew(kube, device(0))
-    await new_life(kube, clock)
-    shown = condition(kube, POD, POD_CONDITION)
-    assert (shown["status"], shown["reason"]) == ("True", "Healthy")
+    await started(kube, clock=clock)
+    assert verdict(kube, POD, POD_CONDITION) == ("True", "Healthy")
     assert kube.objects[ITEM]["status"]["affectedPods"] == []
     assert [it["reason"] for it in kube.events if it["involvedObject"]["kind"] == "Pod"][-1] == "DeviceRecovered"
 
@@ -273,17 +249,17 @@ async def test_such_marks_stay_until_the_agent_has_reported_and_who_holds_what_i
 ) -> None:
     await broken_and_gone(manager, kube)
     made_anew(kube, heartbeat="")
-    await new_life(kube, clock)
+    await started(kube, clock=clock)
     unknown = {"HoldersKnown": ("Unknown", "PodResourcesUnavailable")}
     raw = kube.objects[ITEM]
     ill = node_devices(device(0, "Unhealthy", "Xid79"), conditions=unknown)["status"]
     ill["conditions"] += [it for it in raw["status"]["conditions"] if it["type"] in {"Stale", "PolicyResolved"}]
     kube.put(ITEM, raw | {"status": ill | {"affectedPods": raw["status"]["affectedPods"]}})
-    await new_life(kube, clock)
+    await started(kube, clock=clock)
     assert condition(kube, POD, POD_CONDITION)["status"] == "False"
     assert [it["uid"] for it in kube.objects[ITEM]["status"]["affectedPods"]] == ["pod-trainer"]
     report(kube, devices=[device(0)])
-    await new_life(kube, clock)
+    await started(kube, clock=clock)
     assert condition(kube, POD, POD_CONDITION)["status"] == "True"
 
 
@@ -291,8 +267,8 @@ async def test_a_pod_that_still_holds_the_broken_device_stays_marked_and_is_know
     manager: Manager, kube: FakeKube, clock: Clock
 ) -> None:
     await broken_and_gone(manager, kube)
-    made_anew(kube, device(0, "Unhealthy", "Xid79", holders=[holder()]))
-    await new_life(kube, clock)
+    made_anew(kube, FAULTY)
+    await started(kube, clock=clock)
     assert condition(kube, POD, POD_CONDITION)["status"] == "False"
     assert [it["device"] for it in kube.objects[ITEM]["status"]["affectedPods"]] == ["GPU-0"]
 
@@ -300,9 +276,9 @@ async def test_a_pod_that_still_holds_the_broken_device_stays_marked_and_is_know
 async def test_pods_are_searched_for_once_in_an_objects_life(manager: Manager, kube: FakeKube, clock: Clock) -> None:
     listed: list[str] = []
     kube.fails = lambda verb, path: listed.append(path) if verb == "list" else None
-    await new_life(kube, clock)
+    await started(kube, clock=clock)
     report(kube, devices=[device(0, "Degraded", "NvlinkDown")])
-    await new_life(kube, clock)
+    await started(kube, clock=clock)
     assert names.PODS not in listed
 
 
@@ -327,7 +303,7 @@ async def test_a_condition_that_somebody_else_wrote_is_listed_as_the_contract_al
     pod["metadata"]["creationTimestamp"] = "2026-11-21T10:00:00Z"
     kube.put(POD, pod)
     made_anew(kube, heartbeat="")  # nothing is taken back before the agent has reported
-    await new_life(kube, clock)
+    await started(kube, clock=clock)
     (entry,) = kube.objects[ITEM]["status"]["affectedPods"]
     assert AffectedPod.model_validate(entry).reason == ""
 
@@ -336,11 +312,9 @@ async def test_a_condition_that_somebody_else_wrote_is_listed_as_the_contract_al
 async def test_a_node_recreated_between_two_reconciliations_inherits_no_limit_of_the_one_before(
     manager: Manager, kube: FakeKube
 ) -> None:
-    node = f"{names.NODES}/n1"
-
     async def wanted(turn: int) -> str:
         raw = raw_policy("tiers", labels={"extra": {"example.com/tier": str(turn)}}, generation=turn + 1)
-        manager.arrived(Kind.POLICY, False, read(Kind.POLICY, kube.put(f"{names.POLICIES}/tiers", raw)))
+        arrive(manager, kube, f"{names.POLICIES}/tiers", raw)
         await settle(manager)
         shown: str = condition(kube, ITEM, "LabelsSynced")["reason"]
         return shown
@@ -349,7 +323,7 @@ async def test_a_node_recreated_between_two_reconciliations_inherits_no_limit_of
     assert reasons == ["InSync"] * MOST_WRITES + ["Conflict"]
     raw = raw_node({GPU: 1})
     raw["metadata"]["uid"] = "another-uid"
-    manager.arrived(Kind.NODE, False, read(Kind.NODE, kube.put(node, raw)))
+    arrive(manager, kube, NODE, raw)
     await settle(manager)
     assert condition(kube, ITEM, "LabelsSynced")["reason"] == "InSync"
-    assert kube.objects[node]["metadata"]["labels"] == {"example.com/tier": str(MOST_WRITES)}
+    assert kube.objects[NODE]["metadata"]["labels"] == {"example.com/tier": str(MOST_WRITES)}

@@ -17,11 +17,11 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names as paths
-from nodedevices_operator.records.kinds import Kind, read
 from support.contract import INVALID_SHARING
 from support.fakekube import FakeKube, Raw
 from support.marking import next_node
 from support.opfacts import GPU, NOW, SINCE, device, health, holder, node_devices, raw_policy, record
+from support.whole_operator import POLICY, arrive, condition, verdict
 
 LATER = "2026-11-21T12:30:00Z"
 
@@ -44,7 +44,7 @@ class Cluster:
         return self
 
     def policy(self, **sections: Any) -> None:
-        self.kube.put(f"{paths.POLICIES}/p", raw_policy("p", **sections))
+        self.kube.put(POLICY, raw_policy("p", **sections))
 
     def pod(self, name: str, node: str, *, phase: str = "Running", gated: bool = False, conditions: Any = ()) -> None:
         gates = [{"conditionType": names.POD_DEVICE_HEALTHY}] if gated else []
@@ -57,8 +57,7 @@ class Cluster:
         self.kube.put(paths.pod_path("ml", name), pod)
 
     def ends(self, name: str, phase: str = "Failed") -> None:
-        path = paths.pod_path("ml", name)
-        self.kube.objects[path]["status"]["phase"] = phase
+        self.kube.objects[paths.pod_path("ml", name)]["status"]["phase"] = phase
 
     async def report(self, name: str, *devices: Raw, **status: Any) -> None:
         """The agent's next status; the operator's part stays, unless it is given."""
@@ -66,12 +65,9 @@ class Cluster:
         made = self._object(name, list(devices), **status)
         made["spec"], made["metadata"]["generation"] = before["spec"], before["metadata"]["generation"]
         made["status"].setdefault("affectedPods", before["status"].get("affectedPods", []))
-        own = [
-            it for it in before["status"]["conditions"] if it["type"] in {"PolicyResolved", "CapacitySynced", "Stale"}
-        ]
-        made["status"]["conditions"] += own
-        raw = self.kube.put(self._path(name), made)
-        self.manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+        kept = {"PolicyResolved", "CapacitySynced", "Stale"}
+        made["status"]["conditions"] += [entry for entry in before["status"]["conditions"] if entry["type"] in kept]
+        arrive(self.manager, self.kube, self._path(name), made)
         await self._rest()
 
     async def _rest(self) -> None:
@@ -81,8 +77,7 @@ class Cluster:
 
     def pod_mark(self, name: str) -> tuple[str, str]:
         """Status and reason of the pod's condition; empty: none."""
-        found = [it for it in self.shown(name) if it["type"] == names.POD_DEVICE_HEALTHY]
-        return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+        return verdict(self.kube, paths.pod_path("ml", name), names.POD_DEVICE_HEALTHY)
 
     def shown(self, name: str) -> list[Raw]:
         conditions: list[Raw] = self.kube.objects[paths.pod_path("ml", name)]["status"]["conditions"]
@@ -374,8 +369,7 @@ async def clean(cluster: Cluster) -> None:
 
 
 async def never(cluster: Cluster) -> None:
-    raw = cluster.kube.put(f"{paths.POLICIES}/p", raw_policy("p", faults={"podCondition": "Never"}))
-    cluster.manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
+    arrive(cluster.manager, cluster.kube, POLICY, raw_policy("p", faults={"podCondition": "Never"}))
     await cluster.report("a", lost(0, "gated", "plain", "ended"))
 
 
@@ -521,15 +515,13 @@ async def test_a_stored_policy_with_a_label_that_others_act_by_loses_that_label_
     cluster.policy(**sections)
     await cluster.start(a=[well(0)])
     await cluster.manager.reconcile_policy("p")
-    labels = cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"]
-    assert labels == {"example.com/pool": "a"}
+    assert cluster.kube.objects[f"{paths.NODES}/a"]["metadata"]["labels"] == {"example.com/pool": "a"}
     config = cluster.kube.objects[f"{paths.NODE_DEVICES}/a"]["spec"]["config"]
     assert config == {"faults": {"event": False}, "labels": {"extra": {"example.com/pool": "a"}}}
-    conditions = {it["type"]: it for it in cluster.kube.objects[f"{paths.POLICIES}/p"]["status"]["conditions"]}
-    assert conditions["Accepted"]["status"] == "True"
-    assert (conditions["Applied"]["status"], conditions["Applied"]["reason"]) == ("False", "Failed")
+    assert verdict(cluster.kube, POLICY, "Accepted")[0] == "True"
+    assert verdict(cluster.kube, POLICY, "Applied") == ("False", "Failed")
     for key in RESERVED:
-        assert key in conditions["Applied"]["message"]
+        assert key in condition(cluster.kube, POLICY, "Applied")["message"]
 
 
 async def test_a_configuration_stored_with_such_a_label_is_written_again_without_it() -> None:

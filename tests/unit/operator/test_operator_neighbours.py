@@ -13,27 +13,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_api.conditions import (
-    NODE_DEVICES_HEALTHY,
-    NODE_READY,
-    POD_DEVICE_HEALTHY,
-    REASONS,
-    XID_CRITICAL_ERROR,
-)
+from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY, REASONS, XID_CRITICAL_ERROR
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.neighbours import NAMED, maintenance_scheduled, next_change, problem_reported
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
-from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.neighbours import SIGNS, Place, Says
 from nodedevices_operator.records.objects import NodeRecord, node_record
 from support.clock import Clock
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, SINCE, device, node_devices, raw_node
-
-ITEM = f"{names.NODE_DEVICES}/n1"
-NODE = f"{names.NODES}/n1"
+from support.whole_operator import ITEM, NODE, arrive, condition, started, verdict, writes
 
 
 def raw(
@@ -191,10 +181,10 @@ def test_whatever_a_label_or_a_reason_holds_the_message_is_short_and_printable(v
     every = tuple((each.key, each.value, reason) for each in SIGNS if each.place is Place.CONDITION)
     labels = {each.key: each.value or value for each in SIGNS if each.place is Place.LABEL}
     taints = {each.key: value for each in SIGNS if each.place is Place.TAINT}
-    for verdict in (problem(*every, labels=labels, taints=taints), maintenance(labels=labels, taints=taints)):
-        assert verdict is not None
-        assert verdict[2].isprintable()
-        assert len(verdict[2]) <= NAMED * 256
+    for report in (problem(*every, labels=labels, taints=taints), maintenance(labels=labels, taints=taints)):
+        assert report is not None
+        assert report[2].isprintable()
+        assert len(report[2]) <= NAMED * 256
 
 
 @pytest.mark.parametrize("value", [None, 7, ["ONGOING"], {"a": "b"}])
@@ -215,34 +205,19 @@ def cluster(*conditions: tuple[str, str, str], **more: Any) -> FakeKube:
     return kube
 
 
-async def running(kube: FakeKube) -> Manager:
-    manager = Manager(kube, OperatorMetrics())
-    await manager.relister.once()
-    await settle(manager)
-    return manager
-
-
 async def arrives(kube: FakeKube, manager: Manager, node: dict[str, Any]) -> None:
-    manager.arrived(Kind.NODE, False, read(Kind.NODE, kube.put(NODE, node)))
+    arrive(manager, kube, NODE, node)
     await settle(manager)
 
 
 def shown(kube: FakeKube, kind: str) -> dict[str, Any]:
-    conditions = kube.objects[ITEM]["status"]["conditions"]
-    return next((it for it in conditions if it["type"] == kind), {})
-
-
-def writes(manager: Manager, concern: str = "status") -> float:
-    counter = "nodedevices_operator_writes_total"
-    return manager.metrics.registry.get_sample_value(counter, {"concern": concern}) or 0.0
+    return condition(kube, ITEM, kind)
 
 
 async def test_a_report_is_shown_while_it_is_there_and_only_then() -> None:
     kube = cluster(("GPUMissing", "True", "GPUMissing"))
-    manager = await running(kube)
-    assert (shown(kube, "ProblemReported")["status"], shown(kube, "ProblemReported")["reason"]) == (
-        *("True", "AKSNodeProblemDetector"),
-    )
+    manager = await started(kube)
+    assert verdict(kube, ITEM, "ProblemReported") == ("True", "AKSNodeProblemDetector")
     assert shown(kube, "MaintenanceScheduled") == {}
     well = kube.objects[NODE]
     well["status"]["conditions"] = [it for it in well["status"]["conditions"] if it["type"] != "GPUMissing"]
@@ -252,8 +227,8 @@ async def test_a_report_is_shown_while_it_is_there_and_only_then() -> None:
 
 async def test_a_report_that_changes_but_for_its_message_and_heartbeat_costs_no_write() -> None:
     kube = cluster(("GPUMissing", "True", "GPUMissing"))
-    manager = await running(kube)
-    before = writes(manager)
+    manager = await started(kube)
+    before = writes(manager, "status")
     for seconds in range(3):
         again = kube.objects[NODE]
         for each in again["status"]["conditions"]:
@@ -261,16 +236,14 @@ async def test_a_report_that_changes_but_for_its_message_and_heartbeat_costs_no_
                 each |= {"message": f"checked {seconds}", "lastHeartbeatTime": f"2026-11-21T12:00:0{seconds}Z"}
         await arrives(kube, manager, again)
         await manager.reconcile_node("n1")
-    assert writes(manager) == before
+    assert writes(manager, "status") == before
 
 
 async def test_the_time_of_maintenance_comes_and_goes_without_news_of_the_node() -> None:
     clock, begun = Clock(), int(datetime.now(UTC).timestamp())
     kube = cluster(labels={TIME: str(begun + 1000)})
     wall = [begun]
-    manager = Manager(kube, OperatorMetrics(), clock=clock, now=lambda: rfc3339(datetime.fromtimestamp(wall[0], UTC)))
-    await manager.relister.once()
-    await settle(manager)
+    manager = await started(kube, clock=clock, now=lambda: rfc3339(datetime.fromtimestamp(wall[0], UTC)))
     found = [shown(kube, "MaintenanceScheduled").get("reason")]
     for seconds in (1300, DAY + 300):
         clock.now += seconds
@@ -283,8 +256,8 @@ async def test_the_time_of_maintenance_comes_and_goes_without_news_of_the_node()
 async def test_nothing_is_done_to_the_node_for_what_others_report() -> None:
     every = tuple((each.key, each.value, "R") for each in SIGNS if each.place is Place.CONDITION)
     quiet, loud = cluster(), cluster(*every, taints={"cloud.google.com/impending-node-termination": ""})
-    spoken = await running(loud)
-    silent = await running(quiet)
+    spoken = await started(loud)
+    silent = await started(quiet)
     for concern in ("node-condition", "capacity", "labels", "taint", "eviction", "pod-condition", "event"):
         assert writes(spoken, concern) == writes(silent, concern), concern
     assert [it["key"] for it in loud.objects[NODE]["spec"]["taints"]] == ["cloud.google.com/impending-node-termination"]
@@ -292,7 +265,7 @@ async def test_nothing_is_done_to_the_node_for_what_others_report() -> None:
 
 async def test_both_are_problems_of_the_node_in_the_metrics() -> None:
     kube = cluster(("XIDErrors", "True", "XIDErrors"), ("VMEventScheduled", "True", "VMEventScheduled"))
-    manager = await running(kube)
+    manager = await started(kube)
     manager.gauge()
     problems = {
         (labels["condition"], labels["reason"])

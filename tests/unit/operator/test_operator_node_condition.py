@@ -11,12 +11,11 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.desired.node import node_conditions
 from nodedevices_operator.desired.stale import Staleness
-from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.names import NODE_DEVICES, NODES
 from nodedevices_operator.records.objects import NodeDevicesRecord
-from support.fakekube import FakeKube, settle
+from support.fakekube import FakeKube
 from support.opfacts import NOW, SINCE, device, node, node_devices, raw_node, record
+from support.whole_operator import started
 
 FRESH = Staleness("False", "Fresh", "", 0.0)
 LOST = Staleness("True", "AgentLost", "the agent is gone", 0.0)
@@ -120,9 +119,7 @@ async def test_a_condition_of_another_of_which_the_agent_says_nothing_costs_no_w
     written["status"]["conditions"].append({"type": READY, "status": "True", "lastTransitionTime": SINCE})
     kube.put(path, written)
     kube.put(f"{NODE_DEVICES}/n1", node_devices(device(0)))  # DevicesHealthy alone
-    manager = Manager(kube, OperatorMetrics())
-    await manager.relister.once()
-    await settle(manager)
+    manager = await started(kube)
     shown = {each["type"] for each in kube.objects[path]["status"]["conditions"]}
     assert shown == {"Ready", READY, HEALTHY}
     writes = len(kube.writes)

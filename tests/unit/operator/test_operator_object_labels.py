@@ -13,8 +13,8 @@ from nodedevices_operator.records.objects import node_devices_record
 from structlog.testing import capture_logs
 from support.fakekube import FakeKube, settle
 from support.opfacts import device, node_devices, raw_node, record
+from support.whole_operator import ITEM, NODE, started
 
-ITEM, NODE = f"{names.NODE_DEVICES}/n1", f"{names.NODES}/n1"
 NOTHING = record()
 
 
@@ -114,9 +114,7 @@ async def test_labels_follow_the_node_and_nothing_is_written_where_nothing_chang
 
     async def reconciled() -> tuple[dict[str, str], int]:
         kube.writes.clear()
-        manager = Manager(kube, OperatorMetrics())
-        await manager.relister.once()
-        await settle(manager)
+        await started(kube)
         wrote = [body for _, path, body in kube.writes if path == ITEM and "spec" not in body]
         return kube.objects[ITEM]["metadata"].get("labels", {}), len(wrote)
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
-from nodedevices_api.sections import Sections
 from nodedevices_common.backoff import Backoff
 from nodedevices_operator import settings
 from nodedevices_operator.cache.rejected import RejectedPods
-from nodedevices_operator.concerns.port import Outcome
 from nodedevices_operator.concerns.rejected_pods import BURST, MAX_AT_ONCE, RejectedPodsConcern
-from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.rejected import named
-from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records import rejected as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
-from support.concerns import Granting, Result, view
+from support.concerns import RejectionBench
 from support.crashes import CrashingKube, Killed, live
 from support.fakekube import FakeKube
 from support.odd_json import with_odd_value
@@ -32,7 +27,6 @@ from support.opfacts import (
     REJECTED,
     SINCE,
     device,
-    node,
     node_devices,
     raw_node,
     raw_pod,
@@ -49,43 +43,11 @@ SHARE = resource(22, 22, MEMORY, sharing="memory")
 SHARES = record(device(0), resources=[SHARE])
 
 
-class One:
-    """The concern of node n1, its API server in memory, a minute after the pods' start."""
+class Bench(RejectionBench):
+    """The concern that deletes them, a minute after the pods' start."""
 
     def __init__(self, *, seconds: float = 60.0) -> None:
-        self.seconds = seconds
-        self.kube, self.metrics = FakeKube(), OperatorMetrics()
-        self.pods = RejectedPods(self.kube)
-        self.found: list[str] = []
-        self.pods.changed = self.found.append
-        self.concern = RejectedPodsConcern(self._tools(self.pods))
-
-    def _tools(self, pods: RejectedPods, *, delete: bool = True) -> Tools:
-        def wall() -> float:
-            return (START + timedelta(seconds=self.seconds)).astimezone(UTC).timestamp()
-
-        writer = Writer(self.kube, self.metrics, now=lambda: SINCE)
-        return Tools.over(
-            writer,
-            self.metrics,
-            gate=Granting(),
-            clock=lambda: self.seconds,
-            wall=wall,
-            rejected=pods,
-            delete_rejected=delete,
-        )
-
-    def put(self, raw: dict[str, Any]) -> None:
-        self.kube.put(f"/api/v1/namespaces/ml/pods/{raw['metadata']['name']}", raw)
-
-    async def run(self, shown: NodeDevicesRecord = SHARES, *, watched: bool = True) -> Result:
-        if watched:
-            await self.pods.once()
-        seen = view(shown, node({}), Sections())
-        found = await self.concern.observe(seen)
-        if not isinstance(found, Outcome):
-            found = await self.concern.apply(seen, self.concern.desired(seen, found))
-        return Result(found.verdict, found.requeue_after, found.retried)
+        super().__init__(RejectedPodsConcern, SHARES, seconds=seconds)
 
     @property
     def left(self) -> list[str]:
@@ -97,11 +59,11 @@ class One:
 
 
 @pytest.fixture
-def one() -> One:
-    return One()
+def one() -> Bench:
+    return Bench()
 
 
-async def test_a_rejected_pod_is_deleted_after_an_event_that_says_why_and_whose_it_is(one: One) -> None:
+async def test_a_rejected_pod_is_deleted_after_an_event_that_says_why_and_whose_it_is(one: Bench) -> None:
     one.put(rejected_pod())
     await one.run()
     assert one.left == []
@@ -121,7 +83,7 @@ async def test_a_rejected_pod_is_deleted_after_an_event_that_says_why_and_whose_
 
 
 async def test_it_stays_for_thirty_seconds() -> None:
-    one = One(seconds=12.0)
+    one = Bench(seconds=12.0)
     one.put(rejected_pod())
     assert (await one.run()).again == pytest.approx(18.0)
     assert one.left == ["web-1"]
@@ -130,7 +92,7 @@ async def test_it_stays_for_thirty_seconds() -> None:
     assert one.left == []
 
 
-async def test_a_deletion_names_the_uid_and_the_state_in_which_the_pod_was_found(one: One) -> None:
+async def test_a_deletion_names_the_uid_and_the_state_in_which_the_pod_was_found(one: Bench) -> None:
     one.put(rejected_pod())
     await one.pods.once()
     version = one.kube.objects[POD]["metadata"]["resourceVersion"]
@@ -168,7 +130,7 @@ async def test_a_deletion_names_the_uid_and_the_state_in_which_the_pod_was_found
         ),
     ],
 )
-async def test_a_pod_stays(one: One, pod: dict[str, Any]) -> None:
+async def test_a_pod_stays(one: Bench, pod: dict[str, Any]) -> None:
     one.put(pod)
     await one.run()
     assert (one.left, one.kube.writes) == (["web-1"], [])
@@ -182,15 +144,17 @@ async def test_a_pod_stays(one: One, pod: dict[str, Any]) -> None:
         pytest.param(record(device(0), resources=[]), id="not offered"),
     ],
 )
-async def test_a_pod_stays_whose_resource_the_node_does_not_offer_by_memory(one: One, shown: NodeDevicesRecord) -> None:
+async def test_a_pod_stays_whose_resource_the_node_does_not_offer_by_memory(
+    one: Bench, shown: NodeDevicesRecord
+) -> None:
     one.put(rejected_pod())
     await one.run(shown)
     assert one.left == ["web-1"]
 
 
-async def test_without_the_switch_nothing_is_done(one: One) -> None:
+async def test_without_the_switch_nothing_is_done(one: Bench) -> None:
     one.put(rejected_pod())
-    one.concern = RejectedPodsConcern(one._tools(one.pods, delete=False))
+    one.begin(delete=False)
     await one.run()
     assert (one.left, one.kube.writes) == (["web-1"], [])
     assert settings.read([], {}).delete_rejected_pods is False
@@ -198,16 +162,15 @@ async def test_without_the_switch_nothing_is_done(one: One) -> None:
     assert settings.read([], {"NODEDEVICES_DELETE_REJECTED_PODS": "true"}).delete_rejected_pods is True
 
 
-async def test_killed_between_event_and_deletion_a_restarted_operator_writes_no_second_event(one: One) -> None:
+async def test_killed_between_event_and_deletion_a_restarted_operator_writes_no_second_event(one: Bench) -> None:
     one.put(rejected_pod())
     one.kube.fails = lambda verb, _: KubeError("away", status=503) if verb == "delete" else None
     with pytest.raises(KubeError):
         await one.run()
-    again = One()
+    again = Bench()
     again.kube = one.kube
     again.kube.fails = lambda _verb, _path: None
-    again.pods = RejectedPods(again.kube)
-    again.concern = RejectedPodsConcern(again._tools(again.pods))
+    again.begin()
     await again.run()
     assert (again.left, len(again.kube.events)) == ([], 1)
 
@@ -230,14 +193,14 @@ async def test_killed_at_any_call_and_restarted_it_deletes_the_pod_after_one_eve
     assert calls > 2
 
 
-async def test_an_event_that_is_refused_does_not_keep_the_pod(one: One) -> None:
+async def test_an_event_that_is_refused_does_not_keep_the_pod(one: Bench) -> None:
     one.put(rejected_pod())
     one.kube.fails = lambda verb, _: KubeError("namespace is ending", status=403) if verb == "create" else None
     await one.run()
     assert one.left == []
 
 
-async def test_a_flood_of_them_is_deleted_at_a_bounded_rate(one: One) -> None:
+async def test_a_flood_of_them_is_deleted_at_a_bounded_rate(one: Bench) -> None:
     for number in range(BURST + 20):
         one.put(rejected_pod(f"web-{number}"))
     found = await one.run()

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
 from nodedevices_api.sections import Faults, Sections
-from nodedevices_operator.cache.rejected import RejectedPods
-from nodedevices_operator.concerns.port import Outcome
 from nodedevices_operator.concerns.rejection_events import BURST, SECONDS_PER_EVENT, RejectionEventsConcern
-from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.rejection import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
-from nodedevices_operator.kube.apply import Writer
 from nodedevices_operator.kube.port import KubeError
-from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import rejected as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
-from support.concerns import Granting, view
+from support.concerns import RejectionBench
 from support.fakekube import FakeKube
-from support.opfacts import GPU, SINCE, device, node, record, rejected_pod, resource
+from support.opfacts import GPU, SINCE, device, record, rejected_pod, resource
 
 KUBELET = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
 START = datetime.fromisoformat(SINCE)
@@ -125,69 +120,35 @@ def test_what_a_pod_requests_is_what_the_scheduler_counts() -> None:
 SHOWN = record(device(0), resources=[gpus(1, 1, 1, 0)])
 
 
-class One:
-    """The concern of node n1, its API server in memory, so many seconds after the pods' start."""
-
-    def __init__(self, kube: FakeKube | None = None, *, seconds: float = 10.0) -> None:
-        self.seconds = seconds
-        self.kube, self.metrics = kube or FakeKube(), OperatorMetrics()
-        self.pods = RejectedPods(self.kube)
-        writer = Writer(self.kube, self.metrics, now=lambda: SINCE)
-
-        def wall() -> float:
-            return (START + timedelta(seconds=self.seconds)).timestamp()
-
-        self.concern = RejectionEventsConcern(
-            Tools.over(
-                writer,
-                self.metrics,
-                gate=Granting(),
-                clock=lambda: self.seconds,
-                wall=wall,
-                rejected=self.pods,
-            )
-        )
-
-    def put(self, raw: dict[str, Any]) -> None:
-        self.kube.put(f"/api/v1/namespaces/ml/pods/{raw['metadata']['name']}", raw)
-
-    async def run(self, shown: NodeDevicesRecord = SHOWN, sections: Sections | None = None) -> Outcome:
-        await self.pods.once()
-        seen = view(shown, node({}), sections or Sections())
-        found = await self.concern.observe(seen)
-        return (
-            found if isinstance(found, Outcome) else await self.concern.apply(seen, self.concern.desired(seen, found))
-        )
+def bench(kube: FakeKube | None = None, *, seconds: float = 10.0) -> RejectionBench:
+    return RejectionBench(RejectionEventsConcern, SHOWN, seconds=seconds, kube=kube)
 
 
 async def test_a_rejected_pod_has_one_event_which_says_why_also_without_a_controller() -> None:
-    one = One()
+    one = bench()
     one.put(pod(ownerReferences=[]))
     await one.run()
     [event] = one.kube.events
-    assert (event["reason"], event["type"], event["involvedObject"]["uid"]) == (
-        "DevicesUnavailable",
-        "Warning",
-        "pod-web-1",
-    )
+    assert (event["reason"], event["type"]) == ("DevicesUnavailable", "Warning")
+    assert event["involvedObject"]["uid"] == "pod-web-1"
     assert "1 offered, 1 held, 0 free" in event["message"]
     await one.run()
     assert len([path for verb, path, _ in one.kube.writes if verb == "create"]) == 1
 
 
 async def test_a_restarted_operator_writes_no_second_one() -> None:
-    one = One()
+    one = bench()
     one.put(pod())
     await one.run()
-    again = One(one.kube, seconds=60.0)
+    again = bench(one.kube, seconds=60.0)
     await again.run(record(device(0, "Unhealthy", "Xid79"), resources=[gpus(1, 0, 0, 0)]))
     assert len(one.kube.events) == 1
 
 
 async def test_the_agent_is_given_time_to_report_who_holds_what() -> None:
-    one = One(seconds=1.0)
+    one = bench(seconds=1.0)
     one.put(pod())
-    assert (await one.run()).requeue_after == pytest.approx(SETTLE_SECONDS - 1.0)
+    assert (await one.run()).again == pytest.approx(SETTLE_SECONDS - 1.0)
     assert one.kube.events == []
     one.seconds = SETTLE_SECONDS
     await one.run()
@@ -195,7 +156,7 @@ async def test_the_agent_is_given_time_to_report_who_holds_what() -> None:
 
 
 async def test_about_a_pod_of_long_ago_nothing_is_said() -> None:
-    one = One(seconds=NEWS_SECONDS)
+    one = bench(seconds=NEWS_SECONDS)
     one.put(pod())
     await one.run()
     assert one.kube.writes == []
@@ -210,21 +171,21 @@ async def test_about_a_pod_of_long_ago_nothing_is_said() -> None:
     ],
 )
 async def test_of_another_pod_that_failed_nothing_is_said(raw: dict[str, Any]) -> None:
-    one = One()
+    one = bench()
     one.put(raw)
     await one.run()
     assert one.kube.writes == []
 
 
 async def test_a_policy_without_events_has_none() -> None:
-    one = One()
+    one = bench()
     one.put(pod())
     await one.run(sections=Sections(faults=Faults(event=False)))
     assert one.kube.writes == []
 
 
 async def test_a_controller_that_makes_one_after_the_other_gets_a_bounded_number_of_them() -> None:
-    one = One()
+    one = bench()
     for number in range(BURST + 4):
         one.put(pod() | {"metadata": rejected_pod(f"web-{number}")["metadata"]})
     await one.run()
@@ -236,7 +197,7 @@ async def test_a_controller_that_makes_one_after_the_other_gets_a_bounded_number
 
 
 async def test_between_two_watches_nothing_is_forgotten() -> None:
-    one = One()
+    one = bench()
     for number in range(BURST + 1):
         one.put(pod() | {"metadata": rejected_pod(f"web-{number}")["metadata"]})
     await one.run()
@@ -250,7 +211,7 @@ async def test_between_two_watches_nothing_is_forgotten() -> None:
 
 
 async def test_an_api_server_that_is_away_is_asked_again_and_a_namespace_that_ends_is_not() -> None:
-    one = One()
+    one = bench()
     one.put(pod())
     one.kube.fails = lambda verb, _: KubeError("away", status=503) if verb == "create" else None
     with pytest.raises(KubeError):

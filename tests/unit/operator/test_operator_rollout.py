@@ -19,16 +19,13 @@ from nodedevices_operator.desired.rollout import (
     most_nodes,
     standing,
 )
-from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
-from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, device, node_devices, raw_node, raw_policy, resource
+from support.whole_operator import POLICY, arrive, condition, end, started
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-POLICY = f"{names.POLICIES}/p"
 MIXED, SINGLE = {"strategy": "mixed"}, {"strategy": "single"}
 DEVICES = 8
 
@@ -67,9 +64,7 @@ class Fleet:
         return sorted(name for name in nodes if self.spec(name)["config"].get("partitions") == wanted)
 
     async def restart(self) -> None:
-        self.manager = Manager(self.kube, OperatorMetrics(), clock=lambda: self.seconds, now=self.now)
-        await self.manager.relister.once()
-        await settle(self.manager)
+        self.manager = await started(self.kube, clock=lambda: self.seconds, now=self.now)
 
     async def policy(self, generation: int, partitions: Any, **spec: Any) -> None:
         await self.apply("p", generation, partitions=partitions, **spec)
@@ -82,14 +77,12 @@ class Fleet:
         status = self.kube.objects.get(path, {}).get("status")
         if status is not None:
             raw["status"] = status
-        raw = self.kube.put(path, raw)
-        self.manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
+        arrive(self.manager, self.kube, path, raw)
         await self.manager.reconcile_policy(name)
         await settle(self.manager)
 
     async def delete_policy(self) -> None:
-        raw = self.kube.objects.pop(POLICY)
-        self.manager.arrived(Kind.POLICY, True, read(Kind.POLICY, raw))
+        end(self.manager, self.kube, POLICY)
         await settle(self.manager)
 
     async def take(self, *nodes: str, offered: int = DEVICES, excluded: int = 0) -> None:
@@ -110,8 +103,7 @@ class Fleet:
             others = [each for each in status["conditions"] if each["type"] != "ConfigApplied"]
             one = {"type": "ConfigApplied", "status": applied[0], "reason": applied[1], "message": "why"}
             status["conditions"] = [*others, {**one, "lastTransitionTime": self.now()}]
-            raw = self.kube.put(self.path(name), raw)
-            self.manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, raw))
+            arrive(self.manager, self.kube, self.path(name), raw)
         await settle(self.manager)
 
     async def wait(self, seconds: float) -> None:
@@ -143,9 +135,8 @@ class Fleet:
 
     async def condition(self) -> tuple[str, str, str]:
         await self.manager.reconcile_policy("p")
-        found = self.kube.objects[POLICY]["status"]["conditions"]
-        one = next(each for each in found if each["type"] == "RolledOut")
-        return one["status"], one["reason"], one["message"]
+        found = condition(self.kube, POLICY, "RolledOut")
+        return found["status"], found["reason"], found["message"]
 
 
 @pytest.fixture

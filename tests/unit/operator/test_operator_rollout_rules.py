@@ -109,8 +109,7 @@ def test_a_section_that_changes_waits_for_the_policies_that_supply_it_before_and
     new = wanted({"sharing": {"strategy": "mps"}, "health": {"a": 1}, "serving": {}}, ref("q", "sharing", "serving"))
     found = standing(one, NODE, new, pause_seconds=0, settle_seconds=0, now="2026-11-21T12:00:00Z")
     assert found == Standing(
-        members=frozenset({"p", "q"}),
-        pending={"serving": frozenset({"q"}), "sharing": frozenset({"p", "q"})},
+        members=frozenset({"p", "q"}), pending={"serving": frozenset({"q"}), "sharing": frozenset({"p", "q"})}
     )
 
 
@@ -124,13 +123,7 @@ def test_a_node_that_offers_all_its_devices_has_taken_the_change_after_the_pause
     assert stands(record(change=replace(CHANGE, time="soon")), pause=90) == Standing(members=frozenset({"p"}))
 
 
-@pytest.mark.parametrize(
-    "summary",
-    [
-        SummaryRecord(offered=5, excluded=2, unschedulable=1),
-        SummaryRecord(offered=9),
-    ],
-)
+@pytest.mark.parametrize("summary", [SummaryRecord(offered=5, excluded=2, unschedulable=1), SummaryRecord(offered=9)])
 def test_what_people_took_out_or_a_policy_excludes_is_not_lost(summary: SummaryRecord) -> None:
     assert stands(record(summary=summary)).worse_off == ""
     assert accounted(record(summary=summary)) >= 8
@@ -175,8 +168,7 @@ def test_a_node_that_refuses_the_change_or_is_not_ready_is_worse_off_unless_a_pe
     assert stands(record(replace(INVALID, status="True"))).worse_off == "", "it has got over it"
     gone = stands(record(), node=replace(NODE, ready=False))
     assert (gone.worse_off, gone.again) == ("its Node is not Ready", None)
-    accepted = record(INVALID, accepted_change="aa")
-    assert stands(accepted) == Standing(members=frozenset({"p"}))
+    assert stands(record(INVALID, accepted_change="aa")) == Standing(members=frozenset({"p"}))
     assert stands(record(INVALID, accepted_change="bb")).worse_off != "", "that was another change"
     assert stands(record(INVALID, accepted_change="", config_hash="")).worse_off != ""
 

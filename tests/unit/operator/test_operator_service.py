@@ -7,21 +7,15 @@ from typing import Any
 import pytest
 from nodedevices_operator.desired.service import out_of_service
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from support.fakekube import FakeKube, settle
-from support.opfacts import GPU, device, node_devices, raw_node, record
+from support.opfacts import device, record
+from support.whole_operator import ITEM, arrive, one_node, said, started
 
-ITEM = f"{names.NODE_DEVICES}/n1"
 RMA = {"id": "GPU-0", "reason": "RMA 4711"}
 
 
-def said(kube: FakeKube) -> list[tuple[str, str]]:
-    return [(it["reason"], it["message"]) for it in kube.events]
-
-
-def write(manager: Manager, kube: FakeKube, *entries: dict[str, Any], by: str = "kubectl-patch") -> None:
+async def write(manager: Manager, kube: FakeKube, *entries: dict[str, Any], by: str = "kubectl-patch") -> None:
     raw = kube.objects[ITEM]
     fields: dict[str, Any] = {f'k:{{"id":"{it["id"]}"}}': {} for it in entries}
     managed = [
@@ -29,32 +23,20 @@ def write(manager: Manager, kube: FakeKube, *entries: dict[str, Any], by: str = 
         {"manager": "kubectl-label", "operation": "Update", "fieldsV1": {"f:metadata": {"f:labels": {"f:x": {}}}}},
     ]
     spec = {**raw["spec"], "unschedulable": list(entries)}
-    item = kube.put(ITEM, raw | {"spec": spec, "metadata": raw["metadata"] | {"managedFields": managed}})
-    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, item))
-
-
-async def started(kube: FakeKube) -> Manager:
-    manager = Manager(kube, OperatorMetrics())
-    await manager.relister.once()
+    arrive(manager, kube, ITEM, raw | {"spec": spec, "metadata": raw["metadata"] | {"managedFields": managed}})
     await settle(manager)
-    return manager
 
 
 @pytest.fixture
 def kube() -> FakeKube:
-    made = FakeKube()
-    made.put(f"{names.NODES}/n1", raw_node({GPU: 1}))
-    made.put(ITEM, node_devices(device(0), device(1)))
-    return made
+    return one_node(device(0), device(1))
 
 
 async def test_a_device_taken_out_of_service_is_an_event_that_says_who_and_why(kube: FakeKube) -> None:
     manager = await started(kube)
-    write(manager, kube, RMA | {"by": "me"})
-    await settle(manager)
+    await write(manager, kube, RMA | {"by": "me"})
     assert said(kube) == [("DeviceOutOfService", "gpu-0 GPU-0: out of service: RMA 4711, by me")]
-    write(manager, kube)
-    await settle(manager)
+    await write(manager, kube)
     assert said(kube)[1:] == [
         ("DeviceInService", "gpu-0 GPU-0: in service again; was out of service for RMA 4711, by me")
     ]
@@ -62,8 +44,7 @@ async def test_a_device_taken_out_of_service_is_an_event_that_says_who_and_why(k
 
 async def test_where_nobody_says_who_it_is_the_field_manager(kube: FakeKube) -> None:
     manager = await started(kube)
-    write(manager, kube, RMA)
-    await settle(manager)
+    await write(manager, kube, RMA)
     assert said(kube) == [("DeviceOutOfService", "gpu-0 GPU-0: out of service: RMA 4711, written by kubectl-patch")]
 
 
@@ -71,8 +52,7 @@ async def test_what_was_out_of_service_before_the_operators_start_is_no_news(kub
     kube.objects[ITEM]["spec"]["unschedulable"] = [RMA, {**RMA, "id": "GPU-1", "since": "2020-01-01T00:00:00Z"}]
     manager = await started(kube)
     assert said(kube) == []
-    write(manager, kube)
-    await settle(manager)
+    await write(manager, kube)
     assert [reason for reason, _ in said(kube)] == ["DeviceInService"] * 2
 
 
@@ -80,26 +60,21 @@ async def test_what_the_agent_wrote_back_after_a_deletion_is_no_news(kube: FakeK
     manager = await started(kube)
     manager.arrived(Kind.NODE_DEVICES, True, read(Kind.NODE_DEVICES, kube.objects[ITEM]))
     await settle(manager)
-    write(manager, kube, RMA | {"since": "2999-01-01T00:00:00Z"}, by="nodedevices-agent-restore")
-    await settle(manager)
+    await write(manager, kube, RMA | {"since": "2999-01-01T00:00:00Z"}, by="nodedevices-agent-restore")
     assert said(kube) == []
 
 
 async def test_an_entry_that_names_no_device_of_the_node_is_no_event(kube: FakeKube) -> None:
     manager = await started(kube)
-    write(manager, kube, RMA | {"id": "gpu-0"})
-    await settle(manager)
-    write(manager, kube)
-    await settle(manager)
+    await write(manager, kube, RMA | {"id": "gpu-0"})
+    await write(manager, kube)
     assert said(kube) == []
 
 
 async def test_an_entry_that_is_over_is_in_service_again(kube: FakeKube) -> None:
     manager = await started(kube)
-    write(manager, kube, RMA | {"until": "2999-01-01T00:00:00Z"})
-    await settle(manager)
-    write(manager, kube, RMA | {"until": "2020-01-01T00:00:00Z"})
-    await settle(manager)
+    await write(manager, kube, RMA | {"until": "2999-01-01T00:00:00Z"})
+    await write(manager, kube, RMA | {"until": "2020-01-01T00:00:00Z"})
     assert [reason for reason, _ in said(kube)] == ["DeviceOutOfService", "DeviceInService"]
 
 

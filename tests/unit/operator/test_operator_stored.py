@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 from nodedevices_operator.desired.configuration import Previous, resolve
 from nodedevices_operator.desired.stored import understood
-from nodedevices_operator.manager import Manager
-from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
-from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import PolicyRef
 from support.fakekube import FakeKube, settle
-from support.opfacts import GPU, SINCE, device, health, node_devices, policy, raw_node, raw_policy
+from support.opfacts import SINCE, device, health, policy, raw_policy
+from support.whole_operator import ITEM, NODE, arrive, condition, one_node, started, verdict, with_status
 
-ITEM = f"{names.NODE_DEVICES}/n1"
-NODE = f"{names.NODES}/n1"
 POLICY = f"{names.POLICIES}/all"
 SLOTS, TIER = "example.com/slots", "example.com/tier"
 SECTIONS: dict[str, Any] = {
@@ -72,13 +68,6 @@ def test_beside_a_section_of_a_newer_version_another_policy_takes_effect() -> No
 
 
 # --- the whole operator ----------------------------------------------------------------------------------------------
-async def started(kube: FakeKube) -> Manager:
-    manager = Manager(kube, OperatorMetrics())
-    await manager.relister.once()
-    await settle(manager)
-    return manager
-
-
 def on_node(kube: FakeKube) -> tuple[Any, ...]:
     """What the policy has put on the Node."""
     node = kube.objects[NODE]
@@ -89,9 +78,7 @@ def on_node(kube: FakeKube) -> tuple[Any, ...]:
 @pytest.fixture
 async def kube() -> FakeKube:
     """A node with a fault that has all that the policy puts there."""
-    made = FakeKube()
-    made.put(NODE, raw_node({GPU: 1}))
-    made.put(ITEM, node_devices(device(0, health=health("Unhealthy", "Xid79"))))
+    made = one_node(device(0, health=health("Unhealthy", "Xid79")))
     made.put(POLICY, raw_policy("all", **SECTIONS))
     await started(made)
     assert on_node(made) == (["Xid79"], "gold", "4")
@@ -114,17 +101,14 @@ async def test_after_a_downgrade_a_field_that_is_not_known_takes_nothing_from_th
     of_a_newer_version(kube, section)
     await started(kube)
     assert on_node(kube) == before
-    shown = {it["type"]: it for it in kube.objects[ITEM]["status"]["conditions"]}
-    assert (shown["PolicyResolved"]["status"], shown["PolicyResolved"]["reason"]) == ("False", "PolicyInvalid")
-    assert "later: unknown key" in shown["PolicyResolved"]["message"]
+    assert verdict(kube, ITEM, "PolicyResolved") == ("False", "PolicyInvalid")
+    assert "later: unknown key" in condition(kube, ITEM, "PolicyResolved")["message"]
 
 
 async def test_beside_a_field_that_is_not_known_a_fault_that_is_over_frees_the_node(kube: FakeKube) -> None:
     of_a_newer_version(kube, "health")
     manager = await started(kube)
-    raw = kube.objects[ITEM]
-    well = kube.put(ITEM, raw | {"status": raw["status"] | {"devices": [device(0)], "agent": {"heartbeatTime": SINCE}}})
-    manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, well))
+    arrive(manager, kube, ITEM, with_status(kube, devices=[device(0)], agent={"heartbeatTime": SINCE}))
     await settle(manager)
     assert on_node(kube) == ([], "gold", "4")
 

@@ -15,15 +15,11 @@ from nodedevices_operator.desired.xid_condition import WATCHED, xid_condition
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.records import names
-from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, NOW, SINCE, device, health, node_devices, raw_node, raw_policy, record
+from support.whole_operator import ITEM, NODE, POLICY, arrive, condition, started, with_status, writes
 
-ITEM = f"{names.NODE_DEVICES}/n1"
-NODE = f"{names.NODES}/n1"
-POLICY = f"{names.POLICIES}/p"
 KIND = "XidCriticalError"
 
 
@@ -134,51 +130,35 @@ def cluster(*devices: dict[str, Any], wanted: bool = True) -> FakeKube:
     return kube
 
 
-async def running(kube: FakeKube) -> Manager:
-    manager = Manager(kube, OperatorMetrics())
-    await manager.relister.once()
-    await settle(manager)
-    return manager
-
-
-def shown(kube: FakeKube) -> dict[str, Any] | None:
-    return next((it for it in kube.objects[NODE]["status"]["conditions"] if it["type"] == KIND), None)
-
-
-def writes(manager: Manager) -> float:
-    counter = "nodedevices_operator_writes_total"
-    return manager.metrics.registry.get_sample_value(counter, {"concern": "xid-condition"}) or 0.0
+def shown(kube: FakeKube) -> dict[str, Any]:
+    return condition(kube, NODE, KIND)
 
 
 async def test_a_policy_has_it_written_once_and_taken_back() -> None:
     kube = cluster(faulty(79))
-    manager = await running(kube)
+    manager = await started(kube)
     written = shown(kube)
-    assert written is not None
     assert (written["status"], written["reason"], written["message"]) == ("True", '{"79":true}', "boot-1")
     for _ in range(3):
         await manager.reconcile_node("n1")
-    assert writes(manager) == 1
-    raw = kube.put(POLICY, raw_policy("p", faults={"podCondition": "Never"}, generation=2))
-    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw))
+    assert writes(manager, "xid-condition") == 1
+    arrive(manager, kube, POLICY, raw_policy("p", faults={"podCondition": "Never"}, generation=2))
     await settle(manager)
-    assert shown(kube) is None
+    assert shown(kube) == {}
 
 
 async def test_no_policy_asks_for_it_no_condition() -> None:
     kube = cluster(faulty(79), wanted=False)
-    manager = await running(kube)
-    assert (shown(kube), writes(manager)) == (None, 0)
+    manager = await started(kube)
+    assert (shown(kube), writes(manager, "xid-condition")) == ({}, 0)
 
 
 async def test_a_new_boot_takes_it_away() -> None:
     kube = cluster(faulty(79))
-    manager = await running(kube)
-    status = kube.objects[NODE]["status"] | {"nodeInfo": {"bootID": "boot-2"}}
-    raw = kube.put(NODE, kube.objects[NODE] | {"status": status})
-    manager.arrived(Kind.NODE, False, read(Kind.NODE, raw))
+    manager = await started(kube)
+    arrive(manager, kube, NODE, with_status(kube, NODE, nodeInfo={"bootID": "boot-2"}))
     await settle(manager)
-    assert shown(kube) is None
+    assert shown(kube) == {}
 
 
 async def test_what_another_program_wrote_stays_its_own_and_the_policy_says_so() -> None:
@@ -188,30 +168,26 @@ async def test_what_another_program_wrote_stays_its_own_and_the_policy_says_so()
     manager = Manager(kube, OperatorMetrics())
     await manager.relister.once()
     conflict = KubeError('conflict with "nvidia-gpu-device-plugin"', status=409)
-
-    def refuse(verb: str, path: str) -> KubeError | None:
-        return conflict if verb == "apply" and path == f"{NODE}/status" else None
-
-    kube.fails = refuse
+    kube.fails = lambda verb, path: conflict if (verb, path) == ("apply", f"{NODE}/status") else None
     with pytest.raises(KubeError):
         await manager.reconcile_node("n1")
     assert shown(kube) == theirs
-    assert writes(manager) == 0
+    assert writes(manager, "xid-condition") == 0
 
 
 async def test_a_policy_that_does_not_ask_leaves_anothers_alone() -> None:
     kube = cluster(faulty(79), wanted=False)
     theirs = {"type": KIND, "status": "True", "reason": "{}", "message": "boot-0", "lastTransitionTime": SINCE}
     kube.objects[NODE]["status"]["conditions"].append(theirs)
-    manager = await running(kube)
-    assert (shown(kube), writes(manager)) == (theirs, 0)
+    manager = await started(kube)
+    assert (shown(kube), writes(manager, "xid-condition")) == (theirs, 0)
 
 
 async def test_cleanup_takes_ours_back_and_leaves_anothers() -> None:
     kube = cluster(faulty(79))
-    await running(kube)
+    await started(kube)
     assert await clean_up(kube, dry_run=False) == 0
-    assert shown(kube) is None
+    assert shown(kube) == {}
     theirs = {"type": KIND, "status": "True", "reason": "{}", "message": "boot-0", "lastTransitionTime": SINCE}
     kube.objects[NODE]["status"]["conditions"].append(theirs)
     assert await clean_up(kube, dry_run=False) == 0
