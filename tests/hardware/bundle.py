@@ -7,19 +7,16 @@ Python that need not be here, and a run of the folder has no more to do than to 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from nodedevices_common import __version__
-from releasing.build import Commit, git, made_by
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -78,8 +75,13 @@ def program(target: Path) -> None:
 def commit() -> str:
     """Return the commit, and whether the files are others by now; "" outside of a repository."""
     try:
-        changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
-        return Commit.head().id[:12] + changed
+        return subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
 
@@ -95,9 +97,13 @@ def install(target: Path, python: str, machine: str) -> None:
     else:
         why = "\n".join(done.stderr.strip().splitlines()[-5:])
         raise BundleError(f"no packages of {LOCK.name} for CPython {python} on {machine}:\n{why}")
-    for wheel in made_by("hatchling", "build", "-t", "wheel", "-d", tree=ROOT).values():
-        with zipfile.ZipFile(io.BytesIO(wheel)) as file:
-            file.extractall(target)
+    with tempfile.TemporaryDirectory() as folder:
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+        done = subprocess.run(build, cwd=ROOT, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise BundleError(f"our own wheel cannot be built:\n{done.stderr.strip()}")
+        for wheel in Path(folder).iterdir():
+            shutil.unpack_archive(wheel, target, "zip")
 
 
 def uv_command(python: str, machine: str) -> list[str]:
