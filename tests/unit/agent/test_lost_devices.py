@@ -46,7 +46,7 @@ def test_devices_that_their_probe_does_not_see_at_all_are_unknown_and_well_again
     """By this a pod is neither marked nor evicted: the operator acts on what is Unhealthy. No new pod gets one."""
     node = had_two().line("nvml")
     assert (node.states, node.offered) == (dict.fromkeys(IDS, ("Unknown", "Missing")), [])
-    node.restart().line("nvml")
+    node = node.restart().line("nvml")
     assert node.states == dict.fromkeys(IDS, ("Unknown", "Missing"))
     node = node.restart().line("nvml", gpu(0), gpu(1))
     assert (node.states, sorted(node.offered)) == (dict.fromkeys(IDS, ("Healthy", "")), list(IDS))
