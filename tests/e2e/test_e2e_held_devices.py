@@ -25,6 +25,7 @@ def applied(rig: RigCluster) -> str:
     return reason
 
 
+@pytest.mark.long
 def test_ten_restarts_of_a_kubelet_under_a_waiting_change_give_a_held_gpu_to_nobody(rig: RigCluster) -> None:
     pod = rig.pod("busy", rig.b, {GPU: 1})
     [busy] = rig.held(rig.b, "busy")

@@ -89,6 +89,7 @@ def test_by_cdi_a_container_has_its_gpus_nodes_and_no_others(with_cdi: None, rig
     assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
+@pytest.mark.long
 def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: None, rig: RigCluster) -> None:
     entries = [
         {
@@ -120,6 +121,7 @@ def test_by_device_specs_a_container_has_the_nodes_and_the_variable(with_cdi: No
     assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == gpu
 
 
+@pytest.mark.long
 def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: RigCluster) -> None:
     inject(rig, deviceListStrategies=["volume-mounts"])
     gpu, _ = client(rig)
@@ -130,6 +132,7 @@ def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: R
     )
 
 
+@pytest.mark.long
 def test_by_all_of_them_at_once_everything_arrives(with_cdi: None, rig: RigCluster) -> None:
     strategies = ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"]
     inject(rig, deviceListStrategies=strategies, deviceIDStrategy="index", passDeviceSpecs=True)

@@ -184,6 +184,7 @@ def test_shares_of_the_vendor_are_taken_over_only_when_nobody_holds_or_offers_th
     cluster.until("the kubelet has whole devices", lambda: cluster.ids(cluster.b) == ids)
 
 
+@pytest.mark.long
 def test_where_observe_was_forgotten_the_vendors_plugin_goes_on_until_it_is_removed(
     cluster: Cluster, removed: set[str], provider: ClusterProvider
 ) -> None:
@@ -215,6 +216,7 @@ def test_where_observe_was_forgotten_the_vendors_plugin_goes_on_until_it_is_remo
     cluster.alive(pod)
 
 
+@pytest.mark.long
 def test_a_vendors_plugin_that_took_our_place_leaves_the_node_to_us_again(cluster: Cluster) -> None:
     """Nothing notifies us of either: our stream stays open."""
     before = cluster.ids(cluster.b)
@@ -229,6 +231,7 @@ def test_a_vendors_plugin_that_took_our_place_leaves_the_node_to_us_again(cluste
     assert ready(cluster)["status"] == "True"
 
 
+@pytest.mark.long
 def test_a_node_that_we_leave_is_the_vendors_plugins_whichever_of_us_registered_last(cluster: Cluster) -> None:
     """The kubelet notifies neither, and up to 1.36 forgets the plugin that stays: we make it dial that one again."""
 

@@ -70,6 +70,7 @@ def test_s35_an_agent_that_the_kernel_kills_at_its_memory_limit_is_back_with_the
     rig.alive(pod)
 
 
+@pytest.mark.long
 def test_an_agent_that_is_replaced_flips_no_mark_and_one_that_is_taken_away_makes_its_node_stale(
     rig: RigCluster,
 ) -> None:
@@ -96,6 +97,7 @@ def test_an_agent_that_is_replaced_flips_no_mark_and_one_that_is_taken_away_make
     rig.alive(pod)
 
 
+@pytest.mark.long
 def test_a_killed_probe_changes_nothing_at_the_kubelet(rig: RigCluster) -> None:
     ids = rig.ids(rig.a)
     restarts = rig.restarts(rig.a)
@@ -123,6 +125,7 @@ def test_s24_probes_and_their_server_that_hang_take_no_gpu_away_and_are_replaced
     rig.alive(pod)
 
 
+@pytest.mark.long
 def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigCluster) -> None:
     pod = rig.pod("held", rig.a, {GPU: 1})
     [bad] = rig.held(rig.a, "held")
@@ -141,6 +144,7 @@ def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigCluster) -> No
     rig.alive(pod)
 
 
+@pytest.mark.long
 def test_a_roll_out_of_the_operator_hands_its_lead_over_before_the_lease_is_over(rig: RigCluster) -> None:
     def holder_of(lease: Mapping[str, Any]) -> str:
         return str(lease.get("spec", {}).get("holderIdentity", ""))
@@ -182,6 +186,7 @@ def test_a_minute_without_the_api_server_changes_nothing_on_the_node_and_one_wri
     rig.alive(pod)
 
 
+@pytest.mark.long
 def test_an_xid_outlives_agent_and_probe_without_field_230_and_without_an_api_server(rig: RigCluster) -> None:
     ids = rig.ids(rig.a)
     bad = rig.device(rig.a, 3)["id"]
@@ -204,6 +209,7 @@ def test_an_xid_outlives_agent_and_probe_without_field_230_and_without_an_api_se
     rig.until("NodeDevices still says why", lambda: rig.devices(rig.a)[bad]["health"]["reason"] == "Xid79")
 
 
+@pytest.mark.long
 def test_running_pods_survive_a_kubelet_restart_after_a_fault_shrank_the_owned_capacity(rig: RigCluster) -> None:
     rig.policy("memory", {"capacity": [{"name": MEMORY, "sumOf": "memoryMiB", "scope": "healthy"}]})
     total = 4 * simulated.L4_MIB
@@ -250,6 +256,7 @@ def test_a_node_recreated_under_a_running_agent_has_its_object_again(rig: RigClu
     assert rig.restarts(rig.a) == agent["status"]["containerStatuses"][0]["restartCount"]
 
 
+@pytest.mark.long
 def test_a_roll_out_that_loses_the_devices_stops_at_the_first_node(rig: RigCluster) -> None:
     before = {node: rig.agent(node)["metadata"]["uid"] for node in (rig.a, rig.b)}
     pod = rig.pod("stays", rig.a, {GPU: 1})
@@ -288,6 +295,7 @@ def ready(pod: dict[str, Any]) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"]["conditions"])
 
 
+@pytest.mark.long
 def test_a_node_that_was_installed_anew_and_has_too_few_devices_says_so(rig: RigCluster) -> None:
     def expected() -> tuple[str, str]:
         found = rig.condition("nodedevices", rig.b, "ExpectedDevices")

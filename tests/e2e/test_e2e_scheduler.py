@@ -91,6 +91,7 @@ def test_with_the_extender_a_pod_that_no_card_has_room_for_waits_and_starts_when
         rig.running("without")
 
 
+@pytest.mark.long
 def test_without_the_extender_it_is_rejected_and_with_the_switch_the_operator_deletes_it(rig: RigCluster) -> None:
     by_memory(rig)
     for name in ("first", "second"):

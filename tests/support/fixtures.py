@@ -16,7 +16,7 @@ from support.cluster import Cluster
 from support.cluster_provider import ClusterProvider
 from support.rig_cluster import RigCluster
 
-CLUSTERS = 2  # of a session; tests/conftest.py has which tests share one
+CLUSTERS = 3  # of a session, those of `make test-all`; tests/conftest.py has which tests share one
 
 
 @pytest.fixture(scope="package")
