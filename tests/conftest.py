@@ -25,7 +25,7 @@ E2E = "e2e"  # the folder whose tests share real clusters
 # Which files of it have which cluster; all others have the first. Each takes about as long: what runs on the longest of
 # them is as long as the whole run. The last three are those of `make test-all`.
 CLUSTERS = {
-    "second": ("devices", "fault_actions", "faults", "held_devices", "injection", "memory", "restarts"),
+    "second": ("devices", "fault_actions", "faults", "held_devices", "injection", "memory", "memory_peers", "restarts"),
     # test_e2e_retired.py has this one from first to last, while six minutes pass: here no test restarts a kubelet, the
     # API server or the operator, and none offers the names that it left behind.
     "third": ("alerts", "chart", "gpushare_migration", "memory_page", "retired", "rig", "swap", "topology"),
