@@ -14,7 +14,8 @@ REGISTRY    ?=
 WORKERS     ?= 5
 PORT        ?= 8000
 # Of test-all; and which tests: pytest's -m.
-PART        ?= test e2e slow examples chaos soak
+PARTS       := test e2e slow examples chaos soak
+PART        ?= $(PARTS)
 MARK        ?= not long
 V           ?=
 HARDWARE_PYTHON ?= 3.12
@@ -114,6 +115,7 @@ test: $(VENV)/.stamp ## What CI runs: lint, gen-check and the tests, but for tho
 
 .PHONY: test-all
 test-all: $(VENV)/.stamp ## Everything, or a PART of it: test, e2e, slow, examples, chaos, soak
+	@unknown="$(filter-out $(PARTS),$(PART))"; [ -z "$$unknown" ] || { echo "PART=$$unknown: there is $(PARTS)"; exit 1; }
 	@failed=""; took=""; for part in $(PART); do \
 	  began=$$(date +%s); $(MAKE) --no-print-directory part-$$part || failed="$$failed $$part"; \
 	  took="$$took, $$part $$(( ($$(date +%s) - began + 30) / 60 )) min"; \
@@ -175,7 +177,7 @@ bench-scale: $(VENV)/.stamp cluster-tools ## The operator beside NODES=5000 node
 # --- real hardware ---------------------------------------------------------------------------------------------------
 .PHONY: hardware
 hardware: $(VENV)/.stamp ## Run on this machine's NVIDIA GPUs, in four minutes: docs/hardware.md (ARGUMENTS of its run.py)
-	@PYTHONPATH=tests $(RUN)/python -m hardware -- $(ARGUMENTS)
+	@PYTHONPATH=tests $(RUN)/python -m hardware run -- $(ARGUMENTS)
 
 .PHONY: hardware-bundle
 hardware-bundle: $(VENV)/.stamp ## The same as a folder for a machine without a network (HARDWARE_PYTHON=3.12)

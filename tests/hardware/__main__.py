@@ -1,7 +1,7 @@
 """`make hardware-bundle` and `make hardware`: the folder for a machine with a GPU, and a run of it on this one.
 
-python -m hardware bundle [--python 3.12] [--folder build/hardware]   # the folder alone
-python -m hardware [--folder build/hardware] [-- --no-faults ...]      # for this Python, and run it here
+python -m hardware bundle [--python 3.12] [--folder build/hardware]    # the folder alone
+python -m hardware run [--folder build/hardware] [-- --no-faults ...]  # for this Python, and run it here
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from hardware import bundle
 FOLDER = bundle.ROOT / "build" / "hardware"
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
     own, machine = bundle.here()
     parser = argparse.ArgumentParser(prog="python -m hardware", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("command", nargs="?", choices=("run", "bundle"), default="run")
+    parser.add_argument("command", choices=("run", "bundle"))
     parser.add_argument(
         "--python", default=own, metavar="VERSION", help="the version that is to run it (default: %(default)s)"
     )
     parser.add_argument("--machine", default=machine, help="x86_64 or aarch64 (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("arguments", nargs="*", help="of run.py, after --")
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    given = parser().parse_args()
     try:
         folder = bundle.write(given.folder, python=given.python, machine=given.machine)
     except bundle.BundleError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hardware.__main__ import parser
 from hardware.bundle import too_large, uv_command
 from hardware.main import WHOLE_SECONDS, steps
 from hardware.processes import busy
@@ -116,3 +117,9 @@ def test_a_card_that_another_process_may_be_on_is_left_alone(readings: Json, why
 
 def test_a_card_in_mig_mode_is_left_alone() -> None:
     assert busy({"readings": {"processes": 0}, "extra": {"migEnabled": {"bool": True}}}) == "it is in MIG mode"
+
+
+def test_the_arguments_behind_two_dashes_are_those_of_the_run() -> None:
+    """As `make hardware ARGUMENTS="--no-faults --seconds 20"` has them."""
+    given = parser().parse_args(["run", "--", "--no-faults", "--seconds", "20"])
+    assert (given.command, given.arguments) == ("run", ["--no-faults", "--seconds", "20"])
