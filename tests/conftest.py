@@ -22,10 +22,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 E2E = "e2e"  # the folder whose tests share real clusters
-# Which files of it have which cluster; all others have the first. Each takes about as long: what runs on the longest of
-# them is as long as the whole run. The last three are those of `make test-all`.
+# Which files of it have which cluster; all others have the first, the only one of `make test`. In `make test-all` each
+# takes about as long: what runs on the longest of them is as long as the whole run.
 CLUSTERS = {
-    "second": ("devices", "fault_actions", "faults", "held_devices", "injection", "memory", "memory_peers", "restarts"),
+    "second": ("changes", "devices", "idle", "kmsg", "memory_peers", "probes", "scheduler", "sharing"),
     # test_e2e_retired.py has this one from first to last, while six minutes pass: here no test restarts a kubelet, the
     # API server or the operator, and none offers the names that it left behind.
     "third": ("alerts", "chart", "gpushare_migration", "memory_page", "retired", "rig", "swap", "topology"),

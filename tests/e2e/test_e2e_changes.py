@@ -12,7 +12,7 @@ from support.bookings import physical
 from support.cluster import GPU, NAMESPACE, Cluster
 from support.kubectl import condition
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.any_cluster]
 
 OTHER = "example.com/l4"
 RENAME = {"resources": {"devices": [{"match": {"productName": "NVIDIA L4"}, "name": OTHER}]}}

@@ -23,7 +23,7 @@ from support.overlay import SIMULATED_MOUNT, agent_patch, installed_with
 from support.rig_cluster import RigCluster
 from support.trees import Tree
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PROBES = ("amd", "intel", "nic", "fpga")
 FOLDER = "hardware"  # below the folder that the demo's overlay mounts into the agent

@@ -92,6 +92,7 @@ def test_a_deployments_pod_leaves_its_bad_gpu_and_its_successor_is_ready_on_the_
     assert on(cluster, cluster.b)[0]["metadata"]["name"] == second
 
 
+@pytest.mark.long
 def test_a_disruption_budget_blocks_the_eviction_until_it_allows_it(cluster: Cluster) -> None:
     cluster.policy("act", {"faults": {"evict": EVICT, "budget": {"perHour": 100}}})
     pod = deployment(cluster)
@@ -115,6 +116,7 @@ def test_a_disruption_budget_blocks_the_eviction_until_it_allows_it(cluster: Clu
     cluster.until("it is evicted", lambda: pod not in {one["metadata"]["name"] for one in cluster.pods()})
 
 
+@pytest.mark.long
 def test_a_jobs_pod_that_is_evicted_for_its_gpu_is_replaced_and_not_counted_as_a_failure(cluster: Cluster) -> None:
     cluster.policy("act", {"faults": {"evict": EVICT, "taint": {"effect": "NoSchedule"}, "budget": {"perHour": 100}}})
     spec = {

@@ -113,6 +113,7 @@ def test_a_lost_device_stays_listed_and_its_neighbours_stay_allocatable(cluster:
     cluster.alive(pod)
 
 
+@pytest.mark.long
 def test_an_agent_that_sees_none_of_the_devices_has_nobody_marked_tainted_for_or_evicted(cluster: Cluster) -> None:
     cluster.policy(
         "strict",
@@ -151,6 +152,7 @@ def test_a_device_that_vanishes_is_missing_and_returns_with_its_id(cluster: Clus
     cluster.alive(pod)
 
 
+@pytest.mark.long
 def test_what_a_program_did_is_an_event_on_its_pod_and_a_notice_on_its_device_and_nothing_else(
     cluster: Cluster,
 ) -> None:
@@ -188,6 +190,7 @@ def test_what_a_program_did_is_an_event_on_its_pod_and_a_notice_on_its_device_an
         assert cluster.kubelet_says(name, dict.fromkeys(cluster.held(cluster.a, name), "Healthy"))
 
 
+@pytest.mark.long
 def test_an_error_that_repeats_on_one_device_is_a_fault_of_it_and_stays_visible_after_the_repair(
     cluster: Cluster,
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_torn_state_file_gives_no_shared_gpu_away_as_a_whole_one(rig: RigClust
     rig.alive(pod)
 
 
+@pytest.mark.long
 def test_a_gpu_of_an_init_container_that_no_list_shows_goes_to_nobody_in_shares(rig: RigCluster) -> None:
     spec = rig.pod_spec(rig.b, {})
     [main] = spec["containers"]

@@ -6,7 +6,7 @@ import pytest
 from support import simulated
 from support.cluster import GPU, NAMESPACE, Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.any_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.any_cluster]
 
 IDLE = "nodedevices.io/DeviceIdle"
 AFTER_SECONDS = 60  # the least that a policy can ask for

@@ -81,6 +81,7 @@ def nodes(cluster: Cluster) -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["cdi-cri", "cdi-annotations"])
 def test_by_cdi_a_container_has_its_gpus_nodes_and_no_others(with_cdi: None, rig: RigCluster, strategy: str) -> None:
     inject(rig, deviceListStrategies=[strategy])
@@ -141,6 +142,7 @@ def test_by_all_of_them_at_once_everything_arrives(with_cdi: None, rig: RigClust
     assert rig.kubectl.exec("client", "ls", MOUNTS, namespace=NAMESPACE).split() == [own.removeprefix("nvidia")]
 
 
+@pytest.mark.long
 def test_by_the_drivers_directory_a_container_reads_it_and_has_its_gpus_nodes_and_no_variable(
     with_cdi: None, rig: RigCluster
 ) -> None:

@@ -17,7 +17,7 @@ from support.cluster import GPU
 from support.overlay import SIMULATED_MOUNT, container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 LOG = f"{SIMULATED_MOUNT['mountPath']}/kmsg.log"
 SOCKET = "/run/nodedevices-kmsg/kmsg.sock"
@@ -65,7 +65,6 @@ def test_a_container_with_the_capability_syslog_alone_reads_the_log_and_believes
         assert rig.node_count(rig.a, GPU) == 8
 
 
-@pytest.mark.long
 def test_a_switch_that_fails_the_whole_fabric_takes_the_gpus_behind_it_out_of_service(rig: RigCluster) -> None:
     with with_file(rig):
         rig.until(

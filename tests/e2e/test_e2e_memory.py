@@ -79,6 +79,7 @@ def pods_known(installed: Cluster) -> Iterator[None]:
     installed.kubectl.run("patch", "clusterrole", role, "--type=json", "-p", removed)
 
 
+@pytest.mark.long
 def test_no_card_is_promised_to_more_than_all_of_its_computing_power(pods_known: None, cluster: Cluster) -> None:
     by_memory(cluster, devices=["0", "1"], cores=True)
     first, second = offered(cluster, 2 * EACH)

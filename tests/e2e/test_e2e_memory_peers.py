@@ -26,7 +26,7 @@ from support.memory_shares import (
 )
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 EACH = simulated.L4_MIB // 1024  # shares of 1Gi of an L4
 WORKLOADS = Path(__file__).with_name("workloads")

@@ -55,6 +55,7 @@ def same_agent(cluster: Cluster, before: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.long
 def test_mixed_offers_whole_gpus_and_each_profile_and_one_container_gets_both(cluster: Cluster) -> None:
     agent = cluster.agent(cluster.a)
     offer(cluster, "mixed", LAST_TWO, injection={"deviceListStrategies": ["volume-mounts"]})
@@ -112,6 +113,7 @@ def test_a_live_mig_change_appears_and_what_a_pod_holds_of_the_old_one_stays_unh
     assert same_agent(cluster, agent)
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_cut_or_made_whole_under_idle_pods_goes_to_no_other_pod_until_they_have_ended(
     cluster: Cluster,
 ) -> None:
@@ -141,6 +143,7 @@ def test_a_gpu_that_is_cut_or_made_whole_under_idle_pods_goes_to_no_other_pod_un
     offered(cluster, {GPU: 7, LARGE: 2})
 
 
+@pytest.mark.long
 def test_single_offers_mig_devices_as_gpus_and_a_fault_of_a_gpu_is_one_of_all_its_mig_devices(cluster: Cluster) -> None:
     offer(cluster, "single", ALL_ALIKE)
     offered(cluster, {GPU: 16})
@@ -158,6 +161,7 @@ def test_single_offers_mig_devices_as_gpus_and_a_fault_of_a_gpu_is_one_of_all_it
     cluster.alive(pod)
 
 
+@pytest.mark.long
 def test_single_is_refused_where_gpus_are_not_alike_and_those_that_most_are_like_stay(cluster: Cluster) -> None:
     offer(cluster, "single", {})
 

@@ -74,6 +74,7 @@ def removed(cluster: Cluster, provider: ClusterProvider) -> Iterator[set[str]]:
         installing.install(cluster.kubectl, provider.images)
 
 
+@pytest.mark.long
 def test_the_vendors_plugin_serves_and_we_show_its_resource_its_holders_and_faults(cluster: Cluster) -> None:
     observe(cluster)
     ids = install(cluster)
@@ -100,6 +101,7 @@ def test_the_vendors_plugin_serves_and_we_show_its_resource_its_holders_and_faul
     assert resources(cluster)[GPU]["capacity"] == 4
 
 
+@pytest.mark.long
 def test_the_vendors_resource_is_not_given_to_the_operator_and_its_plugins_end_is_no_fault_of_ours(
     cluster: Cluster,
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_node_is_taken_over_with_its_pods_and_given_back_when_they_have_ended(
     assert restarts[0] == restarts[1]
 
 
+@pytest.mark.long
 def test_shares_of_the_vendor_are_taken_over_only_when_nobody_holds_or_offers_them(cluster: Cluster) -> None:
     observe(cluster)
     ids = install(cluster, "--replicas=2")

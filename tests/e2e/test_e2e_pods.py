@@ -76,6 +76,7 @@ def test_one_pod_takes_two_resources_one_of_the_kubelets_and_one_of_the_operator
     assert f"Insufficient {MEMORY}" in reason
 
 
+@pytest.mark.long
 def test_a_statefulset_pod_recreated_under_its_name_does_not_inherit_the_mark(cluster: Cluster) -> None:
     labels = {"app": "train"}
     cluster.kubectl.apply(

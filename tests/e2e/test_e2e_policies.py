@@ -67,6 +67,7 @@ def test_an_impossible_policy_is_refused_with_its_field_named(cluster: Cluster) 
         cluster.policy("impossible", sharing(1))
 
 
+@pytest.mark.long
 def test_the_policys_status_counts_its_nodes(cluster: Cluster) -> None:
     cluster.policy("share", sharing(2), selector={"kubernetes.io/hostname": cluster.b})
 
@@ -105,6 +106,7 @@ def test_nodedevices_are_selected_by_the_labels_of_their_nodes(cluster: Cluster)
     cluster.until("neither has it", lambda: not selected())
 
 
+@pytest.mark.long
 def test_a_policy_that_costs_a_node_its_devices_goes_no_further_until_a_person_says_so(cluster: Cluster) -> None:
     """A probe that finds nothing: right to the letter, and no device is left, which shows only when it has reported."""
     nodes = (cluster.a, cluster.b)

@@ -17,7 +17,7 @@ from support.cluster import GPU, NAMESPACE, SYSTEM, Cluster
 from support.overlay import SIMULATED_MOUNT, container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PROBE = Path(__file__).parent.parent / "support" / "probe.sh"
 SCRIPTS = "/opt/probes"

@@ -6,7 +6,6 @@ These tests reach into the nodes (they stop kubelets, the API server and single 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -60,6 +59,7 @@ def test_a_killed_agent_is_back_with_the_same_ids_and_verdicts(rig: RigCluster) 
     rig.marked("stays", "False")
 
 
+@pytest.mark.long
 def test_s35_an_agent_that_the_kernel_kills_at_its_memory_limit_is_back_with_the_same_ids(rig: RigCluster) -> None:
     pod = rig.pod("stays", rig.a, {GPU: 2})
     ids = rig.ids(rig.a)
@@ -110,6 +110,7 @@ def test_a_killed_probe_changes_nothing_at_the_kubelet(rig: RigCluster) -> None:
     assert rig.restarts(rig.a) == restarts
 
 
+@pytest.mark.long
 def test_s24_probes_and_their_server_that_hang_take_no_gpu_away_and_are_replaced_by_themselves(
     rig: RigCluster,
 ) -> None:
@@ -167,7 +168,7 @@ def test_a_roll_out_of_the_operator_hands_its_lead_over_before_the_lease_is_over
     rig.alive(pod)
 
 
-def test_a_minute_without_the_api_server_changes_nothing_on_the_node_and_one_write_catches_up(rig: RigCluster) -> None:
+def test_without_the_api_server_a_fault_reaches_the_kubelet_and_one_write_catches_up(rig: RigCluster) -> None:
     pod = rig.pod("stays", rig.a, {GPU: 2})
     [bad, _] = sorted(rig.held(rig.a, "stays"))
     index = rig.devices(rig.a)[bad]["index"]
@@ -175,10 +176,9 @@ def test_a_minute_without_the_api_server_changes_nothing_on_the_node_and_one_wri
     rig.until("NodeDevices knows the holder", lambda: rig.summary(rig.a)["held"] == 2)
     writes = rig.metric(rig.a, "nodedevices_publish_writes_total")
     with rig.without_api_server():
-        began = time.monotonic()
         rig.hardware(rig.a, simulated.h100s(xid79=index))
         rig.until("the kubelet hears of the fault", lambda: rig.ids(rig.a) == ids - {bad})
-        rig.never("anything else changes", lambda: rig.ids(rig.a) != ids - {bad}, seconds=began + 60 - time.monotonic())
+        rig.never("anything else changes", lambda: rig.ids(rig.a) != ids - {bad}, seconds=15)
         assert rig.held(rig.a, "stays") >= {bad}
     rig.until("NodeDevices catches up", lambda: rig.devices(rig.a)[bad]["health"]["state"] == "Unhealthy")
     assert rig.metric(rig.a, "nodedevices_publish_writes_total") == writes + 1

@@ -20,7 +20,7 @@ from support.overlay import installed_with
 from support.rig_cluster import RigCluster
 from support.second_scheduler import SCHEDULER, extended
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 COMPONENTS = Path(__file__).parents[2] / "manifests" / "components"
 OWN_DELETIONS = "nodedevices-operator-own-deletions"
@@ -91,7 +91,6 @@ def test_with_the_extender_a_pod_that_no_card_has_room_for_waits_and_starts_when
         rig.running("without")
 
 
-@pytest.mark.long
 def test_without_the_extender_it_is_rejected_and_with_the_switch_the_operator_deletes_it(rig: RigCluster) -> None:
     by_memory(rig)
     for name in ("first", "second"):

@@ -88,6 +88,7 @@ def test_an_agent_sees_no_pod_no_secret_and_no_node(cluster: Cluster, tmp_path: 
             agent.run("get", kind, "-n", SYSTEM)
 
 
+@pytest.mark.long
 def test_silent_connections_from_a_pod_fail_no_probe_of_the_kubelet(cluster: Cluster) -> None:
     cluster.pod("silent", cluster.b, {})
     parts = {one["metadata"]["name"]: one for one in (cluster.agent(cluster.a), cluster.operator())}

@@ -11,7 +11,7 @@ from support.memory_shares import MEMORY, by_memory, offered
 from support.overlay import MPS, PATH, SIMULATED_MOUNT, agent_patch, container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 PROGRAMS = "/var/lib/nodedevices/bin"
 PIPE = "/mps/nvidia.com/gpu/pipe"

@@ -16,7 +16,7 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import Inputs, World, begin
-from nodedevices_plugin.settings.effective import understood
+from nodedevices_plugin.settings.effective import Effective, understood
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
@@ -71,6 +71,7 @@ class Steps:
         self.inputs = Inputs(**{"holdings": NOBODY, **inputs})
         self.last: Step | None = None
         self.disk_full = False
+        self._read: tuple[object, Effective | None] | None = None  # what is saved, and what is understood of it
         self.begin(state or State())
 
     @property
@@ -120,10 +121,10 @@ class Steps:
         if self.disk_full:
             self.given(unsaved_because="write state.json: No space left on device")
             return False
-        applied, before = self.world.state.applied, self.inputs.saved
-        local = self.local
-        saved = understood(applied, local.modes, local.vendors)
-        self.given(saved=saved, unsaved_because="")
+        applied, before, local = self.world.state.applied, self.inputs.saved, self.local
+        if self._read is None or self._read[0] != applied:
+            self._read = applied, understood(applied, local.modes, local.vendors)
+        self.given(saved=self._read[1], unsaved_because="")
         return self.inputs.saved != before
 
     # --- what came of it ----------------------------------------------------------------------------------------------

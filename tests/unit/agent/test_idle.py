@@ -19,8 +19,10 @@ from support.facts import START, gpu, gpu_id, mig_id
 from support.stepped_node import NOBODY, Node, report_of
 from support.traces import HOUR, MINUTE, lasting, reading
 
-AFTER = 1800
+AFTER = 600
 ASKS = {"idle": {"afterSeconds": AFTER}}
+HALF_AN_HOUR = {"idle": {"afterSeconds": 1800}}
+LONG = 2 * AFTER
 GPU = "nvidia.com/gpu"
 UNUSED, LOADED, BUSY = reading(0, processes=0), reading(0, processes=1, gib=1), reading(50, processes=1, gib=1)
 
@@ -108,22 +110,22 @@ def reported(node: Node) -> object:
     ids=["training with checkpoints of ten minutes", "a job stuck in NCCL", "an inference server with few requests"],
 )
 def test_work_is_never_shown_as_idle(trace: Iterable[Readings]) -> None:
-    assert periods(working(), trace) == []
+    assert periods(working(config=HALF_AN_HOUR), trace) == []
     assert not any(writes)
 
 
 def test_a_notebook_is_idle_over_lunch_and_at_no_other_time() -> None:
-    node = working()
+    node = working(config=HALF_AN_HOUR)
     [lunch] = periods(node, traces.notebook())
     assert lunch.word == "Idle"
-    assert lunch.told - lunch.since == timedelta(seconds=AFTER)
+    assert lunch.told - lunch.since == timedelta(minutes=30)
     # From the last cell on: 19 minutes of thinking, then two hours.
     assert lunch.until - lunch.since == timedelta(minutes=19, hours=2) - timedelta(seconds=traces.SECONDS)
     assert writes.count(True) == 2  # when it begins, and when it ends
 
 
 def test_an_inference_server_without_requests_at_night_is_idle_until_the_first_one() -> None:
-    [night] = periods(working(), traces.inference_night(3))
+    [night] = periods(working(config=HALF_AN_HOUR), traces.inference_night(3))
     assert (night.word, night.until - night.since) == ("Idle", timedelta(hours=3) - timedelta(seconds=traces.SECONDS))
     assert writes.count(True) == 2
 
@@ -132,43 +134,43 @@ def test_an_inference_server_without_requests_at_night_is_idle_until_the_first_o
 def test_a_device_on_which_no_process_ever_was_is_never_used_since_it_is_held() -> None:
     node = working()
     since = node.time
-    [found] = periods(node, lasting(HOUR, UNUSED))
+    [found] = periods(node, lasting(LONG, UNUSED))
     assert (found.word, found.since) == ("NeverUsed", since)
     assert report_of(node.world, node.time).summary.idle == 1  # type: ignore[union-attr]
 
 
 def test_a_process_that_comes_makes_it_used_and_idle_only_after_the_same_time_again() -> None:
-    found = periods(working(), [*lasting(HOUR, UNUSED), *lasting(2 * HOUR, LOADED)])
+    found = periods(working(), [*lasting(LONG, UNUSED), *lasting(2 * LONG, LOADED)])
     assert [each.word for each in found] == ["NeverUsed", "Idle"]
     assert found[1].told - found[0].until > timedelta(seconds=AFTER)
 
 
 def test_memory_without_a_process_is_memory_only() -> None:
-    [found] = periods(working(), [*lasting(MINUTE, BUSY), *lasting(HOUR, reading(0, processes=0, gib=30))])
+    [found] = periods(working(), [*lasting(MINUTE, BUSY), *lasting(LONG, reading(0, processes=0, gib=30))])
     assert found.word == "MemoryOnly"
 
 
 def test_where_processes_of_other_containers_are_not_seen_memory_tells_that_one_was_there() -> None:
-    [found] = periods(working(), lasting(HOUR, reading(0, gib=0.5)))
+    [found] = periods(working(), lasting(LONG, reading(0, gib=0.5)))
     assert found.word == "MemoryOnly"
-    [never] = periods(working(), lasting(HOUR, reading(0, gib=0.01)))
+    [never] = periods(working(), lasting(LONG, reading(0, gib=0.01)))
     assert never.word == "NeverUsed"
 
 
 def test_a_process_that_ended_and_left_nothing_is_idle() -> None:
-    [found] = periods(working(), [*lasting(MINUTE, BUSY), *lasting(HOUR, UNUSED)])
+    [found] = periods(working(), [*lasting(MINUTE, BUSY), *lasting(LONG, UNUSED)])
     assert found.word == "Idle"
 
 
 def test_the_word_stays_while_it_is_unused_so_that_each_period_is_written_once() -> None:
-    changing = [*lasting(HOUR, LOADED), *lasting(HOUR, reading(0, processes=0, gib=30)), *lasting(HOUR, UNUSED)]
+    changing = [*lasting(LONG, LOADED), *lasting(LONG, reading(0, processes=0, gib=30)), *lasting(LONG, UNUSED)]
     [found] = periods(working(), changing)
     assert found.word == "Idle"
     assert writes.count(True) == 1
 
 
 def test_one_percent_is_work() -> None:
-    assert periods(working(), lasting(HOUR, reading(1, processes=1, gib=1))) == []
+    assert periods(working(), lasting(LONG, reading(1, processes=1, gib=1))) == []
 
 
 def test_what_the_device_did_for_the_container_before_is_not_this_ones() -> None:
@@ -176,13 +178,13 @@ def test_what_the_device_did_for_the_container_before_is_not_this_ones() -> None
     read(node, lasting(MINUTE, BUSY))
     held(node, holder(node, pod="next"))
     read(node, [BUSY], seconds=3)  # a line may repeat a reading of up to ten seconds before
-    [found] = periods(node, lasting(HOUR, UNUSED))
+    [found] = periods(node, lasting(LONG, UNUSED))
     assert found.word == "NeverUsed"
 
 
 def test_a_pod_of_the_same_name_that_gets_the_device_again_begins_anew() -> None:
     node = working()
-    read(node, lasting(HOUR, UNUSED))
+    read(node, lasting(LONG, UNUSED))
     assert shown(node).idle == "NeverUsed"
     held(node, holder(node)).wait()
     assert shown(node).idle is None
@@ -193,14 +195,14 @@ def test_silence_begins_the_time_anew() -> None:
     node = working()
     read(node, [*lasting(MINUTE, BUSY), *lasting(AFTER - 60, LOADED)])
     read(node, [LOADED], seconds=20)
-    [found] = periods(node, lasting(HOUR, LOADED))
+    [found] = periods(node, lasting(LONG, LOADED))
     assert found.told - node.time < timedelta(0)
     assert found.told - found.since == timedelta(seconds=AFTER)
 
 
 def test_a_word_is_taken_back_when_nothing_is_heard() -> None:
     node = working()
-    read(node, lasting(HOUR, UNUSED))
+    read(node, lasting(LONG, UNUSED))
     assert shown(node).idle == "NeverUsed"
     node.wait(20)
     assert shown(node).idle is None
@@ -220,13 +222,13 @@ def test_a_driver_that_does_not_say_how_busy_it_is_is_unknown_and_not_idle() -> 
 def test_shares_are_unknown_at_once() -> None:
     node = watching()
     ones = [holder(node, f"{gpu_id(0)}::{number}", pod=f"p{number}") for number in range(2)]
-    read(held(node, *ones), lasting(HOUR, UNUSED))
+    read(held(node, *ones), lasting(LONG, UNUSED))
     assert {each.idle for each in report_of(node.world, node.time).devices[0].holders} == {"Unknown"}
 
 
 def test_one_share_of_a_device_is_unknown_too() -> None:
     node = watching()
-    read(held(node, holder(node, f"{gpu_id(0)}::1")), lasting(HOUR, UNUSED))
+    read(held(node, holder(node, f"{gpu_id(0)}::1")), lasting(LONG, UNUSED))
     assert shown(node).idle == "Unknown"
 
 
@@ -249,7 +251,7 @@ def test_a_container_that_was_there_before_anything_was_observed_is_idle_and_not
     node = Node(gpu(0, readings=UNUSED))
     node.given(seen=SeenObject(exists=True, generation=1, config=ASKS))
     held(node, holder(node)).line().line()
-    [found] = periods(node, lasting(HOUR, UNUSED))
+    [found] = periods(node, lasting(LONG, UNUSED))
     assert found.word == "Idle"
 
 
@@ -262,7 +264,7 @@ def test_while_the_holders_are_not_known_nothing_is() -> None:
 def test_while_the_kubelet_does_not_answer_the_holders_are_those_of_before() -> None:
     node = working()
     lost = replace(node.inputs.holdings, state=HoldersState.UNAVAILABLE)
-    [found] = periods(node.given(holdings=lost), lasting(HOUR, UNUSED))
+    [found] = periods(node.given(holdings=lost), lasting(LONG, UNUSED))
     assert found.word == "NeverUsed"
 
 
@@ -270,7 +272,7 @@ def test_whatever_says_how_busy_it_is_has_a_word() -> None:
     node = watching()
     node.devices = (gpu(0, type="npu", readings=UNUSED),)
     held(node.line(), holder(node)).line()
-    for _ in lasting(HOUR, UNUSED):
+    for _ in lasting(LONG, UNUSED):
         node.line(after=traces.SECONDS)
     assert shown(node).idle == "NeverUsed"
 
@@ -278,7 +280,7 @@ def test_whatever_says_how_busy_it_is_has_a_word() -> None:
 def test_a_container_with_all_cores_of_a_device_has_it_alone() -> None:
     node = watching()
     cores = [f"{gpu_id(0)}::core.{number}" for number in range(100)]
-    [found] = periods(held(node, holder(node, *cores)).wait(), lasting(HOUR, UNUSED))
+    [found] = periods(held(node, holder(node, *cores)).wait(), lasting(LONG, UNUSED))
     assert found.word == "NeverUsed"
 
 
@@ -286,7 +288,7 @@ def test_one_that_shared_the_device_with_another_container_may_have_used_it_then
     node = watching()
     both = holder(node), holder(node, pod="other")
     read(held(node, *both).wait(), lasting(MINUTE, BUSY))
-    [found] = periods(held(node, both[0]).wait(), lasting(HOUR, UNUSED))
+    [found] = periods(held(node, both[0]).wait(), lasting(LONG, UNUSED))
     assert found.word == "Idle"
 
 
@@ -302,15 +304,15 @@ def again(node: Node) -> Node:
 def test_that_it_was_never_used_survives_a_restart_of_the_agent() -> None:
     node = working()
     since = node.time
-    made = again(read(node, lasting(HOUR, UNUSED)))
+    made = again(read(node, lasting(LONG, UNUSED)))
     assert shown(made).idle is None  # what happened meanwhile is not known
-    [found] = periods(made, lasting(HOUR, UNUSED))
+    [found] = periods(made, lasting(LONG, UNUSED))
     assert (found.word, found.since) == ("NeverUsed", since)
 
 
 def test_that_it_was_used_survives_a_restart_of_the_agent() -> None:
     node = working()
-    [found] = periods(again(read(node, lasting(MINUTE, BUSY))), lasting(HOUR, UNUSED))
+    [found] = periods(again(read(node, lasting(MINUTE, BUSY))), lasting(LONG, UNUSED))
     assert found.word == "Idle"
 
 
@@ -324,13 +326,13 @@ def test_what_the_state_file_keeps_is_read_again(tmp_path: Any) -> None:
 
 def test_without_a_policy_that_asks_nothing_is_shown_or_kept() -> None:
     node = working(config={"idle": {}})
-    read(node, lasting(HOUR, UNUSED))
+    read(node, lasting(LONG, UNUSED))
     assert (shown(node).idle, report_of(node.world, node.time).summary.idle) == (None, None)  # type: ignore[union-attr]
     assert node.world.state.tenures == {}
 
 
 def test_a_clock_that_is_set_moves_the_time_and_ends_nothing() -> None:
-    node = read(working(), lasting(HOUR, UNUSED))
+    node = read(working(), lasting(LONG, UNUSED))
     since = shown(node).idle_since
     node.ahead = 7200.0
     read(node, [UNUSED])
@@ -338,7 +340,7 @@ def test_a_clock_that_is_set_moves_the_time_and_ends_nothing() -> None:
 
 
 def test_a_clock_that_begins_in_1970_moves_no_time_of_before() -> None:
-    node = read(working(), lasting(HOUR, UNUSED))
+    node = read(working(), lasting(LONG, UNUSED))
     since = shown(node).idle_since
     made = Node(*node.devices, state=node.world.state, clock=5.0)
     made.ahead = -START.timestamp()
@@ -347,7 +349,7 @@ def test_a_clock_that_begins_in_1970_moves_no_time_of_before() -> None:
     made.given(holdings=Holdings(state=HoldersState.UNAVAILABLE)).line(gpu(0, readings=UNUSED))
     held(made, holder(made)).line(gpu(0, readings=UNUSED))
     made.ahead = 86400.0  # it is set
-    read(made, lasting(HOUR, UNUSED))
+    read(made, lasting(LONG, UNUSED))
     assert (shown(made).idle, shown(made).idle_since) == ("NeverUsed", since)
 
 
@@ -355,12 +357,12 @@ def test_a_clock_that_begins_in_1970_moves_no_time_of_before() -> None:
 def test_hours_held_and_unused_are_summed_by_namespace() -> None:
     node = watching(UNUSED, UNUSED)
     held(node, holder(node), holder(node, gpu_id(1), namespace="web", pod="api")).wait()
-    for _ in lasting(2 * HOUR, UNUSED):
+    for _ in lasting(2 * LONG, UNUSED):
         node.line(gpu(0, readings=UNUSED), gpu(1, readings=BUSY), after=traces.SECONDS)
     sums = node.world.uses.namespaces  # type: ignore[union-attr]
     assert sums["web"].unused == 0
-    assert sums["ml"].held == sums["web"].held == pytest.approx(2 * HOUR, abs=10)
-    assert sums["ml"].unused == pytest.approx(2 * HOUR, abs=10)
+    assert sums["ml"].held == sums["web"].held == pytest.approx(2 * LONG, abs=10)
+    assert sums["ml"].unused == pytest.approx(2 * LONG, abs=10)
 
 
 def test_of_many_namespaces_that_came_and_went_the_newest_and_those_that_hold_a_device_are_kept() -> None:
