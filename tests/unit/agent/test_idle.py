@@ -17,7 +17,7 @@ from nodedevices_probe.protocol import Partition, Readings
 from support import traces
 from support.facts import START, gpu, gpu_id, mig_id
 from support.stepped_node import NOBODY, Node, report_of
-from support.traces import HOUR, MINUTE, lasting, reading
+from support.traces import MINUTE, lasting, reading
 
 AFTER = 600
 ASKS = {"idle": {"afterSeconds": AFTER}}

@@ -49,8 +49,9 @@ class Counted(Node):
         self.now(OFFERED if offers else {})
 
     def lasts(self, seconds: float, **counters: int) -> Counted:
-        for _ in range(round(seconds / LINE_SECONDS)):
-            self.line(counting(hca(0), **counters), hca(1), after=LINE_SECONDS)
+        after = LINE_SECONDS if seconds < 600 else 3 * LINE_SECONDS
+        for _ in range(round(seconds / after)):
+            self.line(counting(hca(0), **counters), hca(1), after=after)
         return self
 
     def rises(self, limit: CounterLimit, by: int) -> Counted:
