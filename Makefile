@@ -21,9 +21,9 @@ V           ?=
 HARDWARE_PYTHON ?= 3.12
 SOURCES     := cli crds plugin operator tests benchmarks
 
-# Compiled once, beside the packages and not among the sources.
+# Compiled once, and not among the sources.
 unexport PYTHONDONTWRITEBYTECODE
-export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(TOOLS)/bytecode
 # In the build cache, so that a new clone of the same files has nothing to check again.
 export MYPY_CACHE_DIR ?= $(or $(NODEDEVICES_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nodedevices)/mypy
 # Bold on a terminal only, and not with NO_COLOR (no-color.org).

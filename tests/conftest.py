@@ -22,6 +22,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 E2E = "e2e"  # the folder whose tests share real clusters
+INTEGRATION = "integration"  # the one whose tests share real API servers
+INTEGRATION_FILES = sorted(path.name for path in (HERE / INTEGRATION).rglob("test_*.py"))
+API_SERVERS = 2
 # Which files of it have which cluster; all others have the first, the only one of `make test`. In `make test-all` each
 # takes about as long: what runs on the longest of them is as long as the whole run.
 CLUSTERS = {
@@ -39,7 +42,7 @@ structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _pla
 # The tests start hundreds of processes, and half of an agent's start would be to compile what nobody has changed:
 # they keep what was compiled, beside the packages and not among the sources.
 sys.dont_write_bytecode = False
-sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix) / "bytecode")
+sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix) / "bytecode"))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Kubernetes' programs on two cores: memory is plenty, and an API server collects garbage for a seventh of its time, a
 # kubectl for a third.
@@ -52,7 +55,7 @@ settings.register_profile("fuzz", deadline=None, phases=PHASES, max_examples=sca
 settings.load_profile("nodedevices")
 
 MOST_OF_A_TEXT = 40
-LONGEST_FIRST = (E2E, "integration", "programs", "conformance", "agent", "nvml", "unit")
+LONGEST_FIRST = (E2E, INTEGRATION, "programs", "conformance", "agent", "nvml", "unit")
 
 
 def pytest_report_header() -> str:
@@ -82,11 +85,18 @@ def cluster_of(file: str) -> str:
 
 
 class SharedClusters(LoadScopeScheduling):  # type: ignore[misc]
-    """By what tests share. Not by xdist's groups: xdist 3.8 writes them where pytest 9.2 no longer reads them."""
+    """By what tests share: a cluster, an API server, a file.
+
+    Not by xdist's groups: xdist 3.8 writes them where pytest 9.2 no longer reads them.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return f"{E2E} {cluster_of(file)}" if E2E in Path(file).parent.parts else file
+        file = Path(nodeid.partition("::")[0])
+        if E2E in file.parent.parts:
+            return f"{E2E} {cluster_of(file.name)}"
+        if INTEGRATION in file.parent.parts:
+            return f"{INTEGRATION} {INTEGRATION_FILES.index(file.name) % API_SERVERS}"
+        return str(file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
