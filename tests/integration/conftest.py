@@ -1,4 +1,4 @@
-"""A real kube-apiserver with our CRDs, one for the whole session, and a clean slate for each test."""
+"""A real kube-apiserver with our CRDs, one for all tests of a worker, and a clean slate for each test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from support.operatorprocess import NAMESPACE, OperatorProcess, service_account
 ROOT = Path(__file__).parents[2]
 LEASE = "nodedevices-operator"
 CRDS = ("nodedevices", "devicepolicies")
-SERVER = pytest.StashKey[ApiServer]()  # of the session, once a test has needed it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,22 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.apiserver)
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if SERVER in item.session.stash:
-        item.session.stash[SERVER].resume()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """While its worker runs other tests, the API server takes no CPU from them."""
-    yield
-    elsewhere = nextitem is not None and nextitem.path.parent != item.path.parent
-    if elsewhere and SERVER in item.session.stash:
-        item.session.stash[SERVER].pause()
-
-
-@pytest.fixture(scope="session")
-def apiserver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+@pytest.fixture(scope="package")
+def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """etcd and kube-apiserver on loopback, with the CRDs established. Needs no root."""
     with ApiServer(tmp_path_factory.mktemp("apiserver")) as server:
         kubectl = Kubectl(server.kubeconfig, str(server.kubectl))
@@ -48,12 +33,10 @@ def apiserver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         named = [f"crd/{name}.nodedevices.io" for name in CRDS]
         # kubectl wait fails on an object that has no conditions yet.
         wait_until("CRDs", lambda: kubectl.run("wait", "--for=condition=Established", "--timeout=30s", *named))
-        request.session.stash[SERVER] = server
         yield server
-        del request.session.stash[SERVER]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def admin(apiserver: ApiServer) -> Kubectl:
     """kubectl as cluster-admin, for tests that leave nothing behind."""
     return Kubectl(apiserver.kubeconfig, str(apiserver.kubectl))

@@ -118,17 +118,6 @@ class ApiServer:
         finally:
             child.send_signal(signal.SIGCONT)
 
-    def pause(self) -> None:
-        """Both stand still until `resume`: even idle they take a fiftieth of a core."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for child in self._control.children.values():
-            child.send_signal(number)
-
     def stop(self) -> None:
         """Both, for good."""
         self._control.stop("kube-apiserver")

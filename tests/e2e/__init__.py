@@ -1,0 +1,1 @@
+"""End-to-end tests. A package, so that their cluster ends with the last of them and not with the run."""
