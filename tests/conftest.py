@@ -28,7 +28,7 @@ API_SERVERS = 2
 # Which files of it have which cluster; all others have the first, the only one of `make test`. In `make test-all` each
 # takes about as long: what runs on the longest of them is as long as the whole run.
 CLUSTERS = {
-    "second": ("changes", "devices", "idle", "kmsg", "memory_peers", "probes", "scheduler", "sharing"),
+    "second": ("changes", "devices", "idle", "injection", "kmsg", "memory_peers", "probes", "scheduler", "sharing"),
     # test_e2e_retired.py has this one from first to last, while six minutes pass: here no test restarts a kubelet, the
     # API server or the operator, and none offers the names that it left behind.
     "third": ("alerts", "chart", "gpushare_migration", "memory_page", "retired", "rig", "swap", "topology"),
@@ -55,7 +55,7 @@ settings.register_profile("fuzz", deadline=None, phases=PHASES, max_examples=sca
 settings.load_profile("nodedevices")
 
 MOST_OF_A_TEXT = 40
-LONGEST_FIRST = (E2E, INTEGRATION, "programs", "conformance", "agent", "nvml", "unit")
+LONGEST_FIRST = (E2E, INTEGRATION, "conformance", "programs", "agent", "nvml", "unit")
 
 
 def pytest_report_header() -> str:

@@ -49,7 +49,7 @@ def test_ten_restarts_of_a_kubelet_under_a_waiting_change_give_a_held_gpu_to_nob
     rig.until("the node says so", lambda: applied(rig) == "Applied")
 
 
-@pytest.mark.parametrize("operator", ["there", "away"])
+@pytest.mark.parametrize("operator", ["there", pytest.param("away", marks=pytest.mark.long)])
 def test_a_torn_state_file_gives_no_shared_gpu_away_as_a_whole_one(rig: RigCluster, operator: str) -> None:
     rig.policy("share", FOUR, selector={"kubernetes.io/hostname": rig.b})
     rig.until("the GPUs are shared", lambda: len(rig.ids(rig.b)) == 16)

@@ -16,7 +16,7 @@ from support.cluster import GPU, NAMESPACE, Cluster
 from support.overlay import container_patch, installed_with, write
 from support.rig_cluster import RigCluster
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 ROOT = "/var/lib/nodedevices/root"
 DRIVER = "/var/lib/nodedevices/driver"  # as an installer on Google's nodes makes it
@@ -81,7 +81,6 @@ def nodes(cluster: Cluster) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["cdi-cri", "cdi-annotations"])
 def test_by_cdi_a_container_has_its_gpus_nodes_and_no_others(with_cdi: None, rig: RigCluster, strategy: str) -> None:
     inject(rig, deviceListStrategies=[strategy])
@@ -90,7 +89,6 @@ def test_by_cdi_a_container_has_its_gpus_nodes_and_no_others(with_cdi: None, rig
     assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
-@pytest.mark.long
 def test_the_toolkits_own_specification_is_used_where_it_keeps_one(with_cdi: None, rig: RigCluster) -> None:
     entries = [
         {
@@ -122,7 +120,6 @@ def test_by_device_specs_a_container_has_the_nodes_and_the_variable(with_cdi: No
     assert rig.environment("client")["NVIDIA_VISIBLE_DEVICES"] == gpu
 
 
-@pytest.mark.long
 def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: RigCluster) -> None:
     inject(rig, deviceListStrategies=["volume-mounts"])
     gpu, _ = client(rig)
@@ -133,7 +130,6 @@ def test_by_volume_mounts_a_container_has_its_gpus_marker(with_cdi: None, rig: R
     )
 
 
-@pytest.mark.long
 def test_by_all_of_them_at_once_everything_arrives(with_cdi: None, rig: RigCluster) -> None:
     strategies = ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"]
     inject(rig, deviceListStrategies=strategies, deviceIDStrategy="index", passDeviceSpecs=True)
@@ -142,7 +138,6 @@ def test_by_all_of_them_at_once_everything_arrives(with_cdi: None, rig: RigClust
     assert rig.kubectl.exec("client", "ls", MOUNTS, namespace=NAMESPACE).split() == [own.removeprefix("nvidia")]
 
 
-@pytest.mark.long
 def test_by_the_drivers_directory_a_container_reads_it_and_has_its_gpus_nodes_and_no_variable(
     with_cdi: None, rig: RigCluster
 ) -> None:

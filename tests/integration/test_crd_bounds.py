@@ -93,7 +93,7 @@ def made(kind: str) -> tuple[Case, ...]:
     return tuple(schemacases.cases(yaml.safe_load((CRDS / f"{PLURALS[kind]}.yaml").read_text()), allowed))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["DevicePolicy", pytest.param("NodeDevices", marks=pytest.mark.long)])
 def test_at_every_bound_an_object_is_taken_and_beyond_it_refused_with_field_and_bound(
     server: Server, kubectl: Kubectl, kind: str
 ) -> None:

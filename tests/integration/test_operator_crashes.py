@@ -1,4 +1,7 @@
-"""The operator is killed at every call that it makes, and queued for work when there is none; real API server."""
+"""The operator is killed at every call that it makes (`make test`: every third), and queued for work when all is done.
+
+The API server is real.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ from support import fleet
 from support.apiserver import ApiServer
 from support.crashes import CrashingKube, Killed, live
 from support.fleet import MEMORY, FleetNode, memory_capacity, pod, policy
+from support.fuzzing import FULL
 from support.kubectl import Kubectl, condition
 
 MOST_CALLS = 80
+STEP = 1 if FULL else 3
 Observed = dict[str, Any]
 Observe = Callable[[], Awaitable[Observed]]
 
@@ -64,7 +69,7 @@ async def killed_at_every_call(
         assert ends == unbroken, f"died at call {dies_at}"
         for kind in ("nd", "node", "dp") if tidy else ():
             kubectl.delete(kind, name)
-        dies_at += 1
+        dies_at += STEP
     return unbroken
 
 

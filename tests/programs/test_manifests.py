@@ -7,8 +7,11 @@ UPDATE_GOLDEN=1 writes them anew.
 
 from __future__ import annotations
 
+import atexit
 import os
+import pickle
 import re
+import shutil
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -29,9 +32,10 @@ from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import together
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.command import HEALTH_ADDRESS as HEALTH_ADDRESS_OF_SERVER
-from support.kustomize import ROOT, kubectl, parsed, render, rendered
+from support.kustomize import ROOT, kubectl, render
 
 MANIFESTS = ROOT / "manifests"
+CRD = "CustomResourceDefinition"
 GOLDEN = Path(__file__).with_name("manifests")
 KUBECTL = kubectl()
 
@@ -73,13 +77,15 @@ GRANTED = {
 
 
 @cache
-def overlay_text(name: str, binary: str) -> str:
-    return rendered(MANIFESTS / "overlays" / name, binary)
+def pickled_overlay(name: str, binary: str) -> bytes:
+    """Tests change what they get, and to parse the CRDs takes longer than to render them."""
+    return pickle.dumps(render(MANIFESTS / "overlays" / name, binary))
 
 
 def overlay(name: str) -> list[dict[str, Any]]:
     if KUBECTL is not None:
-        return parsed(overlay_text(name, KUBECTL))
+        found: list[dict[str, Any]] = pickle.loads(pickled_overlay(name, KUBECTL))
+        return found
     files = sorted((MANIFESTS / "base").rglob("*.yaml"))
     objects = [one for file in files for one in yaml.safe_load_all(file.read_text()) if one]
     return [one for one in objects if one["kind"] != "Kustomization"]
@@ -408,7 +414,7 @@ def test_another_namespace_and_other_names_are_a_line_each_in_a_kustomization(tm
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
     assert KUBECTL is not None
-    objects = [it for it in render(tmp_path, KUBECTL) if it["kind"] != "CustomResourceDefinition"]
+    objects = [it for it in render(tmp_path, KUBECTL) if it["kind"] != CRD]
     assert "nodedevices-system" not in yaml.safe_dump(objects)
     for part in ("agent", "operator"):
         binding = of_kind(objects, "ClusterRoleBinding")[f"my-nodedevices-{part}"]
@@ -429,7 +435,7 @@ def test_the_overlay_names_a_version_of_every_image(default: list[dict[str, Any]
 
 @needs_kubectl
 def test_the_overlay_brings_the_crds(default: list[dict[str, Any]]) -> None:
-    names = set(of_kind(default, "CustomResourceDefinition"))
+    names = set(of_kind(default, CRD))
     assert names == {"nodedevices.nodedevices.io", "devicepolicies.nodedevices.io"}
 
 
@@ -473,16 +479,28 @@ def same_as_default(changed: list[dict[str, Any]]) -> bool:
     return sort(changed) == sort(overlay("default"))
 
 
+@cache
+def without_crds() -> Path:
+    """The default overlay as rendered, but for the CRDs: no component touches them, and they take most of the time."""
+    folder = Path(tempfile.mkdtemp(prefix="nodedevices-manifests-"))
+    atexit.register(shutil.rmtree, folder)
+    objects = [it for it in overlay("default") if it["kind"] != CRD]
+    (folder / "default.yaml").write_text(yaml.dump_all(objects, Dumper=yaml.CSafeDumper))
+    (folder / "kustomization.yaml").write_text("resources: [default.yaml]\n")
+    return folder
+
+
 def with_component(
-    name: str, folder: Path, *, beside: Sequence[str] = (), to: Path = MANIFESTS / "overlays" / "default"
+    name: str, folder: Path, *, beside: Sequence[str] = (), to: Path | None = None
 ) -> list[dict[str, Any]]:
-    """The default overlay with a component, after others, as a user's own kustomization has it."""
+    """The default overlay with a component, after others, as a user's own kustomization has it; or `to` with it."""
     assert KUBECTL is not None
     relative = os.path.relpath(MANIFESTS, folder.resolve())
     components = [f"{relative}/components/{each}" for each in (*beside, name)]
-    base = os.path.relpath(to.resolve(), folder.resolve())
+    base = os.path.relpath((to or without_crds()).resolve(), folder.resolve())
     (folder / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: {components}\n")
-    return render(folder, KUBECTL)
+    crds = [it for it in overlay("default") if it["kind"] == CRD] if to is None else []
+    return sorted((*crds, *render(folder, KUBECTL)), key=lambda one: (one["kind"], one["metadata"]["name"]))
 
 
 def test_a_drain_never_waits_for_the_operator(default: list[dict[str, Any]]) -> None:
@@ -643,19 +661,19 @@ in_both_forms = pytest.mark.parametrize("form", FORMS)
 
 
 @cache
-def form_text(form: str, binary: str) -> str:
+def pickled_form(form: str, binary: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         relative = os.path.relpath(MANIFESTS, Path(folder).resolve())
         components = [f"{relative}/components/{each}" for each in FORMS[form]]
         text = f"resources: [{relative}/overlays/default]\ncomponents: {components}\n"
         (Path(folder) / "kustomization.yaml").write_text(text)
-        return rendered(Path(folder), binary)
+        return pickle.dumps(render(Path(folder), binary))
 
 
 def same_as(form: str, changed: list[dict[str, Any]]) -> bool:
     """Nothing else was changed in this form of the pod."""
     assert KUBECTL is not None
-    return sort(changed) == sort(parsed(form_text(form, KUBECTL)))
+    return sort(changed) == sort(pickle.loads(pickled_form(form, KUBECTL)))
 
 
 @needs_kubectl
@@ -1176,7 +1194,7 @@ def test_what_a_component_adds_is_what_was_reviewed(name: str, tmp_path: Path) -
 @needs_kubectl
 @pytest.mark.parametrize("name", ["default", "demo"])
 def test_what_users_install_is_what_was_reviewed(name: str) -> None:
-    objects = [one for one in overlay(name) if one["kind"] != "CustomResourceDefinition"]
+    objects = [one for one in overlay(name) if one["kind"] != CRD]
     golden(name, objects)
 
 
