@@ -73,7 +73,7 @@ class Machine:
         """One whose two workers have started what they start."""
         run = self._start("-n2", "waiting.py")
         wait_for("both tests wait", lambda: len(list(self._folder.glob("started-*"))) == 2, seconds=SECONDS)
-        assert len(self.sleeping()) == 4
+        wait_for("all four are sleep, no forks of Python", lambda: len(self.sleeping()) == 4, seconds=SECONDS)
         return run
 
     def next_run(self) -> str:
