@@ -52,7 +52,7 @@ class OperatorMetrics(Exposition):
     )
     suppressed_events = counter(
         "nodedevices_operator_suppressed_events_total",
-        "Total Events not written because their node had used up its budget.",
+        "Total Events not written because their node had used up its budget, or too many waited to be sent.",
     )
     actions = counter(
         "nodedevices_operator_actions_total",

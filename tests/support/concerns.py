@@ -21,6 +21,7 @@ from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 from support.fakekube import FakeKube
+from support.marking import events_sent
 from support.opfacts import SINCE, node
 
 
@@ -87,6 +88,7 @@ async def run_seen(concern: Concern[Any, Any], seen: View) -> Result:
     found = await concern.observe(seen)
     if not isinstance(found, Outcome):
         found = await concern.apply(seen, concern.desired(seen, found))
+    await events_sent()
     return Result(found.verdict, found.requeue_after, found.retried)
 
 

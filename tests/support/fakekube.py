@@ -15,7 +15,7 @@ import orjson
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.records import names
-from support.marking import next_node
+from support.marking import events_sent, next_node
 
 Raw = dict[str, Any]
 
@@ -219,4 +219,5 @@ async def settle(manager: Manager) -> int:
         elif (name := manager.fleet.take()) is not None:
             manager.fleet.done(name, await manager.reconcile_fleet(name))
         else:
+            await events_sent()
             return count

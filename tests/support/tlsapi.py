@@ -71,6 +71,7 @@ class TlsApi:
         context.load_cert_chain(f"{leaf}.crt", f"{leaf}.key")
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
+        app.router.add_post("/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port, ssl_context=context)

@@ -83,7 +83,6 @@ class ConfigurationConcern:
         view.configuration, view.understood = desired, understood(desired.config)
         view.stored = in_spec(record, desired)
         verdict = (desired.status, desired.reason, desired.message)
-        problems: list[Exception] = []
         if not view.stored or change != record.change:
             try:
                 raw = await self._writer.config(record, desired, change)
@@ -93,8 +92,8 @@ class ConfigurationConcern:
             view.wrote(Kind.NODE_DEVICES, raw)
             view.stored = True
         elif now.worse_off and record.change is not None and self._stops(view, record.change):
-            problems = await self._tell(view, record.change, now.worse_off)
-        return Outcome(verdict, requeue_after=now.again, problems=tuple(problems))
+            self._tell(view, record.change, now.worse_off)
+        return Outcome(verdict, requeue_after=now.again)
 
     def _settle_seconds(self, record: NodeDevicesRecord) -> float:
         clock = self._clock()
@@ -109,21 +108,17 @@ class ConfigurationConcern:
         """True when other nodes wait for one that is worse off, and no annotation says that they go on."""
         return not all(resumed(view.cache.policies.get(each)) for each in change.policies)
 
-    async def _tell(self, view: View, change: ChangeRecord, why: str) -> list[Exception]:
-        """Write an Event about the node, once for each change. Returns what went wrong."""
+    def _tell(self, view: View, change: ChangeRecord, why: str) -> None:
+        """Write an Event about the node, once for each change."""
         name = view.record.name
         if self._told.get(name) == change.time:
-            return []
+            return
         about = events.About("NodeDevices", name, view.record.uid)
         message = f"{why}, since a change of {', '.join(change.policies)}; no other node gets it until a person says so"
         body = events.worse_off(about, events.EventIdentity(name, "", "", change.time), message, view.now)
-        try:
-            await self._events.write(name, body)
-        except KubeError as error:
-            return [error]
+        self._events.write(name, body)
         self._told[name] = change.time
         log.warning("roll-out stopped", node=name, policies=",".join(change.policies), why=why)
-        return []
 
     def forget(self, node: str) -> None:
         self._rollouts.forget(node)

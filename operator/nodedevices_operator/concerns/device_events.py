@@ -13,7 +13,6 @@ from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.pods import device_text, may_have_expired
-from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 
 FaultyDevices = Mapping[str, DeviceRecord]  # Unhealthy devices, by id
@@ -56,19 +55,15 @@ class DeviceEventsConcern:
     async def apply(self, view: View, desired: list[DeviceEventStep]) -> Outcome:
         record = view.record
         known = dict(self._known.get(record.name) or {})
-        try:
-            for step in desired:
-                if step.event is not None:
-                    await self._events.write(record.name, step.event)
-                if step.known is not None:
-                    known[step.identity] = step.known
-                else:
-                    del known[step.identity]
-            return Outcome(requeue_after=await self._events.sum_up(record))
-        except KubeError as error:
-            return Outcome(problems=(error,))
-        finally:
-            self._known[record.name] = known
+        for step in desired:
+            if step.event is not None:
+                self._events.write(record.name, step.event)
+            if step.known is not None:
+                known[step.identity] = step.known
+            else:
+                del known[step.identity]
+        self._known[record.name] = known
+        return Outcome(requeue_after=self._events.sum_up(record))
 
 
 def _steps(record: NodeDevicesRecord, known: FaultyDevices | None, now: str) -> list[DeviceEventStep]:

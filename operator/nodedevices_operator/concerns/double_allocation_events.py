@@ -16,7 +16,6 @@ from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.pods import may_have_expired
-from nodedevices_operator.kube.port import KubeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +56,7 @@ class DoubleAllocationEventsConcern:
         return DoubleAllocationNews(shown.message, events.double_allocation(about, what, shown.message, view.now))
 
     async def apply(self, view: View, desired: DoubleAllocationNews) -> Outcome:
-        try:
-            if desired.event is not None:
-                await self._events.write(view.record.name, desired.event)
-        except KubeError as error:
-            if not error.forbidden:
-                return Outcome(problems=(error,))
+        if desired.event is not None:
+            self._events.write(view.record.name, desired.event)
         self._written[view.record.name] = desired.message
         return Outcome()

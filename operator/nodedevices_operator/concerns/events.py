@@ -49,20 +49,20 @@ class NodeEvents:
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def write(self, node: str, body: Mapping[str, Any]) -> None:
-        """Write the Event, or count it where the node has had too many. May raise KubeError."""
+    def write(self, node: str, body: Mapping[str, Any]) -> None:
+        """Have the Event written, or count it where the node has had too many."""
         of_node = self._nodes.get(node)
         if of_node is None:
             of_node = self._nodes[node] = _NodeBudget(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))
         if of_node.budget.take():
-            await self._writer.event(body)
+            self._writer.event(body)
             return
         if not of_node.suppressed:
             of_node.first, of_node.due = self._writer.now(), self._clock() + SUM_UP_SECONDS
         of_node.suppressed += 1
         self._metrics.suppressed_events.inc()
 
-    async def sum_up(self, record: NodeDevicesRecord) -> float | None:
+    def sum_up(self, record: NodeDevicesRecord) -> float | None:
         """Report how many were suppressed, when it is time. Returns the seconds until then; None: there are none."""
         of_node = self._nodes.get(record.name)
         if of_node is None or not of_node.suppressed:
@@ -71,6 +71,6 @@ class NodeEvents:
         if wait > 0:
             return wait
         about = events.About("NodeDevices", record.name, record.uid)
-        await self._writer.event(events.suppressed(about, of_node.suppressed, of_node.first, LIMIT, self._writer.now()))
+        self._writer.event(events.suppressed(about, of_node.suppressed, of_node.first, LIMIT, self._writer.now()))
         of_node.suppressed = 0
         return None

@@ -2,7 +2,7 @@
 
 A pod is evicted when it is the holder (as for marks: of this node, by uid), its condition says so (where the policy has
 one written), its grace is over, nothing keeps it, and the fleet gate has granted it. The order is the promise: the
-pod's condition, the record of the action, the Event on the pod, the eviction with the pod's uid as a precondition.
+pod's condition, the record of the action, the eviction with the pod's uid as a precondition.
 Killed in between, a restarted operator finds the same pod and the same record. A pod that is being deleted is done,
 whichever client deletes it, and one whose container has restarted is left where that is all that its fault required.
 
@@ -230,10 +230,10 @@ class EvictionsConcern:
                     tally.waits.append(NOT_YET_SECONDS)
                     tally.lines.append((names.PENDING, f"{shown} has changed"))
                     return
-                await self._event(view, due, subject, "")
+                self._event(view, due, subject, "")
                 await self._writer.evict(holder.namespace, holder.pod, subject.uid)
             except KubeError as error:
-                await self._refused(view, due, subject, error, tally)
+                self._refused(view, due, subject, error, tally)
                 return
             subject.leaving, subject.blocked = True, ""
             self._metrics.actions.labels(EVICT, "done").inc()
@@ -243,7 +243,7 @@ class EvictionsConcern:
         tally.lines.append((names.BLOCKED, f"{shown}: {subject.blocked}"))
         tally.waits.append(wait)
 
-    async def _refused(self, view: View, due: Due, subject: Subject, error: KubeError, tally: EvictionTally) -> None:
+    def _refused(self, view: View, due: Due, subject: Subject, error: KubeError, tally: EvictionTally) -> None:
         shown = _shown(due)
         if error.blocked:
             subject.tries, subject.blocked = subject.tries + 1, error.blocked
@@ -252,10 +252,7 @@ class EvictionsConcern:
             tally.waits.append(wait)
             tally.lines.append((names.BLOCKED, f"{shown}: {error.blocked}"))
             self._metrics.actions.labels(EVICT, "blocked").inc()
-            try:
-                await self._event(view, due, subject, error.blocked)
-            except KubeError as not_written:
-                tally.problems.append(not_written)
+            self._event(view, due, subject, error.blocked)
         elif error.gone:
             self._subjects[view.record.name].pop(_key(due), None)
             tally.waits.append(NOT_YET_SECONDS)
@@ -265,9 +262,8 @@ class EvictionsConcern:
             reason = names.FORBIDDEN if forbidden(error) else names.PENDING
             tally.lines.append((reason, f"could not evict {shown}: {error}"))
 
-    async def _event(self, view: View, due: Due, subject: Subject, blocked: str) -> None:
-        """Write an Event on the pod: before the first try, and when one is blocked for the first time. A refusal stops
-        nothing else."""
+    def _event(self, view: View, due: Due, subject: Subject, blocked: str) -> None:
+        """Write an Event on the pod: before the first try, and when one is blocked for the first time."""
         sections = view.sections
         if sections is None or not sections.faults.event or subject.tries > (1 if blocked else 0):
             return
@@ -279,12 +275,7 @@ class EvictionsConcern:
             body = events.blocked(about, what, text, now)
         else:
             body = events.evicting(about, what, f"evicting the pod: {pods.fault_text(holding)}", now)
-        try:
-            await self._events.write(view.record.name, body)
-        except KubeError as error:
-            if not (error.forbidden or error.status == 404):
-                raise
-            log.warning("event refused", error=str(error))
+        self._events.write(view.record.name, body)
 
 
 def _key(due: Due) -> EvictionKey:

@@ -222,14 +222,8 @@ class IdlePodsConcern:
                 else:
                     problems.append(error)
         for period, event in desired.events:
-            try:
-                await self._events.write(view.record.name, event)
-                seen.memory.told.add(period)
-            except KubeError as error:
-                if not (error.forbidden or error.status == 404):  # a namespace that is ending takes no Events
-                    involved = event["involvedObject"]
-                    failed.add((involved["namespace"], involved["name"]))
-                    problems.append(error)
+            self._events.write(view.record.name, event)
+            seen.memory.told.add(period)
         for at in seen.found.keys() - failed:
             seen.memory.settled[at] = seen.settled(at)
         for who in desired.back:

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
@@ -27,8 +25,6 @@ READS_AT_ONCE, SECONDS_PER_READ = 128, 1.0  # of pods, for one node
 READS_WAIT_SECONDS = 10.0
 
 NoticeKey = tuple[HolderRecord, str, str, str]
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -110,12 +106,6 @@ class NoticeEventsConcern:
     async def apply(self, view: View, desired: tuple[NoticesObserved, list[Event]]) -> Outcome:
         found, made = desired
         for each, event in made:
-            try:
-                await self._events.write(view.record.name, event)
-            except KubeError as error:
-                if not (error.forbidden or error.status == 404):  # a namespace that is ending takes no Events
-                    found.problems.append(error)
-                    continue
-                log.warning("event refused", error=str(error))
+            self._events.write(view.record.name, event)
             found.memory.settled.add(each.key)
         return Outcome(requeue_after=found.requeue_after, problems=tuple(found.problems))

@@ -1,8 +1,8 @@
 """Marking the pods of one node, and taking marks back, so that a kill between any two calls loses nothing.
 
-The order is the promise: find the pod and its uid; write it into affectedPods; write the pod's condition; write the
-Event. Back: write the Event, write the condition True, only then remove the entry. So an entry exists whenever a pod
-may carry our condition because of a fault, and a restarted operator reads exactly these pods once.
+The order is the promise: find the pod and its uid; write it into affectedPods; write the pod's condition. Back: write
+the condition True, only then remove the entry. So an entry exists whenever a pod may carry our condition because of a
+fault, and a restarted operator reads exactly these pods once. No Event is waited for.
 
 A pod is written only while it runs on the node that the NodeDevices is about: what an agent claims, and an entry that
 names a pod of another node, change nothing there. A pod that has ended keeps its condition; its entry is dropped.
@@ -208,10 +208,7 @@ class PodMarksConcern:
             except KubeError as error:
                 self._failed(seen, uid, holding, error)
         for uid, holding in seen.events_only.items():
-            try:
-                await self._fault_event(seen, uid, holding)
-            except KubeError as error:
-                seen.problem(error)
+            self._fault_event(seen, uid, holding)
         for entry in plan.leaving:
             try:
                 if await self._take_back(seen, entry):
@@ -338,7 +335,7 @@ class PodMarksConcern:
         shown = pods.own_condition(pod)
         condition = pods.pod_condition(holding, shown, self._writer.now(), fault_over=over is not None)
         if over is not None and shown is not None and shown.status == "False":
-            await self._recovered_event(seen, over, f"{over.device} is no longer at fault; was {over.reason}")
+            self._recovered_event(seen, over, f"{over.device} is no longer at fault; was {over.reason}")
         shown_before = same(shown, condition)
         if not shown_before:
             await self._set_condition(seen, entry, condition)
@@ -346,7 +343,7 @@ class PodMarksConcern:
                 self._metrics.marked.observe(max(0.0, self._clock() - known_at))
         # A restarted operator writes the Event again, a 409; but not when the first one may have expired by now.
         if not (shown is not None and shown_before and pods.may_have_expired(shown.since, self._writer.now())):
-            await self._fault_event(seen, uid, holding)
+            self._fault_event(seen, uid, holding)
         seen.memory.marked[uid] = mark
         return True
 
@@ -361,12 +358,12 @@ class PodMarksConcern:
             reason=condition["reason"],
         )
 
-    async def _fault_event(self, seen: MarksObserved, uid: str, holding: Holding) -> None:
+    def _fault_event(self, seen: MarksObserved, uid: str, holding: Holding) -> None:
         if not seen.faults.event or not (holding.health.state == "Unhealthy" or holding.application):
             return
         about = events.About("Pod", holding.holder.pod, uid, holding.holder.namespace)
         what = events.EventIdentity(seen.record.name, holding.device, holding.health.reason, holding.health.since)
-        await self._event(seen, events.fault(about, what, pods.fault_text(holding), self._writer.now()))
+        self._events.write(what.node, events.fault(about, what, pods.fault_text(holding), self._writer.now()))
 
     async def _take_back(self, seen: MarksObserved, entry: Affected) -> bool:
         """Returns True when the entry can be removed. A pod that has ended keeps its condition: that is evidence."""
@@ -401,26 +398,17 @@ class PodMarksConcern:
             name = f"{device.name} {entry.device}" if device is not None else entry.device
             text = f"{name} is healthy" if well else f"{name} is no longer held by this pod"
         if shown.status == "False":
-            await self._recovered_event(seen, entry, f"{text} again; was {entry.reason}" if well else text)
+            self._recovered_event(seen, entry, f"{text} again; was {entry.reason}" if well else text)
         condition = pods.healthy_condition(text, shown, self._writer.now())
         if not same(shown, condition):
             await self._set_condition(seen, entry, condition)
         return True
 
-    async def _recovered_event(self, seen: MarksObserved, entry: Affected, message: str) -> None:
+    def _recovered_event(self, seen: MarksObserved, entry: Affected, message: str) -> None:
         if seen.faults.event:
             about = events.About("Pod", entry.name, entry.uid, entry.namespace)
             what = events.EventIdentity(seen.record.name, entry.device, entry.reason, entry.since)
-            await self._event(seen, events.recovered(about, what, message, self._writer.now()))
-
-    async def _event(self, seen: MarksObserved, body: Mapping[str, Any]) -> None:
-        """An Event is a service: where it may not be written (a namespace that is ending), the condition remains."""
-        try:
-            await self._events.write(seen.record.name, body)
-        except KubeError as error:
-            if not (error.forbidden or error.status == 404):
-                raise
-            log.warning("event refused", error=str(error))
+            self._events.write(what.node, events.recovered(about, what, message, self._writer.now()))
 
     @staticmethod
     def _failed(seen: MarksObserved, uid: str, holding: Holding, error: KubeError) -> None:

@@ -1,10 +1,9 @@
 """Deleting the pods that the node's kubelet rejected for want of a device with enough free memory; off by default.
 
 Such a pod is terminal and holds nothing, its controller has made another one, and it stays until Kubernetes' pod
-garbage collector, which begins at 12,500 of them. desired/rejected.py decides which; the order is the promise: an Event
-on the pod, then its deletion in the very state (uid and resourceVersion) in which it was found Failed. Killed in
-between, a restarted operator finds the same pod, the same Event (409), and deletes it; a pod that has changed or gone
-is left.
+garbage collector, which begins at 12,500 of them. desired/rejected.py decides which; it is deleted in the very state
+(uid and resourceVersion) in which it was found Failed, and an Event on it says so. A restarted operator finds the same
+pod, the same Event (409), and deletes it; a pod that has changed or gone is left.
 
 Deletions have one budget for the whole fleet, so that a controller which makes pods faster than anybody can place them
 costs the API server little.
@@ -72,7 +71,7 @@ class RejectedPodsConcern:
 
     async def _delete(self, view: View, pod: RejectedPod, resource: str) -> None:
         """Raises KubeError for what may succeed later."""
-        await self._event(view, pod, resource)
+        self._event(view, pod, resource)
         try:
             await self._writer.delete_rejected(pod)
         except KubeError as error:
@@ -85,17 +84,11 @@ class RejectedPodsConcern:
         if self._pods is not None:
             self._pods.drop(pod)
 
-    async def _event(self, view: View, pod: RejectedPod, resource: str) -> None:
-        """Write it; a refusal stops nothing else, as of a namespace that is being deleted."""
+    def _event(self, view: View, pod: RejectedPod, resource: str) -> None:
         about = events.About("Pod", pod.name, pod.uid, pod.namespace)
         what = events.EventIdentity(pod.node, resource, REASON, pod.since)
         text = (
             f"deleting the pod: node {pod.node} rejected it, so it never runs, and {pod.owner} replaces it. "
             f"The node's reason: {pod.message}"
         )
-        try:
-            await self._events.write(pod.node, events.deleting(about, what, text, view.now))
-        except KubeError as error:
-            if not (error.forbidden or error.status == 404):
-                raise
-            log.warning("event refused", pod=pod.shown, error=str(error))
+        self._events.write(pod.node, events.deleting(about, what, text, view.now))

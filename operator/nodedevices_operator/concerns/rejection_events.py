@@ -13,19 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import structlog
-
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.rejection import NEWS_SECONDS, SETTLE_SECONDS, age, rejection_text
-from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.rejected import RejectedPod
 
 BURST, SECONDS_PER_EVENT = 16, 30.0  # of one node
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -78,25 +73,15 @@ class RejectionEventsConcern:
         ]
 
     async def apply(self, view: View, desired: list[RejectionEvent]) -> Outcome:
-        """Raises KubeError for what may succeed later."""
         memory = self._nodes[view.record.name]
         for news in desired:
             if news.wait > 0:
                 continue
             if memory.budget.take():
-                await self._write(view, news)
+                pod = news.pod
+                about = events.About("Pod", pod.name, pod.uid, pod.namespace)
+                self._writer.event(events.unavailable(about, pod.node, news.text, view.now))
             else:
                 self._metrics.suppressed_events.inc()
             memory.done[news.pod.uid] = self._clock()
         return Outcome(requeue_after=min((news.wait for news in desired if news.wait > 0), default=None))
-
-    async def _write(self, view: View, news: RejectionEvent) -> None:
-        """Write it; a refusal stops nothing else, as of a namespace that is being deleted."""
-        pod = news.pod
-        about = events.About("Pod", pod.name, pod.uid, pod.namespace)
-        try:
-            await self._writer.event(events.unavailable(about, pod.node, news.text, view.now))
-        except KubeError as error:
-            if not (error.forbidden or error.status == 404):
-                raise
-            log.warning("event refused", pod=pod.shown, error=str(error))

@@ -14,7 +14,6 @@ from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.service import changes, out_of_service
-from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.objects import OutOfServiceRecord
 
 KnownOutOfService = Mapping[str, OutOfServiceRecord]  # by id
@@ -58,10 +57,6 @@ class ServiceEventsConcern:
 
     async def apply(self, view: View, desired: ServiceEventsDesired) -> Outcome:
         for body in desired.bodies:
-            try:
-                await self._events.write(view.record.name, body)
-            except KubeError as error:
-                if not error.forbidden:
-                    return Outcome(problems=(error,))
+            self._events.write(view.record.name, body)
         self._known[view.record.name] = desired.now
         return Outcome(requeue_after=desired.next_seconds)

@@ -16,6 +16,7 @@ from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.configuration import Configuration
 from nodedevices_operator.desired.consequences import taint_patch
 from nodedevices_operator.desired.idle import IdlePod
+from nodedevices_operator.kube.outbox import EventOutbox
 from nodedevices_operator.kube.port import JsonObject, Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
@@ -43,6 +44,7 @@ class Writer:
         self.kube = kube
         self.now = now
         self._metrics = metrics
+        self._outbox = EventOutbox(self._event, metrics.suppressed_events.inc)
 
     async def config(
         self, record: NodeDevicesRecord, configuration: Configuration, change: ChangeRecord | None = None
@@ -181,15 +183,13 @@ class Writer:
         body = identified("DevicePolicy", policy.name, policy.uid) | {"status": dict(status)}
         return await self.apply(names.POLICY_STATUS, f"{named(names.POLICIES, policy.name)}/status", body)
 
-    async def event(self, body: Mapping[str, Any]) -> None:
-        """An Event; one of that name that is there already is as good."""
-        try:
-            await self._counted(
-                "event", lambda: self.kube.create(names.events_path(body["metadata"]["namespace"]), body)
-            )
-        except KubeError as error:
-            if error.status != 409:
-                raise
+    def event(self, body: JsonObject) -> None:
+        """Have an Event written. It never fails, and nobody waits for it."""
+        self._outbox.put(body)
+
+    async def _event(self, body: JsonObject) -> None:
+        path = names.events_path(body["metadata"]["namespace"])
+        await self._counted("event", lambda: self.kube.create(path, body))
 
     async def apply(self, manager: str, path: str, body: JsonObject, *, force: bool = True) -> JsonObject:
         """Server-side apply by a field manager `nodedevices-operator-NAME`, counted by that name; `cleanup` finds what

@@ -69,32 +69,31 @@ class PolicyReconciler:
         else:
             status = policy_status(policy, counts, now, rollout=rollout)
         if not shows(policy, status):
-            await self._say(policy, stop)
-            await self._say_of_rollout(policy, rollout, now)
             raw = await self._writer.policy_status(policy, status)
+            self._say(policy, stop)
+            self._say_of_rollout(policy, rollout, now)
             self._dirty(self._cache.observe(Kind.POLICY, read(Kind.POLICY, raw)))
         return REHEARSE_SECONDS if policy.dry_run and SECTION in policy.sections and counts.would else None
 
-    async def _say(self, policy: PolicyRecord, stop: Stop | None) -> None:
-        """An Event where the status that is about to be written says something else than before of the breaker. Killed
-        in between, the next one writes the same Event again, which is none."""
+    def _say(self, policy: PolicyRecord, stop: Stop | None) -> None:
+        """Write an Event where the status says something else of the breaker than `policy` did."""
         shown = next((it for it in policy.conditions if it.type == names.ACTIONS_STOPPED), None)
         was, now = shown is not None and shown.status == "True", self._writer.now()
         about = events.About("DevicePolicy", policy.name, policy.uid)
         if stop is not None and not was:
-            await self._writer.event(events.stopped(about, stop.message, stop.since, now))
+            self._writer.event(events.stopped(about, stop.message, stop.since, now))
         elif stop is None and was and shown is not None:
-            await self._writer.event(events.resumed(about, "taints and evictions go on", shown.since, now))
+            self._writer.event(events.resumed(about, "taints and evictions go on", shown.since, now))
         if stop is not None and stop.refusal and (shown is None or stop.refusal not in shown.message):
-            await self._writer.event(events.resume_refused(about, stop.refusal, stop.since, now))
+            self._writer.event(events.resume_refused(about, stop.refusal, stop.since, now))
 
-    async def _say_of_rollout(self, policy: PolicyRecord, rollout: RolloutState, now: str) -> None:
-        """An Event where the status that is about to be written says that the roll-out is stopped, and did not."""
+    def _say_of_rollout(self, policy: PolicyRecord, rollout: RolloutState, now: str) -> None:
+        """Write an Event where the status says that the roll-out is stopped, and `policy` did not."""
         shown = next((it.reason for it in policy.conditions if it.type == names.ROLLED_OUT), "")
         if rollout.stopped and shown != names.STOPPED:
             about = events.About("DevicePolicy", policy.name, policy.uid)
             what = events.EventIdentity("", rollout.worse_off[0][0], "", str(policy.generation))
-            await self._writer.event(events.worse_off(about, what, rollout_message(policy, rollout), now))
+            self._writer.event(events.worse_off(about, what, rollout_message(policy, rollout), now))
 
 
 def _verdict(stop: Stop | None) -> ConditionVerdict:

@@ -172,3 +172,14 @@ async def test_after_too_many_requests_nothing_is_sent_until_the_time_is_over(ap
     now[0] += 20
     await client.get(NODES)
     await client.close()
+
+
+async def test_nothing_but_events_waits_where_too_many_events_were_written(api: TlsApi) -> None:
+    client = KubeClient(str(api.kubeconfig), await credentials.load(str(api.kubeconfig)))
+    api.retry_after = 30
+    with pytest.raises(KubeError) as refused:
+        await client.create("/api/v1/namespaces/ml/events", {"kind": "Event"})
+    assert refused.value.retry_after == 30
+    api.retry_after = 0
+    await client.get(NODES)
+    await client.close()

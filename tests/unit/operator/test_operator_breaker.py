@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.fleet import NAME, NAMESPACE
@@ -13,7 +14,8 @@ from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import config_map_path
 from support.fakekube import FakeKube, settle
-from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy
+from support.marking import events_sent
+from support.opfacts import GPU, device, health, holder, node_devices, raw_node, raw_pod, raw_policy
 from support.whole_operator import arrive
 
 NODES = tuple(f"n{index}" for index in range(10))
@@ -72,6 +74,7 @@ class Cluster:
             self.seconds += SUM_UP_SECONDS
             name = self.manager.policies.take()
             if name is None:
+                await events_sent()
                 return
             self.manager.policies.done(name, await self.manager.reconcile_policy(name))
 
@@ -114,6 +117,18 @@ async def test_an_open_breaker_is_a_condition_of_the_policies_that_it_stops_and_
     assert (status, reason, RESUME in message) == ("True", "MassFault", True)
     assert cluster.shown(f"{names.POLICIES}/health", "ActionsStopped") is None
     assert cluster.events == [("ActionsStopped", "faults")]
+
+
+@pytest.mark.parametrize("status", [0, 403, 429, 500])
+async def test_an_open_breaker_is_shown_and_closed_again_while_events_cannot_be_written(
+    cluster: Cluster, status: int
+) -> None:
+    cluster.kube.fails = lambda _, path: KubeError("no", status=status) if path.endswith("/events") else None
+    await cluster.fail(*NODES)
+    assert (cluster.shown(POLICY, "ActionsStopped") or ("",))[0] == "True"
+    await cluster.resume(cluster.kube.objects[RECORD]["data"]["opened"])
+    assert cluster.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
+    assert cluster.events == []
 
 
 async def test_a_refused_annotation_is_said_on_the_policy_and_a_right_one_resumes(cluster: Cluster) -> None:

@@ -117,13 +117,21 @@ def one() -> One:
 
 
 # --- evictions -------------------------------------------------------------------------------------------------------
-async def test_an_event_is_written_before_the_pod_is_evicted_and_both_once(one: One) -> None:
+async def test_a_pod_is_evicted_and_has_an_event_that_says_so_and_both_once(one: One) -> None:
     assert (await one.run()).reason == "InSync"
-    assert [path.rpartition("/")[2] for _, path, _ in one.kube.writes] == ["events", "eviction"]
-    assert one.kube.writes[1][2]["deleteOptions"] == {"preconditions": {"uid": "pod-trainer"}}
+    assert sorted(path.rpartition("/")[2] for _, path, _ in one.kube.writes) == ["events", "eviction"]
+    [(_, _, eviction)] = one.kube.written("/eviction")
+    assert eviction["deleteOptions"] == {"preconditions": {"uid": "pod-trainer"}}
     found = await one.run()
     assert (found.message, one.tries, one.events) == ("ml/trainer is ending", 1, ["DeviceFaultEviction"])
     assert one.counted(EVICT, "done") == 1
+
+
+@pytest.mark.parametrize("status", [0, 403, 429, 500])
+async def test_an_eviction_waits_for_no_event(one: One, status: int) -> None:
+    one.kube.fails = lambda _, path: KubeError("no", status=status) if path.endswith("/events") else None
+    found = await one.run()
+    assert (found.reason, found.retried, one.evicted, one.events) == ("InSync", False, True, [])
 
 
 async def test_without_a_grant_nothing_is_done_and_the_reason_is_shown(one: One) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -13,17 +14,19 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.events import BURST, SECONDS_PER_EVENT, SUM_UP_SECONDS, NodeEvents
 from nodedevices_operator.desired import events
 from nodedevices_operator.kube.apply import Writer
-from nodedevices_operator.kube.port import KubeError
+from nodedevices_operator.kube.outbox import MOST
+from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names as paths
 from support.contract import INVALID_SHARING
 from support.fakekube import FakeKube, Raw
-from support.marking import next_node
+from support.marking import events_sent, next_node
 from support.opfacts import GPU, NOW, SINCE, device, health, holder, node_devices, raw_policy, record
 from support.whole_operator import POLICY, arrive, condition, verdict
 
 LATER = "2026-11-21T12:30:00Z"
+REFUSED = "nodedevices_operator_refused_writes_total"
 
 
 class Cluster:
@@ -74,6 +77,7 @@ class Cluster:
         while (name := await next_node(self.manager)) is not None:
             await self.manager.reconcile_node(name)
             self.manager.nodes.done(name)
+        await events_sent()
 
     def pod_mark(self, name: str) -> tuple[str, str]:
         """Status and reason of the pod's condition; empty: none."""
@@ -199,17 +203,66 @@ async def test_a_namesake_and_a_pod_of_another_node_get_nothing_and_nobody_where
     assert notices(quiet) == []
 
 
-async def test_an_event_that_could_not_be_written_is_written_later() -> None:
+@pytest.mark.parametrize("error", [KubeError("no", status=503), KubeError("no", status=403), KubeError("no answer")])
+async def test_an_event_that_could_not_be_written_is_counted_and_dropped(error: KubeError) -> None:
     cluster = Cluster()
     cluster.pod("train", "n1")
     await cluster.start(n1=[well(0, "train")])
-    cluster.kube.fails = lambda verb, path: KubeError("no", status=503) if "/events" in path else None
-    with pytest.raises(KubeError):
-        await cluster.report("n1", struck(0, "train"))
-    cluster.manager.nodes.done("n1")
+    cluster.kube.fails = lambda verb, path: error if "/events" in path else None
+    await cluster.report("n1", struck(0, "train"))
+    labels = {"concern": "event", "code": str(error.status)}
+    assert cluster.manager.metrics.registry.get_sample_value(REFUSED, labels) == 1
     cluster.kube.fails = lambda verb, path: None
     await cluster.report("n1", struck(0, "train", count=2))
-    assert [uid for uid, _ in notices(cluster)] == ["uid-train"]
+    assert notices(cluster) == []
+
+
+@pytest.mark.parametrize("error", [KubeError("no", status=429), KubeError("no", status=500), KubeError("no answer")])
+async def test_marks_are_written_and_taken_back_while_events_cannot_be_written(error: KubeError) -> None:
+    cluster = Cluster()
+    cluster.pod("train", "n1")
+    await cluster.start(n1=[well(0, "train")])
+    cluster.kube.fails = lambda verb, path: error if "/events" in path else None
+    await cluster.report("n1", lost(0, "train"))
+    assert cluster.pod_mark("train") == ("False", "Xid79")
+    await cluster.report("n1", well(0, "train"))
+    assert cluster.pod_mark("train") == ("True", "Healthy")
+    assert cluster.affected("n1") == []
+
+
+async def test_all_pods_of_a_node_are_marked_while_events_have_no_answer() -> None:
+    cluster = Cluster()
+    names_of_pods = [f"train-{number}" for number in range(8)]
+    for name in names_of_pods:
+        cluster.pod(name, "n1")
+    await cluster.start(n1=[well(0, *names_of_pods)])
+    answered = asyncio.Event()
+    create = cluster.kube.create
+
+    async def silent_for_events(path: str, body: JsonObject) -> JsonObject:
+        if path.endswith("/events"):
+            await answered.wait()
+        return await create(path, body)
+
+    cluster.kube.create = silent_for_events  # type: ignore[method-assign]
+    reported = asyncio.create_task(cluster.report("n1", lost(0, *names_of_pods)))
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert [cluster.pod_mark(name) for name in names_of_pods] == [("False", "Xid79")] * 8
+    answered.set()
+    await reported
+
+
+async def test_events_beyond_what_may_wait_are_dropped_and_counted() -> None:
+    bench = Bench()
+    writer = Writer(bench.kube, bench.metrics, lambda: NOW)
+    about = events.About("NodeDevices", "n1", "nd-uid")
+    for number in range(MOST + 3):
+        what = events.EventIdentity("n1", f"GPU-{number}", "Xid79", SINCE)
+        writer.event(events.fault(about, what, "text", NOW))
+    await events_sent()
+    assert len(bench.kube.events) == MOST
+    assert bench.metrics.registry.get_sample_value("nodedevices_operator_suppressed_events_total") == 3
 
 
 # --- an agent that stops ---------------------------------------------------------------------------------------------
@@ -412,15 +465,16 @@ class Bench:
     def __init__(self) -> None:
         self.now = 1000.0
         self.kube = FakeKube()
-        metrics = OperatorMetrics()
-        self.events = NodeEvents(Writer(self.kube, metrics, lambda: NOW), metrics, lambda: self.now)
+        self.metrics = OperatorMetrics()
+        self.events = NodeEvents(Writer(self.kube, self.metrics, lambda: NOW), self.metrics, lambda: self.now)
         self.record = record(device(0))
 
     async def flood(self, count: int, since: str = SINCE) -> None:
         about = events.About("NodeDevices", "n1", "nd-uid")
         for index in range(count):
             what = events.EventIdentity("n1", f"GPU-{index}", "Xid79", since)
-            await self.events.write("n1", events.fault(about, what, "text", NOW))
+            self.events.write("n1", events.fault(about, what, "text", NOW))
+        await events_sent()
 
     @property
     def reasons(self) -> list[str]:
@@ -431,13 +485,14 @@ async def test_what_was_too_much_is_summed_up_in_one_event_after_a_minute() -> N
     bench = Bench()
     await bench.flood(BURST + 7)
     assert bench.reasons == ["DeviceFault"] * BURST
-    assert await bench.events.sum_up(bench.record) == SUM_UP_SECONDS
+    assert bench.events.sum_up(bench.record) == SUM_UP_SECONDS
     bench.now += SUM_UP_SECONDS
-    assert await bench.events.sum_up(bench.record) is None
+    assert bench.events.sum_up(bench.record) is None
+    await events_sent()
     assert bench.reasons[BURST:] == ["EventsSuppressed"]
     assert "7 more Events" in bench.kube.events[-1]["message"]
     assert bench.kube.events[-1]["involvedObject"]["uid"] == bench.record.uid
-    assert await bench.events.sum_up(bench.record) is None
+    assert bench.events.sum_up(bench.record) is None
     assert len(bench.kube.events) == BURST + 1
 
 
@@ -453,7 +508,7 @@ async def test_nothing_is_summed_up_where_nothing_was_suppressed() -> None:
     bench = Bench()
     await bench.flood(BURST)
     bench.now += SUM_UP_SECONDS
-    assert await bench.events.sum_up(bench.record) is None
+    assert bench.events.sum_up(bench.record) is None
     assert bench.reasons == ["DeviceFault"] * BURST
 
 

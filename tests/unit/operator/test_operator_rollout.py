@@ -22,6 +22,7 @@ from nodedevices_operator.desired.rollout import (
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
 from support.fakekube import FakeKube, settle
+from support.marking import events_sent
 from support.opfacts import GPU, device, node_devices, raw_node, raw_policy, resource
 from support.whole_operator import POLICY, arrive, condition, end, started
 
@@ -135,6 +136,7 @@ class Fleet:
 
     async def condition(self) -> tuple[str, str, str]:
         await self.manager.reconcile_policy("p")
+        await events_sent()
         found = condition(self.kube, POLICY, "RolledOut")
         return found["status"], found["reason"], found["message"]
 
