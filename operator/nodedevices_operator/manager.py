@@ -24,6 +24,7 @@ from nodedevices_operator.cache.workers import RetryLater, Workers
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
 from nodedevices_operator.desired.consequences import faulty
+from nodedevices_operator.desired.pods import holder_health
 from nodedevices_operator.desired.pools import acts, claims
 from nodedevices_operator.desired.problems import node_problems
 from nodedevices_operator.kube.apply import Writer, utc_now
@@ -289,10 +290,12 @@ class Manager:
         for name, it in unhealthy[:MOST_UNHEALTHY]:
             metrics.unhealthy.labels(name, it.index, it.id, it.health.reason, it.health.action or "None").set(1)
         holders = (
-            (name, it.index, it.id, holder.resource, holder.namespace, holder.pod, holder.container)
-            for name, it in unhealthy
+            (record.name, it.index, it.id, holder.resource, holder.namespace, holder.pod, holder.container)
+            for record in records
+            for it in record.devices
             for part in it.parts
             for holder in part.holders
+            if "Unhealthy" in {it.health.state, holder_health(holder, part.health).state}
         )
         for held in islice(holders, MOST_UNHEALTHY):
             metrics.unhealthy_holder.labels(*held).set(1)

@@ -96,8 +96,9 @@ class OperatorMetrics(Exposition):
     )
     unhealthy_holder = gauge(
         "nodedevices_operator_unhealthy_device_holder",
-        "1 for each container that holds an Unhealthy device or a part of it, by its NodeDevices, also while its "
-        "agent is away; 1,000 of a fleet at most.",
+        "1 for each container that holds an Unhealthy device or a part of it, or to which alone something happened "
+        "that its pod is marked for (`MpsDaemonRestarted`), by its NodeDevices, also while its agent is away; 1,000 "
+        "of a fleet at most.",
         "node index uuid resource namespace pod container",
     )
     nodes = gauge("nodedevices_operator_node_devices", "NodeDevices in the cache.")

@@ -302,12 +302,15 @@ def _holders(item: Raw) -> Finding:
 def _pods(item: Raw) -> Finding:
     hurt = []
     for unit in facts.units(item):
-        if unit.health.get("state") == facts.UNHEALTHY:
-            hurt += [
-                f"{pod} has {unit.name} ({text(unit.health.get('reason'))})" for pod in facts.pods_of(unit.holders)
-            ]
+        for holder in unit.holders:
+            healths = (unit.health, mapping(holder.get("health")))
+            health = next((health for health in healths if health.get("state") == facts.UNHEALTHY), None)
+            if health is not None:
+                hurt.append(f"{facts.pod_of(holder)} has {unit.name} ({text(health.get('reason'))})")
     if hurt:
-        return Finding("pods", BROKEN, some(hurt, MOST_HURT), "end these pods, or let a policy: docs/faults.md")
+        return Finding(
+            "pods", BROKEN, some(dict.fromkeys(hurt), MOST_HURT), "end these pods, or let a policy: docs/faults.md"
+        )
     return Finding("pods", OK, "none holds a device at fault")
 
 

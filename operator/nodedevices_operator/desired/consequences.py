@@ -1,8 +1,9 @@
 """Consequences of a fault by policy: the taint of its Node, and the eviction of the pods that hold the device.
 
-A fault is a device, or a partition, that is Unhealthy. One that is not decided yet (Correlating) or that is a
-workload's own leads to nothing. Of the rules the first that matches decides; what it does not set is as in general. A
-rule may be about some devices only; a partition, and what happened to a holder alone, goes by its device.
+A fault is a device, or a partition, that is Unhealthy, or what happened to one of its holders alone, which taints no
+Node. One that is not decided yet (Correlating) or that is a workload's own leads to nothing. Of the rules the first
+that matches decides; what it does not set is as in general. A rule may be about some devices only; a partition, and
+what happened to a holder alone, goes by its device.
 """
 
 from __future__ import annotations
@@ -87,8 +88,12 @@ def _faults(record: NodeDevicesRecord) -> list[tuple[DeviceRecord, HealthRecord]
 
 
 def faulty(record: NodeDevicesRecord) -> dict[str, str]:
-    """The same, as what is at fault by id, and since when; the same where nothing has changed."""
+    """Return what is at fault by id, and since when; equal where nothing has changed. What happened to a holder alone is
+    a fault of its device as long as it holds it, since the newest such time."""
     found = {part.id: part.health.since for device in record.devices for part in device.parts if _acted_on(part.health)}
+    for device, health in pods.own_faults(record):
+        if _acted_on(health):
+            found[device] = max(found.get(device, ""), health.since, key=lambda since: zoned_time(since) or LONG_AGO)
     return dict(sorted(found.items()))
 
 

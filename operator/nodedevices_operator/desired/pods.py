@@ -9,7 +9,7 @@ cannot have a pod marked or evicted by its CPU request. A pod's condition is tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
@@ -33,6 +33,7 @@ from nodedevices_operator.records.objects import (
     HolderRecord,
     NodeDevicesRecord,
     NodeRecord,
+    PartRecord,
 )
 
 # startTime has whole seconds and is written after Allocate, by the same clock.
@@ -125,7 +126,7 @@ def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Ho
     found = [
         Holding(
             holder=holder,
-            device=part.id if part.health is not device.health else device.id,
+            device=_held(device, part),
             device_name=device.name,
             ids=frozenset({part.id, device.name, *holder.ids}),
             health=part.health if own is None else own,
@@ -139,6 +140,25 @@ def holdings(record: NodeDevicesRecord, *, healthy_too: bool = False) -> list[Ho
     ]
     found.sort(key=lambda it: (-it.severity, it.holder.namespace, it.holder.pod, it.device, it.holder.container))
     return found
+
+
+def own_faults(record: NodeDevicesRecord) -> Iterator[tuple[str, HealthRecord]]:
+    """Yield what happened to holders alone and is worse than what holds for their device, with the device's id."""
+    for device in record.devices:
+        for part in device.parts:
+            for holder in part.holders:
+                if (own := _own_health(holder, part.health)) is not None:
+                    yield _held(device, part), own
+
+
+def _held(device: DeviceRecord, part: PartRecord) -> str:
+    """Return the id of what is at fault for a holder of the part, which may have no health but its device's."""
+    return part.id if part.health is not device.health else device.id
+
+
+def holder_health(holder: HolderRecord, health: HealthRecord) -> HealthRecord:
+    """Return what holds for the holder, where `health` is that of its device."""
+    return _own_health(holder, health) or health
 
 
 def _own_health(holder: HolderRecord, health: HealthRecord) -> HealthRecord | None:

@@ -182,6 +182,16 @@ def test_a_pod_that_holds_a_device_at_fault_is_named(well: RecordedApi, kubectl:
     assert found(kubectl)["n1", "pods"]["detail"] == "ml/train-0 has gpu-0 (Xid79)"
 
 
+def test_a_pod_that_something_happened_to_alone_is_named_and_its_neighbours_are_not(
+    well: RecordedApi, kubectl: CommandLine
+) -> None:
+    shared = gpu(0, "ml/old", "ml/new")
+    shared["holders"][0]["health"] = failed("MpsDaemonRestarted")["health"]
+    well.objects[NODE_DEVICES] = [node("n1", shared)]
+    assert kubectl("check", "n1", "-o", "json") == 3
+    assert found(kubectl)["n1", "pods"]["detail"] == "ml/old has gpu-0 (MpsDaemonRestarted)"
+
+
 def test_policies_and_the_operator_are_links_of_the_cluster(well: RecordedApi, kubectl: CommandLine) -> None:
     well.singles[LEASE] = {"spec": {"holderIdentity": "operator-1", "renewTime": "2026-11-23T11:00:00.000000Z"}}
     stopped = condition("ActionsStopped", "True", "MassFault", "30 of 40 nodes failed")

@@ -40,10 +40,11 @@ class Cluster:
             self.kube.put(f"/api/v1/namespaces/ml/pods/pod-{name}", pod)
             self.report(name)
 
-    def report(self, name: str, state: str = "Healthy", reason: str = "") -> dict[str, Any]:
+    def report(self, name: str, state: str = "Healthy", reason: str = "", **own: Any) -> dict[str, Any]:
+        """`own`: what there is about the holder alone."""
         path = f"{names.NODE_DEVICES}/{name}"
         shown = self.kube.objects.get(path)
-        raw = node_devices(device(0, state, reason, holders=[holder(f"pod-{name}")]))
+        raw = node_devices(device(0, state, reason, holders=[holder(f"pod-{name}", **own)]))
         raw["metadata"] |= {"name": name, "uid": f"nd-{name}"}
         if shown is not None:
             raw = shown | {"status": shown["status"] | {"devices": raw["status"]["devices"]}}
@@ -58,6 +59,13 @@ class Cluster:
     async def fail(self, *nodes: str) -> None:
         for name in nodes:
             arrive(self.manager, self.kube, f"{names.NODE_DEVICES}/{name}", self.report(name, "Unhealthy", "Xid79"))
+        await self.settle()
+
+    async def restart_daemons(self, *nodes: str) -> None:
+        """What the holders of the devices have done is lost, and the devices are well."""
+        own = health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp", faultDomain="Node")
+        for name in nodes:
+            arrive(self.manager, self.kube, f"{names.NODE_DEVICES}/{name}", self.report(name, health=own))
         await self.settle()
 
     async def resume(self, value: str, path: str = RECORD) -> None:
@@ -108,6 +116,14 @@ async def test_a_mass_fault_stops_actions_while_every_pod_still_has_its_grace(cl
     assert (status, reason) == ("False", "Stopped"), "an eviction that the breaker holds is not promised"
     assert "10 of the 10 nodes of policy faults failed" in message
     assert RESUME in message
+
+
+async def test_what_happens_to_holders_alone_on_all_nodes_is_a_mass_fault() -> None:
+    cluster = Cluster({"evict": {"mode": "Immediate"}, "budget": {"perHour": 200}})
+    await cluster.start()
+    await cluster.restart_daemons(*NODES)
+    assert cluster.evicted == 0
+    assert (cluster.shown(POLICY, "ActionsStopped") or ("",))[:2] == ("True", "MassFault")
 
 
 async def test_an_open_breaker_is_a_condition_of_the_policies_that_it_stops_and_an_event(cluster: Cluster) -> None:

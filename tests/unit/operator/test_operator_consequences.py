@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -383,6 +384,47 @@ def test_a_policys_nodes_are_those_that_take_their_section_from_it() -> None:
     [pool] = found.pools
     assert (pool.policy, set(pool.nodes), pool.limits.per_hour) == ("p", {"a", "b", "c"}, 3)
     assert found.faults == {"b": {"GPU-0": SINCE}}
+
+
+def hit(pod: str, since: str = SINCE, **more: Any) -> dict[str, Any]:
+    """A holder to which alone something happened, on a device that is well."""
+    own = health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp", faultDomain="Node")
+    return holder(pod, health=own | more | {"since": since})
+
+
+@pytest.mark.parametrize(
+    ("holders", "at_fault"),
+    [
+        ([hit("a")], {"GPU-0": SINCE}),
+        ([hit("a"), hit("b", LATER), holder("c")], {"GPU-0": LATER}),
+        ([hit("a", faultDomain="Application")], {}),
+        ([hit("a", reason="Correlating")], {}),
+        ([holder("c")], {}),
+    ],
+)
+def test_what_happened_to_holders_alone_is_a_fault_of_their_device(
+    holders: list[dict[str, Any]], at_fault: dict[str, str]
+) -> None:
+    shown = device(0, holders=holders)
+    assert consequences.faulty(record(shown)) == at_fault
+    part = {"id": "MIG-1", "name": "mig-1", "profile": "1g", "holders": holders}
+    assert consequences.faulty(record(device(0, partitions=[part]))) == at_fault
+    failed = shown | {"health": health("Unhealthy", "Xid79")}
+    assert consequences.faulty(record(failed)) == {"GPU-0": SINCE}, "the device's own fault is the worse one"
+
+
+def test_an_eviction_for_what_happened_to_a_holder_alone_takes_its_node_out_of_service() -> None:
+    limited = {"budget": {"maxUnavailable": 1}}
+    records = {name: fleet_record(name, device(0, holders=[hit("p")]), **limited) for name in "ab"}
+    found = survey(records, {name: node() for name in "ab"})
+    wanted_of_all = [Action(SINCE, name, "Evict", f"ml/p/{name}", "MpsDaemonRestarted") for name in "ab"]
+    quiet = {name: dict.fromkeys(its.items()) for name, its in found.faults.items()}
+    [pool] = found.pools
+    apart = replace(found, pools=[replace(pool, limits=replace(pool.limits, percent=100))])
+    decision = decide(Fleet(), wanted_of_all, datetime(2026, 11, 21, 12, tzinfo=UTC), apart, quiet)
+    assert decision.granted == {wanted_of_all[0]}
+    assert decision.fleet.unavailable == {"a": ("GPU-0",)}
+    assert "allows 1 nodes out of service" in decision.refused[wanted_of_all[1]]
 
 
 def test_a_policy_that_gives_a_node_other_sections_only_does_not_limit_it() -> None:

@@ -17,7 +17,7 @@ from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from support.clock import Clock
 from support.fakekube import FakeKube, settle
-from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy
+from support.opfacts import GPU, device, health, holder, node_devices, raw_node, raw_pod, raw_policy
 from support.whole_operator import ITEM, NODE, POD, POLICY, arrive, condition, one_node, started, verdict, with_status
 
 POD_CONDITION = "nodedevices.io/DeviceHealthy"
@@ -327,3 +327,16 @@ async def test_a_node_recreated_between_two_reconciliations_inherits_no_limit_of
     await settle(manager)
     assert condition(kube, ITEM, "LabelsSynced")["reason"] == "InSync"
     assert kube.objects[NODE]["metadata"]["labels"] == {"example.com/tier": str(MOST_WRITES)}
+
+
+async def test_a_container_to_which_alone_something_happened_is_among_those_that_hold_a_device_at_fault(
+    kube: FakeKube, clock: Clock
+) -> None:
+    hit = holder("old", health=health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp"))
+    report(kube, devices=[device(0, holders=[hit, holder("new")])])
+    manager = await started(kube, clock=clock)
+    manager.gauge()
+    lines = manager.metrics.render().decode().splitlines()
+    held = [line for line in lines if line.startswith("nodedevices_operator_unhealthy_device_holder{")]
+    assert ['pod="old"' in line for line in held] == [True]
+    assert not any(line.startswith("nodedevices_operator_device_unhealthy{") for line in lines)
