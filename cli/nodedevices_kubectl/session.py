@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ class Machine:
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     stderr: TextIO = field(default_factory=lambda: sys.stderr)
     now: Callable[[], datetime] = _now
+    sleep: Callable[[float], None] = time.sleep
 
 
 class Session:
@@ -49,6 +51,7 @@ class Session:
         self.context_name = context  # as it was given; empty: the current one
         self.environment = machine.environment
         self.now = machine.now
+        self.sleep = machine.sleep
         self.colours = colours.wanted(color, terminal=machine.stdout.isatty(), environment=machine.environment)
         self._progress_shown = False
         self._seconds = seconds  # to wait for the API server at most; 0: as long as it may take

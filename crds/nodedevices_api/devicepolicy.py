@@ -157,6 +157,11 @@ class DevicePolicyStatus(Loose):
         description="Namespace and name of the ConfigMap that records what was done about faults, where the policy "
         "taints Nodes or evicts pods. An operator in another namespace does nothing about faults without that record.",
     )
+    resume_record: Annotated[str, Field(max_length=MAX_RECORD)] = Field(
+        default="",
+        description="Namespace and name of the ConfigMap whose annotation nodedevices.io/resume-actions lets taints "
+        "and evictions go on; only while they are stopped. Where the operator has moved, it is not actionsRecord.",
+    )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), ListType("map", "type")] = (
         Field(default=(), description="Accepted, Applied, Conflicted, RolledOut, ActionsStopped.")
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 @dataclass
 class CommandLine:
-    """Runs commands, and keeps what the last one wrote."""
+    """Runs commands, and keeps what the last one wrote. `meanwhile`: called where a command waits."""
 
     environment: dict[str, str]
     code: int = 0
@@ -30,10 +30,11 @@ class CommandLine:
     err: str = ""
     terminal: bool = False
     more: Mapping[str, str] = field(default_factory=dict)
+    meanwhile: Callable[[float], None] = lambda _: None
 
     def __call__(self, *args: str) -> int:
         stdout, stderr = (Terminal() if self.terminal else io.StringIO()), io.StringIO()
-        machine = Machine({**self.environment, **self.more}, stdout, stderr, lambda: NOW)
+        machine = Machine({**self.environment, **self.more}, stdout, stderr, lambda: NOW, self.meanwhile)
         self.code = run(args, machine)
         self.out, self.err = stdout.getvalue(), stderr.getvalue()
         return self.code

@@ -27,6 +27,6 @@ def confirm(session: Session, *, devices: tuple[str, ...], outcome: str, dry_run
     """
 
     def decide(item: Raw, names: list[str]) -> edits.Edit:
-        return edits.confirm(item, names, outcome, program=PROGRAM)
+        return edits.confirm(item, names, outcome, session.now(), program=PROGRAM)
 
     editing.change(session, editing.by_node(devices), decide, dry_run=dry_run)

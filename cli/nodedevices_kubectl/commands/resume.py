@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
-from nodedevices_common.errors import InputError
+from nodedevices_common.errors import InputError, OperationError
 
 from nodedevices_kubectl import options
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import edits, facts, find
+
+LOOKS, LOOK_AGAIN_SECONDS = 20, 0.5  # the operator watches what is stopped, and writes a policy's status once a second
 
 
 @click.command(short_help="Let taints and evictions go on after a mass fault, or a stopped roll-out.")
@@ -33,8 +37,10 @@ def _actions(session: Session, *, dry_run: bool) -> None:
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
     from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
 
-    policies, _ = session.api.list_all(objects.POLICIES)
-    found = edits.stopped(policies)
+    def stopped() -> edits.Stopped | None:
+        return edits.stopped(session.api.list_all(objects.POLICIES)[0])
+
+    found = stopped()
     if found is None:
         session.say("Taints and evictions are not stopped: nothing to do.")
         return
@@ -42,9 +48,7 @@ def _actions(session: Session, *, dry_run: bool) -> None:
         session.say(f"They were stopped: {message}")
     namespace, _, name = found.record.partition("/")
     if not name:
-        raise InputError(
-            "no policy says where the record of the actions is (status.actionsRecord): do as it says above"
-        )
+        raise InputError("no policy says by which record they go on (status.resumeRecord): do as it says above")
     try:
         session.api.merge(objects.configmap(namespace, name), edits.resume_actions(session.now()), dry_run=dry_run)
     except ApiError as error:
@@ -55,10 +59,11 @@ def _actions(session: Session, *, dry_run: bool) -> None:
                 f"{error}; docs/security.md says which right it takes (patch of this ConfigMap)"
             ) from error
         raise
-    session.say(
-        f"{'(dry run) ' if dry_run else ''}Taints and evictions go on; the faults of now do not stop them again."
-    )
-    session.say("To see that they do: kubectl get devicepolicies (STOPPED is False)")
+    if dry_run:
+        session.say(f"(dry run) The operator would be asked to go on, by {found.record}.")
+        return
+    _wait(session, lambda: again.why if (again := stopped()) else "")
+    session.say("Taints and evictions go on; the faults of now do not stop them again.")
 
 
 def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
@@ -73,5 +78,18 @@ def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
         session.api.merge(path, edit.patch, dry_run=dry_run)
     for line in edit.said:
         session.say(f"(dry run) {line}" if dry_run and edit.patch is not None else line)
-    if edit.patch is not None:
-        session.say(f"To see how it goes: kubectl get devicepolicy {facts.name_of(found)} -w")
+    if edit.patch is None or dry_run:
+        return
+    _wait(session, lambda: edits.rollout_stopped(session.api.get(path)))
+    session.say(f"It goes on. To see how: kubectl get devicepolicy {facts.name_of(found)} -w")
+
+
+def _wait(session: Session, stopped: Callable[[], str]) -> None:
+    """Return once the operator has acted on what was asked. `stopped`: why it has not; empty: it has."""
+    for _ in range(LOOKS):
+        if not (why := stopped()):
+            return
+        session.sleep(LOOK_AGAIN_SECONDS)
+    raise OperationError(
+        f"it was asked for, and {LOOKS * LOOK_AGAIN_SECONDS:g} s later the operator has not acted on it: {why}"
+    )

@@ -28,6 +28,7 @@ MISSING: Final = "Missing"
 NO_REASON: Final = "taken out of service by hand"
 MAX_REASON, MAX_BY = 256, 253  # as the CRD has them
 MOST_PODS = 4  # named
+MAX_CONFIRM = 128  # entries of the annotation, as the agent reads them
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,9 @@ def _unschedulable(item: Raw, entries: Sequence[Mapping[str, Any]]) -> dict[str,
     return {"metadata": {"resourceVersion": version}, "spec": {"unschedulable": list(entries) or None}}
 
 
-def confirm(item: Raw, devices: Sequence[str], outcome: str, *, program: str) -> Edit:
-    """Say for a person that devices were repaired, or taken out of the machine."""
+def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, program: str) -> Edit:
+    """Say for a person that devices were repaired, or taken out of the machine. Entries for other devices stay: the
+    agent acts once on each entry, and the time makes this one new."""
     node = facts.name_of(item)
     ids, said = [], []
     for name in devices:
@@ -139,11 +141,14 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, *, program: str) ->
         said.append(f"To see what the agent made of it: {program} describe {shown}")
     if not ids:
         return Edit(None, said)
-    value = ",".join(f"{each}={outcome}" for each in ids)
-    annotations = mapping(mapping(item.get("metadata")).get("annotations"))
-    if annotations.get(CONFIRM) == value:
-        value += ","  # the agent acts once on each value; an empty entry makes it another one, and says nothing more
-    return Edit({"metadata": {"annotations": {CONFIRM: value}}}, said)
+    metadata = mapping(item.get("metadata"))
+    others = {EVERY, *(unit.id for unit in facts.units(item))}.difference(ids)
+    before = text(mapping(metadata.get("annotations")).get(CONFIRM)).split(",")
+    entries = [f"{each}={outcome}@{rfc3339(now)}" for each in ids]
+    entries += [entry for entry in before if entry.partition("=")[0].strip() in others]
+    value = ",".join(entries[:MAX_CONFIRM])
+    version = text(metadata.get("resourceVersion"))
+    return Edit({"metadata": {"resourceVersion": version, "annotations": {CONFIRM: value}}}, said)
 
 
 def _all_removed(item: Raw, node: str, outcome: str, program: str) -> list[str]:
@@ -159,10 +164,15 @@ def _all_removed(item: Raw, node: str, outcome: str, program: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Why actions about faults are stopped, by the policies' own words. `record`: namespace/name of the ConfigMap."""
+    """Why actions about faults are stopped, by the policies' own words. `record`: namespace/name of the ConfigMap by
+    which a person lets them go on; empty: the operator does not say."""
 
     record: str
     messages: tuple[str, ...]
+
+    @property
+    def why(self) -> str:
+        return "; ".join(self.messages) or "no reason is given"
 
 
 def stopped(policies: Sequence[Raw]) -> Stopped | None:
@@ -170,7 +180,7 @@ def stopped(policies: Sequence[Raw]) -> Stopped | None:
     found = [policy for policy in policies if facts.condition(policy, "ActionsStopped").get("status") == "True"]
     if not found:
         return None
-    records = [text(facts.status_of(policy).get("actionsRecord")) for policy in found]
+    records = [text(facts.status_of(policy).get("resumeRecord")) for policy in found]
     messages = [text(facts.condition(policy, "ActionsStopped").get("message")) for policy in found]
     return Stopped(next(filter(None, records), ""), tuple(dict.fromkeys(filter(None, messages))))
 
@@ -192,4 +202,10 @@ def resume_rollout(policy: Raw) -> Edit:
         return Edit(None, [f"The roll-out of {name} is not stopped ({state}): nothing to do."])
     patch = {"metadata": {"annotations": {RESUME_ROLLOUT: generation}}}
     why = text(about.get("message")).partition(" Change the policy")[0]
-    return Edit(patch, [f"The roll-out of {name} goes on for generation {generation}. It was stopped: {why}"])
+    return Edit(patch, [f"The roll-out of {name} was stopped: {why}"])
+
+
+def rollout_stopped(policy: Raw) -> str:
+    """Return why its roll-out is stopped; empty: it is not."""
+    about = facts.condition(policy, "RolledOut")
+    return text(about.get("message")) or "no reason is given" if about.get("reason") == "Stopped" else ""

@@ -272,9 +272,11 @@ def policy_status(
     rollout: RolloutState | None = None,
     stopped: ConditionVerdict | None = None,
     record: str = "",
+    resume: str = "",
 ) -> dict[str, Any]:
     """The policy's whole status, as applied; equal to the current one when nothing changed. `stopped`: whether the
-    breaker stops what it does about faults; None: it does nothing. `record`: where what it does is recorded."""
+    breaker stops what it does about faults; None: it does nothing. `record`: where what it does is recorded; `resume`:
+    where a person lets it go on."""
     wanted = (
         (names.ACCEPTED, _accepted(policy)),
         (names.APPLIED, _applied(policy, counts)),
@@ -297,7 +299,9 @@ def policy_status(
             build(kind, *verdict, shown=shown.get(kind), generation=policy.generation, now=now)
             for kind, verdict in wanted
         ],
-    } | ({"actionsRecord": record} if record else {})
+        **({"actionsRecord": record} if record else {}),
+        **({"resumeRecord": resume} if resume else {}),
+    }
 
 
 def shows(policy: PolicyRecord, status: Mapping[str, Any]) -> bool:
@@ -307,6 +311,7 @@ def shows(policy: PolicyRecord, status: Mapping[str, Any]) -> bool:
     return (
         policy.observed_generation == status["observedGeneration"]
         and policy.actions_record == status.get("actionsRecord", "")
+        and policy.resume_record == status.get("resumeRecord", "")
         and dict(policy.counts or {}) == status["nodes"]
         and shown.keys() == wanted.keys()
         and all(same(shown[kind], condition) for kind, condition in wanted.items())

@@ -67,6 +67,7 @@ class Stop:
     reason: str  # of the policies' condition
     message: str
     since: str  # when it opened
+    record: str  # by which a person closes it, namespace/name
     refusal: str = ""  # why a person's annotation does not close it
 
 
@@ -193,7 +194,7 @@ class FleetGate:
         stop = None
         if fleet.breaker == OPEN:
             cause = fleet.cause or names.MASS_FAULT
-            stop = Stop(cause, why_stopped(fleet, self._where, refused), fleet.opened, refused)
+            stop = Stop(cause, why_stopped(fleet, self._where, refused), fleet.opened, self._where, refused)
             self.open.set()
         else:
             self.open.clear()

@@ -65,7 +65,10 @@ class PolicyReconciler:
         stop = self._gate.stop if acts(policy) else None
         if acts(policy):
             record = self._gate.place or policy.actions_record
-            status = policy_status(policy, counts, now, rollout=rollout, stopped=_verdict(stop), record=record)
+            resume = stop.record if stop else ""
+            status = policy_status(
+                policy, counts, now, rollout=rollout, stopped=_verdict(stop), record=record, resume=resume
+            )
         else:
             status = policy_status(policy, counts, now, rollout=rollout)
         if not shows(policy, status):

@@ -349,6 +349,7 @@ class PolicyRecord:
     resume_rollout: Annotated[str, At("metadata", "annotations", RESUME_ROLLOUT)] = ""
     observed_generation: Annotated[int | None, At("status", "observedGeneration")] = None
     actions_record: Annotated[str, At("status", "actionsRecord")] = ""  # namespace/name of the ConfigMap that it names
+    resume_record: Annotated[str, At("status", "resumeRecord")] = ""  # of the one by which a person resumes
     counts: Mapping[str, int] | None = None
     conditions: Annotated[tuple[ConditionRecord, ...], At("status", "conditions")] = ()
     resource_version: Annotated[str, At("metadata", "resourceVersion")] = field(default="", compare=False)

@@ -1,4 +1,8 @@
-"""A person's confirmation on the object, the annotation nodedevices.io/confirm."""
+"""Confirmations by people on the object, the annotation nodedevices.io/confirm: `<id>=recovered|removed[@time][,...]`.
+
+Each entry is acted on once: entries that the value had before stay as they are, so that whoever adds one keeps those of
+others, and need not know which of them were acted on. A time makes an entry another one than before.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ class Confirm:
 
 
 def read_confirm(world: World, inputs: Inputs) -> Confirm:
-    """A person's confirmation on the object, acted on once per value: `<id>=recovered|removed[,...]`, `*=removed`."""
+    """Return what the entries say that are new since the value that was acted on last."""
     done = world.state.confirmed
     ready = inputs.snapshot is not None or world.inventory.line_monotonic is not None
     if inputs.seen is None or not inputs.seen.exists or inputs.seen.confirm == done or not ready:
@@ -44,11 +48,15 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
     by_name = {name: id_ for id_, name in device_names(world.inventory).items()}
     confirmed: dict[str, set[str]] = {outcome: set() for outcome in CONFIRM_VALUES}
     problems, all_removed = [], False
+    before = set(_entries(done))
     for entry in _entries(value):
-        device, _, outcome = entry.partition("=")
-        if entry == ALL_REMOVED and world.lost:
+        said = entry.partition("@")[0]
+        device, _, outcome = said.partition("=")
+        if entry in before:
+            continue
+        if said == ALL_REMOVED and world.lost:
             problems.append(f"{entry}: no device is seen, so that it is not known which were removed: {_GIVE}")
-        elif entry == ALL_REMOVED:
+        elif said == ALL_REMOVED:
             all_removed = True
             confirmed["removed"].update(each.fact.id for each in world.inventory.devices if not each.present)
         elif outcome not in confirmed or not device:
@@ -75,9 +83,10 @@ def spent_entries(
     `lacking`: the node has fewer devices than it had since."""
     spent = []
     for entry in _entries(value):
-        if entry == ALL_REMOVED and lacking:
+        said = entry.partition("@")[0]
+        if said == ALL_REMOVED and lacking:
             spent.append(f"{entry}: already acted on once; to confirm again, remove the annotation first")
-        device, _, outcome = entry.partition("=")
+        device, _, outcome = said.partition("=")
         verdict = verdicts.get(device)
         if verdict is None:
             continue

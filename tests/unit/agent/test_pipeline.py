@@ -747,6 +747,17 @@ def test_a_recovery_that_was_confirmed_before_a_new_fault_is_reported_to_count_n
     assert node.restarted().given(seen=again).line().world.confirm_spent == node.world.confirm_spent
 
 
+def test_an_entry_that_was_acted_on_stays_beside_a_new_one_and_says_nothing_more() -> None:
+    node = Node(*TWO_GPUS).line().line(xids=(xid(79),))
+    old, new = f"{gpu_id(0)}=recovered@2026-11-23T12:00:00Z", f"{gpu_id(0)}=recovered@2026-11-24T12:00:00Z"
+    node.given(seen=seen({}, confirm=old)).line()
+    node.line(xids=(xid(79),))
+    node.given(seen=seen({}, confirm=f"{gpu_id(1)}=recovered,{old}")).line()
+    assert node.counts == {GPU: (2, 1)}
+    node.given(seen=seen({}, confirm=f"{new},{gpu_id(1)}=recovered")).line()
+    assert node.counts == {GPU: (2, 2)}
+
+
 def test_a_label_that_names_a_configuration_where_no_folder_is_mounted_is_reported_with_what_to_install() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({}, config_name="notebooks")).line()
     assert node.config == "Applied"

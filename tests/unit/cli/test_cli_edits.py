@@ -131,15 +131,28 @@ def test_a_node_alone_is_no_device(n1: JsonObject, kubectl: CommandLine) -> None
     assert kubectl.err == "error: n1: give node and device as NODE/DEVICE, such as n1/gpu-0\n"
 
 
-def test_a_confirmation_names_the_id_and_counts_each_time(n1: JsonObject, kubectl: CommandLine) -> None:
-    """The agent acts once on each value: the same words again are another value."""
-    kubectl("confirm", "n1/gpu-1", "recovered")
-    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{GPU_1}=recovered"}
-    assert "it stays as it is" in kubectl.err
-    kubectl("confirm", "n1/gpu-1", "recovered")
-    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{GPU_1}=recovered,"}
+def test_a_confirmation_names_the_id_and_the_time_and_keeps_those_of_other_devices(
+    n1: JsonObject, kubectl: CommandLine
+) -> None:
+    """The agent acts once on each entry, and may not have seen the earlier ones yet."""
+    n1["metadata"]["annotations"] = {edits.CONFIRM: f"{GPU_1}=recovered,GPU-of-before=removed"}
     kubectl("confirm", "n1/gpu-2", "removed")
-    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{GPU_2}=removed"}
+    removed = f"{GPU_2}=removed@2026-11-23T12:00:00Z"
+    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{removed},{GPU_1}=recovered"}
+    kubectl("confirm", "n1/gpu-1", "recovered")
+    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{GPU_1}=recovered@2026-11-23T12:00:00Z,{removed}"}
+    assert "it stays as it is" in kubectl.err
+
+
+def test_nobodys_confirmation_is_lost_when_two_people_confirm_at_once(
+    n1: JsonObject, api: RecordedApi, kubectl: CommandLine
+) -> None:
+    def somebody() -> None:
+        n1["metadata"] |= {"resourceVersion": "99", "annotations": {edits.CONFIRM: f"{GPU_2}=removed"}}
+
+    api.interloper = somebody
+    assert kubectl("confirm", "n1/gpu-1", "recovered") == 0
+    assert n1["metadata"]["annotations"][edits.CONFIRM].split(",")[1:] == [f"{GPU_2}=removed"]
 
 
 def test_only_a_missing_devices_removal_can_be_confirmed(
@@ -158,7 +171,7 @@ def test_all_that_is_not_there_is_confirmed_as_removed_at_once(
     assert "as removed only: what is not there; name each device" in kubectl.err
     assert not api.changes
     assert kubectl("confirm", "n1/*", "removed") == 0
-    assert n1["metadata"]["annotations"] == {edits.CONFIRM: confirm.ALL_REMOVED}
+    assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{confirm.ALL_REMOVED}@2026-11-23T12:00:00Z"}
     assert "n1: all that is not there, gpu-2 among it, is confirmed as removed" in kubectl.err
 
 
@@ -172,30 +185,59 @@ def policy(name: str, *conditions: JsonObject, **status: object) -> JsonObject:
 STOPPED = condition("ActionsStopped", "True", "MassFault", "actions are stopped since 11:50: 30 of 40 nodes failed")
 
 
-def test_resume_closes_the_breaker_where_the_policies_say_it_is(api: RecordedApi, kubectl: CommandLine) -> None:
-    record: JsonObject = {"metadata": {"name": "nodedevices-actions", "resourceVersion": "1"}}
-    api.add(RECORDS, record)
-    api.add(POLICIES, policy("evict", STOPPED, actionsRecord="nodedevices-system/nodedevices-actions"))
+RECORD, MOVED = "nodedevices-system/nodedevices-actions", "nodedevices-operator/nodedevices-actions"
+
+
+@pytest.fixture
+def record(api: RecordedApi) -> JsonObject:
+    """The record of an operator that was moved, and that of before, to which the policies still point."""
+    api.add(RECORDS, {"metadata": {"name": "nodedevices-actions", "resourceVersion": "1"}})
+    its: JsonObject = {"metadata": {"name": "nodedevices-actions", "resourceVersion": "1"}}
+    api.add(RECORDS.replace("nodedevices-system", "nodedevices-operator"), its)
+    api.add(POLICIES, policy("evict", STOPPED, actionsRecord=RECORD, resumeRecord=MOVED))
+    return its
+
+
+def test_resume_annotates_the_record_that_the_operator_reads_and_says_so_once_it_has_gone_on(
+    record: JsonObject, api: RecordedApi, kubectl: CommandLine
+) -> None:
+    def operator(_: float) -> None:
+        assert "go on" not in kubectl.err
+        api.objects[POLICIES][0]["status"]["conditions"] = [condition("ActionsStopped", "False", "NotStopped")]
+
+    kubectl.meanwhile = operator
     assert kubectl("resume") == 0
     assert record["metadata"]["annotations"] == {edits.RESUME_ACTIONS: "2026-11-23T12:00:00Z"}
     assert "They were stopped: actions are stopped since 11:50: 30 of 40 nodes failed" in kubectl.err
+    assert "Taints and evictions go on" in kubectl.err
 
 
-def test_a_breaker_whose_record_is_gone_is_left_to_the_policys_own_words(
+def test_a_resume_on_which_the_operator_does_not_act_is_an_error(record: JsonObject, kubectl: CommandLine) -> None:
+    assert kubectl("resume") == 1
+    assert "10 s later the operator has not acted on it: actions are stopped since 11:50" in kubectl.err
+    assert "Taints and evictions go on" not in kubectl.err
+    assert kubectl("resume", "--dry-run") == 0
+
+
+def test_a_breaker_whose_record_is_gone_or_not_known_is_left_to_the_policys_own_words(
     api: RecordedApi, kubectl: CommandLine
 ) -> None:
     api.add(RECORDS)
-    api.add(POLICIES, policy("evict", STOPPED, actionsRecord="nodedevices-system/nodedevices-actions"))
+    api.add(POLICIES, policy("evict", STOPPED, resumeRecord=RECORD))
     assert kubectl("resume") == 1
-    assert "the record nodedevices-system/nodedevices-actions is not there: do as it says above" in kubectl.err
+    assert f"the record {RECORD} is not there: do as it says above" in kubectl.err
+    api.objects[POLICIES] = [policy("evict", STOPPED, actionsRecord=RECORD)]
+    assert kubectl("resume") == 1
+    assert "no policy says by which record they go on (status.resumeRecord): do as it says above" in kubectl.err
 
 
 def test_resume_of_a_policy_lets_this_generation_go_on(api: RecordedApi, kubectl: CommandLine) -> None:
     stopped = policy("share", condition("RolledOut", "False", "Stopped", "n1: 7 of 8; 3 nodes wait. Change the policy"))
     api.add(POLICIES, stopped, policy("done", condition("RolledOut", "True", "Done")))
-    assert kubectl("resume", "share") == 0
+    assert kubectl("resume", "share") == 1
     assert stopped["metadata"]["annotations"] == {edits.RESUME_ROLLOUT: "3"}
-    assert "It was stopped: n1: 7 of 8; 3 nodes wait." in kubectl.err
+    assert "was stopped: n1: 7 of 8; 3 nodes wait." in kubectl.err
+    assert "the operator has not acted on it: n1: 7 of 8" in kubectl.err
     kubectl("resume", "share")
     assert "was resumed already for generation 3: nothing to do" in kubectl.err
     kubectl("resume", "done")
@@ -204,8 +246,16 @@ def test_resume_of_a_policy_lets_this_generation_go_on(api: RecordedApi, kubectl
     assert kubectl.err == "error: policy shore: there is none of this name; did you mean share?\n"
 
 
+def test_a_roll_out_goes_on_once_its_policy_says_so(api: RecordedApi, kubectl: CommandLine) -> None:
+    stopped = policy("share", condition("RolledOut", "False", "Stopped", "n1: 7 of 8; 3 nodes wait. Change the policy"))
+    api.add(POLICIES, stopped)
+    kubectl.meanwhile = lambda _: stopped["status"].update(conditions=[condition("RolledOut", "False", "Progressing")])
+    assert kubectl("resume", "share") == 0
+    assert "It goes on." in kubectl.err
+
+
 def test_the_words_that_are_written_are_those_that_agent_and_operator_read() -> None:
     assert breaker.RESUME == edits.RESUME_ACTIONS
     assert names.RESUME_ROLLOUT == edits.RESUME_ROLLOUT
-    assert confirm.CONFIRM_VALUES == edits.OUTCOMES
+    assert (confirm.CONFIRM_VALUES, confirm.MAX_CONFIRM) == (edits.OUTCOMES, edits.MAX_CONFIRM)
     assert conditions.MISSING == edits.MISSING

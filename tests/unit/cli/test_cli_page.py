@@ -122,6 +122,9 @@ def test_the_page_shows_what_the_commands_print(
         (tmp_path / name).write_text(content)
     shown = blocks()
     assert len(shown) >= 5
+    (share,) = api.objects[POLICIES]
+    going = condition("RolledOut", "False", "Progressing")
+    kubectl.meanwhile = lambda _: share["status"].update(conditions=[going])
     for command, expected in shown:
         kubectl(*shlex.split(command))
         assert (kubectl.out + kubectl.err).strip("\n") == expected, command

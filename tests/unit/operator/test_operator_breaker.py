@@ -197,6 +197,7 @@ async def test_an_operator_in_another_namespace_does_nothing_without_the_record(
     assert (used_up.evicted, status, reason) == (1, "True", "RecordMissing")
     assert f"is recorded in ConfigMap {NAME} of namespace {NAMESPACE}" in message
     assert f"kubectl -n elsewhere annotate configmap {NAME}" in message
+    assert used_up.kube.objects[POLICY]["status"]["resumeRecord"] == f"elsewhere/{NAME}"
     assert used_up.kube.objects[POLICY]["status"]["actionsRecord"] == f"{NAMESPACE}/{NAME}"
     await used_up.start("elsewhere")
     assert used_up.evicted == 1, "nor after a restart"
@@ -217,6 +218,7 @@ async def test_a_person_has_the_operator_go_on_without_the_record(used_up: Clust
     await used_up.resume(used_up.kube.objects[MOVED]["data"]["opened"], MOVED)
     assert used_up.evicted == 2
     assert used_up.kube.objects[POLICY]["status"]["actionsRecord"] == f"elsewhere/{NAME}"
+    assert "resumeRecord" not in used_up.kube.objects[POLICY]["status"]
     await used_up.start("elsewhere")
     assert used_up.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
 

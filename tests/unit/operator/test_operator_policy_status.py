@@ -526,6 +526,7 @@ def test_a_status_that_is_shown_already_is_not_written_again() -> None:
     [
         {"observedGeneration": 7},
         {"actionsRecord": "ns/other"},
+        {"resumeRecord": "ns/other"},
         {"nodes": {"selected": 9}},
         {"conditions": policy_status(P, tally(P, {"a": FORCE}), NOW)["conditions"]},
         {"conditions": policy_status(P, tally(P, {"a": WAITING}), NOW, stopped=STOPPED)["conditions"]},
