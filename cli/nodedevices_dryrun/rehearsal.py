@@ -17,9 +17,9 @@ from nodedevices_common.text import some
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.capacity import plan_capacity
 from nodedevices_operator.desired.configuration import Configuration, Previous, Trial, means_the_same, resolve
-from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, rehearsed
+from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, from_data, rehearsed
 from nodedevices_operator.desired.pools import SECTION as FAULTS
-from nodedevices_operator.desired.pools import survey, trial_pool
+from nodedevices_operator.desired.pools import Reacting, coming, survey, trial_pool
 from nodedevices_operator.desired.stored import WIRE_SECTIONS, understood
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.objects import (
@@ -28,6 +28,7 @@ from nodedevices_operator.records.objects import (
     PolicyRecord,
     node_devices_record,
     node_record,
+    policy_record,
 )
 
 from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect, rules_without_effect
@@ -51,12 +52,14 @@ _RULES = ("health", FAULTS)  # sections whose rules may be about some devices
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Raw objects, as an API server gives them. `nodes` None: they cannot be read; then the labels of a NodeDevices
-    count, which the operator copies from its Node."""
+    """Raw objects of the whole cluster, as an API server gives them. `nodes` None: they cannot be read; then the labels
+    of a NodeDevices count, which the operator copies from its Node. `record`: the ConfigMap that `record_of` names;
+    None: not read."""
 
     items: Sequence[Raw]
     policies: Sequence[Raw]
     nodes: Sequence[Raw] | None = None
+    record: Raw | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ def rehearse(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now
                     selected[policy.name][at] += 1
         if any(policy.selects(node.labels) for policy in concerned):
             found.append(_resolved(raw, record, node, policies))
-    _answered(found, records, nodes, policies, now)
+    _answered(found, records, nodes, policies, cluster=cluster, now=now)
     effects = tuple(each.effect for each in found if each.effect.effect != NOTHING)
     return Rehearsal(policies.changes, effects, {name: (was, will) for name, (was, will) in selected.items()})
 
@@ -237,6 +240,8 @@ def _answered(
     records: Mapping[str, NodeDevicesRecord],
     nodes: Mapping[str, NodeRecord],
     policies: Policies,
+    *,
+    cluster: Cluster,
     now: datetime,
 ) -> None:
     """Add what would be done about faults, as budgets and breaker allow it to each policy."""
@@ -246,29 +251,41 @@ def _answered(
             acting.setdefault(by[0], []).append(each)
     if not any(each.preview.actions for mine in acting.values() for each in mine):
         return
-    seen, stopped = survey(records, nodes, policies.before), _fleet(policies.before, now)
-    known = {policy.name: policy for policy in policies.after}
+    seen, place = survey(records, nodes, policies.before), record_of(cluster.policies)
+    fleet = _fleet(cluster, policies.before, place, now)
+    unread = [] if cluster.nodes is not None else ["which Nodes are out of service"]
+    unread += [] if fleet is not None else [f"what ConfigMap {place} records as done already"]
+    doubt = f"; not known here, and taken for nothing: {', and '.join(unread)}" if unread else ""
+    known, reacting = {policy.name: policy for policy in policies.after}, Reacting(policies.after)
     for name, mine in acting.items():
-        pool = trial_pool(known[name], frozenset(each.record.name for each in mine))
+        pool = trial_pool(known[name], frozenset(it.name for it in nodes.values() if coming(it, reacting) == name))
         actions: list[Action] = [action for each in mine for action in each.preview.actions]
         answers: Mapping[Action, ActionAnswer] = rehearsed(
-            stopped,
+            fleet or Fleet(),
             pool,
             actions,
             now=now,
             survey=seen,
             seen=arrivals(None, seen.faults, 0.0),
-            record=known[name].actions_record,
+            record=place,
         )
         for each in mine:
             if each.preview.actions:
-                each.effect = replace(each.effect, actions=each.preview.text(answers), acts=True)
+                each.effect = replace(each.effect, actions=each.preview.text(answers) + doubt, acts=True)
 
 
-def _fleet(policies: Iterable[PolicyRecord], now: datetime) -> Fleet:
-    """Return the operator's record, as far as the policies' status says what is in it: whether its breaker is open."""
+def record_of(policies: Iterable[Raw]) -> str:
+    """Return where the operator records what it does about faults, namespace/name; empty: it has not done anything."""
+    known = map(policy_record, policies)
+    return next((place for policy in known if (place := policy.resume_record or policy.actions_record)), "")
+
+
+def _fleet(cluster: Cluster, policies: Iterable[PolicyRecord], place: str, now: datetime) -> Fleet | None:
+    """Return the operator's record. None: it is not known, but for an open breaker, which the policies' status says."""
+    if (fleet := from_data(mapping(mapping(cluster.record).get("data")))) is not None:
+        return fleet
     for policy in policies:
         for each in policy.conditions:
             if each.type == ACTIONS_STOPPED and each.status == "True":
-                return Fleet(breaker=OPEN, reason=each.message, opened=rfc3339(now), place=policy.actions_record)
-    return Fleet()
+                return Fleet(breaker=OPEN, reason=each.message, opened=rfc3339(now), place=place)
+    return None if place else Fleet()

@@ -127,10 +127,13 @@ class Api:
                 return found, text(about.get("resourceVersion"))
         raise ApiError(f"GET {collection}: more than {MAX_PAGES} pages of {self.page}", status=200)
 
-    def names(self, collection: str) -> list[str]:
+    def names(self, collection: str, *, selector: str = "") -> list[str]:
         """The names of all objects, without what is in them."""
         return self.read_all(
-            collection, lambda item: text(mapping(item.get("metadata")).get("name")), accept=_NAMES_ONLY
+            collection,
+            lambda item: text(mapping(item.get("metadata")).get("name")),
+            selector=selector,
+            accept=_NAMES_ONLY,
         )[0]
 
     def watch(self, collection: str, version: str, *, selector: str = "", name: str = "") -> Iterator[WatchEvent]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,8 +63,13 @@ def dry_run(
     policies = files.read(given, ("DevicePolicy",))
     with quickly():  # a fleet's objects stay, too: a third of the time would go into looking through them
         rehearsal = _rehearsal()
-        cluster = _saved(saved, rehearsal) if saved else _read(session, listing.selector, rehearsal)
+        cluster = _saved(saved, rehearsal) if saved else _read(session, rehearsal)
         found = rehearsal.rehearse(cluster, policies, deleted, session.now())
+    if listing.selector:
+        from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+        wanted = set(session.api.names(objects.NODE_DEVICES, selector=listing.selector))
+        found = replace(found, nodes=tuple(each for each in found.nodes if each.node in wanted))
     refusals = {} if saved else _checked(session, policies, cluster.policies, found.changes)
     changes = [_fields(each, found.selected, refusals) for each in found.changes]
     rows = [view.row_of(each.fields()) for each in found.nodes]
@@ -99,16 +105,19 @@ def _saved(paths: Sequence[str], rehearsal: Any) -> Cluster:
     return rehearsal.Cluster(found["NodeDevices"], found["DevicePolicy"], found["Node"] or None)  # type: ignore[no-any-return]
 
 
-def _read(session: Session, selector: str, rehearsal: Any) -> Cluster:
+def _read(session: Session, rehearsal: Any) -> Cluster:
+    """Of the whole cluster, as the operator has it: budgets and the breaker count all nodes of a policy."""
     from nodedevices_kubectl import checking  # noqa: PLC0415
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
-    items, _ = session.api.list_all(objects.NODE_DEVICES, selector=selector)
+    items, _ = session.api.list_all(objects.NODE_DEVICES)
     policies, _ = session.api.list_all(objects.POLICIES)
     nodes = checking.allowed(lambda: session.api.list_all(objects.NODES)[0])
     if nodes is None:
         session.say("You may not read Nodes: the labels that NodeDevices have of them are used.")
-    return rehearsal.Cluster(items, policies, nodes)  # type: ignore[no-any-return]
+    namespace, _, name = rehearsal.record_of(policies).partition("/")
+    record = checking.allowed(lambda: session.api.find(objects.configmap(namespace, name))) if name else None
+    return rehearsal.Cluster(items, policies, nodes, record)  # type: ignore[no-any-return]
 
 
 def _checked(

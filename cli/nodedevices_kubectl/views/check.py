@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from nodedevices_common.quantity import whole_units
 from nodedevices_common.raw import Raw, mapping, mappings, text
@@ -32,7 +31,31 @@ LEASE_OVERDUE = timedelta(minutes=1)
 MOST_HURT = 4  # pods, named
 CLUSTER = "<cluster>"  # in the column NODE: of no node in particular
 AWAY = "nodedevices.io/agent"  # a Node label; away: no agent is wanted there
-_WAITS = {"WaitingForHolders", "WaitingForKubelet", "WaitingForDaemon", "NoConfig"}
+# Reasons that are a warning where a condition is not as it should be; any other, also one that is not known here, is
+# broken. `Stopped` is of single nodes' actions too: the policy's ActionsStopped, which is broken, says why.
+_WAITS = {
+    *("WaitingForHolders", "WaitingForKubelet", "WaitingForDaemon", "NoConfig"),  # the agent's
+    *("Pending", "Refused", "Blocked", "Progressing", "NoNodes", "SamePriority"),  # the operator's
+}
+_OF_POLICIES = (  # conditions of a node that say whether what policies set is in effect there
+    facts.POLICY_RESOLVED,
+    facts.CONFIG_APPLIED,
+    facts.CAPACITY_SYNCED,
+    facts.LABELS_SYNCED,
+    facts.TAINT_SYNCED,
+    facts.EVICTIONS_SYNCED,
+    facts.IDLE_PODS_MARKED,
+)
+# A DevicePolicy's conditions, each with its status where all is well.
+_POLICY_WELL = {
+    "Accepted": "True",
+    "Applied": "True",
+    "ActionsStopped": "False",
+    "Conflicted": "False",
+    "RolledOut": "True",
+}
+_SAID_ELSEWHERE = {"Applied": ("NotAccepted", "DryRun"), "RolledOut": ("Progressing",)}
+_POLICY_NEXT = {"ActionsStopped": "kubectl nodedevices resume", "RolledOut": "kubectl nodedevices resume {}"}
 _OF_THE_KUBELET = {"KubeletUnreachable", "RegistrationRejected", "ServedByAnother"}
 
 KIND = Kind(
@@ -221,16 +244,17 @@ def _health(item: Raw, name: str) -> Finding:
 
 
 def _configuration(item: Raw, name: str) -> Finding:
-    resolved, applied = facts.condition(item, facts.POLICY_RESOLVED), facts.condition(item, facts.CONFIG_APPLIED)
     explain = f"kubectl nodedevices policy explain {name}"
-    if resolved.get("status") == "False":
-        return Finding("configuration", BROKEN, _about(resolved), explain)
-    if applied.get("status") == "True":
-        if unmatched := mappings(mapping(facts.status_of(item).get("configuration")).get("unmatched")):
-            return Finding("configuration", WARNING, f"entries without effect on this node: {len(unmatched)}", explain)
-        return Finding("configuration", OK, "applied")
-    status = WARNING if text(applied.get("reason")) in _WAITS or not applied else BROKEN
-    return Finding("configuration", status, _about(applied) or "not known yet", explain)
+    bad = [found for kind in _OF_POLICIES if (found := facts.condition(item, kind)).get("status", "True") != "True"]
+    if bad:
+        waits = all(text(found.get("reason")) in _WAITS | {"Stopped"} for found in bad)
+        said = "; ".join(f"{text(found.get('type'))}: {_about(found)}" for found in bad)
+        return Finding("configuration", WARNING if waits else BROKEN, said, explain)
+    if not facts.condition(item, facts.CONFIG_APPLIED):
+        return Finding("configuration", WARNING, "not known yet", explain)
+    if unmatched := mappings(mapping(facts.status_of(item).get("configuration")).get("unmatched")):
+        return Finding("configuration", WARNING, f"entries without effect on this node: {len(unmatched)}", explain)
+    return Finding("configuration", OK, "applied")
 
 
 def _kubelet(item: Raw, name: str) -> Finding:
@@ -300,51 +324,40 @@ def _holders(item: Raw) -> Finding:
 
 
 def _pods(item: Raw) -> Finding:
-    hurt = []
-    for unit in facts.units(item):
-        for holder in unit.holders:
-            healths = (unit.health, mapping(holder.get("health")))
-            health = next((health for health in healths if health.get("state") == facts.UNHEALTHY), None)
-            if health is not None:
-                hurt.append(f"{facts.pod_of(holder)} has {unit.name} ({text(health.get('reason'))})")
+    hurt = [
+        f"{facts.pod_of(holder)} has {unit.name} ({text(health.get('reason'))})"
+        for unit in facts.units(item)
+        for holder in unit.holders
+        if (health := facts.health_for(holder, unit)).get("state") == facts.UNHEALTHY
+    ]
     if hurt:
         return Finding(
-            "pods", BROKEN, some(dict.fromkeys(hurt), MOST_HURT), "end these pods, or let a policy: docs/faults.md"
+            "pods",
+            BROKEN,
+            some(list(dict.fromkeys(hurt)), MOST_HURT),
+            "end these pods, or let a policy: docs/faults.md",
         )
     return Finding("pods", OK, "none holds a device at fault")
 
 
 def policies(items: Sequence[Raw] | None) -> Iterator[Finding]:
-    """Of all nodes: policies that are refused, that conflict, whose roll-out or whose actions are stopped."""
+    """Of all nodes: every condition of a policy that is not as it is where all is well."""
     if items is None:
         yield Finding("policies", UNKNOWN, "you may not read DevicePolicies")
         return
-    rules: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
-        ("Accepted", "False", BROKEN, {}),
-        ("ActionsStopped", "True", BROKEN, {"next": "kubectl nodedevices resume"}),
-        ("Conflicted", "True", WARNING, {}),
-    )
     said = False
     for item in items:
         name = facts.name_of(item)
-        for kind, bad, status, more in rules:
+        for kind, well in _POLICY_WELL.items():
             found = facts.condition(item, kind)
-            if found.get("status") == bad:
-                said = True
-                yield Finding(
-                    f"policy {name}",
-                    status,
-                    f"{kind}: {_about(found)}",
-                    **{"next": f"kubectl describe dp {name}", **more},
-                )
-        rollout = facts.condition(item, "RolledOut")
-        if rollout.get("reason") == "Stopped":
+            reason = text(found.get("reason"))
+            if found.get("status", well) == well or reason in _SAID_ELSEWHERE.get(kind, ()):
+                continue
             said = True
+            status = WARNING if reason in _WAITS else BROKEN
+            about = f"{kind}: {_about(found).partition(' Change the policy')[0]}"
             yield Finding(
-                f"policy {name}",
-                BROKEN,
-                f"RolledOut: {_about(rollout).partition(' Change the policy')[0]}",
-                f"kubectl nodedevices resume {name}",
+                f"policy {name}", status, about, _POLICY_NEXT.get(kind, "kubectl describe dp {}").format(name)
             )
     if not said:
         yield Finding("policies", OK, f"policies: {len(items)}")
@@ -356,7 +369,9 @@ def operator(lease: Raw | None, now: datetime) -> Finding:
         return Finding("operator", UNKNOWN, "you may not read its Lease")
     pods = "kubectl get pods -A -l app.kubernetes.io/component=operator"
     if not lease:
-        return Finding("operator", WARNING, "it has no Lease: one replica without election, or none", pods)
+        return Finding(
+            "operator", WARNING, "no Lease in --system-namespace: one replica without election, or none", pods
+        )
     spec = mapping(lease.get("spec"))
     renewed, holder = zoned_time(spec.get("renewTime")), text(spec.get("holderIdentity"))
     if holder and renewed is not None and now - renewed <= LEASE_OVERDUE:

@@ -113,6 +113,11 @@ def units(item: Raw) -> Iterator[Unit]:
             yield Unit(partition, device)
 
 
+def health_for(holder: Raw, unit: Unit) -> Raw:
+    """Return the health that decides for a holder: what happened to it alone, or else its device's."""
+    return mapping(holder.get("health")) or unit.health
+
+
 def pod_of(holder: Raw) -> str:
     return f"{text(holder.get('namespace'))}/{text(holder.get('pod'))}"
 

@@ -47,8 +47,7 @@ def rows(item: Raw, namespace: str = "") -> Iterator[Row]:
 
 
 def _row(node: str, pod: tuple[str, str], held: list[tuple[facts.Unit, Raw]]) -> Row:
-    healths = [holder.get("health") or unit.health for unit, holder in held]
-    healths = [each for each in healths if isinstance(each, dict)]
+    healths = [facts.health_for(holder, unit) for unit, holder in held]
     worst = min(healths, key=lambda each: _rank(text(each.get("state"))), default={})
     shares = [number for _, holder in held if (number := facts.number(holder.get("shares"))) is not None]
     return Row(

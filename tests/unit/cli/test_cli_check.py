@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from nodedevices_api.conditions import REASONS
 from nodedevices_common import __version__
 from nodedevices_kubectl.completing import proposals
 from nodedevices_kubectl.session import Machine
@@ -182,14 +183,52 @@ def test_a_pod_that_holds_a_device_at_fault_is_named(well: RecordedApi, kubectl:
     assert found(kubectl)["n1", "pods"]["detail"] == "ml/train-0 has gpu-0 (Xid79)"
 
 
-def test_a_pod_that_something_happened_to_alone_is_named_and_its_neighbours_are_not(
+def test_a_pod_is_hurt_by_what_happened_to_it_alone_and_not_by_what_did_not(
     well: RecordedApi, kubectl: CommandLine
 ) -> None:
-    shared = gpu(0, "ml/old", "ml/new")
-    shared["holders"][0]["health"] = failed("MpsDaemonRestarted")["health"]
-    well.objects[NODE_DEVICES] = [node("n1", shared)]
+    device = gpu(0, "ml/train-0", "ml/train-1")
+    device["holders"][0]["health"] = {"state": "Unhealthy", "reason": "MpsDaemonRestarted"}
+    well.objects[NODE_DEVICES] = [node("n1", device, gpu(1))]
     assert kubectl("check", "n1", "-o", "json") == 3
-    assert found(kubectl)["n1", "pods"]["detail"] == "ml/old has gpu-0 (MpsDaemonRestarted)"
+    assert found(kubectl)["n1", "pods"]["detail"] == "ml/train-0 has gpu-0 (MpsDaemonRestarted)"
+
+
+# Said by another condition, or nothing to be looked at.
+SILENT = {
+    *(("Applied", "DryRun"), ("Applied", "NotAccepted"), ("RolledOut", "Progressing")),
+    *((kind, "Starting") for kind in ("ExpectedDevices", "AllocatedOnce")),
+}
+WELL_WHEN_FALSE = {"Stale", "Conflicted", "ActionsStopped", "ProblemReported", "MaintenanceScheduled"}
+OF_POLICIES = list(REASONS)[-5:]
+UNWELL = [
+    (kind, status, reason)
+    for kind, statuses in REASONS.items()
+    for status, reasons in statuses.items()
+    for reason in reasons
+    if status != ("False" if kind in WELL_WHEN_FALSE else "True") and (kind, reason) not in SILENT
+]
+
+
+@pytest.mark.parametrize(("kind", "status", "reason"), UNWELL)
+def test_no_condition_that_is_not_well_is_left_out(
+    well: RecordedApi, kubectl: CommandLine, kind: str, status: str, reason: str
+) -> None:
+    said = condition(kind, status, reason, "so it is")
+    if kind in OF_POLICIES:
+        well.objects[POLICIES][0]["status"]["conditions"] = [said]
+    else:
+        well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), conditions=[said])]
+    code = kubectl("check")
+    assert "so it is" in kubectl.out
+    assert code == (3 if "broken" in kubectl.out else 0)
+
+
+@pytest.mark.parametrize("kind", ["Applied", "CapacitySynced", "TaintSynced"])
+def test_what_failed_for_good_is_broken_whatever_its_reason(well: RecordedApi, kubectl: CommandLine, kind: str) -> None:
+    said = condition(kind, "False", "Failed", "forbidden")
+    well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), conditions=[said])]
+    well.objects[POLICIES][0]["status"]["conditions"] = [said]
+    assert kubectl("check") == 3
 
 
 def test_policies_and_the_operator_are_links_of_the_cluster(well: RecordedApi, kubectl: CommandLine) -> None:

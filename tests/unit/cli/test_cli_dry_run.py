@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nodedevices_operator.desired.fleet import EVICT, Action, Fleet, to_data
 from support.command_line import CommandLine, JsonObject, condition, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi
 
@@ -208,6 +209,48 @@ def test_taints_and_evictions_are_shown_with_what_budget_and_breaker_say(
     assert kubectl("policy", "dry-run", "-f", path, "-o", "json") == 3
     assert "would not taint the Node NoSchedule for Xid79" in found(kubectl)["n1"]["message"]
     assert "30 of 40 nodes failed" in found(kubectl)["n1"]["message"]
+
+
+def test_a_policy_that_gets_more_nodes_counts_those_that_it_has(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    """`n2`, which has the policy already, is out of service: the one node that maxUnavailable allows."""
+    faults = {"taint": {"effect": "NoSchedule"}, "budget": {"maxUnavailable": 1}}
+    fleet.add(POLICIES, policy("faults", labels={"pool": "y"}, faults=faults))
+    fleet.objects[NODE_DEVICES][:2] = [
+        node("n1", gpu(0, **failed())),
+        in_effect(node("n2", gpu(0)), {"faults": faults}, "faults"),
+    ]
+    for each in fleet.objects[NODES]:
+        each["status"] = {"conditions": [condition("Ready", "True", "KubeletReady")]}
+    fleet.objects[NODES][1] |= {"spec": {"unschedulable": True}}
+    fleet.objects[NODES][1]["metadata"]["labels"] = {"pool": "y"}
+    path = write(policy("faults", faults=faults))
+    assert kubectl("policy", "dry-run", "-f", path, "-o", "json") == 3
+    assert "out of service (maxUnavailable), and 1 of its 3 nodes are: n2" in found(kubectl)["n1"]["message"]
+    fleet.objects[NODE_DEVICES][0]["metadata"]["labels"] = {"x": "y"}
+    assert kubectl("policy", "dry-run", "-f", path, "-o", "json", "-l", "x=y") == 3
+    assert list(found(kubectl)) == ["n1"], "shown; all of them count"
+    assert "1 of its 3 nodes are: n2" in found(kubectl)["n1"]["message"]
+
+
+def test_actions_of_this_hour_count_and_where_the_record_cannot_be_read_it_is_said(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    fleet.objects[NODE_DEVICES][0] = node("n1", gpu(0, "ml/train-0", **failed()), gpu(1))
+    record = "nodedevices-system/nodedevices-actions"
+    fleet.add(POLICIES, {**policy("other", labels={"a": "b"}, faults=FAULTS), "status": {"actionsRecord": record}})
+    action = Action("2026-11-23T11:50:00Z", "n2", EVICT, "ml/x/1", "Xid79")
+    done = to_data(Fleet(place=record, actions=((action, "2026-11-23T11:50:00Z"),) * 5))
+    at = "/api/v1/namespaces/nodedevices-system/configmaps/nodedevices-actions"
+    fleet.singles[at] = {"metadata": {"name": "nodedevices-actions"}, "data": done}
+    path = write(policy(faults=FAULTS))
+    kubectl("policy", "dry-run", "-f", path, "-o", "json")
+    assert "perHour" in found(kubectl)["n1"]["message"]
+    fleet.refusals[at] = [403]
+    kubectl("policy", "dry-run", "-f", path, "-o", "json")
+    doubt = f"not known here, and taken for nothing: what ConfigMap {record} records as done already"
+    assert found(kubectl)["n1"]["message"].endswith(doubt)
 
 
 def test_a_fault_is_acted_on_by_its_device_and_a_rule_about_no_device_is_said(
