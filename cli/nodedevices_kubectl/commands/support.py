@@ -34,8 +34,9 @@ OWNER_ONLY = 0o600
 @options.with_session
 def support(session: Session, *, file: str, system_namespace: str) -> None:
     """Write a file with what somebody who helps needs to see: NodeDevices, policies, Nodes, our pods, Events, the
-    operator's Lease, and what `check` says. Secrets, ConfigMaps and logs are not read, and values of environment
-    variables and annotations of others are taken out; names of nodes, pods and namespaces are in it.
+    operator's Lease, and what `check` says. Secrets, ConfigMaps and logs are not read, and of the objects that are
+    only what is known to help is taken: no command lines, values of environment variables, or annotations of others.
+    Names of nodes, pods and namespaces are in it.
 
     \b
     kubectl nodedevices support
@@ -63,9 +64,10 @@ def _read(session: Session, namespace: str) -> dict[str, Sequence[Raw] | str]:
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
     from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
 
-    def attempt(collection: str, kind: str, fields: str = "") -> Sequence[Raw] | str:
+    def attempt(collection: str, kind: str, fields: str = "", selector: str = "") -> Sequence[Raw] | str:
         try:  # objects of a list have no kind of their own; with it `policy dry-run --from` reads them
-            return [{"kind": kind, **each} for each in session.api.list_all(collection, fields=fields)[0]]
+            items, _ = session.api.list_all(collection, fields=fields, selector=selector)
+            return [{"kind": kind, **each} for each in items]
         except ApiError as error:
             if not error.status:  # nobody answers: the next question would not be answered either
                 raise
@@ -75,7 +77,7 @@ def _read(session: Session, namespace: str) -> dict[str, Sequence[Raw] | str]:
         "nodedevices": attempt(objects.NODE_DEVICES, "NodeDevices"),
         "devicepolicies": attempt(objects.POLICIES, "DevicePolicy"),
         "nodes": attempt(objects.NODES, "Node"),
-        "pods": attempt(objects.pods(namespace), "Pod"),
+        "pods": attempt(objects.pods(namespace), "Pod", selector="app.kubernetes.io/name=nodedevices"),
         "events": attempt(objects.EVENTS, "Event", "involvedObject.kind=NodeDevices"),
     }
     try:

@@ -1,7 +1,7 @@
-"""What goes into a support bundle, and what of it stays at home.
+"""What goes into a support bundle.
 
-A bundle leaves the house. Secrets, ConfigMaps and logs are never read for it; of the objects that are, annotations of
-others (kubectl keeps whole manifests in one), managed fields and the values of environment variables are taken out.
+A bundle leaves the house. Secrets, ConfigMaps and logs are never read for it, and of the objects that are, only what is
+listed here is taken: what an object gets tomorrow, or what somebody puts into one, stays at home.
 """
 
 from __future__ import annotations
@@ -10,40 +10,72 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.raw import Raw, mapping
 
 OURS: Final = "nodedevices.io/"
 REDACTED: Final = "<redacted>"
-_CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
+ALL: Final[Mapping[str, Any]] = {}
 
 
-def redacted(item: Raw) -> dict[str, Any]:
-    """Return the object without what may be confidential."""
-    found = dict(item)
-    metadata = {key: value for key, value in mapping(item.get("metadata")).items() if key != "managedFields"}
-    annotations = mapping(metadata.pop("annotations", None))
-    if kept := {key: value for key, value in annotations.items() if key.startswith(OURS)}:
+def _whole(*names: str) -> dict[str, Any]:
+    return dict.fromkeys(names, ALL)
+
+
+_STATE = dict.fromkeys(
+    ("running", "waiting", "terminated"), _whole("reason", "exitCode", "signal", "startedAt", "finishedAt")
+)
+_CONTAINER = {**_whole("name", "image", "ports", "resources"), "env": _whole("name")}
+_STATUS = {**_whole("name", "ready", "restartCount", "imageID"), "state": _STATE, "lastState": _STATE}
+_LISTS = ("containers", "initContainers", "ephemeralContainers")
+_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+# What is taken of each part's objects, beside their metadata. Of our own kinds it is everything but values of `env`:
+# they have no other field for what is not ours.
+TAKEN: Final[Mapping[str, Mapping[str, Any]]] = {
+    "nodedevices": _whole("spec", "status"),
+    "devicepolicies": _whole("spec", "status"),
+    "nodes": {
+        "spec": _whole("unschedulable", "taints"),
+        "status": _whole("capacity", "allocatable", "conditions", "nodeInfo"),
+    },
+    "pods": {
+        "spec": {**_whole("nodeName", "priorityClassName"), **dict.fromkeys(_LISTS, _CONTAINER)},
+        "status": {**_whole("phase", "reason", "startTime", "conditions"), **dict.fromkeys(_STATUSES, _STATUS)},
+    },
+    "events": _whole(
+        "type", "reason", "message", "count", "firstTimestamp", "lastTimestamp", "eventTime", "series", "involvedObject"
+    ),
+    "lease": _whole("spec"),
+}
+_METADATA = _whole(
+    "name", "namespace", "uid", "labels", "generation", "creationTimestamp", "deletionTimestamp", "ownerReferences"
+)
+
+
+def picked(item: Raw, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of the object what is wanted, and its metadata with annotations of ours."""
+    about = mapping(item.get("metadata"))
+    metadata = _picked(about, _METADATA)
+    if kept := {key: value for key, value in mapping(about.get("annotations")).items() if key.startswith(OURS)}:
         metadata["annotations"] = kept
-    found["metadata"] = metadata
-    spec = dict(mapping(item.get("spec")))
-    for kind in _CONTAINERS:
-        if kind in spec:
-            spec[kind] = [_container(each) for each in mappings(spec[kind])]
-    if spec:
-        found["spec"] = spec
-    if "images" in mapping(item.get("status")):  # of a Node: hundreds, and nothing of ours depends on them
-        found["status"] = {key: value for key, value in mapping(item.get("status")).items() if key != "images"}
-    return found
+    return {**_picked(item, {**_whole("apiVersion", "kind"), **wanted}), "metadata": metadata}
 
 
-def _container(raw: Raw) -> dict[str, Any]:
-    found = dict(raw)
-    if "env" in found:
-        found["env"] = [
-            {"name": text(each.get("name")), **({"value": REDACTED} if "value" in each else {})}
-            for each in mappings(found["env"])
-        ]
-    return found
+def _picked(value: Any, wanted: Mapping[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_picked(each, wanted) for each in value]
+    if not isinstance(value, dict):
+        return value if not wanted else None
+    if wanted:
+        return {key: _picked(value[key], inner) for key, inner in wanted.items() if key in value}
+    return {key: _unset(inner) if key == "env" else _picked(inner, ALL) for key, inner in value.items()}
+
+
+def _unset(variables: Any) -> Any:
+    """Return variables without their values."""
+    return [
+        {key: REDACTED if key == "value" else inner for key, inner in mapping(each).items()}
+        for each in (variables if isinstance(variables, list) else ())
+    ]
 
 
 def files(parts: Mapping[str, Sequence[Raw] | str], taken: str) -> dict[str, bytes]:
@@ -55,11 +87,13 @@ def files(parts: Mapping[str, Sequence[Raw] | str], taken: str) -> dict[str, byt
         if isinstance(part, str):
             lines.append(f"{name}: not there: {part}")
             continue
-        found[f"{name}.json"] = json.dumps([redacted(each) for each in part], indent=1).encode()
+        wanted = TAKEN.get(name)  # the others are no objects, but what we found out
+        items = part if wanted is None else [picked(each, wanted) for each in part]
+        found[f"{name}.json"] = json.dumps(items, indent=1).encode()
         lines.append(f"{name}.json: {len(part)}")
     lines += [
         "",
-        "Not in it: Secrets, ConfigMaps, logs, annotations of others, values of environment variables.",
+        "Not in it: Secrets, ConfigMaps, logs, pods and annotations of others, command lines, values of variables.",
         "In it: names of nodes, pods and namespaces, labels, device ids, policies.",
     ]
     found["README.txt"] = ("\n".join(lines) + "\n").encode()

@@ -21,14 +21,28 @@ def house(api: RecordedApi) -> RecordedApi:
     item = node("n1", gpu(0, "ml/train-0"))
     item["metadata"]["annotations"] = {"nodedevices.io/confirm": "x=recovered", "kubectl/last-applied": SECRET}
     item["metadata"]["managedFields"] = [{"manager": SECRET}]
+    variable = {"name": "LIMITER_LICENSE", "value": SECRET}
+    sharing = {"strategy": "memory", "resources": [{"name": "nvidia.com/gpu", "container": {"env": [variable]}}]}
+    item["spec"] = {"config": {"sharing": sharing}}
     api.add(NODE_DEVICES, item)
+    api.add(POLICIES, {"metadata": {"name": "share"}, "spec": {"nodeSelector": {}, "sharing": sharing}})
     container = {
         "name": "agent",
-        "args": ["--probe=nvml"],
+        "args": [f"--password={SECRET}"],
+        "command": ["sh", "-c", SECRET],
+        "lifecycle": {"preStop": {"exec": {"command": [SECRET]}}},
+        "livenessProbe": {"httpGet": {"httpHeaders": [{"name": "Authorization", "value": SECRET}]}},
         "env": [{"name": "PASSWORD", "value": SECRET}, {"name": "POD_NAME", "valueFrom": {"fieldRef": {}}}],
     }
     spec = {"containers": [container], "initContainers": [container]}
-    api.add(PODS, {"metadata": {"name": "agent-1", "annotations": {"vault": SECRET}}, "spec": spec})
+    status = {
+        "phase": "Running",
+        "containerStatuses": [
+            {"name": "agent", "restartCount": 7, "lastState": {"terminated": {"exitCode": 2, "message": SECRET}}}
+        ],
+    }
+    ours = {"name": "agent-1", "annotations": {"vault": SECRET}, "labels": {"app.kubernetes.io/name": "nodedevices"}}
+    api.add(PODS, {"metadata": ours, "spec": spec, "status": status}, {"metadata": {"name": "of-others"}, "spec": spec})
     api.add(EVENTS, {"metadata": {"name": "e"}, "message": "gpu-0"})
     api.add(
         NODES, {"metadata": {"name": "n1", "annotations": {"x": SECRET}}, "status": {"images": [{"names": [SECRET]}]}}
@@ -55,7 +69,13 @@ def test_a_bundle_has_what_helps_and_no_secret(house: RecordedApi, kubectl: Comm
     assert item["status"]["devices"][0]["holders"][0]["pod"] == "train-0"
     assert item["metadata"]["annotations"] == {"nodedevices.io/confirm": "x=recovered"}
     [pod] = json.loads(files["pods.json"])
-    assert pod["spec"]["containers"][0]["env"] == [{"name": "PASSWORD", "value": "<redacted>"}, {"name": "POD_NAME"}]
+    assert (pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]) == ("agent-1", "agent")
+    [said] = pod["status"]["containerStatuses"]
+    assert said == {"name": "agent", "restartCount": 7, "lastState": {"terminated": {"exitCode": 2}}}
+    [policy] = json.loads(files["devicepolicies.json"])
+    assert policy["spec"]["sharing"]["resources"][0]["container"]["env"] == [
+        {"name": "LIMITER_LICENSE", "value": "<redacted>"}
+    ]
     assert "lease: not there: there is none, or you may not read it" in files["README.txt"].decode()
     assert path.stat().st_mode & 0o777 == 0o600
     assert "Look through it before you send it on." in kubectl.err
