@@ -1,7 +1,8 @@
 """All probes of the agent: which run, where each one's lines come from, and which lines no step has seen yet.
 
-Of one probe process only the latest line waits, since it repeats the events of earlier ones. Where a line replaced one
-that no step had taken, the arrival of the first counts, because faults are timed by it. The last line of an earlier
+Of one probe process only the latest line waits, with the events that no step has taken: a probe repeats its events, but
+of equal ones only the newest, whose count begins after the one before. Where a line replaced one that no step had
+taken, the arrival of the first counts, because faults are timed by it. The last line of an earlier
 process waits as well: the new process does not repeat its events. Each step takes one line, the one that has waited
 the longest.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from nodedevices_probe.protocol import Snapshot
+from nodedevices_probe.protocol import MAX_EVENTS, Snapshot
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.requests import INTERVAL
 from nodedevices_probe.wanted import Wanted
@@ -34,6 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 PROGRAM = "nodedevices-probe"
+MAX_EVENTS_WAITING = 4 * MAX_EVENTS  # of one line: what a flood of one event brings in some ten seconds
 MAX_WAITING = 8  # lines of one probe, of as many processes
 
 
@@ -174,7 +176,7 @@ class Probes:
         waiting = [(at, line) for at, line in enumerate(self._lines) if line.probe == probe]
         if waiting and waiting[-1][1].snapshot.instance == snapshot.instance:
             at, line = waiting[-1]
-            self._lines[at] = replace(line, snapshot=snapshot)
+            self._lines[at] = replace(line, snapshot=_with_events_of(line.snapshot, snapshot))
         else:
             self._lines.append(Line(probe, snapshot, time.monotonic()))
             if len(waiting) >= MAX_WAITING:  # of a probe that is a new process all the time: what has nothing to lose
@@ -186,3 +188,11 @@ class Probes:
         """Return the arguments of a built-in probe."""
         now = {"node-name": self._local.node_name, "driver-root-ctr-path": str(self._driver_root())}
         return KINDS[name].arguments({**self._local.probe_options, **now})
+
+
+def _with_events_of(replaced: Snapshot, line: Snapshot) -> Snapshot:
+    """Return the line with the events of the one that it replaces and that it does not repeat; the newest, of too
+    many."""
+    repeated = {event.sequence for event in line.events}
+    missing = tuple(event for event in replaced.events if event.sequence not in repeated)
+    return replace(line, events=(*missing, *line.events)[-MAX_EVENTS_WAITING:]) if missing else line

@@ -38,7 +38,7 @@ from nodedevices_plugin.pipeline.in_use import in_use
 from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
-from nodedevices_plugin.pipeline.routing import routed
+from nodedevices_plugin.pipeline.routing import WaitingEvent, folded, of_this_boot, routed
 from nodedevices_plugin.pipeline.state import SeenSpec, State
 from nodedevices_plugin.pipeline.world import (
     Inputs,
@@ -70,7 +70,9 @@ class Assessment:
     history: stage_history.History  # how often reasons came on each device
     known: Known  # now
     events: tuple[ProbeEvent, ...]  # each with the device that it concerns
-    reported: tuple[ProbeEvent, ...]  # as the probe has written them
+    judged: tuple[ProbeEvent, ...]  # the same as the probe has written them
+    reported: tuple[ProbeEvent, ...]  # new in this line
+    waiting: tuple[WaitingEvent, ...]  # of devices that are not known yet
     removals: frozenset[str]  # ids of devices that are confirmed as removed, and kept while a pod may hold them
     cordons: tuple[Cordon, ...]  # what people took out of service, also entries that are over
     drained: Mapping[str, datetime]  # of these, what can be taken out of the machine
@@ -126,7 +128,9 @@ def assess(
     complete = not probe_set.waits(probes, monotonic)
     inventory = together(owned, probe_set, complete=complete or world.plan is not None)
     rules = replace(HealthRules.from_section(effective.sections.health), near=near(inventory))
-    by_probe = routed(probed.events, probed.source, owned)
+    new = (WaitingEvent(event=event, boot_id=probes[probed.source].boot_id) for event in probed.events)
+    pending = (*of_this_boot(world.state.waiting, probes), *new)
+    by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
     events = tuple(each for some in by_probe.values() for each in some)
     history = stage_history.with_events(
         world.state.history,
@@ -227,7 +231,9 @@ def assess(
         history=history,
         known=known,
         events=events,
+        judged=tuple(waiting.event for waiting in pending if waiting.event not in too_early),
         reported=probed.events,
+        waiting=folded(waiting for waiting in pending if waiting.event in too_early),
         removals=removals,
         cordons=cordons,
         drained=drained,
@@ -383,19 +389,15 @@ def _probed(
     cursors = {name: world.known.cursors[name] for name in running if name in world.known.cursors}
     events: tuple[ProbeEvent, ...] = ()
     is_first = False
-    # Events of other probes' devices, before all of those are known. The probe repeats them for longer than that lasts.
-    addressed = inputs.snapshot is not None and any(each.pci_bus_id for each in inputs.snapshot.events)
-    too_early = addressed and probe_set.waits(running, monotonic)
     probes = {}
     for name, before in running.items():
         if inputs.snapshot is None or name != source:
             gone = removed if is_blind(before, given_up) else removed | drained
             probes[name] = stage_inventory.release(before, held_partitions=holding.parts, removed=gone)
             continue
-        if not too_early:
-            cursor = world.known.cursors.get(name, EventCursor())
-            cursors[name], events = fresh_events(cursor, inputs.snapshot)
-            is_first = cursor.instance != inputs.snapshot.instance
+        cursor = world.known.cursors.get(name, EventCursor())
+        cursors[name], events = fresh_events(cursor, inputs.snapshot)
+        is_first = cursor.instance != inputs.snapshot.instance
         updated = partial(
             stage_inventory.update,
             before,

@@ -39,6 +39,7 @@ from nodedevices_plugin.model import (
     Tenure,
     Verdict,
 )
+from nodedevices_plugin.pipeline.routing import WaitingEvent
 from nodedevices_plugin.sharing.clients import Clients
 
 MAX_BYTES = 16 << 20
@@ -82,6 +83,7 @@ class State:
     notices: Mapping[str, tuple[Notice, ...]] = field(default_factory=dict)  # by device (health.notices)
     history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # by device (health.history)
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe, what of its events is in all this
+    waiting: tuple[WaitingEvent, ...] = ()  # events of devices that are not known yet (pipeline.routing)
     tenures: Mapping[str, Tenure] = field(default_factory=dict)  # by device (pipeline.idle)
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
     auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
@@ -113,8 +115,8 @@ def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict])
 
 
 def same_but_times(one: State, other: State) -> bool:
-    """True when they differ only in when a fault was last seen, in notices, history, cursors and tenures: worth a write
-    now and then, not at each line, and the kubelet need not wait for it."""
+    """True when they differ only in when a fault was last seen, in how often an event came that waits, in notices,
+    history, cursors and tenures: worth a write now and then, not at each line, and the kubelet need not wait for it."""
     return _without_times(one) == _without_times(other)
 
 
@@ -125,7 +127,8 @@ def _without_times(state: State) -> State:
         )
         for key, each in state.verdicts.items()
     }
-    return replace(state, verdicts=verdicts, notices={}, history={}, cursors={}, tenures={})
+    waiting = tuple(replace(kept, event=replace(kept.event, count=1)) for kept in state.waiting)
+    return replace(state, verdicts=verdicts, waiting=waiting, notices={}, history={}, cursors={}, tenures={})
 
 
 def restored_devices(state: State, now: datetime) -> tuple[InventoryDevice, ...]:

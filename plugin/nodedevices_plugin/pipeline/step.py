@@ -192,7 +192,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     ]
     return Step(
         world=after,
-        logged=logged_events(assessed.reported, assessed.rules, facts_by_id(known.inventory), assessed.vendors),
+        logged=logged_events(assessed.judged, assessed.rules, facts_by_id(known.inventory), assessed.vendors),
         xids=tuple(event for event in assessed.events if event.kind == CODED and event.xid is not None),
         addressed=tuple(event for event in assessed.reported if event.pci_bus_id),
         confirmed=assessed.confirm.understood,
@@ -237,6 +237,7 @@ def _state(
         ),
         history=assessed.history,
         cursors=known.cursors,
+        waiting=assessed.waiting,
         tenures=idle.tenures(uses, world.state.tenures, active.effective.sections.idle.after_seconds),
         clients=follow(
             world.state.clients,

@@ -213,7 +213,7 @@ def test_a_line_about_a_device_that_no_probe_lists_is_counted_and_logged_and_cha
 def test_an_address_may_be_written_as_nvml_has_it(address: str, said: str) -> None:
     parts = {"nvml": inventory_of(gpu(0, pci_bus_id=address))}
     event = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id=said)
-    assert [each.device_id for each in routed((event,), "kmsg", parts)["nvml"]] == [gpu_id(0)]
+    assert [each.device_id for each in routed((event,), "kmsg", parts)[0]["nvml"]] == [gpu_id(0)]
 
 
 def test_what_is_said_of_a_place_concerns_the_card_that_is_there_now() -> None:
@@ -222,9 +222,9 @@ def test_what_is_said_of_a_place_concerns_the_card_that_is_there_now() -> None:
     gone = replace(old_card, present=False)
     part = inventory_of(gpu(1, pci_bus_id="0000:1b:00.0"))
     both = replace(part, devices=(gone, *part.devices))
-    assert [each.device_id for each in routed((event,), "kmsg", {"nvml": both})["nvml"]] == [gpu_id(1)]
+    assert [each.device_id for each in routed((event,), "kmsg", {"nvml": both})[0]["nvml"]] == [gpu_id(1)]
     alone = replace(part, devices=(gone,))
-    assert [each.device_id for each in routed((event,), "kmsg", {"nvml": alone})["nvml"]] == [gpu_id(0)]
+    assert [each.device_id for each in routed((event,), "kmsg", {"nvml": alone})[0]["nvml"]] == [gpu_id(0)]
 
 
 def test_an_event_repeated_in_later_lines_is_judged_once() -> None:
@@ -247,20 +247,68 @@ def test_what_a_new_process_of_the_probe_reads_again_counts_once() -> None:
     assert node.states["NIC-0"] == ("Unhealthy", "SlotPower")
 
 
-def test_what_the_log_says_before_the_devices_are_known_waits_for_them() -> None:
-    event = ProbeEvent(sequence=1, time=START, kind=kinds.MLX5_STALLED, pci_bus_id="0000:3b:00.0")
-    node = Node(FILE)
-    node.line("kmsg", events=(event,)).line("nvml", *GPUS).line("kmsg", events=(event,)).line("nics", nic())
-    assert node.states["NIC-0"] == WELL
-    node.line("kmsg", events=(event,))  # a probe repeats its events for a minute
+STALLED = ProbeEvent(sequence=7, time=START, kind=kinds.MLX5_STALLED, pci_bus_id="0000:3b:00.0")
+SAID = {"events": (STALLED,), "driver": Driver(state=DriverState.LOADED)}
+
+
+@pytest.mark.parametrize("seconds", [1, 20, 120])
+@pytest.mark.parametrize("restarted", [False, True], ids=["new", "restarted"])
+def test_what_the_log_says_before_a_probes_first_line_is_judged_by_it_however_late_it_is(
+    seconds: int, restarted: bool
+) -> None:
+    node = Logged().restarts() if restarted else Node(FILE)
+    node.line("kmsg", **SAID).line("nvml", *GPUS)
+    node.wait(seconds, kmsg=(), nvml=GPUS)
+    assert node.offers.get(RDMA, []) == []
+    node.line("nics", nic())
+    assert (node.states["NIC-0"], node.offers[RDMA]) == (("Unhealthy", "FirmwareStalled"), [])
+    assert [(each.reason, each.count) for each in node.world.state.history["NIC-0"]] == [("FirmwareStalled", 1)]
+    assert node.world.state.waiting == ()
+
+
+def test_what_waits_is_logged_only_once_it_is_certain_that_no_device_has_it_and_counted_at_once() -> None:
+    node = Logged().restarts()
+    event = replace(STALLED, pci_bus_id="0000:ff:00.0")
+    node.line("kmsg", events=(event,)).line("nvml", *GPUS).line("kmsg", events=(replace(event, sequence=8),))
+    assert node.last is not None
+    assert (len(node.last.addressed), node.last.logged) == (1, ())
+    node.line("nics", nic())
+    assert node.last is not None
+    assert [(each.reason, each.count) for each in node.last.logged] == [("FirmwareStalled", 2)]
+    assert node.last.addressed == ()
+
+
+def test_what_waits_is_kept_over_a_restart_of_the_agent() -> None:
+    node = Node(FILE).line("kmsg", **SAID).line("nvml", *GPUS).restarts()
+    node.line("nvml", *GPUS).line("nics", nic())
     assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
 
 
-def test_an_agent_that_was_restarted_loses_no_line_of_the_log_that_comes_before_the_other_probes() -> None:
-    event = ProbeEvent(sequence=7, time=START, kind=kinds.MLX5_STALLED, pci_bus_id="0000:3b:00.0")
-    node = Logged().restarts()
-    node.line("kmsg", events=(event,)).line("nvml", *node.gpus).line("nics", nic())
-    assert node.line("kmsg", events=(event,)).states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
+def test_what_waits_is_over_after_a_reboot() -> None:
+    node = Node(FILE).line("kmsg", **SAID).line("nvml", *GPUS).restarts()
+    node.line("nvml", *GPUS, boot_id="boot-2").line("nics", nic(), boot_id="boot-2")
+    assert node.states["NIC-0"] == WELL
+
+
+@pytest.mark.parametrize("state", [DriverState.UNKNOWN, DriverState.VERSION_MISMATCH])
+def test_a_driver_that_cannot_be_asked_yet_may_have_the_device(state: DriverState) -> None:
+    node = Node(FILE).line("nics", nic()).line("nvml", driver=Driver(state=state))
+    event = replace(STALLED, kind=kinds.SXID_FATAL, pci_bus_id=SWITCH_AT, xid=12020)
+    node.line("kmsg", **{**SAID, "events": (event,)}).line("nvml", *GPUS)
+    assert node.states[gpu_id(0)] == ("Unhealthy", "Sxid12020")
+
+
+def test_no_device_that_is_known_waits_for_a_probe_that_does_not_report() -> None:
+    node = Node(FILE).line("nics", nic()).line("kmsg", **SAID)
+    assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
+
+
+def test_a_flood_that_waits_is_one_event_with_its_count() -> None:
+    node = Node(FILE).line("nvml", *GPUS)
+    for number in range(300):
+        node.line("kmsg", events=(replace(STALLED, sequence=number, count=2),))
+    [waiting] = node.world.state.waiting
+    assert (waiting.event.count, waiting.event.time) == (600, START)
 
 
 def test_a_silent_log_leaves_every_device_as_it_is() -> None:
@@ -307,7 +355,7 @@ def test_an_event_goes_to_every_device_at_its_address() -> None:
     at = "0000:3b:00.0"
     parts = {"nics": inventory_of(nic(), nic(1)), "own": inventory_of(nic(2, id="OWN", pci_bus_id=at))}
     event = ProbeEvent(sequence=5, time=START, kind=kinds.MLX5_STALLED, pci_bus_id=at)
-    found = routed((event,), "kmsg", parts)
+    found, _ = routed((event,), "kmsg", parts)
     assert {name: [each.device_id for each in some] for name, some in found.items()} == {
         "nics": ["NIC-0"],
         "own": ["OWN"],
@@ -318,10 +366,10 @@ def test_an_event_that_names_its_device_or_no_address_stays_with_its_probe() -> 
     parts = {"nvml": inventory_of(gpu(0, pci_bus_id="0000:1b:00.0"))}
     own = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id="0000:1b:00.0", device_id="OWN")
     placeless = ProbeEvent(sequence=2, time=START, kind=kinds.PCIE_FATAL)
-    assert routed((own, placeless), "other", parts) == {"other": (own, placeless)}
+    assert routed((own, placeless), "other", parts) == ({"other": (own, placeless)}, ())
 
 
 def test_an_address_that_is_none_of_pci_is_compared_as_it_is() -> None:
     parts = {"own": inventory_of(gpu(0, pci_bus_id="slot-1"), gpu(1, pci_bus_id="slot-2"))}
     event = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id="slot-2")
-    assert [each.device_id for each in routed((event,), "kmsg", parts)["own"]] == [gpu_id(1)]
+    assert [each.device_id for each in routed((event,), "kmsg", parts)[0]["own"]] == [gpu_id(1)]

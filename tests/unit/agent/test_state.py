@@ -23,6 +23,7 @@ from nodedevices_plugin.model import (
     Shown,
     Verdict,
 )
+from nodedevices_plugin.pipeline.routing import WaitingEvent
 from nodedevices_plugin.pipeline.state import (
     EPOCH,
     SeenSpec,
@@ -34,7 +35,7 @@ from nodedevices_plugin.pipeline.state import (
     to_save,
 )
 from nodedevices_plugin.settings.effective import from_saved
-from nodedevices_probe.protocol import Attribute, DeviceFact, Partition, Readings
+from nodedevices_probe.protocol import Attribute, DeviceFact, Partition, ProbeEvent, Readings
 from support.facts import gpu, gpu_id
 from support.stepped_node import Node
 
@@ -72,6 +73,12 @@ BAD = Verdict(
     state=HealthState.UNHEALTHY, reason="Xid79", message="m", since=NOW, offered=False, xid=79, faults=(FAULT,)
 )
 GOOD = Verdict(state=HealthState.HEALTHY, reason="", message="", since=NOW, offered=True)
+WAITING = WaitingEvent(
+    event=ProbeEvent(
+        sequence=1, time=NOW, kind="sxid-fatal", pci_bus_id="0000:c1:00.0", xid=12020, details={"link": "1"}
+    ),
+    boot_id="boot-1",
+)
 FULL = State(
     boot_id="boot-1",
     devices=(DEVICE,),
@@ -82,6 +89,7 @@ FULL = State(
     offered=("nvidia.com/gpu",),
     retired={"nvidia.com/gpu.shared": NOW},
     confirmed="GPU-2=removed",
+    waiting=(WAITING,),
 )
 
 
@@ -246,6 +254,12 @@ def test_newer_evidence_of_a_known_fault_is_not_urgent_but_a_new_fault_is() -> N
     other = replace(BAD, faults=(FAULT, replace(FAULT, reason="Xid48", xid=48)))
     assert same_but_times(FULL, replace(FULL, verdicts={"GPU-1": again}))
     assert not same_but_times(FULL, replace(FULL, verdicts={"GPU-1": other}))
+
+
+def test_an_event_that_waits_is_saved_at_once_and_its_repeats_later() -> None:
+    assert not same_but_times(replace(FULL, waiting=()), FULL)
+    again = replace(WAITING, event=replace(WAITING.event, count=2))
+    assert same_but_times(FULL, replace(FULL, waiting=(again,)))
 
 
 def test_what_is_out_of_service_is_saved_at_once(file: StateFile) -> None:

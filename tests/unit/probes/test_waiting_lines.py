@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from nodedevices_plugin.inputs.probes import MAX_WAITING, Probes
+from nodedevices_plugin.health.events import EventCursor, fresh_events
+from nodedevices_plugin.inputs.probes import MAX_EVENTS_WAITING, MAX_WAITING, Probes
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_probe.events import EventKey, EventLog
 from nodedevices_probe.protocol import Snapshot, encode
-from support.facts import gpu, snapshot, xid
+from support.facts import gpu, gpu_id, snapshot, xid
 from support.probes import eventually
 
 LOCAL = parse(["--node-name=n1"], {})
@@ -90,3 +92,30 @@ async def test_of_a_probe_that_is_always_a_new_process_what_has_events_waits_the
         assert len(waiting) == MAX_WAITING
         assert waiting[0] == ("one", 2, 1)
         assert waiting[-1][0] == f"of-{2 * MAX_WAITING - 1}"
+
+
+async def test_of_equal_events_in_lines_that_no_step_has_taken_every_count_is_handed_on_once(tmp_path: Path) -> None:
+    log, cursor, counts = EventLog(), EventCursor(), list[int]()
+    async with connected(tmp_path) as (probes, say):
+        for number in range(6):
+            log.record(EventKey(kind="xid", device_id=gpu_id(0), xid=31), count=number + 1)
+            await say(replace(FIRST, sequence=number + 1, events=log.for_line()))
+            if number % 3 == 2:
+                line = probes.take()
+                assert line is not None
+                cursor, fresh = fresh_events(cursor, line.snapshot)
+                counts += [event.count for event in fresh]
+    assert counts == [1, 2, 3, 4, 5, 6]
+
+
+async def test_what_a_flood_brings_while_no_step_takes_it_is_bounded_and_the_latest_line_is_whole(
+    tmp_path: Path,
+) -> None:
+    events = [tuple(xid(code, sequence=100 * number + code) for code in range(100)) for number in range(20)]
+    async with connected(tmp_path) as (probes, say):
+        for number, some in enumerate(events):
+            await say(replace(FIRST, sequence=number + 1, events=some))
+        line = probes.take()
+    assert line is not None
+    assert len(line.snapshot.events) == MAX_EVENTS_WAITING
+    assert line.snapshot.events[-100:] == events[-1]
