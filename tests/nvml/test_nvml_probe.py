@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nvml.conftest import FakeMachine
 
 XID = 0x8
+NOT_READY = 27  # an answer that says nothing about the device
 H100 = "NVIDIA H100 80GB HBM3"
 
 
@@ -160,6 +161,86 @@ def test_mig_devices_come_and_go_while_the_probe_runs(machine: FakeMachine) -> N
         probe.until(lambda seen: len(seen.devices[0].partitions) == 2)
         machine.say(gpu0__mig=1)
         probe.until(lambda seen: len(seen.devices[0].partitions) == 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "profiles"),
+    [
+        ({"slices": 2, "memory_mib": 20096, "size": 2}, {"slices": 1}, ("2g.20gb", "1g.20gb")),
+        ({"slices": 3, "memory_mib": 40448, "size": 4}, {"ci_slices": 1}, ("3g.40gb", "1c.3g.40gb")),
+        ({}, {"name": f"{H100} MIG 1g.10gb+me"}, ("1g.10gb", "1g.10gb+me")),
+    ],
+)
+def test_a_mig_device_made_anew_under_the_id_of_another_is_read_anew(
+    machine: FakeMachine, before: dict[str, int], after: dict[str, object], profiles: tuple[str, str]
+) -> None:
+    """The driver makes the id of the card and the place alone."""
+    machine.say(count=1, gpu0__mig=1, **{f"gpu0__mig0__{key}": value for key, value in before.items()})
+    with machine.probe() as probe:
+        first = probe.until(lambda seen: bool(seen.devices[0].partitions)).devices[0].partitions
+        machine.say(
+            **{"gpu0__mig_name" if key == "name" else f"gpu0__mig0__{key}": value for key, value in after.items()}
+        )
+        second = probe.until(lambda seen: seen.devices[0].partitions != first).devices[0].partitions
+    assert (first[0].profile, second[0].profile) == profiles
+    assert first[0].id == second[0].id
+
+
+def test_a_mig_device_that_could_not_be_read_whole_is_read_again(machine: FakeMachine) -> None:
+    machine.file("proc/driver/nvidia-caps/mig-minors", "gpu0/gi1/access 12\n")
+    machine.say(count=1, gpu0__mig=1, gpu0__fail__nvmlDeviceGetGpuInstanceById=NOT_READY)
+    with machine.probe() as probe:
+        part = probe.until(lambda seen: bool(seen.devices[0].partitions)).devices[0].partitions[0]
+        assert (part.start, len(part.device_nodes)) == (None, 1)
+        machine.file("proc/driver/nvidia-caps/mig-minors", "gpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\n")
+        machine.say(gpu0__fail__nvmlDeviceGetGpuInstanceById=0)
+        probe.until(lambda seen: [(p.start, len(p.device_nodes)) for p in seen.devices[0].partitions] == [(0, 2)])
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetAttributes_v2"],
+)
+def test_a_gpu_that_does_not_say_how_it_is_cut_is_not_whole_but_does_not_answer(
+    machine: FakeMachine, function: str
+) -> None:
+    machine.say(count=1, gpu0__mig=2)
+    with machine.probe() as probe:
+        probe.until(lambda seen: len(seen.devices[0].partitions) == 2)
+        machine.say(**{f"gpu0__fail__{function}": NOT_READY})
+        seen = probe.until(lambda seen: seen.devices[0].readings.error is not None or not seen.devices[0].partitions)
+        assert str(seen.devices[0].readings.error).startswith(function)
+        machine.say(**{f"gpu0__fail__{function}": 0})
+        probe.until(lambda seen: seen.devices[0].readings.error is None and len(seen.devices[0].partitions) == 2)
+
+
+def test_an_identity_that_could_not_be_read_whole_is_read_again(machine: FakeMachine) -> None:
+    machine.say(count=1, gpu0__fail__nvmlDeviceGetName=NOT_READY)
+    with machine.probe() as probe:
+        probe.until(lambda seen: seen.devices[0].product_name == "")
+        machine.say(gpu0__fail__nvmlDeviceGetName=0)
+        probe.until(lambda seen: seen.devices[0].product_name == H100)
+
+
+def test_the_clique_is_the_one_that_the_driver_reports_now(machine: FakeMachine) -> None:
+    machine.say(count=1, gpu0__fabric=3)
+    with machine.probe() as probe:
+        probe.until(lambda seen: seen.machine.clique.endswith(".3"))
+        machine.say(gpu0__fabric=4)
+        probe.until(lambda seen: seen.machine.clique.endswith(".4"))
+        machine.say(gpu0__fail__nvmlDeviceGetGpuFabricInfoV=NOT_READY)
+        seen = probe.until(lambda seen: seen.devices[0].readings.fabric_state is None)
+        assert seen.machine.clique.endswith(".4"), "it does not say"
+        machine.say(gpu0__fail__nvmlDeviceGetGpuFabricInfoV=0, gpu0__fabric_state=1)
+        probe.until(lambda seen: seen.machine.clique == "")
+
+
+def test_nvlinks_that_do_not_say_how_they_are_are_not_up(machine: FakeMachine) -> None:
+    machine.say(count=1, gpu0__nvlink="switch")
+    with machine.probe() as probe:
+        probe.until(lambda seen: seen.devices[0].readings.nvlinks_inactive == 0)
+        machine.say(gpu0__fail__nvmlDeviceGetNvLinkState=NOT_READY)
+        probe.until(lambda seen: seen.devices[0].readings.nvlinks_inactive is None)
 
 
 def test_a_lost_gpu_keeps_its_identity_and_its_neighbours_their_readings(machine: FakeMachine) -> None:

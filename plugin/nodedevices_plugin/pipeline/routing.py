@@ -51,7 +51,7 @@ def of_this_boot(waiting: Iterable[WaitingEvent], parts: Mapping[str, Inventory]
 
 
 def folded(waiting: Iterable[WaitingEvent]) -> tuple[WaitingEvent, ...]:
-    """Return what the state file keeps of these: equal events as one, with the first one's time and all of their count."""
+    """Return what the state file keeps of these: equal events as one, with the first one's time and all counts."""
     found: dict[tuple[object, ...], WaitingEvent] = {}
     for later in waiting:
         event = later.event

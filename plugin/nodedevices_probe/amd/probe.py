@@ -39,6 +39,7 @@ BOUND = f"sys/module/{MODULE}/drivers/pci:amdgpu"
 PLATFORM = "sys/devices/platform"  # where partitions beyond the first have their DRM nodes
 NO_KFD = "KFD lists no node for it: the driver cannot use it for computing"
 MAX_LINKS = 64
+COMPUTE, MEMORY = "current_compute_partition", "current_memory_partition"  # EPERM while the GPU is being reset
 WHOLE = "spx"  # the compute partition of a GPU that is one
 FIRST_RENDER_MINOR = 128
 _XCP = re.compile(r"amdgpu_xcp_[0-9]{1,5}")
@@ -93,6 +94,7 @@ class AmdSource(SysfsSource):
         nodes_of, profile = drm(self.roots, at), self._profile(at)
         partitions = _partitions(bus_id, nodes, profile, {**topology.partition_nodes, nodes_of.render: nodes_of})
         memory = sum(node.memory_bytes for node in nodes) or self.roots.number(f"{at}/mem_info_vram_total") or 0
+        error = self.roots.unsaid(at, COMPUTE, MEMORY) or (None if nodes else NO_KFD)
         own = _with_kfd(nodes_of)
         needed = dict.fromkeys((*own, *(node for part in partitions for node in part.device_nodes)))
         unique = self.roots.number(f"{at}/unique_id", 16)
@@ -115,7 +117,7 @@ class AmdSource(SysfsSource):
             links=topology.links(bus_id),
             pcie=topology.near[bus_id],
             device_nodes=own,
-            readings=self._readings(bus_id, at, tuple(needed), topology) if nodes else Readings(error=NO_KFD),
+            readings=self._readings(bus_id, at, tuple(needed), topology) if error is None else Readings(error=error),
         )
 
     def _readings(self, bus_id: str, at: str, needed: tuple[str, ...], topology: _Topology) -> Readings:
@@ -135,8 +137,8 @@ class AmdSource(SysfsSource):
 
     def _profile(self, at: str) -> str:
         """`cpx_nps4`, as AMD's resources are called; "" where the GPU cannot be partitioned."""
-        compute = self.roots.word(f"{at}/current_compute_partition").lower()
-        memory = self.roots.word(f"{at}/current_memory_partition").lower()
+        compute = self.roots.word(f"{at}/{COMPUTE}").lower()
+        memory = self.roots.word(f"{at}/{MEMORY}").lower()
         both = f"{compute}_{memory}" if compute and memory else compute
         return both if re.fullmatch(r"[a-z0-9]{1,16}(_[a-z0-9]{1,16})?", both) else ""
 

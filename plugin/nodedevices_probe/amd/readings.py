@@ -31,16 +31,14 @@ def read(roots: Roots, at: str, device_nodes: Sequence[str], *, telemetry: bool)
     """Read the GPU whose folder is `at`; `device_nodes` are those that its containers need."""
     hwmon = drm.hwmon(roots, at)
     sensors = drm.sensors(roots, hwmon, shown="junction")
-    counts = (roots.read(f"{at}/ras/{each}") for each in roots.names(f"{at}/ras") if each.endswith("_err_count"))
-    errors = [int(found) for count in counts for found in _ERRORS.findall(count)]
-    pages_file = f"{at}/ras/gpu_vram_bad_pages"
-    pages = _BAD_PAGE.findall(roots.read(pages_file, MAX_BAD_PAGES_BYTES)) if roots.exists(pages_file) else None
+    bad_pages = roots.said(f"{at}/ras/gpu_vram_bad_pages", MAX_BAD_PAGES_BYTES)
+    pages = None if bad_pages is None else _BAD_PAGE.findall(bad_pages)
     measured = _telemetry(roots, at, hwmon) if telemetry else _Telemetry()
     return Readings(
         remap_pending=None if pages is None else "P" in pages,
         remap_failure=None if pages is None else "F" in pages,
         remapped_uncorrectable=None if pages is None else pages.count("R"),
-        ecc_uncorrectable_volatile=min(sum(errors), MAX_INTEGER) if errors else None,
+        ecc_uncorrectable_volatile=_uncorrectable(roots, f"{at}/ras"),
         thermal_slowdown=sensors.hot,
         temperature_celsius=sensors.celsius,
         power_milliwatts=sensors.milliwatts,
@@ -51,6 +49,14 @@ def read(roots: Roots, at: str, device_nodes: Sequence[str], *, telemetry: bool)
         memory_clock_mhz=measured.memory_clock_mhz,
         conditions=drm.missing(roots, device_nodes),
     )
+
+
+def _uncorrectable(roots: Roots, ras: str) -> int | None:
+    """Return how many errors all blocks had. None: none says so, or those that do have none and another does not."""
+    files = [name for name in roots.names(ras) if name.endswith("_err_count")]
+    counts = [_ERRORS.findall(roots.read(f"{ras}/{name}")) for name in files]
+    total = sum(int(number) for count in counts for number in count)
+    return min(total, MAX_INTEGER) if total or (counts and all(counts)) else None
 
 
 def with_use(readings: Readings, roots: Roots, at: str, held: Sequence[int] | None) -> Readings:

@@ -78,7 +78,7 @@ class IntelSource(SysfsSource):
             capacity=self._capacity(at),
             pcie=near,
             device_nodes=nodes,
-            readings=self._readings(at, nodes),
+            readings=self._readings(at, nodes, self.roots.unsaid(at, "sriov_numvfs")),
         )
 
     def _extra(self, at: str, driver: str) -> dict[str, Attribute]:
@@ -104,9 +104,9 @@ class IntelSource(SysfsSource):
         size = sum(each for each in sizes if each is not None and each > 0) >> 20
         return {"memory": f"{size}Mi"} if 0 < size < 1 << 31 else {}
 
-    def _readings(self, at: str, nodes: tuple[str, ...]) -> Readings:
-        if not nodes:
-            return Readings(error=NO_NODE)
+    def _readings(self, at: str, nodes: tuple[str, ...], unsaid: str | None) -> Readings:
+        if unsaid or not nodes:
+            return Readings(error=unsaid or NO_NODE)
         felt = sensors(self.roots, hwmon(self.roots, at), shown="pkg")
         return Readings(
             thermal_slowdown=felt.hot,

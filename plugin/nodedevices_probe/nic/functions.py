@@ -60,6 +60,7 @@ class Function:
     auxiliary_type: str = ""
     vdpa: Vdpa | None = None
     device_nodes: tuple[str, ...] = ()
+    unsaid: str | None = None  # why it is not known how many virtual functions it has
 
     @property
     def is_virtual(self) -> bool:
@@ -124,6 +125,7 @@ def _function(roots: Roots, bus_id: str, indexes: Mapping[str, int], vdpa: Vdpa 
         has_rdma=has_rdma,
         vdpa=vdpa,
         device_nodes=(*_user_space(roots, at, driver), *(vdpa.device_nodes if vdpa else ())),
+        unsaid=None if physical else roots.unsaid(at, "sriov_numvfs", "sriov_totalvfs"),
     )
 
 

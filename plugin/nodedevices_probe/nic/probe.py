@@ -216,7 +216,7 @@ class NicSource(SysfsSource):
         of_onload = onload.conditions(function.vendor, function.driver, is_missing=lacking)
         fewer = (names.FEWER_PORTS,) if function.id in machine.fewer_ports else ()
         return Readings(
-            error=_no_answer(rdma),
+            error=function.unsaid or _no_answer(rdma),
             thermal_slowdown=felt.hot,
             temperature_celsius=felt.celsius,
             power_milliwatts=felt.milliwatts,

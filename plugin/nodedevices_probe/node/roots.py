@@ -40,22 +40,33 @@ class Roots:
         return f"{self.root}/{below}"
 
     def read(self, path: str | Path, limit: int = MAX_BYTES) -> str:
-        """The content, without white space around it; "" where there is none."""
+        """The content, without white space around it; "" where there is none, or it cannot be read."""
+        return self.said(path, limit) or ""
+
+    def said(self, path: str | Path, limit: int = MAX_BYTES) -> str | None:
+        """The same; None where the file is not there or cannot be read."""
         try:
             file = os.open(self._place(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except (OSError, ValueError):
-            return ""
+            return None
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
-                return ""
+                return None
             raw = bytearray()
             while len(raw) < limit and (more := os.read(file, limit - len(raw))):
                 raw += more
-        except OSError:  # the device left while it was read
-            return ""
+        except OSError:  # the device left while it was read, or its driver does not say now
+            return None
         finally:
             os.close(file)
         return raw.decode("utf-8", "replace").strip()
+
+    def unsaid(self, at: str, *names: str) -> str | None:
+        """Return which of these files of a device's folder is there and cannot be read, for people; None: none. What a
+        device is called by, or cut into, is then not known: it is no other device, and not one without that."""
+        silent = (name for name in names if self.exists(f"{at}/{name}") and self.said(f"{at}/{name}") is None)
+        name = next(silent, None)
+        return None if name is None else f"{name} cannot be read: its driver does not say, as while it is being reset"
 
     def word(self, path: str | Path) -> str:
         """The first line, as a line of the probe may carry it."""

@@ -74,6 +74,14 @@ class NvmlCalls:
                 self._failed(function, "the result is no text")
         return None
 
+    def needed(self, function: str, *arguments: Any) -> Any:
+        """The function's result. Without it the device would seem to be another one, so that no answer, for whatever
+        reason, is an error of the device."""
+        result = self.call(function, *arguments)
+        if result is None and not self.lost:
+            self.error = self.error or self.refused
+        return result
+
     def judge(self, function: str, code: int, *, telemetry: bool = False) -> bool:
         """Take note of a return code; True for success. Raises DriverGoneError."""
         if code == pynvml.NVML_SUCCESS:

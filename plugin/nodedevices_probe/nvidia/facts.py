@@ -89,7 +89,9 @@ class GpuIdentity:
     """What stays true of a GPU while it is there."""
 
     fact: DeviceFact  # identity, without partitions, links, paths and readings
-    clique: str = ""
+    whole: bool = True  # all of that was read; else it is read again
+    mig_enabled: bool | None = None  # as it was said last; None: never
+    clique: str = ""  # the same
     link_ends: dict[int, str] = field(default_factory=dict)  # NVLink number -> "switch" or the peer's PCI address
     links: tuple[int, ...] | None = None  # the NVLink numbers that this GPU has; None: not read yet
     slow: SlowFacts | None = None
@@ -103,6 +105,7 @@ def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: Sy
     minor = within(nvml.call("nvmlDeviceGetMinorNumber", handle), 0, MAX_MINOR)
     memory = nvml.call("nvmlDeviceGetMemoryInfo", handle)
     capability = nvml.call("nvmlDeviceGetCudaComputeCapability", handle)
+    name = nvml.call("nvmlDeviceGetName", handle)
     return GpuIdentity(
         fact=DeviceFact(
             id=identity,
@@ -110,7 +113,7 @@ def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: Sy
             minor=minor,
             type="gpu",
             vendor=nvidia.VENDOR,
-            product_name=text(nvml.call("nvmlDeviceGetName", handle) or ""),
+            product_name=text(name or ""),
             brand=BRANDS.get(nvml.call("nvmlDeviceGetBrand", handle, telemetry=True), ""),
             architecture=ARCHITECTURES.get(nvml.call("nvmlDeviceGetArchitecture", handle, telemetry=True), ""),
             pci_bus_id=bus_id,
@@ -120,6 +123,7 @@ def identify(nvml: NvmlCalls, handle: Any, identity: str, index: int, system: Sy
             capacity=memory_capacity(memory.total if memory is not None else 0),
             device_nodes=(f"/dev/nvidia{minor}",) if minor is not None else (),
         ),
+        whole=None not in (pci, minor, memory, capability, name),
     )
 
 
@@ -130,7 +134,7 @@ def memory_capacity(total: int) -> dict[str, str]:
 
 
 def read_links(nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> int | None:
-    """Look at every NVLink and learn where it ends. How many are down; None without NVLink."""
+    """Look at every NVLink and learn where it ends. How many are down; None without NVLink, or if it is not known."""
     numbers, inactive = [], 0
     for number in known.links if known.links is not None else range(MAX_NVLINKS):
         code, state = _link_state(nvml, handle, number)
@@ -147,9 +151,10 @@ def read_links(nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> int | None:
                 known.link_ends[number] = end
     if nvml.lost:
         return None
-    if known.links is None:
+    if known.links is None and not nvml.error:
         known.links = tuple(numbers)
-    return inactive if known.links else None
+    every = known.links is not None and len(numbers) == len(known.links)
+    return inactive if numbers and (inactive or every) else None  # links that do not say are not up
 
 
 def has_switch(known: GpuIdentity) -> bool:

@@ -1,7 +1,9 @@
 """The MIG devices of one GPU, as NVML lists them.
 
-What a MIG device is never changes while it exists, so each is read once and remembered by its id; what is read every
-time is only which there are.
+A MIG device's id says on which card it is and where, not what it is: one that is made anew in the place of another has
+the same id (nvGenerateSmcUuid of NVIDIA's open kernel modules). So what is cheap to read is compared at each poll, and
+the rest is remembered while that stays the same and once all of it was read. A question without an answer is an error
+of the GPU: a MIG device that is not listed would count as gone.
 """
 
 from __future__ import annotations
@@ -58,37 +60,43 @@ class MigDevices:
     """Remembers what was read about each MIG device."""
 
     system: System
-    _known: dict[str, Partition] = field(default_factory=dict)
+    _known: dict[str, tuple[object, Partition]] = field(default_factory=dict)  # with what was compared
 
     def read(self, nvml: NvmlCalls, gpu: Any, *, minor: int | None, memory_bytes: int) -> tuple[Partition, ...]:
         """Return every MIG device of this GPU, by NVML's index."""
         found = []
-        for index in range(min(nvml.call("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0, MAX_PARTITIONS)):
+        for index in range(min(nvml.needed("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0, MAX_PARTITIONS)):
             handle = nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
-            identity = handle is not None and nvml.call("nvmlDeviceGetUUID", handle)
-            if not identity or not is_device_id(identity):
+            identity = handle is not None and nvml.needed("nvmlDeviceGetUUID", handle)
+            attributes = nvml.needed("nvmlDeviceGetAttributes_v2", handle) if identity else None
+            if not identity or not is_device_id(identity) or attributes is None:
                 continue
-            known = self._known.get(identity)
-            if known is None or known.index != index:
-                known = self._partition(
+            name = nvml.call("nvmlDeviceGetName", handle, telemetry=True) or ""
+            compared = (index, name, bytes(attributes))
+            before, partition = self._known.get(identity, (None, None))
+            if partition is None or before != compared:
+                partition, whole = self._partition(
                     nvml, gpu, handle, identity, index=index, minor=minor, memory_bytes=memory_bytes
                 )
-            if known is not None:
-                found.append(known)
+                if partition is not None and whole:
+                    self._known[identity] = (compared, partition)
+            if partition is not None:
+                found.append(partition)
         return tuple(found)
 
     def keep_only(self, ids: set[str]) -> None:
-        """Forget MIG devices that are gone: an id that comes back is read again."""
-        self._known = {each: partition for each, partition in self._known.items() if each in ids}
+        """Forget MIG devices that are gone."""
+        self._known = {identity: known for identity, known in self._known.items() if identity in ids}
 
     def _partition(
         self, nvml: NvmlCalls, gpu: Any, handle: Any, identity: str, *, index: int, minor: int | None, memory_bytes: int
-    ) -> Partition | None:
-        gi = nvml.call("nvmlDeviceGetGpuInstanceId", handle)
-        ci = nvml.call("nvmlDeviceGetComputeInstanceId", handle)
-        attributes = nvml.call("nvmlDeviceGetAttributes_v2", handle)
+    ) -> tuple[Partition | None, bool]:
+        """Return a MIG device, and whether all of it was read."""
+        gi = nvml.needed("nvmlDeviceGetGpuInstanceId", handle)
+        ci = nvml.needed("nvmlDeviceGetComputeInstanceId", handle)
+        attributes = nvml.needed("nvmlDeviceGetAttributes_v2", handle)
         if within(gi, 0, MAX_SMALL) is None or within(ci, 0, MAX_SMALL) is None or attributes is None:
-            return None  # it went away meanwhile, or the next poll reads it whole
+            return None, False  # it went away meanwhile, or the next poll reads it whole
         instance = nvml.call("nvmlDeviceGetGpuInstanceById", gpu, gi, telemetry=True)
         info = instance and nvml.call("nvmlGpuInstanceGetInfo", instance, telemetry=True)
         name = nvml.call("nvmlDeviceGetName", handle, telemetry=True) or ""
@@ -98,6 +106,8 @@ class MigDevices:
         if info and not re.search(r"[+-]", profile):
             profile += _profile_attributes(nvml, gpu, info.profileId)
         start = _small(info.placement.start) if info else None
+        minors = self.system.mig_minors() if minor is not None else {}
+        nodes = mig_device_nodes(minors, minor, gi, ci) if minor is not None else ()
         partition = Partition(
             id=identity,
             name=nvidia.mig_name(f"gpu-{minor}", profile, info.profileId, start, ci)
@@ -120,10 +130,9 @@ class MigDevices:
                     "ofaEngines": _small(attributes.sharedOfaCount),
                 }
             ),
-            device_nodes=mig_device_nodes(self.system.mig_minors(), minor, gi, ci) if minor is not None else (),
+            device_nodes=nodes,
         )
-        self._known[identity] = partition
-        return partition
+        return partition, bool(info) and (len(nodes) == 2 or not minors)
 
 
 def _small(value: int) -> int | None:

@@ -246,19 +246,23 @@ class NvmlSource:
         if not identity or not is_device_id(identity):
             return None
         known = self._known.get(identity)
-        if known is None:
-            known = identify(nvml, handle, identity, index, self.system)
+        if known is None or not known.whole:
+            read = identify(nvml, handle, identity, index, self.system)
             if nvml.lost or nvml.error:  # half an identity is not worth remembering
-                before = next((fact for fact in self._last.values() if fact.id == identity), known.fact)
+                before = next((fact for fact in self._last.values() if fact.id == identity), read.fact)
                 return _Gpu(replace(before, index=index, readings=Readings(lost=nvml.lost, error=nvml.error)))
-            self._known[identity] = known
+            known = self._known.setdefault(identity, read)
+            known.fact, known.whole = read.fact, read.whole
         fact = known.fact
         inactive = read_links(nvml, handle, known)
         now = time.monotonic()
         if known.slow is None or now - known.slow.read_at >= SLOW_SECONDS:
             known.slow = read_slow(nvml, handle, sorted(known.link_ends), now=now)
-        mode = nvml.call("nvmlDeviceGetMigMode", handle)
-        enabled = bool(mode[0]) if mode else None
+        # One that has answered once has MIG: that it does not say now is an answer neither way.
+        mode = (nvml.call if known.mig_enabled is None else nvml.needed)("nvmlDeviceGetMigMode", handle)
+        if mode:
+            known.mig_enabled = bool(mode[0])
+        enabled = known.mig_enabled
         partitions = (
             self._mig.read(nvml, handle, minor=fact.minor, memory_bytes=memory_bytes(fact.capacity)) if enabled else ()
         )
@@ -273,7 +277,7 @@ class NvmlSource:
         fact = replace(
             fact,
             index=index,
-            extra=fact.extra | nvidia.attributes(mig_capable=mode is not None, mig_enabled=enabled or False),
+            extra=fact.extra | nvidia.attributes(mig_capable=enabled is not None, mig_enabled=enabled or False),
             partitions=partitions,
             readings=readings,
         )
@@ -282,7 +286,8 @@ class NvmlSource:
     def _beside(self, readings: Readings, nvml: NvmlCalls, handle: Any, known: GpuIdentity) -> Readings:
         """The readings with those of what is beside the GPU: its fabric, and its PCIe link, which the kernel knows."""
         fact, fabric = known.fact, read_fabric(nvml, handle)
-        known.clique = known.clique or fabric.clique
+        if fabric.state is not None:
+            known.clique = fabric.clique
         if fabric.state == COMPLETED:
             self._completed.add(fact.id)
         link = self.system.pcie_link(fact.pci_bus_id) if fact.pci_bus_id else NO_LINK

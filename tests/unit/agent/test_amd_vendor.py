@@ -14,7 +14,7 @@ from nodedevices_api import conditions
 from nodedevices_plugin.model import Holder, InventoryDevice, PlanError
 from nodedevices_plugin.vendors.amd.vendor import Amd
 from nodedevices_probe.amd.attributes import EXPORTER_UNHEALTHY
-from nodedevices_probe.amd.probe import AmdSource
+from nodedevices_probe.amd.probe import COMPUTE, MEMORY, AmdSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, Link, Readings
 from nodedevices_probe.simulated.file import from_profile
@@ -46,6 +46,31 @@ def test_whole_gpus_are_amds_resource_and_containers_get_kfd_and_their_own_nodes
     edits = node.container("amd.com/gpu", amd_bus_id(1))
     assert edits.devices == nodes("/dev/kfd", "/dev/dri/card8", "/dev/dri/renderD136")
     assert edits.envs == {}, "AMD's plugin sets none"
+
+
+def no_longer_said(root: Path, gpu: int, *names: str) -> None:
+    """For a reader as a file whose driver answers EPERM: there, and not to be read."""
+    for name in names:
+        file = (root / "sys/bus/pci/devices" / amd_bus_id(gpu)).resolve() / name
+        file.unlink()
+        file.mkdir()
+
+
+@pytest.mark.parametrize("names", [(COMPUTE, MEMORY), (COMPUTE,), (MEMORY,)])
+@pytest.mark.parametrize(
+    ("requested", "compute", "resource"),
+    [(MIXED, "SPX", "amd.com/spx_nps1"), (MIXED, "CPX", "amd.com/cpx_nps1"), (SINGLE, "CPX", "amd.com/gpu")],
+)
+def test_a_gpu_in_reset_keeps_its_name_and_its_ids_and_goes_to_no_new_pod(
+    tmp_path: Path, names: tuple[str, ...], requested: dict[str, Any], compute: str, resource: str
+) -> None:
+    ids = 8 if compute == "CPX" else 1
+    node = machine(tmp_path, gpus=2, compute=compute).now(requested)
+    no_longer_said(tmp_path, 0, *names)
+    node.devices = devices(tmp_path)
+    node = node.now(requested)
+    assert node.counts == {resource: (2 * ids, ids)}
+    assert node.restarted().now(requested).counts == {resource: (2 * ids, ids)}, "nor in an agent that begins now"
 
 
 def test_beside_gpus_of_nvidia_each_has_its_own_name(tmp_path: Path) -> None:

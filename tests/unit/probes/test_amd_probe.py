@@ -77,6 +77,42 @@ def test_the_only_partition_that_kfd_lists_is_no_whole_gpu(tmp_path: Path) -> No
     assert (part.index, part.capacity["computeUnits"]) == (0, "38")
 
 
+@pytest.mark.parametrize(
+    ("umc", "other", "errors"),
+    [
+        ("ue: 2", "ue: 0", 2),
+        ("ue: 0", "ue: 0", 0),
+        ("ue: 0", None, None),
+        ("ue: 2", None, 2),
+        ("inaccessible", "x", None),
+    ],
+)
+def test_errors_of_a_block_that_does_not_say_are_not_none(
+    tmp_path: Path, umc: str, other: str | None, errors: int | None
+) -> None:
+    mi300x(tmp_path, gpus=1)
+    ras = folder(tmp_path, 0) / "ras"
+    shutil.rmtree(ras, ignore_errors=True)
+    ras.mkdir()
+    (ras / "umc_err_count").write_text(f"{umc}\nce: 0\n")
+    if other is None:
+        (ras / "gfx_err_count").mkdir()
+    else:
+        (ras / "gfx_err_count").write_text(f"{other}\nce: 0\n")
+    assert first(tmp_path).readings.ecc_uncorrectable_volatile == errors
+
+
+def test_pages_that_cannot_be_read_are_not_known_to_be_good(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=1)
+    file = folder(tmp_path, 0) / "ras/gpu_vram_bad_pages"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
+    assert first(tmp_path).readings.remap_failure is False
+    file.unlink()
+    file.mkdir()
+    assert first(tmp_path).readings.remap_failure is None
+
+
 def test_partitions_whose_kernel_does_not_number_them_are_numbered_in_its_order(tmp_path: Path) -> None:
     mi300x(tmp_path, gpus=1, compute="DPX")
     for node in (2, 3):

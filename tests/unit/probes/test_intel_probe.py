@@ -83,3 +83,13 @@ def test_without_a_driver_it_says_which(tmp_path: Path) -> None:
     facts = poll(tmp_path)
     assert (facts.driver.state, facts.devices) == (DriverState.NOT_LOADED, ())
     assert "xe and i915" in facts.problems[0].message
+
+
+def test_a_gpu_of_which_it_is_not_known_whether_it_has_functions_is_not_one_without_them(tmp_path: Path) -> None:
+    flex(tmp_path)
+    folder = (tmp_path / "sys/bus/pci/devices" / intel_bus_id(0)).resolve()
+    (folder / "sriov_numvfs").unlink(missing_ok=True)
+    (folder / "sriov_numvfs").mkdir()
+    one, other = poll(tmp_path).devices
+    assert str(one.readings.error).startswith("sriov_numvfs cannot be read")
+    assert other.readings.error is None

@@ -91,6 +91,16 @@ def test_both_ports_of_a_card_are_devices_with_what_the_kernel_says_of_them(tmp_
     assert [(each.to, each.path) for each in infiniband.pcie] == [(ethernet.id, PciePath.INTERNAL)]
 
 
+def test_a_card_of_which_it_is_not_known_whether_it_has_virtual_functions_is_not_one_without_them(
+    tmp_path: Path,
+) -> None:
+    connectx_7_pair(tmp_path)
+    (tmp_path / "sys/bus/pci/devices/0000:17:00.0").resolve().joinpath("sriov_numvfs").mkdir()
+    silent, other = poll(tmp_path).devices
+    assert str(silent.readings.error).startswith("sriov_numvfs cannot be read")
+    assert other.readings.error is None
+
+
 def test_virtual_functions_say_which_they_are_of_and_what_their_driver_opens(tmp_path: Path) -> None:
     sriov(tmp_path)
     devices = poll(tmp_path).devices
