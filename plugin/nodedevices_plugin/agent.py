@@ -397,7 +397,9 @@ class Agent:
             await self._cdi.request(requests, first=self._world.plan is None)
             inputs = replace(inputs, cdi=self._cdi.environments)
         outcome = decide(assessment, inputs, self._local)
-        while (plan := outcome.world.plan) is not None and not self._answers.withdraw(plan, known=inputs.recent):
+        while (plan := outcome.world.plan) is not None and not self._answers.withdraw(
+            plan, outcome.world.inventory, known=inputs.recent
+        ):
             inputs = replace(inputs, recent=self._recent.entries())
             assessment = assess(self._world, inputs, self._local, now=now, monotonic=began)
             outcome = decide(assessment, inputs, self._local)

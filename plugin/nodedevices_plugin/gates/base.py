@@ -51,7 +51,7 @@ class GateFacts:
     verdicts: Mapping[str, Verdict]
     cordons: Sequence[Cordon] = ()  # that hold now
     removed_probes: Mapping[str, str] = field(default_factory=dict)  # device -> why, where its probe was taken away
-    places: Mapping[str, str] = field(default_factory=dict)  # device -> why its place is another's
+    places: Mapping[str, str] = field(default_factory=dict)  # device or partition -> why its place is another's
     held: Sequence[HeldId] = ()  # all ids of this node's devices that are held, or may be
     held_otherwise: Sequence[HeldId] = ()  # those of them that the shape does not have (offering.occupancy)
     holdings: Holdings

@@ -2,7 +2,8 @@
 
 Threads call `grant`, `edits` and `prefer`, the event loop `withdraw` and `use`. What is answered from is one value that
 `use` replaces. A plan is decided from what was granted before (the devices that pods hold in another shape are in none
-of its ids), so nothing that it takes away may be granted between that and `use`: `withdraw` sees to it.
+of its ids), so nothing that it takes away, or that would be given otherwise (a device node that another device has by
+now), may be granted between that and `use`: `withdraw` sees to it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from nodedevices_plugin.model import (
     OfferedResource,
     Plan,
     RecentAllocate,
+    numbered,
 )
 from nodedevices_plugin.offering.changes import leaving
 from nodedevices_plugin.sharing.base import merged
@@ -94,11 +96,14 @@ class Answers:
             self._offered = offered
             self._leaving = {}
 
-    def withdraw(self, plan: Plan, *, known: Sequence[RecentAllocate]) -> bool:
-        """Until the next `use`, grant no id that this plan takes away. False where one of them was granted after
-        `known`, from which the plan was decided: decide again."""
+    def withdraw(self, plan: Plan, inventory: Inventory, *, known: Sequence[RecentAllocate]) -> bool:
+        """Until the next `use`, grant no id that this plan takes away, or whose device has other nodes or another index
+        in `inventory`. False where one of them was granted after `known`, from which the plan was decided: decide
+        again."""
+        before, now = numbered(self._offered.inventory), numbered(inventory)
+        moved = frozenset(id_ for id_, numbers in before.items() if now.get(id_, numbers) != numbers)
         with self._recent.granting:
-            self._leaving = leaving(self._offered.resources, plan)
+            self._leaving = leaving(self._offered.resources, plan, moved)
             since = self._recent.since(known)
         return not any(self._leaving.get(each.resource, frozenset()).intersection(each.ids) for each in since)
 

@@ -12,8 +12,17 @@ from __future__ import annotations
 from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPod
 from nodedevices_plugin.model.health import CONFIRM, Cordon, Fault, HealthState, Notice, Verdict
 from nodedevices_plugin.model.history import Occurrences, Period, Shown
-from nodedevices_plugin.model.holders import CoresHeld, Holder, HoldersState, Holdings, Offer, RecentAllocate
-from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit, facts_by_id
+from nodedevices_plugin.model.holders import (
+    CoresHeld,
+    Given,
+    Holder,
+    HoldersState,
+    Holdings,
+    Offer,
+    RecentAllocate,
+    held_key,
+)
+from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit, facts_by_id, numbered
 from nodedevices_plugin.model.most_seen import MostSeen
 from nodedevices_plugin.model.plan import (
     AllocationError,
@@ -44,6 +53,7 @@ __all__ = [
     "DeviceNode",
     "DeviceUse",
     "Fault",
+    "Given",
     "Grant",
     "HealthState",
     "HeldSeconds",
@@ -80,5 +90,7 @@ __all__ = [
     "Verdict",
     "WaitingPod",
     "facts_by_id",
+    "held_key",
+    "numbered",
     "served_by_others",
 ]

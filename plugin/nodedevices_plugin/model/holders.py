@@ -22,6 +22,26 @@ class Holder:
     since: datetime  # last Allocate that handed out one of these ids, or first List that shows it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The device, or the partition of it, that a held id named when it was granted. `places`: its device nodes and
+    index then (pipeline.places), each with whether no other device had it."""
+
+    device: str
+    partition: str | None = None
+    places: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def part_id(self) -> str:
+        """The partition's id, or the device's where it is whole."""
+        return self.partition or self.device
+
+
+def held_key(resource: str | None, id_: str) -> str:
+    """Return the key of a held id, as the kubelet names it, for what was given with it."""
+    return f"{resource or ''} {id_}"
+
+
 class HoldersState(StrEnum):
     """The reasons of the condition HoldersKnown. Only with SYNCED a container that is not listed holds nothing, except
     init containers: they are never listed (Holdings.possible)."""

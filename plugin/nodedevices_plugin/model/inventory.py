@@ -67,3 +67,13 @@ class Unit:
     @property
     def memory_bytes(self) -> int:
         return memory_bytes((self.partition or self.device.fact).capacity)
+
+
+def numbered(inventory: Inventory) -> dict[str, tuple[object, ...]]:
+    """Return by device and partition what a driver numbers anew when it is loaded again: device nodes and index."""
+    return {
+        unit.id: (device.fact.device_nodes, part.device_nodes if part else (), unit.index)
+        for device in inventory.devices
+        for part in (None, *device.fact.partitions)
+        for unit in (Unit(device, part),)
+    }

@@ -15,7 +15,7 @@ Devices that come and go by themselves never wait: compare two plans of the same
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from nodedevices_common.text import clip, some
@@ -90,21 +90,25 @@ def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
     return {name: frozenset(id_ for id_, _ in held) for name, held in old.items() if new.get(name) != held}
 
 
-def leaving(current: Mapping[str, OfferedResource], wanted: Plan) -> dict[str, frozenset[str]]:
-    """Return by resource the current ids that the wanted plan does not have, or has in another way (`bound_to`)."""
+def leaving(
+    current: Mapping[str, OfferedResource], wanted: Plan, moved: Set[str] = frozenset()
+) -> dict[str, frozenset[str]]:
+    """Return by resource the current ids that the wanted plan does not have, or has in another way (`bound_to`), and
+    those of devices and partitions that `moved`."""
     new = {each.name: each for each in wanted.resources}
     return {
         name: gone
         for name, each in current.items()
-        if each is not new.get(name) and (gone := _ids_leaving(each, new.get(name)))
+        if (moved or each is not new.get(name)) and (gone := _ids_leaving(each, new.get(name), moved))
     }
 
 
-def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None) -> frozenset[str]:
+def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None, moved: Set[str]) -> frozenset[str]:
     ids = frozenset(each.id for each in current.ids)
     if wanted is None or bound_to(current) != bound_to(wanted):
         return ids
-    return ids.difference(each.id for each in wanted.ids)
+    stay = {each.id for each in wanted.ids}
+    return frozenset(each.id for each in current.ids if each.id not in stay or each.part_id in moved)
 
 
 def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:

@@ -22,7 +22,8 @@ from nodedevices_plugin.sharing.by_nature import NAME as SHARED
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldId:
     """One id that is held: by a listed pod, by one that is not listed yet, or, as the kubelet's checkpoint says, by
-    some container. The id is in our form, also where another plugin offered it."""
+    some container. The id is in our form, also where another plugin offered it; `key`: as the kubelet has it
+    (model.held_key)."""
 
     resource: str | None  # None: a DRA claim
     id: str
@@ -30,6 +31,7 @@ class HeldId:
     partition_id: str | None = None
     replica: int | None = None
     holder: str = ""  # <namespace>/<pod>; "": not known
+    key: str = ""
 
     @property
     def part_id(self) -> str:

@@ -16,12 +16,14 @@ from nodedevices_plugin.health.machine import judge_all
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import (
     Cordon,
+    Given,
     HoldersState,
     Holdings,
     Inventory,
     Plan,
     RecentAllocate,
     Verdict,
+    held_key,
 )
 from nodedevices_plugin.offering.changes import not_listed
 from nodedevices_plugin.offering.nearness import near
@@ -78,7 +80,7 @@ class Assessment:
     drained: Mapping[str, datetime]  # of these, what can be taken out of the machine
     given_up: frozenset[str]  # ids of devices that people confirmed as removed, or took out of service
     removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
-    places: Mapping[str, str]  # devices at the place of another one -> why they go to no new pod
+    places: Mapping[str, str]  # devices and partitions at the place of another one -> why they go to no new pod
     spec: SeenSpec | None
     unconfirmed: tuple[RecentAllocate, ...]  # Allocates that no List has shown: their ids may be held unseen
 
@@ -194,12 +196,16 @@ def assess(
         verdicts = judged(rules)
     history = counted
     removed_probes = probe_sets.withheld(probe_set, probes)
+    given_now = stage_places.given_now(inventory, local.vendors, indices=effective.index_prefix is not None)
+    given = stage_places.remembered(
+        world.known.given, holding.held, _granted(world, inputs), was=world.known.given_now, now=given_now
+    )
     places = stage_places.taken(
         owned,
-        held=holding.known_devices,
+        given.values(),
+        held=holding.known_devices or frozenset(),
         offered=_on_offer(world.plan),
         used=used,
-        indices=effective.index_prefix is not None,
         vendors=local.vendors,
     )
     problems = (*probe_sets.problems(probe_set, removed_probes.keys(), inventory), *places.problems(inventory))
@@ -216,6 +222,9 @@ def assess(
         shown=shown,
         counts=counts,
         asked=asked,
+        given=given,
+        given_now=given_now,
+        allocated=max((each.monotonic for each in inputs.recent), default=world.known.allocated),
         kept_back=places.wait_for_holders or not holding.devices.isdisjoint((*removals, *probe_set.retired_devices)),
         listed=holding.listed,
         requested=requested,
@@ -309,17 +318,25 @@ def _holding(world: World, inputs: Inputs) -> _Holding:
     listed = _listed(world.known.listed, inputs)
     unconfirmed = not_listed(inputs.recent, listed, inputs.holdings)
     index = world.known.index.under(world.active.effective.index_prefix)
-    held_now = _held(inputs.holdings, unconfirmed, index)
+    held_now = _held(inputs.holdings, unconfirmed, index, world.known.given)
     devices, parts = _held_ids(held_now, world.inventory)
     return _Holding(held=held_now, devices=devices, parts=parts, listed=listed, unconfirmed=unconfirmed)
 
 
-def _held(holdings: Holdings, unconfirmed: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[HeldId, ...] | None:
+def _held(
+    holdings: Holdings, unconfirmed: Sequence[RecentAllocate], index: DeviceIndex, given: Mapping[str, Given]
+) -> tuple[HeldId, ...] | None:
     """Return what is held, or may be: an Allocate that no List has shown yet counts. None: not known before the first
     List."""
     if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
         return None
-    return held(holdings, unconfirmed, index)
+    return held(holdings, unconfirmed, index, given)
+
+
+def _granted(world: World, inputs: Inputs) -> frozenset[str]:
+    """Return the keys of ids that were granted since the last step."""
+    new = (each for each in inputs.recent if each.monotonic > world.known.allocated)
+    return frozenset(held_key(each.resource, id_) for each in new for id_ in each.ids)
 
 
 def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:

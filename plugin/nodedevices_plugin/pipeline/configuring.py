@@ -66,7 +66,7 @@ class Node:
     vendors: FaultSources  # with the health reasons that rules may name
     cordons: Sequence[Cordon]  # what people took out of service, as far as that holds now
     removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
-    places: Mapping[str, str]  # devices at the place of another one -> why they go to no new pod
+    places: Mapping[str, str]  # devices and partitions at the place of another one -> why they go to no new pod
     mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
 
     def uses(self, helper: Helper) -> bool:

@@ -61,6 +61,10 @@ class DeviceIndex:
         other._prefix = index_prefix
         return other
 
+    def part(self, id_: str) -> IndexedPart | None:
+        """Return the device or partition with this id; None: this node has none."""
+        return self._by_id.get(id_)
+
     def unit(self, resource: str, id_: str) -> tuple[IndexedPart, int | None] | None:
         """Return the part that an id of a resource names, and its share; None: not one of our devices."""
         base, replica = split(id_)

@@ -21,6 +21,7 @@ from nodedevices_common.text import some
 
 from nodedevices_plugin.model import (
     Blocked,
+    Given,
     Holder,
     HoldersState,
     Holdings,
@@ -30,11 +31,12 @@ from nodedevices_plugin.model import (
     RecentAllocate,
     SchedulableId,
     SharingFacts,
+    held_key,
 )
 from nodedevices_plugin.model.ids import is_core, share_of, split
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.offering.occupancy import HeldId
-from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.device_index import DeviceIndex, IndexedPart
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.helpers import run_by
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
@@ -43,52 +45,51 @@ MAX_RESOURCES = 32  # maxItems of status.resources
 HEX_NUMBER = re.compile(r"[0-9a-fA-F]+")
 NAMED = 4  # of another plugin's resources, in one message
 Known = Mapping[str, tuple[str, ...]]  # resource -> ids seen of it
+NOTHING_GIVEN: Mapping[str, Given] = {}
 _NOT_OFFERED = Blocked(reason=SERVED_BY_ANOTHER, message="the plugin that serves it does not offer it now")
 
 
-def named(holdings: Holdings, index: DeviceIndex) -> Holdings:
+def named(holdings: Holdings, index: DeviceIndex, given: Mapping[str, Given] = NOTHING_GIVEN) -> Holdings:
     """The same holders with our own ids in place of the names that others use; unknown ones are left as they are."""
-    holders = tuple(_named(each, index) for each in holdings.holders)
+    holders = tuple(_named(each, index, given) for each in holdings.holders)
     return holdings if holders == holdings.holders else replace(holdings, holders=holders)
 
 
-def _named(holder: Holder, index: DeviceIndex) -> Holder:
+def _named(holder: Holder, index: DeviceIndex, given: Mapping[str, Given]) -> Holder:
     own = []
     for each in holder.ids:
-        if holder.resource is None:
-            claimed = index.claimed(each)
-            own.append(each if claimed is None else claimed.id)
-        else:
-            found = index.unit(holder.resource, each)
-            own.append(each if found is None else share_of(found[0].id, each))
+        parts = _parts(holder.resource, each, index, given)
+        own.append(_own_id(holder.resource, each, parts[0]) if parts else each)
     return replace(holder, ids=tuple(own)) if tuple(own) != holder.ids else holder
 
 
-def held(holdings: Holdings, unconfirmed: Sequence[RecentAllocate], index: DeviceIndex) -> tuple[HeldId, ...]:
+def held(
+    holdings: Holdings,
+    unconfirmed: Sequence[RecentAllocate],
+    index: DeviceIndex,
+    given: Mapping[str, Given] = NOTHING_GIVEN,
+) -> tuple[HeldId, ...]:
     """Every id of this node's devices that is held, or may be: by listed pods, by Allocates that no List has shown yet
-    (`unconfirmed`), and by whom the kubelet's checkpoint alone knows."""
+    (`unconfirmed`), and by whom the kubelet's checkpoint alone knows. `given`: which devices held ids named when they
+    were granted (pipeline.places): a name may be another device's by now, and then both are held."""
     found: dict[tuple[str | None, str, str], HeldId] = {}
     taken: set[tuple[str | None, str]] = set()
 
     def add(resource: str | None, id_: str, holder: str) -> None:
-        if resource is None:
-            unit, replica = index.claimed(id_), None
-        else:
-            unit, replica = index.unit(resource, id_) or (None, None)
-        if unit is None:
-            return
-        own = unit.id if resource is None else share_of(unit.id, id_)
-        if not holder and (resource, own) in taken:
-            return
-        taken.add((resource, own))
-        found[resource, own, holder] = HeldId(
-            resource=resource,
-            id=own,
-            device_id=unit.device_id,
-            partition_id=unit.partition_id,
-            replica=replica,
-            holder=holder,
-        )
+        for part in _parts(resource, id_, index, given):
+            own = _own_id(resource, id_, part)
+            if not holder and (resource, own) in taken:
+                continue
+            taken.add((resource, own))
+            found[resource, own, holder] = HeldId(
+                resource=resource,
+                id=own,
+                device_id=part.device_id,
+                partition_id=part.partition_id,
+                replica=None if resource is None else split(id_)[1],
+                holder=holder,
+                key=held_key(resource, id_),
+            )
 
     for each in holdings.holders:
         for id_ in each.ids:
@@ -100,6 +101,21 @@ def held(holdings: Holdings, unconfirmed: Sequence[RecentAllocate], index: Devic
         for id_ in offer.ids:
             add(offer.resource, id_, "")
     return tuple(found.values())
+
+
+def _parts(resource: str | None, id_: str, index: DeviceIndex, given: Mapping[str, Given]) -> tuple[IndexedPart, ...]:
+    """Return the parts that a held id names: the one that was given with it first, then the one of that name now."""
+    if resource is None:
+        now = index.claimed(id_)
+    else:
+        now, _ = index.unit(resource, id_) or (None, None)
+    known = given.get(held_key(resource, id_))
+    before = index.part(known.part_id) if known is not None else None
+    return tuple(dict.fromkeys(part for part in (before, now) if part is not None))
+
+
+def _own_id(resource: str | None, id_: str, part: IndexedPart) -> str:
+    return part.id if resource is None else share_of(part.id, id_)
 
 
 def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: SharingMode | None = None) -> Plan:

@@ -2,148 +2,245 @@
 other.
 
 A pod's container restarts with what it was given at first, and that may name a place and not a device: a device node,
-or an index. The kubelet knows ids, and neither. So:
+or an index. The kubelet knows ids, and neither. Places go from device to device: a GPU is replaced in its slot, a
+driver that was loaded again numbers the devices that it finds. So:
 
-- What has come into the place of a device that left (a GPU replaced in its slot) goes to no new pod while one holds, or
-  may hold, that device.
+- What was given with each held id is remembered (`remembered`), as the device had it when the id was granted. What has
+  one of these places now goes to no new pod while that id is held. While it is not known what is held, every id is.
 - Of two devices that two probes report at one place, the one has it that a pod holds, else the one that is on offer,
   else the first probe's; the other goes to no pod, nor does the first while a pod holds the other.
 
-A place is a device node that one of them has alone (Vendors.own_nodes); between two probes also a PCI address, and
-where ids may be indices (injection.deviceIDStrategy index) between what left and what came also an index. Only devices
+A place is a device node that one of them has alone (Vendors.own_nodes), of a device or of a partition; where containers
+are given indices (injection.deviceIDStrategy index) also an index; between two probes also a PCI address. Only devices
 count that are in a resource, or held. What a probe that was taken away has left is probe_set's matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 
-from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, text
+from nodedevices_common.text import some
+from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 
-from nodedevices_plugin.model import Inventory, InventoryDevice
+from nodedevices_plugin.model import Given, Inventory, InventoryDevice, Unit
 from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.offering.occupancy import HeldId
+from nodedevices_plugin.vendors.base import partitions
+from nodedevices_plugin.vendors.device_nodes import SHARED_NODES
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 CODE = "SamePlace"  # of a problem
 MAX_PROBLEMS = 8
-Place = tuple[str, ...]
+NAMED = 2  # partitions of one device, in one problem
+NODE, INDEX, PCI = "node ", "index ", "pci "  # how a place begins
+Pair = tuple[str, str]  # a device, and the one that has or had its place
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A device at a place. `probe`: its number; `alone`: it is to have the place alone."""
+    """A unit at a place. `probe`: its number; `alone`: it is to have the place alone; `common`: the whole device and
+    all of its partitions have it."""
 
-    device: InventoryDevice
+    unit: Unit
     probe: int
     alone: bool
+    common: bool
 
     @property
-    def id(self) -> str:
-        return self.device.fact.id
+    def device(self) -> str:
+        return self.unit.device.fact.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """`left`: what goes to no new pod -> what left its place and may be held. `twice`: -> what another probe reports
-    there."""
+    """What goes to no new pod, by id of the device or partition. `left`: its device, and the held one that had its
+    place; `twice`: its device, and the one that another probe reports there."""
 
-    left: Mapping[str, str] = field(default_factory=dict)
-    twice: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, Pair] = field(default_factory=dict)
+    twice: Mapping[str, Pair] = field(default_factory=dict)
 
     @property
     def withheld(self) -> dict[str, str]:
-        """The devices that go to no new pod, and why."""
-        left = {new: f"it has the place of {old}, which a pod may hold" for new, old in self.left.items()}
-        twice = {one: f"{other} is at the same place, by another probe" for one, other in self.twice.items()}
+        """The devices and partitions that go to no new pod, and why."""
+        left = {new: f"it has the place of {old}, which a pod may hold" for new, (_, old) in self.left.items()}
+        twice = {one: f"{other} is at the same place, by another probe" for one, (_, other) in self.twice.items()}
         return twice | left
 
     @property
     def wait_for_holders(self) -> bool:
         """True when held devices, or such that may be, keep one of them back: of two probes' devices only where both
         are held."""
-        return bool(self.left) or any(self.twice.get(other) == one for one, other in self.twice.items())
+        pairs = set(self.twice.values())
+        return bool(self.left) or any((other, one) in pairs for one, other in pairs)
 
     def problems(self, inventory: Inventory) -> tuple[Problem, ...]:
         """Return the problems for people, by device."""
-        if not self.withheld:
+        if not self.left and not self.twice:
             return ()
         names = device_names(inventory)
         said = [
-            f"{names[new]} ({new}): not offered until no pod holds {old}, whose place it has"
-            for new, old in sorted(self.left.items())
+            f"{names[new]} ({ids}): not offered until no pod holds {old}, whose place it has"
+            for new, old, ids in _by_device(self.left)
         ]
         said += [
-            f"{names[one]} ({one}): not offered: {other} is at the same place, by another probe; keep one of the two, "
+            f"{names[one]} ({ids}): not offered: {other} is at the same place, by another probe; keep one of the two, "
             "such as by resources.exclude"
-            for one, other in sorted(self.twice.items())
-            if one not in self.left
+            for one, other, ids in _by_device({id_: pair for id_, pair in self.twice.items() if id_ not in self.left})
         ]
         more = [f"and {len(said) - MAX_PROBLEMS} devices more"] if len(said) > MAX_PROBLEMS else []
         return tuple(Problem(code=CODE, message=text(each, MAX_MESSAGE)) for each in (*said[:MAX_PROBLEMS], *more))
 
 
+def remembered(
+    before: Mapping[str, Given],
+    held: Sequence[HeldId] | None,
+    granted: Set[str],
+    *,
+    was: Mapping[str, Given],
+    now: Mapping[str, Given],
+) -> dict[str, Given]:
+    """Return what was given with each held id. `held` None: not known; then every device and partition counts as held,
+    by its own id. `granted`: the keys of ids that were granted since the last step. `was`, `now`: what each device and
+    partition had at the last step, from which was granted, and has at this one (`given_now`)."""
+    if held is None:
+        every = {id_: _joined(before.get(id_), was.get(id_), now.get(id_)) for id_ in (*was, *now)}
+        return {**before, **{id_: given for id_, given in every.items() if given is not None}}
+    found = {}
+    for each in held:
+        known = None if each.key in granted else before.get(each.key) or before.get(each.part_id)
+        if known is None or each.key not in before:
+            known = _joined(known, was.get(each.part_id), now.get(each.part_id))
+        if known is not None:
+            found[each.key] = known
+    return found
+
+
+def given_now(inventory: Inventory, vendors: Vendors = VENDORS, *, indices: bool = False) -> dict[str, Given]:
+    """Return by device and partition what a container that is granted it would be given. `indices`: containers are
+    given indices."""
+    found = {}
+    for device in inventory.devices:
+        fact = device.fact
+        for unit in (Unit(device), *partitions(device)):
+            places = _nodes(unit, vendors)
+            if indices and vendors.index_ids(fact) is not None:
+                places[_index(unit)] = True
+            found[unit.id] = Given(
+                device=fact.id, partition=unit.partition.id if unit.partition is not None else None, places=places
+            )
+    return found
+
+
 def taken(
     parts: Mapping[str, Inventory],
+    given: Iterable[Given],
     *,
-    held: Set[str] | None,
+    held: Set[str],
     offered: Set[str],
     used: Callable[[str], bool],
-    indices: bool = False,
     vendors: Vendors = VENDORS,
 ) -> Places:
-    """Return the places that are taken. `parts`: each probe's own devices, the first probe first. `held`: ids of
-    devices that are held, or may be; None: not known. `offered`: ids of devices that new pods can get now. `used`:
-    whether a device is in a resource. `indices`: whether ids may be indices."""
-    claims: dict[Place, list[_Claim]] = {}
+    """Return the places that are taken. `parts`: each probe's own devices, the first probe first. `given`: what was
+    given with held ids (`remembered`). `held`: ids of devices that are held. `offered`: ids of devices that new pods
+    can get now. `used`: whether a device is in a resource."""
+    claims: dict[str, list[_Claim]] = defaultdict(list)
     for number, part in enumerate(parts.values()):
-        for device in part.devices:
-            for place, alone in _places(device, vendors, indices=indices):
-                claims.setdefault(place, []).append(_Claim(device, number, alone))
-    known = held or frozenset()
-    order = {each.id: (each.id not in known, each.id not in offered) for some in claims.values() for each in some}
-    left: dict[str, str] = {}
-    twice: dict[str, str] = {}
-    for place, every in claims.items():
-        here = [each for each in every if each.device.present and (used(each.id) or each.id in (held or ()))]
-        for new, old in _replaced(place, here, every):
-            if held is None or old.id in held:
-                left[new.id] = old.id
-        for one, other in _pairs(place, here):
-            first, second = sorted((one, other), key=lambda each: (*order[each.id], each.probe))
-            twice[second.id] = first.id
-            if second.id in known:
-                twice[first.id] = second.id
+        for device in (each for each in part.devices if each.present):
+            for place, claim in _claims(device, number, vendors):
+                claims[place].append(claim)
+    here = {
+        place: [each for each in every if used(each.device) or each.device in held] for place, every in claims.items()
+    }
+    left: dict[str, Pair] = {}
+    for old, place, alone in ((each, *place) for each in given for place in each.places.items()):
+        if any(each.unit.id == old.part_id for each in claims.get(place, ())) or _is_common(here.get(place, ())):
+            continue
+        for new in here.get(place, ()):
+            if (alone or new.alone) and not (new.device == old.device and new.common):
+                left[new.unit.id] = (new.device, old.device)
+    twice: dict[str, Pair] = {}
+    for place, some_here in here.items():
+        for one, other in _pairs(place, some_here):
+            first, second = sorted(
+                (one, other), key=lambda each: (each.device not in held, each.device not in offered, each.probe)
+            )
+            twice[second.unit.id] = (second.device, first.device)
+            if second.device in held:
+                twice[first.unit.id] = (first.device, second.device)
     return Places(left=left, twice=twice)
 
 
-def _places(device: InventoryDevice, vendors: Vendors, *, indices: bool) -> Iterator[tuple[Place, bool]]:
-    """Return the places of a device, each with whether the device must be there alone."""
-    fact: DeviceFact = device.fact
+def _claims(device: InventoryDevice, probe: int, vendors: Vendors) -> Iterator[tuple[str, _Claim]]:
+    """Yield the places of a device that is here and of its partitions. The whole device is at those of its partitions,
+    too."""
+    fact = device.fact
+    live = [each for each in partitions(device) if each.id not in device.departed_partitions]
+    of_parts = {_node(path) for unit in live if unit.partition is not None for path in unit.partition.device_nodes}
+    for unit in (Unit(device), *live):
+        nodes = _nodes(unit, vendors)
+        if unit.partition is None:
+            nodes |= {place: alone for part in live for place, alone in _nodes(part, vendors).items()}
+        for place, alone in nodes.items():
+            yield place, _Claim(unit, probe, alone=alone, common=place not in of_parts)
+        if fact.pci_bus_id:
+            yield f"{PCI}{fact.pci_bus_id}", _Claim(unit, probe, alone=True, common=True)
+        if vendors.index_ids(fact) is not None:
+            yield _index(unit), _Claim(unit, probe, alone=True, common=False)
+
+
+def _nodes(unit: Unit, vendors: Vendors) -> dict[str, bool]:
+    """Return the device nodes that a container with this unit is given, each with whether it has it alone: those of the
+    device; of a partition its own, and those of its device that no other partition has."""
+    fact, part = unit.device.fact, unit.partition
     own = vendors.own_nodes(fact)
-    for node in dict.fromkeys(fact.device_nodes):
-        yield ("node", node), node in own
-    if fact.pci_bus_id and device.present:
-        yield ("pci", fact.pci_bus_id), True
-    if indices and vendors.index_ids(fact) is not None:
-        yield ("index", fact.vendor, fact.type, str(fact.index)), True
+    found = {path: path in own for path in fact.device_nodes}
+    if part is not None:
+        others = {path for each in fact.partitions if each.id != part.id for path in each.device_nodes}
+        found = {path: alone for path, alone in found.items() if path not in others}
+        found |= dict.fromkeys(part.device_nodes, True)
+    return {_node(path): alone for path, alone in found.items() if path not in SHARED_NODES}
 
 
-def _replaced(place: Place, here: list[_Claim], every: list[_Claim]) -> Iterator[tuple[_Claim, _Claim]]:
-    """Return each device that is here now with one that was there before it. A place where one probe has several
-    devices counts for none."""
-    if place[0] == "pci" or len({each.probe for each in here}) < len(here):
+def _node(path: str) -> str:
+    return f"{NODE}{path}"
+
+
+def _index(unit: Unit) -> str:
+    return f"{INDEX}{unit.device.fact.vendor}/{unit.device.fact.type}/{unit.index}"
+
+
+def _is_common(here: Sequence[_Claim]) -> bool:
+    """True for a place where one probe has several devices."""
+    devices = {(each.probe, each.device) for each in here}
+    return len({probe for probe, _ in devices}) < len(devices)
+
+
+def _pairs(place: str, here: Sequence[_Claim]) -> Iterator[tuple[_Claim, _Claim]]:
+    if place.startswith(INDEX) or (place.startswith(NODE) and _is_common(here)):
         return
-    for old in every:
-        for new in here if not old.device.present else ():
-            if old.alone or new.alone:
-                yield new, old
+    for one, other in combinations(here, 2):
+        if one.probe != other.probe and (one.alone or other.alone):
+            yield one, other
 
 
-def _pairs(place: Place, here: list[_Claim]) -> Iterator[tuple[_Claim, _Claim]]:
-    if place[0] == "index" or (place[0] == "node" and len({each.probe for each in here}) < len(here)):
-        return
-    for at, one in enumerate(here):
-        for other in here[at + 1 :]:
-            if one.probe != other.probe and (one.alone or other.alone):
-                yield one, other
+def _joined(*every: Given | None) -> Given | None:
+    """Return the first of them, with the places of all."""
+    known = [each for each in every if each is not None]
+    return (
+        replace(known[0], places={place: alone for each in known for place, alone in each.places.items()})
+        if known
+        else None
+    )
+
+
+def _by_device(found: Mapping[str, Pair]) -> list[tuple[str, str, str]]:
+    """Return for people by device: the device, the other one, and the ids that are not offered."""
+    ids: dict[Pair, list[str]] = defaultdict(list)
+    for id_, pair in found.items():
+        ids[pair].append(id_)
+    return [
+        (one, other, one if one in parts else some(sorted(parts), NAMED)) for (one, other), parts in sorted(ids.items())
+    ]

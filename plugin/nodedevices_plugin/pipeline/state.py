@@ -30,6 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.model import (
     Cordon,
+    Given,
     HealthState,
     Inventory,
     InventoryDevice,
@@ -44,7 +45,7 @@ from nodedevices_plugin.sharing.clients import Clients
 
 MAX_BYTES = 16 << 20
 VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
-_EACH_BY_ITSELF = frozenset({"verdicts", "drained", "notices", "history", "tenures"})  # parts by device
+_EACH_BY_ITSELF = frozenset({"verdicts", "drained", "notices", "history", "tenures", "given"})  # parts by device or id
 NAMED = 8  # verdicts or devices that cannot be read, in one message
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -89,6 +90,7 @@ class State:
     auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
     retired_devices: tuple[str, ...] = ()  # ids of devices without a running probe (pipeline.probe_set)
     most_seen: tuple[MostSeen, ...] | None = None  # (pipeline.most_seen); None: it is not known what the node had
+    given: Mapping[str, Given] = field(default_factory=dict)  # by held id, where it is not as now (pipeline.places)
     clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
 
 

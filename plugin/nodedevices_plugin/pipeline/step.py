@@ -93,7 +93,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
             known=known,
             inputs=inputs,
             unconfirmed=assessed.unconfirmed,
-            held=held(inputs.holdings, assessed.unconfirmed, _index(active, requested, known.index)),
+            held=held(inputs.holdings, assessed.unconfirmed, _index(active, requested, known.index), known.given),
             last_plan=world.plan,
             offered=frozenset(world.state.offered),
             awaits=awaits,
@@ -126,7 +126,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         others = known.index.under(active.effective.index_prefix)
         observed = observe(world.state.observed, inputs.holdings, others, mode=active.effective.sharing_mode)
     allocations = _compared(world, inputs, known.index.under(active.effective.index_prefix), observed or plan)
-    holdings = with_all(named(inputs.holdings, known.index.under(active.effective.index_prefix)), plan)
+    holdings = with_all(named(inputs.holdings, known.index.under(active.effective.index_prefix), known.given), plan)
     uses = idle.follow(
         world.uses,
         inventory,
@@ -238,6 +238,7 @@ def _state(
         history=assessed.history,
         cursors=known.cursors,
         waiting=assessed.waiting,
+        given={key: given for key, given in known.given.items() if given != known.given_now.get(given.part_id)},
         tenures=idle.tenures(uses, world.state.tenures, active.effective.sections.idle.after_seconds),
         clients=follow(
             world.state.clients,

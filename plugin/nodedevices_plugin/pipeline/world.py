@@ -14,6 +14,7 @@ from nodedevices_plugin.health import history, lasting, rates
 from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.health.machine import clock_set
 from nodedevices_plugin.model import (
+    Given,
     HoldersState,
     Holdings,
     Inventory,
@@ -32,6 +33,7 @@ from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.expected import Count
+from nodedevices_plugin.pipeline.places import given_now
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
@@ -86,6 +88,9 @@ class Known:
     shown: lasting.Lasting = field(default_factory=dict)  # conditions that have to last to be faults, since when
     counts: rates.Counts = field(default_factory=dict)  # what counters have risen by lately
     asked: Mapping[str, float] = field(default_factory=dict)  # of what is out of service, since when (drained)
+    given: Mapping[str, Given] = field(default_factory=dict)  # with each held id (places)
+    given_now: Mapping[str, Given] = field(default_factory=dict)  # with each device and partition, were it granted
+    allocated: float = 0.0  # time.monotonic() of the newest Allocate
     kept_back: bool = False  # True when held devices keep others out of their places, or listed
     listed: frozenset[RecentAllocate] = frozenset()  # Allocates that a List has shown: their pods may have ended since
     requested: RequestedConfig = field(default_factory=RequestedConfig)
@@ -186,6 +191,8 @@ def begin(
             probe_set=probe_set,
             verdicts=dict(state.verdicts),
             cursors=dict(state.cursors),
+            given=dict(state.given),
+            given_now=given_now(inventory, local.vendors, indices=active.effective.index_prefix is not None),
         ),
         active=active,
         holdings=Holdings(state=HoldersState.UNAVAILABLE),

@@ -765,7 +765,9 @@ class TheNodeThatIsAskedWhileItDecides(TheNode):
         """As the agent does it (agent._pass)."""
         outcome = super().decided(inputs)
         self.pod_is_allocated()
-        while (plan := outcome.world.plan) is not None and not self.answers.withdraw(plan, known=inputs.recent):
+        while (plan := outcome.world.plan) is not None and not self.answers.withdraw(
+            plan, outcome.world.inventory, known=inputs.recent
+        ):
             inputs = replace(inputs, recent=self.recent)
             outcome = super().decided(inputs)
         self.pod_is_allocated()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from nodedevices_plugin.model import Holder, HoldersState, Holdings
-from nodedevices_probe.protocol import DeviceFact
-from support.facts import START, gpu, gpu_id
-from support.probed_node import Node, nic, said
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, RecentAllocate
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_probe.amd.probe import AmdSource
+from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.protocol import DeviceFact, Partition
+from support.facts import START, gpu, gpu_id, mig_id, partition
+from support.probed_node import CONFIG, RDMA, Node, nic, said
 from support.stepped_node import Node as Stepped
+from support.trees import mi300x
 
 OLD, NEW, NEXT = gpu_id(7), gpu_id(8), gpu_id(1)
 GPU = "nvidia.com/gpu"
+RDMA_CM = "/dev/infiniband/rdma_cm"
 CONTROL = frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm"})
 BOTH = said("one=/opt/one", "two=/opt/two")
 
@@ -147,6 +156,158 @@ def test_it_is_asked_while_a_device_stays_listed_for_its_holder_alone() -> None:
     node.sees(confirm=f"{OLD}=removed")
     assert node.line("one", at(1, NEXT)).world.waits_for_holders
     assert not node.held(GPU).world.waits_for_holders
+
+
+# --- the device of a pod has another place now -----------------------------------------------------------------------
+def amd(*, gpus: int, cut: bool = False) -> tuple[DeviceFact, ...]:
+    with TemporaryDirectory() as folder:
+        mi300x(Path(folder), gpus=gpus, **({"compute": "CPX", "memory": "NPS1"} if cut else {}))
+        return AmdSource(system=System(Path(folder))).poll().devices
+
+
+@dataclass(frozen=True)
+class Renumbered:
+    """A pod holds `held`; then the devices have other places, and what is no longer `offered` has one of the pod's."""
+
+    before: tuple[DeviceFact, ...]
+    after: tuple[DeviceFact, ...]
+    resource: str
+    held: str
+    withheld: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def first_gpu_did_not_come_back(*flags: str) -> Renumbered:
+    before = tuple(gpu(n, minor=n, device_nodes=(f"/dev/nvidia{n}",)) for n in range(4))
+    after = tuple(
+        replace(each, index=n, minor=n, device_nodes=(f"/dev/nvidia{n}",)) for n, each in enumerate(before[1:])
+    )
+    return Renumbered(before, after, GPU, gpu_id(1), (gpu_id(2),), flags)
+
+
+def first_amd_gpu_did_not_come_back() -> Renumbered:
+    before = amd(gpus=4)
+    after = tuple(replace(each, index=n, device_nodes=before[n].device_nodes) for n, each in enumerate(before[1:]))
+    return Renumbered(before, after, "amd.com/gpu", before[1].id, (before[2].id,), ("--probe=amd",))
+
+
+def another_gpus_partition_has_the_nodes_of_one() -> Renumbered:
+    first, second = amd(gpus=2, cut=True)
+    parts = list(second.partitions)
+    parts[3] = replace(parts[3], device_nodes=first.partitions[5].device_nodes)
+    extra = {name: each for name, each in first.extra.items() if name != "partitionProfile"}
+    after = (replace(first, partitions=(), extra=extra), replace(second, partitions=tuple(parts)))
+    held = first.partitions[5].id
+    return Renumbered((first, second), after, "amd.com/gpu", held, (parts[3].id,), ("--probe=amd",))
+
+
+def nics_changed_places() -> Renumbered:
+    first, second, third = (nic(n, device_nodes=(f"/dev/infiniband/uverbs{n}", RDMA_CM)) for n in range(3))
+    after = (
+        replace(first, device_nodes=second.device_nodes),
+        replace(second, device_nodes=first.device_nodes),
+        third,
+    )
+    return Renumbered((first, second, third), after, RDMA, first.id, (second.id,), ("--probe=nic",), CONFIG)
+
+
+STORIES = [
+    pytest.param(first_gpu_did_not_come_back, id="NVIDIA"),
+    pytest.param(lambda: first_gpu_did_not_come_back("--pass-device-specs=true"), id="NVIDIA with device nodes"),
+    pytest.param(lambda: first_gpu_did_not_come_back("--device-id-strategy=index"), id="NVIDIA by index"),
+    pytest.param(first_amd_gpu_did_not_come_back, id="AMD"),
+    pytest.param(another_gpus_partition_has_the_nodes_of_one, id="partitions of AMD"),
+    pytest.param(nics_changed_places, id="NICs"),
+]
+
+
+def started(story: Renumbered) -> Stepped:
+    return Stepped(*story.before, local=parse(["--node-name=n1", "--operator-wait-seconds=0", *story.flags], {}))
+
+
+def holder(story: Renumbered) -> Holder:
+    return Holder(
+        namespace="ml", pod="train", container="main", resource=story.resource, ids=(story.held,), since=START
+    )
+
+
+def healthy(node: Stepped, story: Renumbered) -> set[str]:
+    return set(node.offers.get(story.resource, ()))
+
+
+@pytest.mark.parametrize("restarts", ["never", "before", "after"])
+@pytest.mark.parametrize("story", STORIES)
+def test_what_has_a_place_that_a_pod_was_given_goes_to_no_new_pod(
+    story: Callable[[], Renumbered], restarts: str
+) -> None:
+    told, config = story(), dict(story().config)
+    node = started(told).now(config).now(config, holder(told))
+    offered = healthy(node, told)
+    node = node.restarted() if restarts == "before" else node
+    node.devices = told.after
+    node.now(config, holder(told))
+    node = node.restarted() if restarts == "after" else node
+    node.devices = told.after
+    node.now(config, holder(told))
+    others = {id_ for id_ in offered - {told.held} if id_ in {part for each in told.after for part in ids_of(each)}}
+    assert others - healthy(node, told) == set(told.withheld)
+    assert set(told.withheld) <= healthy(node.now(config), told), "the pod has ended"
+
+
+def ids_of(fact: DeviceFact) -> set[str]:
+    return {fact.id, *(part.id for part in fact.partitions)}
+
+
+def test_while_nobody_knows_who_holds_what_every_device_counts_as_held_where_it_was() -> None:
+    story = first_gpu_did_not_come_back()
+    node = started(story).now({}).now({}, holder(story)).restarted()
+    node.devices = story.after
+    node.given(holdings=Holdings(state=HoldersState.UNAVAILABLE), existing=CONTROL).sees(config={})
+    assert node.line().line().wait(10).offers[GPU] == []
+    assert node.now({}, holder(story)).offers[GPU] == [gpu_id(1), gpu_id(3)]
+
+
+def test_a_pod_that_follows_another_is_given_what_the_device_has_by_then() -> None:
+    """And the place of before is free, though the id was held at every List."""
+    story = first_gpu_did_not_come_back()
+    node = started(story).now({}).now({}, holder(story))
+    node.devices = story.after
+    assert node.now({}, holder(story)).offers[GPU] == [gpu_id(1), gpu_id(3)]
+    again = RecentAllocate(resource=GPU, ids=(gpu_id(1),), time=node.time, monotonic=node.clock)
+    assert node.given(recent=(again,)).now({}, holder(story)).offers[GPU] == [gpu_id(1), gpu_id(2), gpu_id(3)]
+    assert node.world.state.given == {}, "as it is now"
+
+
+def test_the_device_that_a_claim_was_given_is_held_though_another_has_its_name_now() -> None:
+    """A DRA driver numbers devices; the pod has what the number was when its claim was prepared, or what it is now."""
+    story = first_gpu_did_not_come_back()
+    claim = "gpu.nvidia.com/n1/gpu-1"
+    pod = Holder(namespace="ml", pod="train", container="main", claim="gpu", ids=(claim,), since=START)
+    node = started(story).now({}).now({}, pod)
+    node.devices = story.after
+    for each in (node.now({}, pod), node.restarted()):
+        each.devices = story.after
+        assert each.now({}, pod).offers[GPU] == [gpu_id(3)]
+        assert [one.ids for one in each.world.holdings.holders] == [(gpu_id(1),)]
+
+
+def test_a_mig_device_made_in_the_place_of_one_that_a_pod_holds_goes_to_no_other_pod() -> None:
+    """By its capability nodes, though their memory slices are others."""
+
+    def with_mig(*parts: Partition) -> DeviceFact:
+        return gpu(0, mig_enabled=True, minor=0, device_nodes=("/dev/nvidia0",), partitions=parts)
+
+    def part(number: int, gi: int) -> Partition:
+        caps = f"/dev/nvidia-caps/nvidia-cap{gi}", f"/dev/nvidia-caps/nvidia-cap{gi + 1}"
+        return replace(partition(0, number, start=number, size=1), device_nodes=caps)
+
+    config, name = {"partitions": {"strategy": "mixed"}}, "nvidia.com/mig-1g.10gb"
+    node = Stepped(with_mig(part(0, 12), part(1, 21))).now(config)
+    held = Holder(namespace="ml", pod="train", container="main", resource=name, ids=(mig_id(0, 0),), since=START)
+    node.now(config, held)
+    node.devices = (with_mig(part(1, 21), part(2, 12), part(3, 30)),)
+    assert node.now(config, held).offers[name] == [mig_id(0, 1), mig_id(0, 3)]
 
 
 # --- two probes at one place ------------------------------------------------------------------------------------------

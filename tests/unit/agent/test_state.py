@@ -14,6 +14,7 @@ from nodedevices_plugin.health.events import EventCursor
 from nodedevices_plugin.model import (
     Cordon,
     Fault,
+    Given,
     HealthState,
     Inventory,
     InventoryDevice,
@@ -163,6 +164,17 @@ def test_a_history_that_cannot_be_read_takes_no_other_along(file: StateFile) -> 
     file.path.write_text(json.dumps(document))
     assert file.load() == replace(FULL, history={"GPU-1": listed})
     assert file.unread.startswith("history.GPU-2.0.periods.0.count: ")
+
+
+def test_what_was_given_with_an_id_and_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
+    given = Given(device="GPU-1", partition="MIG-1", places={"node /dev/nvidia1": True, "node /dev/common": False})
+    file.save(replace(FULL, given={"nvidia.com/gpu GPU-1": given, "nvidia.com/gpu GPU-2": given}))
+    document = json.loads(file.path.read_bytes())
+    document["given"]["nvidia.com/gpu GPU-1"]["later"] = "known to a newer version"
+    document["given"]["nvidia.com/gpu GPU-2"]["places"] = "everywhere"
+    file.path.write_text(json.dumps(document))
+    assert file.load() == replace(FULL, given={"nvidia.com/gpu GPU-1": given})
+    assert file.unread.startswith("given.nvidia.com/gpu GPU-2.places: ")
 
 
 def test_a_history_without_a_period_stops_no_agent() -> None:

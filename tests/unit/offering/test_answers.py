@@ -62,7 +62,7 @@ def granted(of: Answers, *ids: str, name: str = GPU) -> list[str]:
 
 def test_an_id_that_is_about_to_go_is_granted_to_nobody_and_the_others_are() -> None:
     some = answers()
-    assert some.withdraw(plan("GPU-1"), known=())
+    assert some.withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=())
     with pytest.raises(AllocationError, match=r"nvidia\.com/gpu: this node is about to offer GPU-0 no longer\. Delete"):
         some.grant(GPU, ["GPU-1", "GPU-0"])
     assert granted(some, "GPU-1") == ["GPU-1"]
@@ -71,7 +71,7 @@ def test_an_id_that_is_about_to_go_is_granted_to_nobody_and_the_others_are() -> 
 
 def test_a_plan_that_was_dropped_leaves_nothing_withdrawn() -> None:
     some = answers()
-    some.withdraw(plan("GPU-1"), known=())
+    some.withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=())
     some.use(plan("GPU-0", "GPU-1"), inventory_of(gpu(0)), NodeContainers())
     assert granted(some, "GPU-0") == ["GPU-0"]
 
@@ -89,12 +89,26 @@ def test_a_plan_that_was_dropped_leaves_nothing_withdrawn() -> None:
 def test_a_plan_is_decided_again_where_an_id_that_it_takes_away_was_granted_meanwhile(
     after: tuple[RecentAllocate, ...], may: bool
 ) -> None:
-    assert answers(*after).withdraw(plan("GPU-1"), known=()) is may
+    assert answers(*after).withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=()) is may
+
+
+def test_an_id_that_would_be_given_with_other_device_nodes_is_granted_to_nobody_until_it_is_given_with_these() -> None:
+    """What was granted in between would have a node that another device has by now."""
+    here, moved = (inventory_of(gpu(0, id="GPU-0", device_nodes=(f"/dev/nvidia{n}",))) for n in (1, 0))
+    for after, may in ((), True), ((allocate("GPU-0"),), False):
+        some = Answers(recent=Lately(*after))
+        some.use(plan("GPU-0", "GPU-1"), here, NodeContainers())
+        assert some.withdraw(plan("GPU-0", "GPU-1"), moved, known=()) is may
+        with pytest.raises(AllocationError, match="GPU-0"):
+            some.grant(GPU, ["GPU-0"])
+        assert granted(some, "GPU-1") == ["GPU-1"]
+        some.use(plan("GPU-0", "GPU-1"), moved, NodeContainers())
+        assert granted(some, "GPU-0") == ["GPU-0"]
 
 
 def test_a_plan_that_takes_nothing_away_waits_for_nothing() -> None:
     some = answers(allocate("GPU-0"))
-    assert some.withdraw(plan("GPU-0", "GPU-1", "GPU-2"), known=())
+    assert some.withdraw(plan("GPU-0", "GPU-1", "GPU-2"), inventory_of(gpu(0)), known=())
     assert granted(some, "GPU-0") == ["GPU-0"]
 
 
@@ -106,7 +120,7 @@ def test_a_resource_that_is_gone_is_refused_in_words() -> None:
 def test_who_asks_in_one_thread_withdraws_at_once() -> None:
     alone = Answers()
     alone.use(plan("GPU-0", "GPU-1"), inventory_of(gpu(0)), NodeContainers())
-    assert alone.withdraw(plan("GPU-1"), known=())
+    assert alone.withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=())
 
 
 def in_shares(*devices: str) -> OfferedResource:
