@@ -2,8 +2,9 @@
 
 Threads call `grant`, `edits` and `prefer`, the event loop `withdraw` and `use`. What is answered from is one value that
 `use` replaces. A plan is decided from what was granted before (the devices that pods hold in another shape are in none
-of its ids), so nothing that it takes away, or that would be given otherwise (a device node that another device has by
-now), may be granted between that and `use`: `withdraw` sees to it.
+of its ids), and files are written before it is used. So nothing that it takes away or blocks (a device at fault), or
+that would be given otherwise (a device node that another device has by now), may be granted between that and `use`:
+`withdraw` sees to it.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ class Answers:
             self._leaving = {}
 
     def withdraw(self, plan: Plan, inventory: Inventory, *, known: Sequence[RecentAllocate]) -> bool:
-        """Until the next `use`, grant no id that this plan takes away, or whose device has other nodes or another index
-        in `inventory`. False where one of them was granted after `known`, from which the plan was decided: decide
-        again."""
+        """Until the next `use`, grant no id that this plan takes away or blocks, or whose device has other nodes or
+        another index in `inventory`. False where one of them was granted after `known`, from which the plan was
+        decided: decide again."""
         before, now = numbered(self._offered.inventory), numbered(inventory)
         moved = frozenset(id_ for id_, numbers in before.items() if now.get(id_, numbers) != numbers)
         with self._recent.granting:

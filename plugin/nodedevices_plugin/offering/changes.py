@@ -93,8 +93,8 @@ def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
 def leaving(
     current: Mapping[str, OfferedResource], wanted: Plan, moved: Set[str] = frozenset()
 ) -> dict[str, frozenset[str]]:
-    """Return by resource the current ids that the wanted plan does not have, or has in another way (`bound_to`), and
-    those of devices and partitions that `moved`."""
+    """Return by resource the current ids that the wanted plan does not have, has in another way (`bound_to`) or gives
+    to no new container, and those of devices and partitions that `moved`."""
     new = {each.name: each for each in wanted.resources}
     return {
         name: gone
@@ -107,7 +107,7 @@ def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None, moved
     ids = frozenset(each.id for each in current.ids)
     if wanted is None or bound_to(current) != bound_to(wanted):
         return ids
-    stay = {each.id for each in wanted.ids}
+    stay = {each.id for each in wanted.ids if each.blocked is None}
     return frozenset(each.id for each in current.ids if each.id not in stay or each.part_id in moved)
 
 

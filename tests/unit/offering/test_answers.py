@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from nodedevices_plugin.granting.answers import Answers
@@ -11,6 +12,7 @@ from nodedevices_plugin.granting.containers import NodeContainers, edits
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import (
     AllocationError,
+    Blocked,
     ContainerEdits,
     Grant,
     OfferedResource,
@@ -90,6 +92,19 @@ def test_a_plan_is_decided_again_where_an_id_that_it_takes_away_was_granted_mean
     after: tuple[RecentAllocate, ...], may: bool
 ) -> None:
     assert answers(*after).withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=()) is may
+
+
+def test_an_id_that_a_plan_blocks_is_granted_to_nobody_from_its_decision_on() -> None:
+    """A device at fault: files are written before the plan is used, and a disk may take its time."""
+    first, second = plan("GPU-0", "GPU-1"), Blocked(reason="Unhealthy", message="Xid79")
+    ids = tuple(replace(each, blocked=second if each.id == "GPU-0" else None) for each in first.resources[1].ids)
+    faulty = Plan(resources=(first.resources[0], replace(first.resources[1], ids=ids)))
+    for after, may in ((), True), ((allocate("GPU-1"),), True), ((allocate("GPU-0"),), False):
+        some = answers(*after)
+        assert some.withdraw(faulty, inventory_of(gpu(0)), known=()) is may
+        with pytest.raises(AllocationError, match="GPU-0"):
+            some.grant(GPU, ["GPU-0"])
+        assert granted(some, "GPU-1") == ["GPU-1"]
 
 
 def test_an_id_that_would_be_given_with_other_device_nodes_is_granted_to_nobody_until_it_is_given_with_these() -> None:
