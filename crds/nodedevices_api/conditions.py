@@ -113,6 +113,7 @@ PROGRESSING: Final = "Progressing"
 DRY_RUN: Final = "DryRun"
 ROLLED_OUT: Final = "RolledOut"
 DONE: Final = "Done"
+PAUSED: Final = "Paused"
 FAILED: Final = "Failed"
 ACTIONS_STOPPED: Final = "ActionsStopped"  # only where a policy taints Nodes or evicts pods; also an Event's reason
 MASS_FAULT: Final = "MassFault"
@@ -199,7 +200,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED, DRY_RUN)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
     ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING), "False": (NOT_STOPPED,)},
-    ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED)},
+    ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED, PAUSED)},
 }
 """Which reasons a condition of ours can have, by its status. The first fifteen are a NodeDevices'; the last five a
 DevicePolicy's."""

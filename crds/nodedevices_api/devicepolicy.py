@@ -17,7 +17,7 @@ from nodedevices_api import API_VERSION
 from nodedevices_api.base import Loose, Root, Rule, Strict
 from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.conditions import Condition
-from nodedevices_api.fields import Atomic, Count, Generation, ListType, Whole, in_schema
+from nodedevices_api.fields import Atomic, Count, Flag, Generation, ListType, Whole, in_schema
 from nodedevices_api.meta import LabelSelector, ObjectMeta
 from nodedevices_api.sections import DAY_SECONDS, SECTION_NAMES, Sections
 
@@ -100,7 +100,13 @@ class DevicePolicySpec(Sections):
     mode: Literal["Enforce", "DryRun"] = Field(
         default="Enforce",
         json_schema_extra=in_schema("Enforce"),
-        description="DryRun computes and reports what Enforce would do, and changes nothing.",
+        description="DryRun computes and reports what Enforce would do, and changes nothing. Never from Enforce to "
+        "DryRun: that would take away what is in effect.",
+    )
+    paused: Flag = Field(
+        default=False,
+        description="Holds the roll-out where it is, as that of a Deployment: nodes that have the policy keep it as it "
+        "is there, with all its actions, and no other node gets it.",
     )
     rollout: Annotated[Rollout, Atomic()] | None = Field(
         default=None, description="How a change of this policy comes to its nodes; absent: as its defaults say."
@@ -112,6 +118,13 @@ class DevicePolicySpec(Sections):
             " || ".join(f"has(self.{name})" for name in SECTION_NAMES),
             f"a policy sets at least one section: {', '.join(SECTION_NAMES)}",
             lambda it: any(getattr(it, name) is not None for name in SECTION_NAMES),
+        ),
+        Rule(
+            "oldSelf.mode != 'Enforce' || self.mode != 'DryRun'",
+            "DryRun would take away what the policy has in effect: set paused: true to hold it where it is, or give a "
+            "copy with mode: DryRun another name to see what it would change",
+            lambda _: True,  # between two versions of an object, which the API server alone sees
+            found="'mode from Enforce to DryRun'",
         ),
         Rule(
             f"!has(self.sharing) || !({_BY_MPS}) || "

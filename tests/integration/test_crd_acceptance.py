@@ -222,3 +222,21 @@ def test_one_category_lists_both_kinds(kubectl: Kubectl) -> None:
 def test_kubectl_explains_a_field(admin: Kubectl) -> None:
     said = admin.run("explain", "nd.status.devices.health.recoveryAction")
     assert "Recommended recovery action: RebootNode, ResetDevice." in said
+
+
+def test_a_policy_in_effect_cannot_become_a_dry_run_and_is_told_the_two_ways(kubectl: Kubectl) -> None:
+    in_effect = policy(health={})
+    kubectl.create(in_effect)
+    name = in_effect["metadata"]["name"]
+    with pytest.raises(KubectlError) as caught:
+        kubectl.patch("devicepolicy", name, {"spec": {"mode": "DryRun"}})
+    assert "mode from Enforce to DryRun" in caught.value.said
+    assert "set paused: true" in caught.value.said
+    kubectl.patch("devicepolicy", name, {"spec": {"paused": True}})
+    kubectl.patch("devicepolicy", name, {"spec": {"paused": False}})
+
+
+def test_a_dry_run_becomes_a_policy_that_is_in_effect(kubectl: Kubectl) -> None:
+    trial = policy(mode="DryRun", health={})
+    kubectl.create(trial)
+    kubectl.patch("devicepolicy", trial["metadata"]["name"], {"spec": {"mode": "Enforce"}})

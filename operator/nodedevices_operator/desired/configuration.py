@@ -146,6 +146,10 @@ def _candidates(
     for policy in policies:
         if policy.dry_run:
             continue
+        if policy.paused:
+            if (last := before.get(policy.name)) is not None:
+                found.append(_as_it_is(policy, last, previous.config or {}))
+            continue
         if policy.spec is not None:
             if policy.selects(labels):
                 found.append(_candidate(policy))
@@ -156,7 +160,7 @@ def _candidates(
         line = f"policy {policy.name} is not accepted ({policy.refusal})"
         if last is not None:
             line += f", generation {last.generation} stays in effect"
-            kept = {name: (previous.config or {})[name] for name in last.sections if name in (previous.config or {})}
+            kept = _kept(last, previous.config or {})
             found.append(_Candidate(policy.name, last.generation, last.priority, policy.created, kept))
         refused.append(line)
     found.sort(key=lambda contender: contender.rank)
@@ -165,6 +169,23 @@ def _candidates(
 
 def _candidate(policy: PolicyRecord) -> _Candidate:
     return _Candidate(policy.name, policy.generation, policy.priority, policy.created, policy.sections)
+
+
+def _kept(last: PolicyRef, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the node has of a policy."""
+    return {name: config[name] for name in last.sections if name in config}
+
+
+def _as_it_is(policy: PolicyRecord, last: PolicyRef, config: Mapping[str, Any]) -> _Candidate:
+    """A paused policy as the node has it. It counts as that of now where it has brought all that it sets, but for what
+    a stronger policy supplies."""
+    kept = _kept(last, config)
+    whole = all(
+        means_the_same(name, section, kept[name]) if name in kept else name in config
+        for name, section in policy.sections.items()
+    )
+    generation = policy.generation if whole and kept.keys() <= policy.sections.keys() else last.generation
+    return _Candidate(policy.name, generation, last.priority, policy.created, kept)
 
 
 def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mapping[str, Any]) -> Trial:

@@ -277,11 +277,14 @@ def policy_status(
     """The policy's whole status, as applied; equal to the current one when nothing changed. `stopped`: whether the
     breaker stops what it does about faults; None: it does nothing. `record`: where what it does is recorded; `resume`:
     where a person lets it go on."""
+    rolled_out = None if rollout is None or policy.dry_run else _rolled_out(policy, rollout)
+    if policy.paused:
+        rolled_out = "False", names.PAUSED, f"spec.paused: nodes keep what they have; {_in_effect(counts)}"
     wanted = (
         (names.ACCEPTED, _accepted(policy)),
         (names.APPLIED, _applied(policy, counts)),
         (names.CONFLICTED, _conflicted(counts)),
-        *(((names.ROLLED_OUT, _rolled_out(policy, rollout)),) if rollout is not None and not policy.dry_run else ()),
+        *(() if rolled_out is None else ((names.ROLLED_OUT, rolled_out),)),
         *(() if stopped is None else ((names.ACTIONS_STOPPED, stopped),)),
     )
     shown = {condition.type: condition for condition in policy.conditions}
@@ -354,10 +357,14 @@ def _applied(policy: PolicyRecord, counts: Tally) -> ConditionVerdict:
             f"{policy.left_out}; the rest is in effect on {counts.applied} of {expected} nodes",
         )
     if counts.applied < expected:
-        so_far = f"in effect on {counts.applied} of {expected} nodes{_unmatched(counts)}"
-        parts = _listed(counts.waiting, most=1)
+        so_far = f"{_in_effect(counts)}{_unmatched(counts)}"
+        parts = "spec.paused is true" if policy.paused else _listed(counts.waiting, most=1)
         return "False", names.PROGRESSING, f"{so_far}; {parts}" if parts else so_far
     return "True", names.APPLIED, f"in effect on {counts.applied} nodes{_unmatched(counts)}"
+
+
+def _in_effect(counts: Tally) -> str:
+    return f"in effect on {counts.applied} of {counts.selected - counts.silent} nodes"
 
 
 def _listed(nodes: Sequence[tuple[str, str]], *, most: int, limit: int = REASON_LIMIT) -> str:

@@ -354,6 +354,10 @@ class PolicyRecord:
     conditions: Annotated[tuple[ConditionRecord, ...], At("status", "conditions")] = ()
     resource_version: Annotated[str, At("metadata", "resourceVersion")] = field(default="", compare=False)
 
+    @property
+    def paused(self) -> bool:
+        return self.spec is not None and self.spec.paused and not self.dry_run
+
     def selects(self, labels: Mapping[str, str]) -> bool:
         return self.selector is not None and self.selector.matches(labels)
 

@@ -112,7 +112,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "Applied": {"True": ["Applied"], "False": ["NotAccepted", "NoNodes", "Progressing", "Failed", "DryRun"]},
         "Conflicted": {"True": ["SamePriority"], "False": ["NoConflict"]},
         "ActionsStopped": {"True": ["MassFault", "RecordUnreadable", "RecordMissing"], "False": ["NotStopped"]},
-        "RolledOut": {"True": ["Done"], "False": ["Progressing", "Stopped"]},
+        "RolledOut": {"True": ["Done"], "False": ["Progressing", "Stopped", "Paused"]},
     }
 
 

@@ -148,7 +148,7 @@ def test_a_status_is_written_without_what_is_empty_but_with_zeros_that_count() -
 
 def test_the_sections_of_a_policy_are_all_but_how_strongly_it_is_for_whom() -> None:
     spec = parse(DevicePolicySpec, FULL_POLICY["spec"])
-    others = {"nodeSelector", "priority", "mode", "rollout"}
+    others = {"nodeSelector", "priority", "mode", "paused", "rollout"}
     wanted = {key: value for key, value in FULL_POLICY["spec"].items() if key not in others}
     assert to_dict(spec.sections()) == wanted
     assert type(spec.sections()) is Sections

@@ -189,3 +189,42 @@ def test_every_section_is_exactly_that_of_the_strongest_accepted_policy_that_set
 def test_resolving_what_was_resolved_changes_nothing(policies: list[PolicyRecord]) -> None:
     first = resolve({}, policies, NONE)
     assert resolve({}, policies, Previous(first.config, first.policies)) == first
+
+
+# --- paused -----------------------------------------------------------------------------------------------------------
+def had(**sections: Any) -> Previous:
+    """The node has these of policy p, of its generation 1."""
+    return Previous(config=sections, policies=(PolicyRef("p", 1, 0, tuple(sections)),))
+
+
+def test_a_node_that_has_a_paused_policy_keeps_it_as_it_is_there_with_what_is_done_about_faults() -> None:
+    now = policy("p", generation=3, paused=True, sharing=sharing(4), faults={"event": True})
+    found = resolve({}, [now], had(sharing=sharing(2), faults={"event": False}))
+    assert found.config == {"sharing": sharing(2), "faults": {"event": False}}
+    assert [(ref.generation, ref.sections) for ref in found.policies] == [(1, ("sharing", "faults"))]
+
+
+def test_a_node_that_does_not_have_a_paused_policy_does_not_get_it() -> None:
+    found = resolve({}, [policy("p", paused=True, sharing=sharing(4))], NONE)
+    assert (found.config, found.policies) == ({}, ())
+
+
+def test_a_node_that_a_paused_policy_no_longer_selects_keeps_it() -> None:
+    now = policy("p", generation=2, paused=True, selector={"matchLabels": {"pool": "a"}}, sharing=sharing(2))
+    assert resolve({"pool": "b"}, [now], had(sharing=sharing(2))).config == {"sharing": sharing(2)}
+
+
+def test_a_node_that_has_all_of_a_paused_policy_counts_as_having_it() -> None:
+    now = policy("p", generation=2, paused=True, sharing=sharing(2))
+    assert [ref.generation for ref in resolve({}, [now], had(sharing=sharing(2))).policies] == [2]
+    more = policy("p", generation=2, paused=True, sharing=sharing(2), health={"holdDownSeconds": 1})
+    assert [ref.generation for ref in resolve({}, [more], had(sharing=sharing(2))).policies] == [1]
+    fewer = policy("p", generation=2, paused=True, health={"holdDownSeconds": 1})
+    before = had(sharing=sharing(2), health={"holdDownSeconds": 1})
+    assert [ref.generation for ref in resolve({}, [fewer], before).policies] == [1]
+
+
+def test_a_stronger_policy_that_comes_takes_the_place_of_a_paused_one() -> None:
+    paused = policy("p", generation=2, paused=True, sharing=sharing(2))
+    found = resolve({}, [paused, policy("strong", 5, sharing=sharing(8))], had(sharing=sharing(2)))
+    assert found.config == {"sharing": sharing(8)}

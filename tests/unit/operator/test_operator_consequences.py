@@ -414,7 +414,7 @@ def test_what_happened_to_holders_alone_is_a_fault_of_their_device(
 
 
 def test_an_eviction_for_what_happened_to_a_holder_alone_takes_its_node_out_of_service() -> None:
-    limited = {"budget": {"maxUnavailable": 1}}
+    limited: dict[str, Any] = {"budget": {"maxUnavailable": 1}}
     records = {name: fleet_record(name, device(0, holders=[hit("p")]), **limited) for name in "ab"}
     found = survey(records, {name: node() for name in "ab"})
     wanted_of_all = [Action(SINCE, name, "Evict", f"ml/p/{name}", "MpsDaemonRestarted") for name in "ab"]

@@ -429,6 +429,16 @@ def test_a_roll_out_that_is_stopped_says_why_and_how_a_person_goes_on() -> None:
     )
 
 
+def test_a_paused_policy_says_that_it_is_and_on_how_many_nodes_it_is_in_effect() -> None:
+    paused = policy("p", paused=True, sharing=sharing(2))
+    new = NodeOutcome(CHOSEN)  # it does not get it
+    found = policy_status(paused, tally(paused, {"a": FORCE, "b": new}), NOW, rollout=RolloutState())
+    shown = {it["type"]: (it["status"], it["reason"], it["message"]) for it in found["conditions"]}
+    kept = "spec.paused: nodes keep what they have; in effect on 1 of 2 nodes"
+    assert shown["RolledOut"] == ("False", "Paused", kept)
+    assert shown["Applied"] == ("False", "Progressing", "in effect on 1 of 2 nodes; spec.paused is true")
+
+
 def test_a_dry_run_is_not_rolled_out() -> None:
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     found = policy_status(trial, tally(trial, {}), NOW, rollout=RolloutState(waiting=1))
