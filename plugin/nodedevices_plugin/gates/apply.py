@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from nodedevices_plugin.gates.base import Check, Gate, GateFacts
+from nodedevices_plugin.gates.counted import counted
 from nodedevices_plugin.gates.health import unfit
 from nodedevices_plugin.gates.registry import GATES
 from nodedevices_plugin.model import Blocked, InventoryDevice, ListedAs, OfferedResource, Plan, SchedulableId
@@ -29,7 +30,7 @@ def apply(shape: Plan, facts: GateFacts, *, ours: Collection[str] = (), gates: S
     resources = [_gated(each, checks, retained.pop(each.name, ()), facts, devices) for each in shape.resources] + [
         OfferedResource(name=name, ids=(), retained=ids) for name, ids in retained.items()
     ]
-    return Plan(resources=tuple(sorted(resources, key=lambda each: each.name)))
+    return Plan(resources=tuple(sorted(counted(resources, facts), key=lambda each: each.name)))
 
 
 def _gated(
@@ -45,7 +46,7 @@ def _gated(
     for each in resource.ids:
         first: Blocked | None = None
         listed_as = ListedAs.UNHEALTHY
-        for check in checks:
+        for check in checks if each.device_id else ():
             blocked = check(resource, each)
             if blocked is not None:
                 first = first or blocked

@@ -17,7 +17,7 @@ GONE = "no longer listed by its driver"
 
 def health(shape: Plan, facts: GateFacts) -> Check | None:
     devices = {device.fact.id: device for device in facts.inventory.devices}
-    found: dict[str, Blocked | None] = {"": None}  # by device or partition; an id that counts no device has no health
+    found: dict[str, Blocked | None] = {}  # by device or partition
     for device in facts.inventory.devices:
         for part in (None, *(each.id for each in device.fact.partitions)):
             found[part or device.fact.id] = unfit(device, part, facts.verdicts)

@@ -28,6 +28,6 @@ def libraries(shape: Plan, facts: GateFacts) -> Check | None:
 
 def _why(each: SchedulableId, facts: GateFacts) -> str | None:
     for missing in facts.libraries:
-        if (each.device_id in missing.devices or not each.device_id) and each.part_id not in missing.elsewhere:
+        if each.device_id in missing.devices and each.part_id not in missing.elsewhere:
             return missing.why
     return None

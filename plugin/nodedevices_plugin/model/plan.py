@@ -76,7 +76,7 @@ class SchedulableId:
     """One id of one resource, as ListAndWatch shows it."""
 
     id: str  # GPU-..., MIG-..., GPU-...::3
-    device_id: str  # the physical device; its health is the id's. "": none, it is counted (cores.ids)
+    device_id: str  # the physical device; its health is the id's. "": none, it is counted (OfferedResource.counts)
     partition_id: str | None = None
     replica: int | None = None
     numa_node: int | None = None
@@ -101,6 +101,7 @@ class OfferedResource:
     ids: tuple[SchedulableId, ...]  # sorted by (device index, partition index, replica): a stable order
     sharing: SharingFacts = NOT_SHARED
     per_device: int | None = None  # how many ids a device has that one container gets all of (cores.ids)
+    counts: tuple[str, ...] = ()  # devices and partitions with as many ids more, which name none of them (cores.ids)
     fail_requests_greater_than_one: bool = False
     together: bool = False  # a container with one id gets all devices of the resource (vendors.base.OwnShares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (offering.occupancy)

@@ -180,7 +180,7 @@ def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
     )
 
 
-def _cores(shared: Share, counted_devices: int) -> OfferedResource:
+def _cores(shared: Share, counts: tuple[str, ...]) -> OfferedResource:
     """Without NUMA nodes: by them the kubelet would choose ids of whole devices for who shares one."""
     whole = (replace(_schedulable(unit), numa_node=None) for unit, _ in shared.units)
     own = tuple(
@@ -189,7 +189,7 @@ def _cores(shared: Share, counted_devices: int) -> OfferedResource:
         for number in range(core_ids.PER_DEVICE)
     )
     return OfferedResource(
-        name=shared.name, ids=own + core_ids.counted(counted_devices), per_device=core_ids.PER_DEVICE
+        name=shared.name, ids=own + core_ids.counted(len(counts)), per_device=core_ids.PER_DEVICE, counts=counts
     )
 
 

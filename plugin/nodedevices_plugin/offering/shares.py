@@ -33,7 +33,7 @@ class Share:
     numa: bool = True
     fail_requests_greater_than_one: bool = False
     together: bool = False  # every share is of all units
-    cores_of: int | None = None  # computing power of the units, and of so many that are shared (core_ids); None: not it
+    cores_of: tuple[str, ...] | None = None  # computing power of the units, and of these shared ones (core_ids)
 
 
 def own_shares(
@@ -115,7 +115,8 @@ def _shared(
     split = mode.split(request)
     whole: tuple[Share, ...] = (_whole(name, rest),) if rest else ()
     if rule.core_resource is not None:
-        whole = (_cores(rule.core_resource, rest, sum(count > 0 for count in split.counts)),)
+        shared_units = (unit.id for unit, count in zip(chosen, split.counts, strict=True) if count > 0)
+        whole = (_cores(rule.core_resource, rest, tuple(shared_units)),)
     if not chosen:
         return whole
     counts = dict(zip((unit.id for unit in chosen), split.counts, strict=True))
@@ -132,7 +133,7 @@ def _shared(
     return (shared,) if new_name == name else (*whole, shared)
 
 
-def _cores(name: str, whole: Sequence[Unit], shared: int) -> Share:
+def _cores(name: str, whole: Sequence[Unit], shared: tuple[str, ...]) -> Share:
     return Share(name=name, units=tuple((unit, None) for unit in whole), cores_of=shared)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from nodedevices_plugin.model import AllocationError, Holder
+from nodedevices_plugin.model import AllocationError, Cordon, Holder
 from nodedevices_plugin.pipeline.state import State
 from support.facts import GIB, START, gpu, gpu_id, old
 from support.stepped_node import Node
@@ -82,6 +82,22 @@ def test_a_gpu_that_fails_takes_its_own_hundred_along() -> None:
     node = Node(*TWO).now(tencents("0"))
     node.devices = (TWO[0], gpu(1, memory_bytes=8 * GIB, readings=old(lost=True)))
     assert free(node.now(tencents("0"))) == {MEMORY: SHARES, CORES: Counter({"shared": 100})}
+
+
+@pytest.mark.parametrize("odd", ["lost", "missing", "cordoned"])
+def test_a_shared_gpu_that_no_pod_can_get_takes_a_hundred_along_and_those_that_a_pod_holds_last(odd: str) -> None:
+    node = Node(*TWO).now(tencents("0", "1"))
+    assert free(node)[CORES] == {"shared": 200}
+    if odd == "lost":
+        node.devices = (TWO[0], gpu(1, memory_bytes=8 * GIB, readings=old(lost=True)))
+    elif odd == "missing":
+        node.devices = TWO[:1]
+    held = pod("shared::core.199", "shared::core.198")
+    node.now(tencents("0", "1"), held)
+    if odd == "cordoned":
+        node.sees(unschedulable=(Cordon(id=gpu_id(1), reason="RMA"),)).line()
+    assert node.counts[CORES] == (200, 100)
+    assert set(held.ids) <= set(node.offers[CORES])
 
 
 def test_one_container_gets_memory_and_cores_of_one_gpu_in_either_order() -> None:

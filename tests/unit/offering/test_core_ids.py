@@ -75,11 +75,14 @@ def test_a_node_of_which_nothing_is_shared_gives_its_gpus_under_the_same_name() 
     assert {each.name: [one.id for one in each.ids] for each in found.resources} == {CORES: of(0)}
 
 
-def test_a_failed_gpu_takes_its_own_hundred_and_no_count() -> None:
-    resource = cores(*cards(3), broken=frozenset({gpu_id(0), gpu_id(1)}))
+def test_a_failed_gpu_takes_its_own_hundred_or_the_hundred_that_were_counted_for_it() -> None:
+    resource = cores(*cards(3), broken=frozenset({gpu_id(1)}))
     assert {each.id for each in resource.ids if not each.healthy} == set(of(1))
-    kept = gated(shape_of(Plan(resources=(resource,))), inventory_of(*cards(1)), healthy(*cards(1))).resources[0]
-    assert {each.id for each in kept.ids if each.healthy} == set(counted(*range(100)))
+    resource = cores(*cards(3), broken=frozenset({gpu_id(0), gpu_id(1)}))
+    assert {each.id for each in resource.ids if not each.healthy} == {*of(1), *counted(*range(100))}
+    kept = gated(shape_of(plan(*cards(3))), inventory_of(*cards(1)), healthy(*cards(1)))
+    [resource] = (each for each in kept.resources if each.name == CORES)
+    assert {each.id for each in resource.ids if each.healthy} == set(counted(*range(100)))
 
 
 def test_ids_of_cores_are_shares_of_their_device_and_no_amount_of_memory() -> None:

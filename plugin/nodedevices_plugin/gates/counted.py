@@ -1,0 +1,55 @@
+"""Ids that name no device (cores.ids): as many are given to new containers as go with devices that these can get.
+
+They pass no gate, since a gate asks for a device. So this comes after all gates: for each of the devices that a
+resource counts of which no id is free of a reason, it blocks as many ids for that reason. Ids that nobody holds come
+first: those of a pod say nothing about its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+
+from nodedevices_api.withheld import UNHEALTHY
+
+from nodedevices_plugin.gates.base import GateFacts
+from nodedevices_plugin.model import Blocked, ListedAs, OfferedResource, SchedulableId
+
+GONE = Blocked(reason=UNHEALTHY, message="a device that it counts is not offered")
+
+
+def counted(resources: Sequence[OfferedResource], facts: GateFacts) -> list[OfferedResource]:
+    """Return the resources, with the ids blocked that go with devices which no container can get."""
+    if not any(each.counts for each in resources):
+        return list(resources)
+    why = _why_not(resources)
+    held = {(name, id_) for name, ids in facts.holdings.held for id_ in ids}
+    held |= {(each.resource, id_) for each in facts.unconfirmed for id_ in each.ids}
+    return [
+        _with_blocked(each, why, {id_ for name, id_ in held if name == each.name}) if each.counts else each
+        for each in resources
+    ]
+
+
+def _why_not(resources: Sequence[OfferedResource]) -> dict[str, Blocked | None]:
+    """Return by device or partition why no container can get it; None: one can."""
+    found: dict[str, Blocked | None] = {}
+    for resource in resources:
+        for each in (*resource.ids, *resource.unlisted):
+            found[each.part_id] = each.blocked if each.part_id not in found else found[each.part_id] and each.blocked
+    return found
+
+
+def _with_blocked(resource: OfferedResource, why: Mapping[str, Blocked | None], held: Set[str]) -> OfferedResource:
+    whole = {each.part_id for each in resource.retained}  # a pod that still has it under this name is subtracted anyway
+    parts = [each for each in resource.counts if each not in whole]
+    reasons = [blocked for part in parts if (blocked := why.get(part, GONE)) is not None]
+    free_first = sorted((each.id for each in reversed(resource.ids) if not each.device_id), key=held.__contains__)
+    blocked = dict(zip(free_first, (each for each in reasons for _ in range(resource.per_device or 0)), strict=False))
+    ids: list[SchedulableId] = []
+    unlisted: list[SchedulableId] = []
+    for each in resource.ids:
+        because = blocked.get(each.id)
+        some = unlisted if because is not None and because.listed_as is ListedAs.NOT_LISTED else ids
+        some.append(replace(each, blocked=because) if because is not None else each)
+    return replace(resource, ids=tuple(ids), unlisted=(*resource.unlisted, *unlisted))
