@@ -19,7 +19,7 @@ from nodedevices_plugin.health import signals
 from nodedevices_plugin.health.actions import NO_ACTION, action_rank, needs_no_action
 from nodedevices_plugin.health.levels import UNUSABLE
 from nodedevices_plugin.health.rules import HealthRules
-from nodedevices_plugin.model import Fault, HealthState
+from nodedevices_plugin.model import Fault, HealthState, Usual
 from nodedevices_plugin.vendors.faults import CODED, Effect, FaultSource, FaultSources, Meaning, meaning_of, source_of
 
 _EFFECTS = {"Ignored": Effect.COUNTED, "Degraded": Effect.DEGRADED, "Unhealthy": Effect.UNHEALTHY}
@@ -97,21 +97,38 @@ def must_leave(fault: Fault, vendor: FaultSource) -> bool:
 
 
 def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault | None:
-    """Return an earlier fault under the current rules; None: they ignore it, or no longer call its reading too high. A
-    fault that is undecided stays so: the rules decide it when its window is over."""
+    """Return an earlier fault under the current rules: what they make of it, nothing of earlier ones. None: they no
+    longer call its reading too high. One that is undecided stays so: the rules decide it when its window is over."""
     if fault.reason in signals.REASONS and fault.reason not in {signals.reason(each.signal) for each in rules.degraded}:
         return None
-    undecided = fault.reason == CORRELATING and fault.xid is not None
-    rule = rules.rule(_coded(fault.xid, vendor).reason if undecided and fault.xid is not None else fault.reason)
-    if rule is None or fault.reason in UNUSABLE:
+    if fault.reason == CORRELATING and fault.xid is not None:
+        ignored = ruled(HealthState.DEGRADED, _coded(fault.xid, vendor).reason, rules) is HealthState.HEALTHY
+        return replace(fault, state=HealthState.HEALTHY if ignored else HealthState.DEGRADED)
+    if fault.reason in UNUSABLE:
         return fault
-    if rule.state == "Ignored":
-        return None
-    state = HealthState(rule.state)
-    if undecided or state is fault.state:
-        return fault
-    action = fault.action if fault.xid is None else _action(_coded(fault.xid, vendor), state)
-    return replace(fault, state=state, action=action)
+    usual = fault.usual or _usual_of_earlier(fault, vendor)
+    state = ruled(usual.state, fault.reason, rules)
+    domain = _domain(usual.domain, fault.reason, rules)
+    return replace(fault, usual=usual, state=state, action=_action(usual, state), fault_domain=domain)
+
+
+def ruled(usual: HealthState, reason: str, rules: HealthRules) -> HealthState:
+    """Return the state that the rules give to a reason that usually means this one; HEALTHY: they ignore it."""
+    rule = rules.rule(reason) if reason not in UNUSABLE else None
+    return usual if rule is None else _STATES.get(_EFFECTS[rule.state], HealthState.HEALTHY)
+
+
+def _usual_of_earlier(fault: Fault, vendor: FaultSource) -> Usual:
+    """Return what the catalogue says of a fault in a state file of an earlier version; of what it does not know, or has
+    not decided, what was made of it."""
+    meaning = None if fault.xid is None else _coded(fault.xid, vendor)
+    if meaning is None or meaning.effect is Effect.UNDECIDED:
+        return Usual(state=fault.state, action=fault.action, domain=fault.fault_domain)
+    return _usual(meaning, _STATES.get(meaning.effect, HealthState.HEALTHY))
+
+
+def _usual(meaning: Meaning, state: HealthState) -> Usual:
+    return Usual(state=state, action=meaning.action, domain=meaning.domain, repair=meaning.repair)
 
 
 def logged_events(
@@ -178,16 +195,22 @@ def note_events(
         if meaning is None:
             continue
         kind = effect(meaning, rules)
-        if kind in _STATES:
-            fault = event_fault(_repeated(meaning, rules), _STATES[kind], when, boot_id)
+        if kind is Effect.REPAIRED:
+            result |= {reason: replace(result[reason], left=True) for reason in meaning.repairs & result.keys()}
+        elif kind is Effect.UNDECIDED:
+            if CORRELATING not in result:
+                _remember(result, _reported_in(_correlating(meaning, when, boot_id), instance, event.sequence))
+        else:
+            usual = _STATES.get(meaning.effect)
+            if meaning.effect is Effect.UNDECIDED and meaning.code is not None:  # a rule has decided it
+                usual = vendor.decide(meaning.code, came, None)
+            if usual is None and kind not in _STATES:
+                continue
+            fault = event_fault(meaning, usual or HealthState.HEALTHY, rules, when, boot_id)
             if event.pci_bus_id:
                 _remember(result, replace(fault, elsewhere=True))
             else:
                 _remember(result, _reported_in(fault, instance, event.sequence))
-        elif kind is Effect.REPAIRED:
-            result |= {reason: replace(result[reason], left=True) for reason in meaning.repairs & result.keys()}
-        elif kind is Effect.UNDECIDED and CORRELATING not in result:
-            _remember(result, _reported_in(_correlating(meaning, when, boot_id), instance, event.sequence))
     waiting = result.get(CORRELATING)
     if waiting is not None and came:
         codes = [xid for xid in dict.fromkeys((*waiting.neighbours, *came)) if xid != waiting.xid]
@@ -197,11 +220,11 @@ def note_events(
     return _bounded(result)
 
 
-def _repeated(meaning: Meaning, rules: HealthRules) -> Meaning:
-    """Return the meaning of an event that a rule has counted: what comes again and again on one device is no longer
-    its program's."""
-    rule = rules.rule(meaning.reason)
-    return meaning if rule is None or rule.after is None else replace(meaning, domain="Device")
+def _domain(usual: str, reason: str, rules: HealthRules) -> str:
+    """Return whose fault it is. Where a rule has counted it, the device's: what comes again and again on one device is
+    no longer its program's."""
+    rule = rules.rule(reason)
+    return usual if rule is None or rule.after is None else "Device"
 
 
 def _bounded_neighbours(codes: Sequence[int], rules: HealthRules, vendor: FaultSource) -> tuple[int, ...]:
@@ -251,26 +274,26 @@ def decide_correlating(
     codes = _seen_xids(waiting)
     for code in codes:
         meaning = _coded(code, vendor)
-        kind = effect(meaning, rules)
-        if kind is Effect.UNDECIDED:
-            state = vendor.decide(code, codes, driver_action)
-        else:  # a rule that came meanwhile
-            state = _STATES.get(kind) if meaning.reason not in rest else None
-        if state is not None:
-            decided = event_fault(meaning, state, waiting.since, waiting.boot_id)
-            decided = _reported_in(decided, waiting.instance, waiting.sequence)
-            _remember(rest, replace(decided, last_seen=waiting.last_seen))
+        usual = vendor.decide(code, codes, driver_action) if meaning.effect is Effect.UNDECIDED else None
+        rule = rules.rule(meaning.reason)  # one that came meanwhile decides, but for what is a fault already
+        if usual is None and (rule is None or rule.state == "Ignored" or meaning.reason in rest):
+            continue
+        decided = event_fault(meaning, usual or HealthState.HEALTHY, rules, waiting.since, waiting.boot_id)
+        decided = _reported_in(decided, waiting.instance, waiting.sequence)
+        _remember(rest, replace(decided, last_seen=waiting.last_seen))
     return _bounded(rest)
 
 
-def event_fault(meaning: Meaning, state: HealthState, when: datetime, boot_id: str) -> Fault:
-    """Return the fault that an event leaves."""
+def event_fault(meaning: Meaning, usual: HealthState, rules: HealthRules, when: datetime, boot_id: str) -> Fault:
+    """Return the fault that an event leaves, which without rules is in that state."""
+    state, known = ruled(usual, meaning.reason, rules), _usual(meaning, usual)
     return Fault(
         reason=meaning.reason,
         state=state,
         message=meaning.message,
-        action=_action(meaning, state),
-        fault_domain=meaning.domain,
+        action=_action(known, state),
+        fault_domain=_domain(meaning.domain, meaning.reason, rules),
+        usual=known,
         since=when,
         last_seen=when,
         boot_id=boot_id,
@@ -278,9 +301,10 @@ def event_fault(meaning: Meaning, state: HealthState, when: datetime, boot_id: s
     )
 
 
-def _action(meaning: Meaning, state: HealthState) -> str:
-    """Return an event's recovery action; where only the policy makes it Unhealthy, the action that ends that."""
-    return meaning.repair if state is HealthState.UNHEALTHY and needs_no_action(meaning.action) else meaning.action
+def _action(usual: Usual, state: HealthState) -> str:
+    """Return a fault's recovery action; where only the policy makes it Unhealthy, the action that ends that."""
+    unhealthy = state is HealthState.UNHEALTHY
+    return usual.repair if unhealthy and usual.repair and needs_no_action(usual.action) else usual.action
 
 
 def _reported_in(fault: Fault, instance: str, sequence: int) -> Fault:
@@ -288,7 +312,7 @@ def _reported_in(fault: Fault, instance: str, sequence: int) -> Fault:
 
 
 def _correlating(meaning: Meaning, when: datetime, boot_id: str) -> Fault:
-    fault = event_fault(meaning, HealthState.DEGRADED, when, boot_id)
+    fault = event_fault(meaning, HealthState.DEGRADED, HealthRules(), when, boot_id)
     return replace(fault, reason=CORRELATING, action=NO_ACTION)
 
 
@@ -306,8 +330,11 @@ def _bounded(faults: Mapping[str, Fault]) -> dict[str, Fault]:
     """Keep the worst faults; an undecided one is always among them, else it would never be decided."""
     if len(faults) <= MAX_FAULTS:
         return dict(faults)
-    worst = sorted(faults.values(), key=lambda fault: (fault.reason == CORRELATING, severity(fault)), reverse=True)
-    return {fault.reason: fault for fault in worst[:MAX_FAULTS]}
+
+    def rank(fault: Fault) -> tuple[object, ...]:
+        return fault.reason == CORRELATING, fault.state is not HealthState.HEALTHY, severity(fault)
+
+    return {fault.reason: fault for fault in sorted(faults.values(), key=rank, reverse=True)[:MAX_FAULTS]}
 
 
 def severity(fault: Fault) -> tuple[bool, int, bool, str]:

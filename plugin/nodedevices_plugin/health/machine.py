@@ -38,7 +38,16 @@ from nodedevices_probe.protocol import DriverState, ProbeEvent
 
 from nodedevices_plugin.health import actions, events, lasting, levels, rates
 from nodedevices_plugin.health.rules import HealthRules
-from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Verdict, facts_by_id
+from nodedevices_plugin.model import (
+    Fault,
+    HealthState,
+    Inventory,
+    InventoryDevice,
+    Usual,
+    Verdict,
+    facts_by_id,
+    with_each_fault,
+)
 from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource, FaultSources, meaning_of, source_of
 
 PROBE_SILENT = "ProbeSilent"
@@ -143,7 +152,7 @@ def judge_all(
                     confirmed=part.id in confirmed,
                     has_levels=False,
                 )
-                if verdict.faults:
+                if verdict.faults or verdict.ignored:
                     verdicts[part.id] = verdict
     return verdicts
 
@@ -180,10 +189,7 @@ def next_deadline(
 def clock_set(verdicts: Mapping[str, Verdict], by: timedelta) -> dict[str, Verdict]:
     """Return the verdicts after the wall clock was set: each wait lasts as long as it would have. The times that are
     shown (`Verdict.since`) stay as they were reported."""
-    return {
-        key: replace(verdict, faults=tuple(_moved(fault, by) for fault in verdict.faults))
-        for key, verdict in verdicts.items()
-    }
+    return {key: with_each_fault(verdict, lambda fault: _moved(fault, by)) for key, verdict in verdicts.items()}
 
 
 def _moved(fault: Fault, by: timedelta) -> Fault:
@@ -297,15 +303,15 @@ def _judge(
 
     `has_levels`: False for a partition: the readings are the physical device's, it has only its own events.
     """
+    if previous is not None and confirmed:
+        previous = with_each_fault(previous, lambda fault: replace(fault, confirmed=True))
+    if previous is not None and not view.started:
+        return previous
     faults = {
         fault.reason: _not_future(fault, view.now)
-        for known in (previous.faults if previous else ())
+        for known in ((*previous.faults, *previous.ignored) if previous else ())
         if (fault := events.under_rules(known, view.rules, subject.vendor)) is not None
     }
-    if confirmed:
-        faults = {reason: replace(fault, confirmed=True) for reason, fault in faults.items()}
-    if previous is not None and not view.started:
-        return replace(previous, faults=tuple(faults.values())) if confirmed else previous
     boot_id, instance = view.inventory.boot_id, view.inventory.instance
     device, vendor, rules = subject.device, subject.vendor, view.rules
     before = faults
@@ -352,19 +358,19 @@ def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -
         # It was missing while other devices were seen, and it still is.
         level = replace(level, state=known.state, message=known.message, action=known.action)
     if level.evident:
-        rule = view.rules.rule(level.reason) if level.reason not in levels.UNUSABLE else None
-        if rule is not None and rule.state == "Ignored":
-            return
-        state = level.state if rule is None else HealthState(rule.state)
+        state = events.ruled(level.state, level.reason, view.rules)
+        domain = "Node" if state is HealthState.UNKNOWN else "Device"
+        usual = Usual(state=level.state, action=level.action, domain=domain)
         if known is not None and _reported(known, level, state):
-            faults[level.reason] = replace(known, boot_id=boot_id, confirmed=False)
+            faults[level.reason] = replace(known, boot_id=boot_id, confirmed=False, usual=usual)
         else:
             faults[level.reason] = Fault(
                 reason=level.reason,
                 state=state,
                 message=level.message,
                 action=level.action,
-                fault_domain="Node" if state is HealthState.UNKNOWN else "Device",
+                fault_domain=domain,
+                usual=usual,
                 since=known.since if known and HealthState.UNKNOWN not in {known.state, state} else view.now,
                 last_seen=None,
                 boot_id=boot_id,
@@ -469,7 +475,9 @@ def _verdict(
     previous: Verdict | None, faults: tuple[Fault, ...], says: str | None, subject: _Subject, view: _View
 ) -> Verdict:
     waits = {fault.reason for fault in faults if events.withholds(fault, view.rules, subject.vendor)}
-    ordered = tuple(sorted(faults, key=lambda fault: _display_order(fault, waits), reverse=True))
+    shown = (fault for fault in faults if fault.state is not HealthState.HEALTHY)
+    ignored = tuple(fault for fault in faults if fault.state is HealthState.HEALTHY)
+    ordered = tuple(sorted(shown, key=lambda fault: _display_order(fault, waits), reverse=True))
     withheld = bool(waits)
     worst = ordered[0] if ordered else None
     if worst is not None and worst.state is not HealthState.UNHEALTHY and view.unknown is not None:
@@ -511,6 +519,7 @@ def _verdict(
         )
     else:
         verdict = Verdict(state=HealthState.HEALTHY, reason="", message="", since=view.now, offered=True)
+    verdict = replace(verdict, ignored=ignored)
     if previous is not None and (previous.state, previous.reason) == (verdict.state, verdict.reason):
         return replace(verdict, since=previous.since)
     return verdict

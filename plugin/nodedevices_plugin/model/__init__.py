@@ -10,7 +10,7 @@ Each stage takes the latest values and makes its own. Nothing here imports grpc,
 from __future__ import annotations
 
 from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPod
-from nodedevices_plugin.model.health import CONFIRM, Cordon, Fault, HealthState, Notice, Verdict
+from nodedevices_plugin.model.health import CONFIRM, Cordon, Fault, HealthState, Notice, Usual, Verdict, with_each_fault
 from nodedevices_plugin.model.history import Occurrences, Period, Shown
 from nodedevices_plugin.model.holders import (
     CoresHeld,
@@ -87,10 +87,12 @@ __all__ = [
     "Unit",
     "Unmatched",
     "Uses",
+    "Usual",
     "Verdict",
     "WaitingPod",
     "facts_by_id",
     "held_key",
     "numbered",
     "served_by_others",
+    "with_each_fault",
 ]

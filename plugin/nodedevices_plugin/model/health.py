@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -19,15 +20,28 @@ class HealthState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """What a fault is where no rule of a policy is about it. `state` HEALTHY: none, a rule alone makes it one."""
+
+    state: HealthState
+    action: str
+    domain: str
+    repair: str = ""  # the action that ends it where a rule makes it Unhealthy and `action` is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """One thing that is wrong with a device, kept until the evidence says that it is over.
 
     An XID is an edge: it is remembered here and, with the verdict, in the state file. A reading (lost, ECC, ...) is a
     level: `last_seen` is None while it lasts, and the time of the first line without it afterwards.
+
+    `state`, `action` and `fault_domain` are what the policy's rules make of it now; `usual` is what they are made of.
     """
 
     reason: str  # Xid79, FallenOffBus, Missing, RowRemapFailure, ...; one fault a reason
-    state: HealthState  # DEGRADED or UNHEALTHY; UNKNOWN: not listed by a probe that lists nothing
+    # DEGRADED or UNHEALTHY; UNKNOWN: not listed by a probe that lists nothing; HEALTHY: a rule ignores it
+    state: HealthState
     message: str  # what happened, without what to do
     action: str  # recoveryAction that the table requires
     fault_domain: str  # Application | Device | Node
@@ -43,6 +57,7 @@ class Fault:
     left: bool = False
     driver_reloaded: bool = False  # the driver was unloaded since
     confirmed: bool = False  # a person said that it is over (nodedevices.io/confirm)
+    usual: Usual | None = None  # None: not known, by a state file of an earlier version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +108,9 @@ class Verdict:
     recovery_action: str = "None"
     fault_domain: str | None = None  # Application | Device | Node
     faults: tuple[Fault, ...] = ()  # worst first; what recovery is judged by, not published
+    ignored: tuple[Fault, ...] = ()  # what rules ignore, for when they no longer do
+
+
+def with_each_fault(verdict: Verdict, changed: Callable[[Fault], Fault]) -> Verdict:
+    """Return the verdict with each of its faults changed, also those that rules ignore."""
+    return replace(verdict, faults=tuple(map(changed, verdict.faults)), ignored=tuple(map(changed, verdict.ignored)))

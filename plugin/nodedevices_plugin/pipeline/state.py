@@ -39,6 +39,7 @@ from nodedevices_plugin.model import (
     Occurrences,
     Tenure,
     Verdict,
+    with_each_fault,
 )
 from nodedevices_plugin.pipeline.routing import WaitingEvent
 from nodedevices_plugin.sharing.clients import Clients
@@ -109,9 +110,9 @@ def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict])
         for device in inventory.devices
     )
     kept = {
-        key: replace(each, faults=tuple(replace(fault, instance="", sequence=-1) for fault in each.faults))
-        for key, each in verdicts.items()
-        if each.faults or each.state is HealthState.UNHEALTHY
+        key: with_each_fault(verdict, lambda fault: replace(fault, instance="", sequence=-1))
+        for key, verdict in verdicts.items()
+        if verdict.faults or verdict.ignored or verdict.state is HealthState.UNHEALTHY
     }
     return replace(state, boot_id=inventory.boot_id or state.boot_id, devices=devices, verdicts=kept)
 
@@ -124,10 +125,8 @@ def same_but_times(one: State, other: State) -> bool:
 
 def _without_times(state: State) -> State:
     verdicts = {
-        key: replace(
-            each, faults=tuple(replace(fault, last_seen=EPOCH if fault.last_seen else None) for fault in each.faults)
-        )
-        for key, each in state.verdicts.items()
+        key: with_each_fault(verdict, lambda fault: replace(fault, last_seen=EPOCH if fault.last_seen else None))
+        for key, verdict in state.verdicts.items()
     }
     waiting = tuple(replace(kept, event=replace(kept.event, count=1)) for kept in state.waiting)
     return replace(state, verdicts=verdicts, waiting=waiting, notices={}, history={}, cursors={}, tenures={})

@@ -15,7 +15,20 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.nic.attributes import LINK_DOWN
 from nodedevices_probe.protocol import DeviceFact
-from support.facts import REGISTERED, START, Story, gpu, gpu_id, inventory_of, mig_id, partition, silent_gpu, well, xid
+from support.facts import (
+    REGISTERED,
+    START,
+    Story,
+    gpu,
+    gpu_id,
+    inventory_of,
+    mig_id,
+    old,
+    partition,
+    silent_gpu,
+    well,
+    xid,
+)
 from support.nics import hca, port
 from support.probed_node import Node as ProbedNode
 from support.stepped_node import Node
@@ -130,6 +143,66 @@ def test_a_changed_policy_applies_at_once_and_to_what_came_before() -> None:
     assert note.startswith("health.rules[0].match productName *A100*, type gpu: the rule applies to no device")
     node.now(every({"type": "gpu", "productName": "*H100*"}, "Degraded"))
     assert node.states == both | {gpu_id(0): ("Degraded", "Xid95")}
+
+
+def about(reason: str, state: str) -> dict[str, Any]:
+    return {"health": {"rules": [{"reasons": [reason], "state": state}]}}
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same", "restarted"])
+@pytest.mark.parametrize("state", ["Degraded", "Ignored"])
+@pytest.mark.parametrize("before", [False, True], ids=["rule-first", "fault-first"])
+@pytest.mark.parametrize(("number", "action"), [(79, "RebootNode"), (119, "ResetDevice")])
+def test_without_the_rule_that_made_less_of_a_fault_the_catalogue_decides(
+    number: int, action: str, state: str, *, before: bool, restarted: bool
+) -> None:
+    node = Node(gpu(0, readings=old())).now({} if before else about(f"Xid{number}", state))
+    node.line(xids=(xid(number),)).now(about(f"Xid{number}", state))
+    reason = f"Xid{number}"
+    assert node.says() == (("Degraded", reason, True) if state == "Degraded" else ("Healthy", "", True))
+    node = (node.restarted() if restarted else node).now({})
+    assert node.says() == ("Unhealthy", reason, False)
+    assert node.world.verdicts[gpu_id(0)].recovery_action == action
+
+
+def test_without_the_rule_that_made_more_of_an_event_it_is_no_fault() -> None:
+    node = Node(gpu(0, readings=old())).now(about("Xid31", "Unhealthy")).line(xids=(xid(31),))
+    assert node.says() == ("Unhealthy", "Xid31", False)
+    assert node.now({}).says() == ("Healthy", "", True)
+    assert node.now(about("Xid31", "Degraded")).says() == ("Degraded", "Xid31", True)
+
+
+def test_a_fault_that_a_rule_ignores_is_over_by_the_same_evidence_as_any() -> None:
+    node = Node(gpu(0, readings=old())).now(about("Xid79", "Ignored")).line(xids=(xid(79),))
+    assert node.world.verdicts[gpu_id(0)].ignored
+    node.sees(confirm=f"{gpu_id(0)}=recovered").line()
+    assert node.world.verdicts[gpu_id(0)].ignored == ()
+    assert node.now({}).says() == ("Healthy", "", True)
+
+
+def test_a_rule_that_ignores_an_undecided_event_decides_nothing_for_later() -> None:
+    node = Node(gpu(0, readings=old())).now({}).line(xids=(xid(95),))
+    assert node.now(about("Xid95", "Ignored")).says() == ("Healthy", "", True)
+    node.line(after=20)
+    assert node.says() == ("Healthy", "", True)
+    assert node.now({}).says() == ("Unhealthy", "Xid95", False)
+
+
+def test_a_reading_that_is_over_keeps_what_it_was_while_rules_come_and_go() -> None:
+    node = Node(gpu(0, readings=old(remap_failure=True))).now({})
+    assert node.says() == ("Unhealthy", "RowRemapFailure", False)
+    node.devices = (gpu(0, readings=old()),)
+    node.now(about("RowRemapFailure", "Ignored"))
+    assert node.says() == ("Healthy", "", True)
+    assert node.now({}).says() == ("Unhealthy", "RowRemapFailure", False), "a remap failure is repaired by no driver"
+
+
+def test_a_fault_of_an_earlier_versions_state_file_is_what_the_catalogue_says_of_it() -> None:
+    node = Node(gpu(0, readings=old())).now(about("Xid119", "Degraded")).line(xids=(xid(119),))
+    verdict = node.world.state.verdicts[gpu_id(0)]
+    earlier = replace(verdict, faults=tuple(replace(fault, usual=None) for fault in verdict.faults))
+    node.begin(replace(node.world.state, verdicts={gpu_id(0): earlier}))
+    assert node.now({}).says() == ("Unhealthy", "Xid119", False)
 
 
 def test_a_device_is_near_to_those_of_other_probes() -> None:
