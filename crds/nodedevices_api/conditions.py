@@ -119,6 +119,7 @@ ACTIONS_STOPPED: Final = "ActionsStopped"  # only where a policy taints Nodes or
 MASS_FAULT: Final = "MassFault"
 RECORD_UNREADABLE: Final = "RecordUnreadable"
 RECORD_MISSING: Final = "RecordMissing"
+RECORD_NOT_WRITTEN: Final = "RecordNotWritten"  # nor read; it is tried again, and the breaker may be closed
 NOT_STOPPED: Final = "NotStopped"
 
 # --- elsewhere in the cluster ----------------------------------------------------------------------------------------
@@ -181,10 +182,10 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     EXPECTED_DEVICES: {"True": (ALL_FOUND,), "False": (TOO_FEW,), "Unknown": (STARTING,)},
     POLICY_RESOLVED: {"True": (RESOLVED, NO_POLICY), "False": (CONFLICT, POLICY_INVALID)},
     CAPACITY_SYNCED: {"True": (IN_SYNC, NOTHING_OWNED), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT)},
-    LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT)},
-    TAINT_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, CONFLICT, REFUSED, STOPPED)},
-    EVICTIONS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN, REFUSED, STOPPED, BLOCKED)},
-    IDLE_PODS_MARKED: {"True": (IN_SYNC,), "False": (PENDING, FORBIDDEN)},
+    LABELS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT)},
+    TAINT_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, CONFLICT, REFUSED, STOPPED)},
+    EVICTIONS_SYNCED: {"True": (IN_SYNC,), "False": (PENDING, NOT_WRITTEN, FORBIDDEN, REFUSED, STOPPED, BLOCKED)},
+    IDLE_PODS_MARKED: {"True": (IN_SYNC,), "False": (PENDING, NOT_WRITTEN, FORBIDDEN)},
     STALE: {"True": (NODE_NOT_READY, AGENT_LOST, HEARTBEAT_OVERDUE), "False": (FRESH,)},
     PROBLEM_REPORTED: {
         "True": (
@@ -199,7 +200,10 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
     ACCEPTED: {"True": (ACCEPTED,), "False": (INVALID,)},
     APPLIED: {"True": (APPLIED,), "False": (NOT_ACCEPTED, NO_NODES, PROGRESSING, FAILED, DRY_RUN)},
     CONFLICTED: {"True": (SAME_PRIORITY,), "False": (NO_CONFLICT,)},
-    ACTIONS_STOPPED: {"True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING), "False": (NOT_STOPPED,)},
+    ACTIONS_STOPPED: {
+        "True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING, RECORD_NOT_WRITTEN),
+        "False": (NOT_STOPPED,),
+    },
     ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED, PAUSED)},
 }
 """Which reasons a condition of ours can have, by its status. The first fifteen are a NodeDevices'; the last five a

@@ -66,7 +66,8 @@ class OperatorMetrics(Exposition):
         "([`--delete-rejected-pods`](operations.md#pods-that-a-node-rejected)).",
     )
     breaker_open = gauge(
-        "nodedevices_operator_breaker_open", "1 while the circuit breaker stops all actions on faults."
+        "nodedevices_operator_breaker_open",
+        "1 while all actions on faults are stopped: by the circuit breaker, or because their record cannot be written.",
     )
     queue_depth = gauge(
         "nodedevices_operator_queue_depth", "Keys that are queued or being reconciled, by kind.", "kind"

@@ -88,8 +88,8 @@ def _faults(record: NodeDevicesRecord) -> list[tuple[DeviceRecord, HealthRecord]
 
 
 def faulty(record: NodeDevicesRecord) -> dict[str, str]:
-    """Return what is at fault by id, and since when; equal where nothing has changed. What happened to a holder is
-    a fault of its device as long as it holds it, since the newest such time."""
+    """Return what is at fault by id, and since when; equal where nothing has changed. What happened to a holder alone
+    is a fault of its device as long as it holds it, since the newest such time."""
     found = {part.id: part.health.since for device in record.devices for part in device.parts if _acted_on(part.health)}
     for device, health in pods.own_faults(record):
         if _acted_on(health):

@@ -12,7 +12,8 @@ Reports never stop.
 A mass fault is seen in the faults themselves, whatever is proposed for them and whenever: those whose arrivals lie
 close together by the operator's monotonic clock, or whose times lie close together by the nodes' own. Neither compares
 one machine's clock with another's present, so that a long grace, an operator that was away, or a clock that is wrong
-hides none. Those that are there when the breaker closes are answered for, and never open it again.
+hides none. Those that are there when the breaker closes are answered for, and never open it again: these very ones, by
+node and time, whatever a node's clock says later.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from nodedevices_api import conditions as names
 from nodedevices_common.times import rfc3339, zoned_time
 
 MAX_ACTIONS = 200  # in the record; the oldest go first
-MAX_NODES = 5000  # in each of the record's maps, in all some 600 KiB; a ConfigMap holds 1 MiB
+MAX_MAP_BYTES = 400 << 10  # of each of the record's maps; the oldest go first. A ConfigMap holds 1 MiB
 MAX_IDS = 16  # of one node, in the record
 RESUME = "nodedevices.io/resume-actions"  # annotation: RFC 3339, a time since the breaker opened
 OPEN, CLOSED = "Open", "Closed"
@@ -38,9 +39,9 @@ HOUR = timedelta(hours=1)
 CLOCKS_DIFFER = timedelta(minutes=1)  # how far ahead of ours the clock of a person who resumes may be
 MASS = 2  # nodes that fail together at least; one alone is no mass fault, however small the fleet
 MAX_NAMES = 5  # of nodes, in a reason
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_SHOWN = 40  # characters of a value that is refused
 
+T = TypeVar("T")
 FaultsByNode = Mapping[str, Mapping[str, str]]  # node -> id of what is at fault -> since when, by the node's clock
 Arrivals = Mapping[str, Mapping[tuple[str, str], float | None]]  # node -> id, since -> when it was first seen, in
 # seconds by the operator's monotonic clock; None: it was there when the operator began
@@ -101,6 +102,12 @@ class Survey:
     unclear: Mapping[str, frozenset[str]] = field(default_factory=dict)  # node -> ids whose state is not known now
     silent: frozenset[str] = frozenset()  # nodes that say nothing of their devices
     out: frozenset[str] = frozenset()  # nodes out of service, whatever their policy
+    others: frozenset[str] = frozenset()  # nodes that are in no pool
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """All nodes that there are."""
+        return self.others.union(*(pool.nodes for pool in self.pools))
 
     def at_fault(self, node: str, ids: Iterable[str]) -> bool:
         """True when any of these is at fault, as far as is known."""
@@ -121,7 +128,9 @@ class Fleet:
     resumed: str = ""  # the annotation that closed it last
     place: str = ""  # namespace/name of the record that this one is, or goes on from
     actions: tuple[tuple[Action, str], ...] = ()  # each with when it was granted; the newest last
-    answered: Mapping[str, str] = field(default_factory=dict)  # node -> its newest fault when the breaker closed last
+    answered: Mapping[str, str] = field(
+        default_factory=dict
+    )  # node -> since when there was what was at fault when the breaker closed last: times, with spaces in between
     unavailable: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # node that was acted upon -> what was at fault then; as long as any of it is
@@ -167,7 +176,7 @@ def decide(
 ) -> Decision:
     """Grant or refuse each, the oldest fault first. What the record has already is granted again, and not counted;
     while the breaker is open nothing is. `record` is where the record is, for people: namespace/name."""
-    fleet = _still_unavailable(_timed_out(fleet, survey.faults, now), survey)
+    fleet = _still_there(_timed_out(fleet, survey.faults, now), survey)
     fleet = judged(fleet, survey, seen, now)
     if not proposals:
         return Decision(fleet)
@@ -237,18 +246,36 @@ def _acted(fleet: Fleet, action: Action, now: datetime, faults: FaultsByNode) ->
     if not ids:
         return replace(fleet, actions=actions)
     both = tuple(sorted({*fleet.unavailable.get(action.node, ()), *ids}))[:MAX_IDS]
-    others = [(node, each) for node, each in fleet.unavailable.items() if node != action.node]
-    return replace(fleet, actions=actions, unavailable=dict([*others[1 - MAX_NODES :], (action.node, both)]))
+    others = {node: its for node, its in fleet.unavailable.items() if node != action.node}
+    return replace(fleet, actions=actions, unavailable=_newest(others | {action.node: both}))
 
 
-def _still_unavailable(fleet: Fleet, survey: Survey) -> Fleet:
-    """Return the record without the nodes where all that was acted upon is well again. One that is in no pool now says
-    nothing."""
-    if not fleet.unavailable:
+def _newest(entries: Mapping[str, T]) -> dict[str, T]:
+    """Return as many of the entries as a map of the record may have, the last of them."""
+    kept, left = [], MAX_MAP_BYTES
+    for node, value in reversed([*entries.items()]):
+        left -= len(orjson.dumps({node: value}))
+        if left < 0:
+            break
+        kept.append((node, value))
+    return dict(reversed(kept))
+
+
+def _still_there(fleet: Fleet, survey: Survey) -> Fleet:
+    """Return the record without the nodes that there are no more, and without those out of service where all that was
+    acted upon is well again. One that is in no pool now says nothing of that."""
+    if not fleet.unavailable and not fleet.answered:
         return fleet
-    known = {node for pool in survey.pools for node in pool.nodes}
-    lasting = {node: ids for node, ids in fleet.unavailable.items() if node not in known or survey.at_fault(node, ids)}
-    return fleet if len(lasting) == len(fleet.unavailable) else replace(fleet, unavailable=lasting)
+    nodes, others = survey.nodes, survey.others
+    lasting = {
+        node: ids
+        for node, ids in fleet.unavailable.items()
+        if node in nodes and (node in others or survey.at_fault(node, ids))
+    }
+    answered = {node: times for node, times in fleet.answered.items() if node in nodes}
+    if (len(lasting), len(answered)) == (len(fleet.unavailable), len(fleet.answered)):
+        return fleet
+    return replace(fleet, unavailable=lasting, answered=answered)
 
 
 class _Budgets:
@@ -325,11 +352,11 @@ def _mass_fault(pool: Pool, fleet: Fleet, faults: FaultsByNode, seen: Arrivals) 
     for node in nodes:
         if (its := faults.get(node)) is None:
             continue
-        answered, known = zoned_time(fleet.answered.get(node, "")), seen.get(node, {})
+        answered, known = fleet.answered.get(node, "").split(), seen.get(node, {})
         for since, at in set(zip(its.values(), map(known.get, its.items()), strict=True)):
-            time = zoned_time(since)
-            if answered is not None and time is not None and time <= answered:
+            if since in answered:
                 continue
+            time = zoned_time(since)
             if time is not None:
                 began.append((time.timestamp(), node))
             if at is not None:
@@ -416,12 +443,9 @@ def _timed_out(fleet: Fleet, faults: FaultsByNode, now: datetime) -> Fleet:
 
 def _closed(fleet: Fleet, faults: FaultsByNode, now: datetime) -> Fleet:
     """Closed, and what is at fault now is answered for."""
-    failing = list(faults.items())[:MAX_NODES]
-    answered = {
-        node: max(its.values(), key=lambda since: zoned_time(since) or LONG_AGO) for node, its in failing if its
-    }
+    answered = {node: " ".join(sorted(set(its.values()))) for node, its in faults.items() if its}
     return replace(
-        fleet, breaker=CLOSED, cause="", reason="", opened="", until="", closed=rfc3339(now), answered=answered
+        fleet, breaker=CLOSED, cause="", reason="", opened="", until="", closed=rfc3339(now), answered=_newest(answered)
     )
 
 

@@ -126,11 +126,13 @@ def survey(
 ) -> Survey:
     """Each node read anew; reconcile/surveyor.py reads those that have changed."""
     reacting = Reacting(policies)
-    return surveyed({name: fleet_node(record, nodes.get(name), reacting) for name, record in records.items()})
+    found = {name: fleet_node(record, nodes.get(name), reacting) for name, record in records.items()}
+    return surveyed(found, nodes)
 
 
-def surveyed(nodes: Mapping[str, FleetNode]) -> Survey:
-    """The fleet of these nodes. A section that cannot be read allows nothing."""
+def surveyed(nodes: Mapping[str, FleetNode], known: Iterable[str] = ()) -> Survey:
+    """The fleet of these nodes. A section that cannot be read allows nothing. `known`: Nodes, with a NodeDevices or
+    without."""
     found: dict[str, _Members] = {}
     wanted: dict[str, set[str]] = {}  # nodes, by the policy that is to supply the section there
     for name, it in nodes.items():
@@ -162,6 +164,7 @@ def surveyed(nodes: Mapping[str, FleetNode]) -> Survey:
         unclear={name: it.unclear for name, it in nodes.items() if it.unclear},
         silent=frozenset(name for name, it in nodes.items() if it.silent),
         out=out,
+        others=frozenset({*nodes, *known}).difference(*(each.nodes for each in pools)),
     )
 
 
@@ -182,7 +185,10 @@ def claims(policies: Iterable[PolicyRecord], where: str) -> Claims:
     stopped = False
     for policy in policies:
         named |= {policy.actions_record} - {"", where}
-        stopped = stopped or any(it.type == names.ACTIONS_STOPPED and it.status == "True" for it in policy.conditions)
+        stopped = stopped or any(
+            it.type == names.ACTIONS_STOPPED and it.status == "True" and it.reason != names.RECORD_NOT_WRITTEN
+            for it in policy.conditions
+        )
     return Claims(min(named, default=""), stopped)
 
 

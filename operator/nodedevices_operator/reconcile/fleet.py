@@ -9,6 +9,8 @@ empty, but for a breaker that the policies show as open. Policies name the recor
 in another namespace knows that it has not got it; then nothing is granted until it was copied, or a person goes on
 without it.
 
+A record that cannot be read or written, time after time, stops all actions as well, and is shown as an open breaker is.
+
 It decides whenever a fault comes or goes, also where nothing is proposed: the breaker judges faults, not what is
 to be done about them. The record is read once after each start, so that an open breaker shows; while it is open the
 record is watched (`RecordWatch`), so that a person's annotation counts at once.
@@ -26,6 +28,7 @@ from typing import Protocol
 import structlog
 from nodedevices_api import conditions as names
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.times import rfc3339
 
 from nodedevices_operator.desired.fleet import (
     OPEN,
@@ -56,13 +59,14 @@ KEY = "fleet"  # the one key in its queue
 NAME = "nodedevices-actions"  # of the ConfigMap
 NAMESPACE = "nodedevices-system"  # its, where nothing else is said
 AGAIN_SECONDS = 30.0  # between two decisions while something is refused
+FAILURES = 3  # to read or write the record one after the other, and it is shown
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An open breaker."""
+    """Why no action is granted: an open breaker, or a record that cannot be written."""
 
     reason: str  # of the policies' condition
     message: str
@@ -106,6 +110,7 @@ class FleetGate:
         self._last: Fleet | None = None  # the record as it was last read or written
         self._arrivals: Arrivals | None = None
         self._faults: dict[str, Mapping[str, str]] = {}  # of each node, as it was last reconciled
+        self._failures = 0  # to read or write the record, since that last succeeded
         self.stop: Stop | None = None  # why nothing is granted now; None: the breaker is closed, as far as is known
         self.open = asyncio.Event()
         self.place = ""  # of the record, as the policies are to name it; "": there is none yet, or it is not theirs
@@ -151,6 +156,29 @@ class FleetGate:
 
     async def reconcile(self, _key: str) -> float | None:
         """Decide on all proposals. Returns the seconds after which to decide again; KubeError: nothing was granted."""
+        try:
+            again = await self._decide()
+        except KubeError as error:
+            self._failures += 1
+            if self._failures >= FAILURES:
+                self._show_failure(error)
+            raise
+        self._failures = 0
+        return again
+
+    def _show_failure(self, error: KubeError) -> None:
+        """Say that nothing is granted, because the record cannot be read or written."""
+        if self.stop is not None and self.stop.reason != names.RECORD_NOT_WRITTEN:
+            return
+        since = rfc3339(self._wall()) if self.stop is None else self.stop.since
+        message = f"no action is granted since {since}: the record of actions, ConfigMap {self._where}: {error}"
+        stop = Stop(names.RECORD_NOT_WRITTEN, message, since)
+        if stop != self.stop:
+            self.stop = stop
+            self._metrics.breaker_open.set(1)
+            self._switched(list(self._survey().faults))
+
+    async def _decide(self) -> float | None:
         proposals = dict(self._proposals)
         survey, now = self._survey(), self._wall()
         seen = self._arrivals = arrivals(self._arrivals, survey.faults, self._clock())
@@ -158,7 +186,7 @@ class FleetGate:
         expected = decide(self._last or Fleet(), (), now, survey, seen).fleet
         if expected.breaker == OPEN:  # what was granted holds no more, whether or not it can be written down
             self._answers = {action: answer for action, answer in self._answers.items() if not answer.granted}
-        elif not wanted and expected == self._last:
+        elif not wanted and expected == self._last and self.stop is None:
             return None
         record = await self._read()
         known = self._last or Fleet(place=self._where)

@@ -37,6 +37,7 @@ class Surveyor:
         self._kept: dict[str, _Kept] = {}
         self._changes: int | None = None  # of the cache, of which all is kept
         self._survey: Survey | None = None  # of what is kept
+        self._nodes: frozenset[str] = frozenset()  # Nodes, with a NodeDevices or without
 
     async def catch_up(self) -> None:
         """Have so little left to read that `survey` is done at once."""
@@ -48,7 +49,7 @@ class Surveyor:
     def survey(self) -> Survey:
         self._renew()
         if self._survey is None:
-            self._survey = surveyed({name: kept.node for name, kept in self._kept.items()})
+            self._survey = surveyed({name: kept.node for name, kept in self._kept.items()}, self._nodes)
         return self._survey
 
     def _renew(self, most: int | None = None) -> int:
@@ -57,6 +58,8 @@ class Surveyor:
             self._reacting, self._changes = now, None
         if self._changes == self._cache.changes:
             return 0
+        if self._cache.nodes.keys() != self._nodes:
+            self._nodes, self._survey = frozenset(self._cache.nodes), None
         for name in self._kept.keys() - self._cache.node_devices.keys():
             del self._kept[name]
             self._survey = None

@@ -384,6 +384,9 @@ def test_a_policys_nodes_are_those_that_take_their_section_from_it() -> None:
     [pool] = found.pools
     assert (pool.policy, set(pool.nodes), pool.limits.per_hour) == ("p", {"a", "b", "c"}, 3)
     assert found.faults == {"b": {"GPU-0": SINCE}}
+    again = survey(records, {"a": node(), "e": node()})
+    assert again.others == {"d", "e"}, "a Node whose NodeDevices is being made again is there all the same"
+    assert again.nodes == {"a", "b", "c", "d", "e"}
 
 
 def hit(pod: str, since: str = SINCE, **more: Any) -> dict[str, Any]:
@@ -414,8 +417,8 @@ def test_what_happened_to_holders_alone_is_a_fault_of_their_device(
 
 
 def test_an_eviction_for_what_happened_to_a_holder_alone_takes_its_node_out_of_service() -> None:
-    limited: dict[str, Any] = {"budget": {"maxUnavailable": 1}}
-    records = {name: fleet_record(name, device(0, holders=[hit("p")]), **limited) for name in "ab"}
+    budget = {"maxUnavailable": 1}
+    records = {name: fleet_record(name, device(0, holders=[hit("p")]), budget=budget) for name in "ab"}
     found = survey(records, {name: node() for name in "ab"})
     wanted_of_all = [Action(SINCE, name, "Evict", f"ml/p/{name}", "MpsDaemonRestarted") for name in "ab"]
     quiet = {name: dict.fromkeys(its.items()) for name, its in found.faults.items()}

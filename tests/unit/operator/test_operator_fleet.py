@@ -29,7 +29,7 @@ from nodedevices_operator.desired.fleet import (
 )
 from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
-from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, KEY, NAME, FleetGate, RecordWatch
+from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, FAILURES, KEY, NAME, FleetGate, RecordWatch
 from nodedevices_operator.records.names import config_map_path
 from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube
@@ -326,6 +326,36 @@ async def test_the_record_is_written_before_an_action_is_granted(kube: FakeKube)
     assert await operator.gate.reconcile(KEY) is None
     assert (operator.granted(action("a")), operator.answered) == ([True], ["a"])
     assert [it.node for it, _ in recorded(kube).actions] == ["a"]
+
+
+@pytest.mark.parametrize("status", [0, 403, 422, 500])
+async def test_a_record_that_cannot_be_written_is_shown_until_it_is(kube: FakeKube, status: int) -> None:
+    operator = Operator(kube)
+    operator.gate.propose("a", "Evict", [action("a")])
+    kube.fails = lambda verb, _path: KubeError("it is too long", status=status) if verb == "create" else None
+    for failures in range(1, FAILURES + 2):
+        with pytest.raises(KubeError):
+            await operator.gate.reconcile(KEY)
+        assert bool(operator.gate.stop) == (failures >= FAILURES)
+    stop = operator.gate.stop
+    assert stop is not None
+    assert (stop.reason, stop.since) == ("RecordNotWritten", "2026-11-21T12:00:00Z")
+    assert "nodedevices-system/nodedevices-actions: it is too long" in stop.message
+    assert len(operator.switched) == 1, "said once"
+    kube.fails = lambda _verb, _path: None
+    await operator.gate.reconcile(KEY)
+    assert (operator.gate.stop, operator.granted(action("a"))) == (None, [True])
+
+
+async def test_a_record_that_could_not_be_read_while_nothing_is_proposed_is_tried_again(kube: FakeKube) -> None:
+    operator = Operator(kube)
+    kube.fails = lambda _verb, _path: KubeError("no answer")
+    for _ in range(FAILURES):
+        with pytest.raises(KubeError):
+            await operator.gate.reconcile(KEY)
+    kube.fails = lambda _verb, _path: None
+    await operator.gate.reconcile(KEY)
+    assert operator.gate.stop is None
 
 
 @pytest.mark.parametrize("before", [0, 1])

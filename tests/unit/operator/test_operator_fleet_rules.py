@@ -17,7 +17,7 @@ from nodedevices_operator.desired.fleet import (
     EVICT,
     MAX_ACTIONS,
     MAX_IDS,
-    MAX_NODES,
+    MAX_MAP_BYTES,
     OPEN,
     RESUME,
     TAINT,
@@ -139,7 +139,8 @@ def test_no_more_nodes_go_out_of_service_than_a_policy_allows_and_they_are_named
 def test_a_node_is_out_of_service_while_anything_that_was_acted_upon_is_at_fault_or_not_known() -> None:
     fleet = Fleet(unavailable={"n01": ("a", "b"), "n02": ("c",), "n03": ("d",), "other": ("e",)})
     known = {"n01": {"b": at()}, "n02": {"x": at()}, "other": {"e": at()}}
-    survey = Survey([pool()], known, unclear={"n02": frozenset({"y"})}, silent=frozenset({"n03"}))
+    others = frozenset({"other"})
+    survey = Survey([pool()], known, {"n02": frozenset({"y"})}, frozenset({"n03"}), others=others)
     assert out_of_service(pool(out=frozenset({"n04"})), fleet, survey) == {"n01", "n03", "n04"}
     unclear = replace(survey, unclear={"n02": frozenset({"c"})})
     assert out_of_service(pool(), fleet, unclear) == {"n01", "n02", "n03"}
@@ -164,13 +165,14 @@ def test_a_granted_action_is_recorded_with_what_was_at_fault_by_then() -> None:
 
 def test_what_is_recorded_is_bounded_and_the_oldest_goes_first() -> None:
     ids = {f"GPU-{number:02}": action("n01").since for number in range(MAX_IDS + 4)}
-    nodes = {f"m{number}": ("x",) for number in range(MAX_NODES)}
-    survey = Survey([pool()], {"n01": ids})
+    nodes = {f"m{number}": ("x" * 1000,) for number in range(MAX_MAP_BYTES // 1000)}
+    survey = Survey([pool()], {"n01": ids}, others=frozenset(nodes))
     found = decided(
         replace(granted(*[timedelta(hours=2)] * MAX_ACTIONS), unavailable=nodes), [action("n01")], survey
     ).fleet
     assert len(found.unavailable["n01"]) == MAX_IDS
-    assert [*found.unavailable][:2] + [*found.unavailable][-2:] == ["m1", "m2", f"m{MAX_NODES - 1}", "n01"]
+    assert [*found.unavailable] == [*[*nodes][1 - len(found.unavailable) :], "n01"], "the oldest are gone"
+    assert MAX_MAP_BYTES * 0.95 < len(to_data(found)["unavailable"]) <= MAX_MAP_BYTES
     assert len(found.actions) == MAX_ACTIONS
     assert found.actions[-1][0] == action("n01")
     again = decided(
@@ -179,6 +181,30 @@ def test_what_is_recorded_is_bounded_and_the_oldest_goes_first() -> None:
         Survey([pool()], {"n01": {"GPU-30": "x", "GPU-31": action("n01").since}} | faults("n02")),
     ).fleet
     assert [*again.unavailable.items()] == [("n02", ("GPU-n02",)), ("n01", ("GPU-30", "GPU-31"))], "n01 is the newest"
+
+
+@pytest.mark.parametrize("map_of", ["unavailable", "answered"])
+def test_a_node_that_there_is_no_more_goes_out_of_the_record_and_one_without_a_policy_stays(map_of: str) -> None:
+    entry: Any = ("GPU-a",) if map_of == "unavailable" else "2026-11-21T11:50:00Z"
+    entries: Any = {map_of: dict.fromkeys(("replaced", "idle"), entry)}
+    before = Fleet(**entries)
+    found = decided(before, [], Survey([pool()], others=frozenset({"idle"}))).fleet
+    assert getattr(found, map_of) == {"idle": entry}
+
+
+def test_the_record_of_the_largest_fleets_fits_into_a_config_map() -> None:
+    long, since = "n" * 250, "2026-11-21T11:50:00.123456+00:00"
+    its = {f"{long}{number:02}": f"{since}{number}" for number in range(16)}
+    many = {f"{long}{number:03}": its for number in range(999)}
+    actions = tuple(
+        (Action(since, long, EVICT, f"{long}/{long}/uid", "Xid79"), at(hours=2)) for _ in range(MAX_ACTIONS)
+    )
+    closed = resumed(stopped(Fleet(actions=actions), "c", "why", NOW), "2026-11-21T12:00:30Z", NOW, many)
+    full = replace(closed, unavailable={node: tuple(its) for node in many})
+    last = [*many][-1]
+    found = decided(full, [action(last)], Survey([pool(PolicyLimits(percent=100), tuple(many))], many)).fleet
+    assert (last in found.unavailable, last in found.answered) == (True, True)
+    assert sum(map(len, to_data(found).values())) < 1 << 20
 
 
 def test_what_was_written_is_read_again_and_anything_else_is_no_record() -> None:
@@ -286,10 +312,23 @@ def test_what_a_person_has_answered_for_counts_no_more_and_what_came_later_does(
     assert judged(Fleet(answered={"n00": at(seconds=21), "n01": at(seconds=11)}), survey, seen, NOW).breaker == OPEN
     old = {f"old-{number}": at(seconds=60 + number) for number in range(20)}
     both = {node: old | faults for node, faults in its.items()}
-    known = Fleet(answered={"n00": at(seconds=30), "n01": at(seconds=30)})
+    known = Fleet(answered=dict.fromkeys(("n00", "n01"), " ".join(old.values())))
+    assert judged(known, Survey([pool(limits)], dict.fromkeys(its, old)), {}, NOW).breaker == CLOSED
     assert judged(known, Survey([pool(limits)], both), arrivals({}, both, 5.0), NOW).breaker == OPEN, "those beside it"
     odd = {"n00": {"a": "soon"}, "n01": {"b": "later"}}
     assert judged(Fleet(), Survey([pool(limits)], odd), arrivals({}, odd, 5.0), NOW).breaker == OPEN, "by their arrival"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_fault_of_a_node_whose_clock_was_ahead_hides_no_later_one(restarted: bool) -> None:
+    """S20: what is answered for are these very faults, not all until then."""
+    limits = PolicyLimits(percent=10)
+    ahead = {node: {"a": at(seconds=-7200 - index)} for index, node in enumerate(("n00", "n01"))}
+    closed = resumed(stopped(Fleet(), names.MASS_FAULT, "why", NOW), "2026-11-21T12:00:30Z", NOW, ahead)
+    assert judged(closed, Survey([pool(limits)], ahead), arrivals(None, ahead, 0.0), NOW).breaker == CLOSED
+    later = {node: {"a": at(seconds=-60)} for node in ahead}
+    seen = arrivals(None, later, 0.0) if restarted else arrivals(arrivals(None, ahead, 0.0), later, 9.0)
+    assert judged(closed, Survey([pool(limits)], later), seen, NOW).breaker == OPEN
 
 
 def test_a_fault_that_is_there_still_keeps_its_time_of_arrival_and_a_new_one_has_its_own() -> None:
@@ -335,12 +374,14 @@ def test_a_breaker_with_a_time_closes_at_that_time(minutes: int, closed: bool) -
     assert decided(replace(fleet, until=""), [], Survey([pool()]), now=NOW + timedelta(days=9)).fleet.breaker == OPEN
 
 
-def test_who_resumes_answers_for_the_newest_fault_of_every_node() -> None:
+def test_who_resumes_answers_for_every_fault_of_every_node() -> None:
     fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW)
     its = {"n00": {"a": at(minutes=9), "b": at(minutes=5), "c": "soon"}, "n01": {"x": "odd"}, "n02": {}}
     found = resumed(fleet, "2026-11-21T12:00:30Z", NOW + timedelta(minutes=1), its)
     assert found == Fleet(
-        closed="2026-11-21T12:01:00Z", resumed="2026-11-21T12:00:30Z", answered={"n00": at(minutes=5), "n01": "odd"}
+        closed="2026-11-21T12:01:00Z",
+        resumed="2026-11-21T12:00:30Z",
+        answered={"n00": f"{at(minutes=9)} {at(minutes=5)} soon", "n01": "odd"},
     )
     assert resumed(found, "2026-11-21T12:02:00Z", NOW, its) == found, "it is closed"
     again = replace(stopped(found, "c", "why", NOW), resumed="2026-11-21T12:00:30Z")
