@@ -73,7 +73,7 @@ class CapacityConcern:
             try:
                 requested = await self._requests(node.name, [entry.name for entry in entries])
             except KubeError as error:
-                return failed_to("list the node's pods", error, names.NOT_WRITTEN)
+                return failed_to("list the node's pods", error)
             memory.recheck = False
         return CapacityObserved(entries, node, ours, requested)
 
@@ -99,7 +99,7 @@ class CapacityConcern:
         try:
             view.wrote(Kind.NODE, await self._writer.capacity(node, plan.values))
         except KubeError as error:
-            return failed_to("write the Node's capacity", error, names.NOT_WRITTEN)
+            return failed_to("write the Node's capacity", error)
         log.info("capacity set", node=node.name, capacity=dict(plan.values))
         memory.names, memory.values = shared(plan.values), plan.values
         if lowers:

@@ -24,7 +24,7 @@ from nodedevices_api import conditions as names
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.times import rfc3339
 
-from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, forbidden, not_granted
+from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failure, not_granted
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import consequences, events, pods
 from nodedevices_operator.desired.consequences import Due, HeldFault
@@ -40,7 +40,15 @@ NOT_YET_SECONDS = 2.0  # until a starting pod says enough about itself
 BLOCKED = Backoff(initial_seconds=5.0, max_seconds=120.0, jitter=0.2)
 MAX_LISTED = 5  # pods in the condition
 # Of the condition, what a person can help with first.
-_ORDER = (names.FORBIDDEN, names.STOPPED, names.REFUSED, names.BLOCKED, names.PENDING, names.IN_SYNC)
+_ORDER = (
+    names.FORBIDDEN,
+    names.NOT_WRITTEN,
+    names.STOPPED,
+    names.REFUSED,
+    names.BLOCKED,
+    names.PENDING,
+    names.IN_SYNC,
+)
 
 log = structlog.get_logger()
 
@@ -184,7 +192,7 @@ class EvictionsConcern:
             if answer is not None and answer.granted:
                 await self._evict(view, due, subject, tally)
                 continue
-            _, reason, text = not_granted(answer)
+            _, reason, text = not_granted(answer, self._gate.stopped())
             tally.lines.append((reason, f"{_shown(due)}: {text}"))
         return Outcome(tally.verdict(), min(tally.waits, default=None), tuple(tally.problems))
 
@@ -259,8 +267,7 @@ class EvictionsConcern:
             tally.lines.append((names.PENDING, f"{shown} is gone, or another one"))
         else:
             tally.problems.append(error)
-            reason = names.FORBIDDEN if forbidden(error) else names.PENDING
-            tally.lines.append((reason, f"could not evict {shown}: {error}"))
+            tally.lines.append((failure(error), f"could not evict {shown}: {error}"))
 
     def _event(self, view: View, due: Due, subject: Subject, blocked: str) -> None:
         """Write an Event on the pod: before the first try, and when one is blocked for the first time."""

@@ -233,20 +233,27 @@ def forbidden(error: Exception) -> bool:
     return isinstance(error, KubeError) and error.forbidden
 
 
-def not_granted(answer: ActionAnswer | None) -> ConditionVerdict:
-    """Return the verdict of a concern whose condition says that an action waits for its grant."""
+def not_granted(answer: ActionAnswer | None, stopped: str) -> ConditionVerdict:
+    """Return the verdict of a concern whose condition says that an action waits for its grant. `stopped`: by the
+    gate."""
     if answer is None:
-        return "False", names.PENDING, "the action is not recorded yet"
+        return "False", names.STOPPED if stopped else names.PENDING, stopped or "the action is not recorded yet"
     return "False", names.STOPPED if answer.stopped else names.REFUSED, answer.reason
 
 
-def failed_to(what: str, error: KubeError, reason: str = names.PENDING) -> Outcome:
+def failed_to(what: str, error: KubeError) -> Outcome:
     """Return the outcome of a concern whose condition says that it could not read or write what it needs."""
-    reason = names.FORBIDDEN if error.forbidden else reason
-    return Outcome(("False", reason, f"failed to {what}: {error}"), problems=(error,))
+    return Outcome(("False", failure(error), f"failed to {what}: {error}"), problems=(error,))
+
+
+def failure(error: KubeError) -> str:
+    """Return the reason of a condition for a write or a read that failed, which is no waiting."""
+    return names.FORBIDDEN if error.forbidden else names.NOT_WRITTEN
 
 
 def hindered(*errors: KubeError) -> Hindrance | None:
-    """Return the hindrance of a concern without a condition: what it may not write, its policy has not applied."""
-    refused = [error for error in errors if error.forbidden]
-    return Hindrance(f"{names.FORBIDDEN}: {refused[-1]}") if refused else None
+    """Return the hindrance of a concern without a condition: what it cannot write, its policy has not applied."""
+    if not errors:
+        return None
+    worst = max(errors, key=forbidden)
+    return Hindrance(f"{failure(worst)}: {worst}", passing=not worst.forbidden)

@@ -90,7 +90,7 @@ class TaintConcern:
         if action is not None:
             answer = self._gate.answer(action)
             if answer is None or not answer.granted:
-                return Outcome(not_granted(answer))
+                return Outcome(not_granted(answer, self._gate.stopped()))
         taint = None if wanted is None else wanted.taint
         memory = self._nodes.setdefault(node.name, TaintMemory())
         listed = () if taint is None else (taint,)

@@ -201,6 +201,35 @@ async def test_a_policy_has_not_applied_where_the_concern_of_its_section_fails(
     assert counted(manager, "annotation", result) == 2
 
 
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [("patch", NODE), ("create", f"{POD}/eviction"), ("apply", f"{POD}/status"), ("apply", f"{NODE}/status")],
+    ids=["taint", "eviction", "mark", "node-condition"],
+)
+async def test_a_policy_has_not_applied_while_what_it_leads_to_cannot_be_written(verb: str, path: str) -> None:
+    kube = acting_rig()
+    manager = await synced(kube)
+    await settle(manager)
+    applied = {"appliedConfigHash": kube.objects[ITEM]["spec"]["configHash"]}
+    kube.put(ITEM, kube.objects[ITEM] | {"status": kube.objects[ITEM]["status"] | applied})
+    kube.put(POD, raw_pod())
+    kube.objects[NODE]["spec"]["taints"].pop()
+    kube.objects[NODE]["status"]["conditions"] = raw_node()["status"]["conditions"]
+    manager = await synced(kube)
+    kube.fails = lambda *call: KubeError("a webhook failed", status=500) if call == (verb, path) else None
+    with contextlib.suppress(KubeError):
+        await manager.reconcile_node("n1")
+    await manager.reconcile_fleet(KEY)
+    with pytest.raises(KubeError):
+        await manager.reconcile_node("n1")
+    await manager.reconcile_policy("p")
+    assert condition(kube, f"{names.POLICIES}/p", "Applied") == ("False", "Progressing")
+    kube.fails = lambda *_: None
+    await manager.reconcile_node("n1")
+    await manager.reconcile_policy("p")
+    assert condition(kube, f"{names.POLICIES}/p", "Applied") == ("True", "Applied")
+
+
 # --- each alone ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("method", ["observe", "desired", "apply"])
 @pytest.mark.parametrize("make", CONCERNS, ids=lambda make: make.info.name)

@@ -146,6 +146,14 @@ async def test_without_a_grant_nothing_is_done_and_the_reason_is_shown(one: One)
         assert [it.target for it in one.gate.proposed[EVICT]] == ["ml/trainer/pod-trainer"]
 
 
+@pytest.mark.parametrize("make", [EvictionsConcern, TaintConcern])
+async def test_an_action_whose_record_cannot_be_written_says_so(make: Callable[[Tools], Concern[Any, Any]]) -> None:
+    one = One(make, **IMMEDIATE, taint={"effect": "NoSchedule"})
+    one.gate.says, one.gate.stops = None, "the record cannot be written"
+    found = await one.run()
+    assert (found.reason, found.message.endswith("the record cannot be written")) == ("Stopped", True)
+
+
 async def test_nothing_is_proposed_before_the_grace_is_over() -> None:
     one = One(EvictionsConcern, **GRACE)
     one.seconds = 99.0
@@ -274,7 +282,7 @@ async def test_a_blocked_eviction_is_shown_and_tried_again_with_longer_waits(one
 
 @pytest.mark.parametrize(
     ("error", "reason", "retried"),
-    [(KubeError("no", status=403), "Forbidden", False), (KubeError("no answer"), "Pending", True)],
+    [(KubeError("no", status=403), "Forbidden", False), (KubeError("no answer"), "NotWritten", True)],
 )
 async def test_an_eviction_that_fails_is_tried_again(one: One, error: KubeError, reason: str, retried: bool) -> None:
     one.blocks(error)
@@ -431,7 +439,7 @@ async def test_a_node_that_changed_between_read_and_write_is_tried_again() -> No
     one = One(TaintConcern, taint={"effect": "NoSchedule"})
     one.kube.fails = lambda verb, _path: KubeError("it has changed", status=422) if verb == "patch" else None
     found = await one.run()
-    assert (found.reason, found.retried) == ("Pending", True)
+    assert (found.reason, found.retried) == ("NotWritten", True)
 
 
 async def test_a_node_of_another_uid_is_not_tainted() -> None:
