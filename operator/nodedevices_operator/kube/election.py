@@ -9,6 +9,10 @@ The holder may write (`may_write`) for RENEW_SECONDS after it last *began* a ren
 LEASE_SECONDS, after which another candidate takes the Lease. So a process that was paused for longer sends nothing when
 it goes on. What it had sent before may still arrive, and the next leader's first pass corrects it.
 
+A Lease can be taken sooner where a person has deleted it, cleared its holder or edited its duration, and then the
+holder of before may write until its last renewal is over. So whoever gets it writes nothing until LEASE_SECONDS have
+passed since the last change by anybody else; what its holder has released is free at once, since it had ended before.
+
 Where an answer of the API server takes longer than ANSWER_SECONDS, the Lease cannot be kept, and no replica leads. More
 patience would need a longer Lease, and a leader that died would be followed later.
 
@@ -77,6 +81,11 @@ class Lease:
     acquired: str
     transitions: int
 
+    @property
+    def released(self) -> bool:
+        """True when its holder has given it up, and no person has cleared it."""
+        return not self.holder and self.seconds == RELEASED_SECONDS
+
     @classmethod
     def read(cls, raw: JsonObject) -> Self:
         """Odd values count as absent: a Lease that cannot be understood is taken over when its time has passed."""
@@ -117,16 +126,20 @@ class Election:
         self._wall = wall
         self._seen: Lease | None = None
         self._seen_at = 0.0  # clock, when it was first seen so
-        self._absent_at: float | None = None  # clock, since when it is not there any more
+        self._free_at = 0.0  # clock, from when on nobody else can be writing, if the Lease is ours
         self._renewed_at: float | None = None  # clock, when the last renewal that succeeded began; None: not the leader
 
     def may_write(self) -> bool:
         """True while no other replica can be the leader."""
+        return self._holds() and self._clock() >= self._free_at
+
+    def _holds(self) -> bool:
+        """True while nobody else takes the Lease."""
         return self._renewed_at is not None and self._clock() < self._renewed_at + RENEW_SECONDS
 
     async def acquire(self) -> None:
         """Wait until this candidate leads. Requests that fail are tried again, and `problem` says why."""
-        while not await self.attempt():  # noqa: ASYNC110  each try is a request
+        while not (await self.attempt() and self.may_write()):  # noqa: ASYNC110  each try is a request
             await asyncio.sleep(RETRY_SECONDS * random.uniform(1.0, 1.0 + JITTER))
         log.info("became the leader", identity=self.identity)
 
@@ -143,12 +156,13 @@ class Election:
 
     async def release(self) -> None:
         """Give the Lease up, if it is ours, so that another need not wait. Call it when nothing is written any more."""
-        if not self.may_write() or self._seen is None:
+        if not self._holds() or self._seen is None:
             return
+        free = self.may_write()
         self._renewed_at = None
         try:
             async with asyncio.timeout(RETRY_SECONDS):
-                await self._write(self._seen, "")
+                await self._write(self._seen, "", free=free)
         except (KubeError, TimeoutError) as error:
             log.warning("failed to release the Lease", error=str(error) or type(error).__name__)
         else:
@@ -158,7 +172,7 @@ class Election:
         """Why a candidate that has led leads no more, or perhaps; empty: it does."""
         if not self.problem and self.leader not in ("", self.identity):
             return f"{self.leader} is the leader"
-        if self.may_write():
+        if self._holds():
             return ""
         why = self.problem or "the process was stopped meanwhile"
         return f"the Lease was not renewed for {RENEW_SECONDS:.0f} s: {why}"
@@ -181,7 +195,7 @@ class Election:
         """Returns when the write began by which the Lease is ours now; None: it is not. KubeError and TimeoutError: not
         known."""
         ours = self._seen if self._seen is not None and self._seen.holder == self.identity else None
-        if ours is not None and self.may_write():
+        if ours is not None and self._holds():
             renewed_at = await self._won(self._write(ours, self.identity))
             if renewed_at is not None:
                 return renewed_at  # as a rule no one else has written it
@@ -191,21 +205,18 @@ class Election:
         except KubeError as error:
             if error.status != 404:
                 raise
-            if not self._may_create():
-                return None
-            return await self._won(self._kube.create(leases(self._namespace), self._body(None, self.identity)))
+            self._free_at = self._clock() + LEASE_SECONDS
+            renewed_at = await self._won(self._kube.create(leases(self._namespace), self._body(None, self.identity)))
+            self._free_at = self._clock() + LEASE_SECONDS
+            return renewed_at
         self._observe(lease)
         if lease.holder not in ("", self.identity) and self._clock() < self._seen_at + lease.seconds:
             return None
+        if lease.holder != self.identity:
+            self._free_at = 0.0 if lease.released else self._seen_at + LEASE_SECONDS
+        elif not self._holds():  # it is ours by a write whose answer was lost
+            self._free_at = self._clock() + LEASE_SECONDS
         return await self._won(self._write(lease, self.identity))
-
-    def _may_create(self) -> bool:
-        """False while another one may lead by a Lease that was deleted under it."""
-        if self._seen is None or self.may_write():
-            return True
-        if self._absent_at is None:
-            self._absent_at = self._clock()
-        return self._clock() >= self._absent_at + LEASE_SECONDS
 
     async def _won(self, answer: Awaitable[JsonObject]) -> float | None:
         """Returns when this write began; None when another one has written before; a read shows who."""
@@ -219,15 +230,16 @@ class Election:
             return None
         return began
 
-    async def _write(self, lease: Lease, holder: str) -> JsonObject:
-        return await self._kube.apply(lease_path(self._namespace), self._body(lease, holder), ELECTION)
+    async def _write(self, lease: Lease, holder: str, *, free: bool = True) -> JsonObject:
+        return await self._kube.apply(lease_path(self._namespace), self._body(lease, holder, free=free), ELECTION)
 
-    def _body(self, lease: Lease | None, holder: str) -> JsonObject:
+    def _body(self, lease: Lease | None, holder: str, *, free: bool = True) -> JsonObject:
+        """`free`: without a holder, whether another may write at once."""
         now = rfc3339(self._wall(), microseconds=True)
         kept = lease if lease is not None and lease.holder == holder else None
         taken = kept is None and bool(holder)
         spec: dict[str, Any] = {
-            "leaseDurationSeconds": LEASE_SECONDS if holder else RELEASED_SECONDS,
+            "leaseDurationSeconds": RELEASED_SECONDS if free and not holder else LEASE_SECONDS,
             "acquireTime": (kept.acquired if kept is not None else "") or now,
             "renewTime": now,
             "leaseTransitions": 0 if lease is None else min(lease.transitions + taken, MAX_TRANSITIONS),
@@ -238,7 +250,6 @@ class Election:
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _observe(self, lease: Lease) -> None:
-        self._absent_at = None
         if lease != self._seen:
             self._seen, self._seen_at = lease, self._clock()
         if lease.holder != self.leader:

@@ -20,6 +20,11 @@ from support.leases import LeaseServer
 
 NAMESPACE = "nodedevices-system"
 AT = datetime(2026, 11, 23, 9, 41, 7, tzinfo=UTC)
+EDITS: list[dict[str, Any]] = [
+    {},
+    {"holderIdentity": "", "leaseDurationSeconds": LEASE_SECONDS},  # with 1 it is a Lease that was released
+    {"leaseDurationSeconds": 1},
+]
 RELEASED = {"leaseDurationSeconds": 1, "renewTime": "2026-11-23T09:00:00.000000Z", "leaseTransitions": 4}
 
 
@@ -45,16 +50,25 @@ def candidate(server: LeaseServer, time: Time, name: str) -> Election:
     return Election(server, namespace=NAMESPACE, identity=name, clock=time, wall=lambda: AT)
 
 
+async def lead(one: Election, time: Time) -> None:
+    """Get the Lease, and wait until nobody else can be writing."""
+    assert await one.attempt()
+    for _ in range(2):
+        time.seconds += LEASE_SECONDS / 2
+        assert await one.attempt()
+    assert one.may_write()
+
+
 async def leader_and_standby(server: LeaseServer, time: Time) -> tuple[Election, Election]:
     a, b = candidate(server, time, "a"), candidate(server, time, "b")
-    await a.attempt()
+    await lead(a, time)
     await b.attempt()
     return a, b
 
 
 async def test_the_first_leads_and_the_second_stands_by(server: LeaseServer, time: Time) -> None:
     a, b = candidate(server, time, "a"), candidate(server, time, "b")
-    assert await a.attempt()
+    await lead(a, time)
     assert not await b.attempt()
     assert (a.may_write(), b.may_write()) == (True, False)
     assert (a.problem, b.problem, b.leader) == ("", "", "a")
@@ -276,17 +290,54 @@ async def test_an_edit_by_hand_costs_a_try_and_not_the_leadership(server: LeaseS
     assert a.lost() == ""
 
 
-async def test_a_lease_that_was_deleted_is_made_again_by_its_holder_and_by_no_other_before_its_time(
-    server: LeaseServer, time: Time
+async def test_who_makes_a_lease_that_was_deleted_writes_when_nobody_else_can(server: LeaseServer, time: Time) -> None:
+    a, _ = await leader_and_standby(server, time)
+    server.lease = None
+    c = candidate(server, time, "c")  # it has just begun, and knows of no Lease
+    assert await c.attempt()
+    assert (a.may_write(), c.may_write()) == (True, False)
+    time.seconds += LEASE_SECONDS / 2
+    assert await c.attempt()
+    assert not await a.attempt()
+    assert a.lost() == "c is the leader"
+    time.seconds += LEASE_SECONDS / 2
+    assert await c.attempt()
+    assert (a.may_write(), c.may_write()) == (False, True)
+
+
+async def test_a_leader_whose_lease_was_deleted_leads_on_after_a_pause(server: LeaseServer, time: Time) -> None:
+    """Perhaps another one has made it meanwhile, and it was deleted again."""
+    a, _ = await leader_and_standby(server, time)
+    server.lease = None
+    assert await a.attempt()
+    assert (a.may_write(), a.lost()) == (False, "")
+    await lead(a, time)
+
+
+@pytest.mark.parametrize("edit", [{"holderIdentity": ""}, {"leaseDurationSeconds": 1}])
+async def test_who_takes_a_lease_that_a_person_has_edited_writes_when_its_holder_cannot_any_more(
+    server: LeaseServer, time: Time, edit: dict[str, Any]
 ) -> None:
     a, b = await leader_and_standby(server, time)
-    server.lease = None
-    assert not await b.attempt()
-    time.seconds += 2
-    assert await a.attempt()
-    server.lease = None
-    time.seconds += LEASE_SECONDS
+    server.put(**{**server.spec(), **edit})
+    await b.attempt()
+    time.seconds += 1.1
     assert await b.attempt()
+    while a.may_write():
+        assert not b.may_write()
+        time.seconds += 1.0
+        await b.attempt()
+    await lead(b, time)
+
+
+async def test_a_lease_that_was_released_before_its_time_is_not_free_at_once(server: LeaseServer, time: Time) -> None:
+    a, _ = await leader_and_standby(server, time)
+    server.lease = None
+    b, c = candidate(server, time, "b2"), candidate(server, time, "c")
+    assert await b.attempt()
+    await b.release()
+    assert await c.attempt()
+    assert (a.may_write(), c.may_write()) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -323,13 +374,13 @@ async def test_what_is_forbidden_says_what_to_install(server: LeaseServer, time:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_never_may_two_write(server: LeaseServer, time: Time, seed: int) -> None:
-    """Tries, pauses, releases, failing requests, lost answers and edits, in any order."""
+    """Tries, pauses, releases, failing requests, lost answers, edits and deletions, in any order."""
     draw = random.Random(seed)
     candidates = [candidate(server, time, f"{name}{seed}") for name in "abc"]
     led: set[str] = set()
     for each in candidates:
         await each.attempt()
-    for _ in range(400):
+    for _ in range(1000):
         one = draw.choice(candidates)
         match draw.random():
             case chance if chance < 0.6:
@@ -340,7 +391,9 @@ async def test_never_may_two_write(server: LeaseServer, time: Time, seed: int) -
             case chance if chance < 0.65:
                 await one.release()
             case chance if chance < 0.67 and server.lease is not None:
-                server.put(**server.spec())
+                server.put(**{**server.spec(), **draw.choice(EDITS)})
+            case chance if chance < 0.68:
+                server.lease = None
             case _:
                 time.seconds += draw.choice([0.1, 0.5, 1.0, 2.0, 4.0, RENEW_SECONDS, LEASE_SECONDS, 30.0])
         writers = [each.identity for each in candidates if each.may_write()]
