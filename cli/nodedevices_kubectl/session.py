@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 PROGRAM = "kubectl nodedevices"
+SAME_TIME = timedelta(seconds=5)  # the header has whole seconds, and an answer takes some time
 
 
 def _now() -> datetime:
@@ -50,11 +51,24 @@ class Session:
         self._kubeconfig = kubeconfig
         self.context_name = context  # as it was given; empty: the current one
         self.environment = machine.environment
-        self.now = machine.now
+        self._ahead = timedelta()  # of the API server's clock
         self.sleep = machine.sleep
         self.colours = colours.wanted(color, terminal=machine.stdout.isatty(), environment=machine.environment)
         self._progress_shown = False
         self._seconds = seconds  # to wait for the API server at most; 0: as long as it may take
+
+    def now(self) -> datetime:
+        """The time by the clock of the API server, where that has answered; its objects' times are compared with it."""
+        return self._machine.now() + self._ahead
+
+    def _dated(self, header: str) -> None:
+        from email.utils import parsedate_to_datetime  # noqa: PLC0415 - http.client has it
+
+        try:
+            ahead = parsedate_to_datetime(header) - self._machine.now()
+        except (TypeError, ValueError):
+            return
+        self._ahead = ahead if abs(ahead) > SAME_TIME else timedelta()
 
     def out(self, line: str) -> None:
         self._clear_progress()
@@ -89,6 +103,7 @@ class Session:
         from nodedevices_kubectl.api import open as opening  # noqa: PLC0415
 
         api = opening.connect(self.context, self.environment, self._seconds)
+        api.tell_time(self._dated)
         if self._machine.stderr.isatty() and not self._seconds:
             api.page_read = self._progress
         return api

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -44,6 +47,7 @@ class RecordedApi:
     headers: list[dict[str, str]] = field(default_factory=list)
     expiries: int = 0  # how many pages that are not the first are refused with 410
     interloper: Callable[[], None] | None = None  # called once, before the next patch: another writer
+    date: datetime | None = None  # by its clock; None: that of the newest sign of life among its objects
 
     def reset(self) -> None:
         for each in (
@@ -58,7 +62,7 @@ class RecordedApi:
             self.headers,
         ):
             each.clear()
-        self.page_size, self.expiries, self.interloper = 500, 0, None
+        self.page_size, self.expiries, self.interloper, self.date = 500, 0, None, None
 
     def add(self, collection: str, *objects: JsonObject) -> None:
         self.objects.setdefault(collection, []).extend(objects)
@@ -80,6 +84,15 @@ class RecordedApi:
         }
         path.write_text(json.dumps(config))
         return path
+
+    def clock(self) -> str:
+        """The header Date; none where nothing says what it could be."""
+        if self.date is not None:
+            return format_datetime(self.date, usegmt=True)
+        signs = re.findall(
+            r'"(?:heartbeatTime|renewTime)": "([-\d]+T[:.\d]+Z)"', json.dumps([self.objects, self.singles])
+        )
+        return format_datetime(max(map(datetime.fromisoformat, signs)), usegmt=True) if signs else ""
 
     # --- answers -----------------------------------------------------------------------------------------------------
     def find(self, path: str) -> JsonObject | None:
@@ -145,6 +158,9 @@ def recorded_api() -> Iterator[RecordedApi]:
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return api.clock()
 
         def answer(self, code: int, body: bytes) -> None:
             self.send_response(code)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.command_line import CommandLine
+from support.command_line import NOW, CommandLine
 from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi, recorded_api
 
 
@@ -20,6 +20,7 @@ def _server() -> Iterator[RecordedApi]:
 def api(_server: RecordedApi) -> RecordedApi:
     """Empty: the CRDs are there, and no object."""
     _server.reset()
+    _server.date = NOW
     for collection in (NODE_DEVICES, POLICIES, NODES):
         _server.add(collection)
     return _server

@@ -11,7 +11,7 @@ import socket
 import ssl
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -61,6 +61,7 @@ class Connection:
         self._tls = _tls(cluster, credentials) if self._url.scheme == "https" else None
         self._connect_seconds, self._answer_seconds = connect_seconds, answer_seconds
         self._kept: http.client.HTTPConnection | None = None
+        self.dated: Callable[[str], None] = lambda _: None  # gets the header Date of each answer
 
     @property
     def server(self) -> str:
@@ -86,6 +87,7 @@ class Connection:
             self._kept = self._open()
         self._kept.request(method, self._path(target), body, {**self._headers, **(headers or {})})
         answer = self._kept.getresponse()
+        self.dated(answer.getheader("Date", ""))
         data = answer.read(MAX_ANSWER_BYTES + 1)
         if len(data) > MAX_ANSWER_BYTES:
             raise http.client.HTTPException(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MiB")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nodedevices_common.raw import Raw, mapping, mappings, text
@@ -70,17 +72,26 @@ def _run(context: Context, command: Raw, environment: Mapping[str, str], *, ask:
     what = f"context {context.name}: exec plugin {program}"
     if version not in _EXEC_VERSIONS:
         raise KubeconfigError(f"{what}: apiVersion {show(version)}: give {_EXEC_VERSIONS[0]}")
-    interactive = ask and text(command.get("interactiveMode")) != "Never" and sys.stdin.isatty()
+    mode = text(command.get("interactiveMode"))
+    interactive = ask and mode != "Never" and sys.stdin.isatty()
+    if mode == "Always" and not interactive:
+        raise KubeconfigError(f"{what}: interactiveMode Always: there is no terminal to ask at")
     spec: dict[str, Any] = {"interactive": interactive}
     if command.get("provideClusterInfo") is True:
         spec["cluster"] = _cluster_info(context.cluster)
     given = {text(each.get("name")): text(each.get("value")) for each in mappings(command.get("env"))}
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
+    found = shutil.which(program, path={**os.environ, **environment}.get("PATH"))
+    if found is None or not Path(found).is_absolute():  # by a PATH with `.` in it; kubectl refuses it, too
+        hint = text(command.get("installHint"))
+        raise KubeconfigError(
+            f"{what}: no such program in another folder than this one" + (f"\n{hint}" if hint else "")
+        )
     raw_arguments = command.get("args")
     arguments = [str(each) for each in raw_arguments] if isinstance(raw_arguments, list) else []
     try:
         done = subprocess.run(  # noqa: S603 - the user's own kubeconfig names it, as for kubectl
-            [program, *arguments],
+            [found, *arguments],
             env={**os.environ, **environment, **given, "KUBERNETES_EXEC_INFO": json.dumps(info)},
             stdin=None if interactive else subprocess.DEVNULL,
             stdout=subprocess.PIPE,

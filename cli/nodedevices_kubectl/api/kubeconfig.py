@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,16 @@ from nodedevices_kubectl.api.errors import KubeconfigError
 
 MAX_BYTES = 4 << 20
 MAX_VALUES = 200_000
+# Fields that are acted on as kubectl does it, or that change nothing here.
+CLUSTER = {
+    *("server", "certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"),
+    *("tls-server-name", "proxy-url", "disable-compression", "extensions"),
+}
+USER = {
+    *("token", "tokenFile", "client-certificate", "client-certificate-data", "client-key", "client-key-data"),
+    *("username", "password", "exec", "as", "as-uid", "as-groups", "extensions"),
+}
+EXEC = {"apiVersion", "command", "args", "env", "installHint", "provideClusterInfo", "interactiveMode"}
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -170,12 +180,18 @@ def of_service_account(environment: Mapping[str, str]) -> Context:
 
 def _cluster(entry: _Entry, name: str) -> Cluster:
     raw = entry.value
+    _known(entry, f"cluster {name}", raw, CLUSTER)
     server = text(raw.get("server"))
     if not server.startswith(("https://", "http://")):
         raise KubeconfigError(f"kubeconfig {entry.file}: cluster {name}: server {show(server)}: give https://HOST:PORT")
+    authority = _content(entry, "certificate-authority")
+    if authority and raw.get("insecure-skip-tls-verify") is True:
+        raise KubeconfigError(
+            f"kubeconfig {entry.file}: cluster {name}: certificate-authority and insecure-skip-tls-verify: give one"
+        )
     return Cluster(
         server,
-        _content(entry, "certificate-authority"),
+        authority,
         raw.get("insecure-skip-tls-verify") is True,
         text(raw.get("tls-server-name")),
         text(raw.get("proxy-url")),
@@ -190,6 +206,11 @@ def _user(entry: _Entry, name: str) -> User:
             f"kubeconfig {entry.file}: user {name}: auth-provider: not possible here; use an exec plugin, such as "
             "kubelogin, gke-gcloud-auth-plugin or aws eks get-token"
         )
+    command = dict(mapping(raw.get("exec")))
+    for what, fields, known in ((f"user {name}", raw, USER), (f"user {name}: exec", command, EXEC)):
+        _known(entry, what, fields, known)
+    if "/" in text(command.get("command")):  # else it is looked for in the PATH
+        command["command"] = str(entry.file.absolute().parent / command["command"])
     file = text(raw.get("tokenFile"))
     groups = raw.get("as-groups")
     return User(
@@ -199,11 +220,16 @@ def _user(entry: _Entry, name: str) -> User:
         key=_content(entry, "client-key"),
         name=text(raw.get("username")),
         password=text(raw.get("password")),
-        command=mapping(raw.get("exec")) or None,
+        command=command or None,
         act_as=text(raw.get("as")),
         act_as_uid=text(raw.get("as-uid")),
         act_as_groups=tuple(filter(None, map(text, groups))) if isinstance(groups, list) else (),
     )
+
+
+def _known(entry: _Entry, what: str, fields: Mapping[str, Any], known: Set[str]) -> None:
+    if unknown := [key for key, value in fields.items() if key not in known and value]:
+        raise KubeconfigError(f"kubeconfig {entry.file}: {what}: {', '.join(unknown)}: not possible here")
 
 
 def _content(entry: _Entry, key: str) -> bytes:

@@ -64,6 +64,10 @@ class Api:
     def server(self) -> str:
         return self._connection.server
 
+    def tell_time(self, dated: Callable[[str], None]) -> None:
+        """Have `dated` called with the header Date of each answer."""
+        self._connection.dated = dated
+
     def get(self, path: str) -> Raw:
         return self._call("GET", path)
 

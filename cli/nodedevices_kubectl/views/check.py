@@ -201,7 +201,7 @@ def _driver(item: Raw, name: str) -> Finding:
     status = facts.status_of(item)
     bad = [each for each in mappings(status.get("probes")) if each.get("state") != "Ready"]
     ready = facts.condition(item, facts.READY)
-    if ready.get("reason") in {"DriverNotLoaded", "ProbeUnavailable"}:
+    if text(ready.get("reason")) in {"DriverNotLoaded", "ProbeUnavailable"}:
         return Finding("driver", BROKEN, _about(ready), "docs/troubleshooting.md; on the node: lsmod, nvidia-smi")
     if bad:
         said = "; ".join(
@@ -262,7 +262,7 @@ def _kubelet(item: Raw, name: str) -> Finding:
     if ready.get("status") == "True":
         names = [text(each.get("name")) for each in mappings(facts.status_of(item).get("resources"))]
         return Finding("kubelet", OK, f"registered: {', '.join(names)}" if names else "nothing is offered")
-    if ready.get("reason") in _OF_THE_KUBELET:
+    if text(ready.get("reason")) in _OF_THE_KUBELET:
         return Finding("kubelet", BROKEN, _about(ready), "docs/troubleshooting.md")
     status = WARNING if ready.get("status") == "Unknown" else BROKEN
     return Finding("kubelet", status, _about(ready) or "not known yet", _agent_pods(name))

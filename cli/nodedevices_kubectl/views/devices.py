@@ -71,7 +71,7 @@ def _fields(node: str, unit: facts.Unit) -> dict[str, Any]:
         "node": node,
         "device": unit.name,
         "id": unit.id,
-        "partitionOf": text(unit.device.get("name")) if unit.is_partition else "",
+        "partitionOf": facts.Unit(unit.device, unit.device).name if unit.is_partition else "",
         "type": text(unit.device.get("type")),
         "index": facts.number(unit.device.get("index")),
         "vendor": text(attributes.get("vendor")),

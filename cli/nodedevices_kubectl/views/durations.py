@@ -16,7 +16,10 @@ def moment(given: str, now: datetime) -> str:
     """Return the time as Kubernetes writes it. ValueError, with what would be right, for what is none or is past."""
     found = _DURATION.fullmatch(given)
     if found is not None:
-        time = now + timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+        try:
+            time = now + timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+        except OverflowError as error:
+            raise ValueError(f"{given!r} is too long; {RIGHT}") from error
     else:
         known = zoned_time(given)
         if known is None:

@@ -92,7 +92,7 @@ def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
         else:
             unit = find.device(item, name)
             shown, ids = f"{node}/{unit.name}", {unit.id}
-        kept = [each for each in entries if each.get("id") not in ids]
+        kept = [each for each in entries if text(each.get("id")) not in ids]
         if len(kept) == len(entries):
             said.append(f"{shown} is not out of service: nothing to do.")
             parent = text(unit.device.get("id")) if unit is not None and unit.is_partition else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodedevices_common.raw import Raw, text
+from nodedevices_common.raw import Raw, mapping, text
 
 from nodedevices_kubectl.table import Column, Kind, Row
 from nodedevices_kubectl.views import facts
@@ -46,7 +46,7 @@ def rows(item: Raw, namespace: str = "", *, unknown: bool = False) -> Iterator[R
                 "node": node,
                 "device": unit.name,
                 "id": unit.id,
-                "model": text(unit.device.get("attributes", {}).get("productName")),
+                "model": text(mapping(unit.device.get("attributes")).get("productName")),
                 "idle": word,
                 "since": text(holder.get("idleSince")),
                 "heldSince": text(holder.get("since")),

@@ -95,7 +95,7 @@ def rows(item: Raw, known: Readings, problem: str, *, idle: bool = False) -> Ite
         if row.fields["partitionOf"]:
             continue
         id_ = row.fields["id"]
-        mine, pods = known.get(id_, {}), list(dict.fromkeys(held[id_]))
+        mine, pods = known.get(id_, {}), list(dict.fromkeys(held.get(id_, ())))
         if idle and (not pods or mine.get("utilization", 1.0) >= IDLE_BELOW):
             continue
         shown = {key: row.fields[key] for key in ("node", "device", "id", "model")}

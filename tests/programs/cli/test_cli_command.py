@@ -24,6 +24,28 @@ def test_the_reader_of_a_pipe_may_leave(api: RecordedApi, kubectl: CommandLine) 
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["NAME", "1"]
 
 
+@pytest.mark.parametrize("command", ["./bin/login", "bin/login", "login"])
+def test_an_exec_plugin_is_that_of_the_kubeconfigs_folder_or_of_the_path_and_never_of_the_current_folder(
+    api: RecordedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    home, clone = tmp_path / "home", tmp_path / "clone"
+    for folder, token in ((home, "own"), (clone, "of-somebody-else")):
+        for place in (folder / "bin/login", folder / "login"):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(f'#!/bin/sh\necho \'{{"status": {{"token": "{token}"}}}}\'\n')
+            place.chmod(0o755)
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "interactiveMode": "Never"}
+    environment = {"KUBECONFIG": str(api.kubeconfig(home / "config", token="", exec=plugin))}
+    monkeypatch.chdir(clone)
+    kubectl = CommandLine({**environment, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"})
+    assert kubectl("nodes") == 0
+    assert api.headers[-1]["Authorization"] == "Bearer own"
+    if command == "login":
+        for way_in in (".", ""):
+            assert CommandLine({**environment, "PATH": way_in})("nodes") == 1
+        assert len(api.headers) == 1
+
+
 def test_credentials_go_to_the_server_and_nowhere_else(api: RecordedApi, kubectl: CommandLine, tmp_path: Path) -> None:
     assert kubectl("nodes") == 0
     assert api.headers[-1]["Authorization"] == "Bearer not-a-secret"

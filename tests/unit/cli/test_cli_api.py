@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nodedevices_kubectl import commands
@@ -151,6 +152,16 @@ def test_paths_in_a_kubeconfig_are_relative_to_it(tmp_path: Path) -> None:
     assert found.context("x").cluster.authority == b"PEM"
 
 
+def user(*, cluster: JsonObject | None = None, **user: Any) -> JsonObject:
+    """A kubeconfig of one context with these fields of its user and its cluster."""
+    return {
+        "current-context": "x",
+        "contexts": [named("x", "context", cluster="c", user="u")],
+        "clusters": [named("c", "cluster", server="https://one", **(cluster or {}))],
+        "users": [{"name": "u", "user": user}],
+    }
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -176,6 +187,12 @@ def test_paths_in_a_kubeconfig_are_relative_to_it(tmp_path: Path) -> None:
                 "users": [{"name": "u", "user": {"auth-provider": {"name": "oidc"}}}],
             },
             "auth-provider: not possible here; use an exec plugin",
+        ),
+        (user(**{"as": "jane", "as-user-extra": {"scopes": ["view"]}}), "user u: as-user-extra: not possible here"),
+        (user(exec={"command": "login", "policy": "x"}), "user u: exec: policy: not possible here"),
+        (
+            user(cluster={"certificate-authority-data": "UEVN", "insecure-skip-tls-verify": True}),
+            "certificate-authority and insecure-skip-tls-verify: give one",
         ),
     ],
 )

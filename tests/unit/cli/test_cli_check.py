@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from nodedevices_api.conditions import REASONS
 from nodedevices_common import __version__
+from nodedevices_common.times import rfc3339
 from nodedevices_kubectl.completing import proposals
 from nodedevices_kubectl.session import Machine
-from support.command_line import CommandLine, JsonObject, condition, failed, gpu, node
+from support.command_line import NOW, CommandLine, JsonObject, condition, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi
 
 LINKS = ["node", "agent", "driver", "devices", "health", "configuration", "kubelet", "allocatable", "holders", "pods"]
@@ -244,6 +246,20 @@ def test_policies_and_the_operator_are_links_of_the_cluster(well: RecordedApi, k
     assert shown["<cluster>", "operator"]["detail"] == "no replica leads since 60m"
     assert shown["<cluster>", "policy evict"]["next"] == "kubectl nodedevices resume"
     assert shown["<cluster>", "policy share"]["detail"] == "Accepted: Invalid: sharing: ..."
+
+
+@pytest.mark.parametrize("minutes", [-16, 2, 16])
+def test_what_is_overdue_is_so_by_the_clock_of_the_api_server(
+    well: RecordedApi, kubectl: CommandLine, minutes: int
+) -> None:
+    """Lease and heartbeats are as fresh as always; the person's clock is wrong."""
+    well.date = NOW - timedelta(minutes=minutes)
+    at = rfc3339(well.date)
+    well.singles[LEASE] = {"spec": {"holderIdentity": "operator-1", "renewTime": at}}
+    well.objects[NODE_DEVICES][0]["status"]["agent"]["heartbeatTime"] = at
+    assert kubectl("check") == 0
+    well.date = NOW
+    assert kubectl("check") == (3 if minutes > 0 else 0)
 
 
 def test_a_node_without_an_agent_is_a_warning_unless_none_is_wanted(well: RecordedApi, kubectl: CommandLine) -> None:

@@ -114,6 +114,7 @@ def test_a_dry_run_asks_the_api_server_and_changes_nothing(
         (("cordon", "n1/0", "--reason", "x" * 257), "--reason: 257 characters; give 1 to 256"),
         (("cordon", "n1/0", "--until", "tomorrow"), "'tomorrow' is no time; give a time with a zone"),
         (("cordon", "n1/0", "--until", "2026-11-23T11:00:00Z"), "is past; give a time"),
+        (("cordon", "n1/0", "--until", "999999w"), "'999999w' is too long; give a time"),
         (("confirm", "n1/0", "repaired"), "'repaired' is not one of 'recovered', 'removed'"),
         (("cordon",), "Missing argument 'NODE/DEVICE...'"),
     ],

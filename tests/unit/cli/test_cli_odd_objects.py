@@ -1,0 +1,112 @@
+"""No view raises for an object that has something odd at any one place: what is not as it should be reads as absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from nodedevices_common.errors import NodeDevicesError
+from nodedevices_kubectl.output import documents
+from nodedevices_kubectl.output.text import TableText
+from nodedevices_kubectl.table import Kind, Row
+from nodedevices_kubectl.views import bundle, check, describe, devices, edits, explain, facts, idle, nodes, pods, top
+from support.command_line import NOW, JsonObject, condition, failed, gpu, node
+from support.odd_json import places, with_value
+
+ODD = (None, 7, "x", [["x"]], {"x": ["x"]})
+ASKED = edits.Cordon(reason="", until="", by="jane", now=NOW)
+
+
+def whole() -> JsonObject:
+    """A NodeDevices that has a bit of everything."""
+    device = gpu(0, "ml/train-0", **failed())
+    health = {"state": "Unhealthy", "reason": "MpsDaemonRestarted", "since": "2026-11-23T11:55:30Z"}
+    device["holders"][0] |= {"idle": "Idle", "idleSince": "2026-11-23T09:00:00Z", "ids": ["a::0"], "health": health}
+    device["attributes"]["extra"] = {"a.b/c": {"bool": True}}
+    device |= {"unschedulable": "RMA", "notices": [{"code": "Xid31", "count": 1}], "history": [{"reason": "Xid79"}]}
+    part = {"id": "MIG-0", "name": "gpu-0.0", "profile": "1g.10gb", "holders": [dict(device["holders"][0])]}
+    device["partitions"] = [part]
+    said = [condition("Ready", "False", "KubeletUnreachable"), condition("TaintSynced", "False", "Pending")]
+    item = node("n1", device, gpu(1), conditions=said, probes=[{"name": "nvml", "state": "Starting", "message": "no"}])
+    item["metadata"] |= {"annotations": {edits.CONFIRM: "a=recovered"}, "managedFields": [{"time": "2026-11-23"}]}
+    item["spec"] = {
+        "config": {"sharing": {"strategy": "none"}},
+        "policies": [{"name": "share", "generation": 3, "priority": 10, "sections": ["sharing"]}],
+        "unschedulable": [{"id": device["id"], "reason": "RMA", "by": "jane", "until": "2026-12-01T08:00:00Z"}],
+        "change": {"time": "2026-11-23T11:59:00Z", "policies": ["share"]},
+    }
+    unmatched = [{"section": "sharing", "entry": "resources[0]", "message": "no"}]
+    item["status"]["configuration"] = {"sources": ["policy"], "refusals": unmatched, "unmatched": unmatched}
+    item["status"]["resources"] = [
+        {"name": "a.b/c", "managedBy": "plugin", "healthy": 1, "withheld": [{"reason": "Held", "count": 1}]}
+    ]
+    return item
+
+
+POLICY = {
+    "metadata": {"name": "share", "generation": 3, "annotations": {edits.RESUME_ROLLOUT: "2"}},
+    "spec": {"sharing": {}},
+    "status": {
+        "resumeRecord": "a/b",
+        "conditions": [condition("ActionsStopped", "True", "MassFault"), condition("RolledOut", "False", "Stopped")],
+    },
+}
+LEASE = {"spec": {"holderIdentity": "o", "renewTime": "2026-11-23T11:59:55Z"}}
+EVENT = {"type": "Warning", "message": "gpu-0", "series": {"lastObservedTime": "2026-11-23T11:59:55Z"}}
+PLAIN = {"metadata": {"name": "n1"}, "status": {"allocatable": {"a.b/c": "1"}, "conditions": []}}
+
+
+def show(kind: Kind, rows: Iterator[Row]) -> None:
+    found = list(rows)
+    list(TableText(kind.shown(wide=True), colours=False, headers=True).lines(found, NOW))
+    documents.as_json(documents.of_rows(kind, found))
+
+
+def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonObject, plain: JsonObject) -> None:
+    """Everything that is made of these."""
+    show(nodes.KIND, iter([nodes.row(item)]))
+    show(devices.KIND, devices.rows(item))
+    show(pods.KIND, pods.rows(item))
+    show(idle.KIND, idle.rows(item))
+    show(top.KIND, top.rows(item, {"x": {"utilization": 0.5}}, ""))
+    status = item["status"] if isinstance(item.get("status"), dict) else {}
+    ready = {**item, "status": {**status, "conditions": [condition("Ready", "True", "AgentRunning")]}}
+    seen = check.Seen([item, ready], {"n1": plain, "n2": plain}, whole=True, policies=[policy], lease=lease)
+    show(check.KIND, iter(check.judge(seen, NOW)))
+    show(explain.KIND, explain.rows(item, {"share": policy}))
+    list(explain.words(item, {"share": policy}))
+    for section in describe.node(item, NOW, [event]):
+        list(TableText(section.columns, colours=False, headers=True).lines(section.rows, NOW))
+    for unit in facts.units(item):
+        for section in describe.device(item, unit, NOW):
+            list(TableText(section.columns, colours=False, headers=True).lines(section.rows, NOW))
+    edits.stopped([policy])
+    edits.rollout_stopped(policy)
+    edits.resume_rollout(policy)
+    for edit in (
+        lambda: edits.cordon(item, ["gpu-0"], ASKED, program="p"),
+        lambda: edits.uncordon(item, ["gpu-0"]),
+        lambda: edits.confirm(item, ["gpu-0"], "recovered", NOW, program="p"),
+        lambda: edits.confirm(item, ["*"], "removed", NOW, program="p"),
+    ):
+        with suppress(NodeDevicesError):  # there is no such device, in words
+            edit()
+    parts: dict[str, Any] = {"nodedevices": [item], "devicepolicies": [policy], "lease": [lease], "events": [event]}
+    bundle.files({**parts, "nodes": [plain], "pods": [plain]}, "now")
+
+
+OBJECTS: dict[str, JsonObject] = {"node": whole(), "policy": POLICY, "lease": LEASE, "event": EVENT, "Node": PLAIN}
+
+
+@pytest.mark.parametrize("which", OBJECTS)
+@pytest.mark.parametrize("odd", ODD, ids=str)
+def test_no_view_raises_for_something_odd_at_any_one_place(which: str, odd: Any) -> None:
+    for path in places(OBJECTS[which]):
+        if path:
+            made = {**OBJECTS, which: with_value(OBJECTS[which], path, odd)}
+            try:
+                views(*made.values())
+            except Exception as error:
+                raise AssertionError(f"{which}: {'.'.join(map(str, path))} = {odd!r}: {error!r}") from error
