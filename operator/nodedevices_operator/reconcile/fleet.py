@@ -71,7 +71,7 @@ class Stop:
     reason: str  # of the policies' condition
     message: str
     since: str  # when it opened
-    record: str  # by which a person closes it, namespace/name
+    record: str  # by which a person closes it, namespace/name; "": it closes by itself
     refusal: str = ""  # why a person's annotation does not close it
 
 
@@ -172,7 +172,7 @@ class FleetGate:
             return
         since = rfc3339(self._wall()) if self.stop is None else self.stop.since
         message = f"no action is granted since {since}: the record of actions, ConfigMap {self._where}: {error}"
-        stop = Stop(names.RECORD_NOT_WRITTEN, message, since)
+        stop = Stop(names.RECORD_NOT_WRITTEN, message, since, record="")
         if stop != self.stop:
             self.stop = stop
             self._metrics.breaker_open.set(1)

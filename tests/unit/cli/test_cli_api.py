@@ -188,7 +188,10 @@ def user(*, cluster: JsonObject | None = None, **user: Any) -> JsonObject:
             },
             "auth-provider: not possible here; use an exec plugin",
         ),
-        (user(**{"as": "jane", "as-user-extra": {"scopes": ["view"]}}), "user u: as-user-extra: not possible here"),
+        (
+            user(cluster=None, **{"as": "jane", "as-user-extra": {"scopes": ["view"]}}),
+            "user u: as-user-extra: not possible here",
+        ),
         (user(exec={"command": "login", "policy": "x"}), "user u: exec: policy: not possible here"),
         (
             user(cluster={"certificate-authority-data": "UEVN", "insecure-skip-tls-verify": True}),

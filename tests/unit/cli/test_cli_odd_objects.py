@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -85,12 +85,13 @@ def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonOb
     edits.stopped([policy])
     edits.rollout_stopped(policy)
     edits.resume_rollout(policy)
-    for edit in (
+    tried: tuple[Callable[[], object], ...] = (
         lambda: edits.cordon(item, ["gpu-0"], ASKED, program="p"),
         lambda: edits.uncordon(item, ["gpu-0"]),
         lambda: edits.confirm(item, ["gpu-0"], "recovered", NOW, program="p"),
         lambda: edits.confirm(item, ["*"], "removed", NOW, program="p"),
-    ):
+    )
+    for edit in tried:
         with suppress(NodeDevicesError):  # there is no such device, in words
             edit()
     parts: dict[str, Any] = {"nodedevices": [item], "devicepolicies": [policy], "lease": [lease], "events": [event]}
