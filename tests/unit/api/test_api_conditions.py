@@ -93,10 +93,16 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
             "True": ["InSync", "NothingOwned"],
             "False": ["Pending", "NotWritten", "Forbidden", "Conflict"],
         },
-        "LabelsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict"]},
-        "TaintSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Conflict", "Refused", "Stopped"]},
-        "EvictionsSynced": {"True": ["InSync"], "False": ["Pending", "Forbidden", "Refused", "Stopped", "Blocked"]},
-        "IdlePodsMarked": {"True": ["InSync"], "False": ["Pending", "Forbidden"]},
+        "LabelsSynced": {"True": ["InSync"], "False": ["Pending", "NotWritten", "Forbidden", "Conflict"]},
+        "TaintSynced": {
+            "True": ["InSync"],
+            "False": ["Pending", "NotWritten", "Forbidden", "Conflict", "Refused", "Stopped"],
+        },
+        "EvictionsSynced": {
+            "True": ["InSync"],
+            "False": ["Pending", "NotWritten", "Forbidden", "Refused", "Stopped", "Blocked"],
+        },
+        "IdlePodsMarked": {"True": ["InSync"], "False": ["Pending", "NotWritten", "Forbidden"]},
         "Stale": {"True": ["NodeNotReady", "AgentLost", "HeartbeatOverdue"], "False": ["Fresh"]},
         "ProblemReported": {
             "True": [
@@ -111,7 +117,10 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
         "Accepted": {"True": ["Accepted"], "False": ["Invalid"]},
         "Applied": {"True": ["Applied"], "False": ["NotAccepted", "NoNodes", "Progressing", "Failed", "DryRun"]},
         "Conflicted": {"True": ["SamePriority"], "False": ["NoConflict"]},
-        "ActionsStopped": {"True": ["MassFault", "RecordUnreadable", "RecordMissing"], "False": ["NotStopped"]},
+        "ActionsStopped": {
+            "True": ["MassFault", "RecordUnreadable", "RecordMissing", "RecordNotWritten"],
+            "False": ["NotStopped"],
+        },
         "RolledOut": {"True": ["Done"], "False": ["Progressing", "Stopped", "Paused"]},
     }
 

@@ -8,6 +8,7 @@ import pytest
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
+from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_operator.reconcile.leftovers import RETURN_SECONDS
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
@@ -150,13 +151,17 @@ async def test_a_pod_that_may_not_be_written_does_not_keep_the_node(kube: FakeKu
     assert left(kube) == ["pod False Xid79"]
 
 
-async def test_a_node_that_is_gone_too_costs_nothing(kube: FakeKube, clock: Clock) -> None:
+async def test_a_node_that_is_gone_too_goes_out_of_the_record_and_costs_nothing_else(
+    kube: FakeKube, clock: Clock
+) -> None:
     manager = await started(kube, clock=clock)
     manager.arrived(Kind.NODE, True, read(Kind.NODE, kube.objects[NODE]))
     end(manager, kube, ITEM)
     kube.writes.clear()
     await passes(manager, clock, 2 * OVER_SECONDS)
-    assert kube.writes == []
+    [(_, path, record)] = kube.writes
+    assert path == names.config_map_path("nodedevices-system", RECORD)
+    assert (record["data"]["unavailable"], record["data"]["answered"]) == ("{}", "{}")
 
 
 async def test_a_node_without_anything_of_ours_is_never_written(clock: Clock) -> None:
