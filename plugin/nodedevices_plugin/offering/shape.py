@@ -7,8 +7,9 @@ message. Whether a new container may get an id is not decided here: see the pack
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from nodedevices_api.sections import Partitions, Resources, Sections, Serving, Sharing
 from nodedevices_common.quantity import from_bytes
@@ -32,7 +33,9 @@ from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.base import OwnTopology
 from nodedevices_plugin.vendors.registry import NOTHING_SAID, VendorValues
 
-__all__ = ["PlanError", "PlanSettings", "make_shape", "shape_of"]
+__all__ = ["PlanError", "PlanSettings", "fitting", "make_shape", "shape_of"]
+
+T = TypeVar("T")
 
 # One ListAndWatch answer is one gRPC message, and the kubelet reads 4 MiB (grpc-go's default) at most.
 MAX_ANSWER_BYTES = 3 * 1024 * 1024
@@ -102,6 +105,27 @@ def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
     return Plan(resources=tuple(_offered(each, anywhere) for each in shares))
 
 
+def fitting(inventory: Inventory, make: Callable[[Inventory], T]) -> tuple[T | None, PlanError | None]:
+    """Return what `make` makes of these devices, and why it cannot be made of all that are here: then of those with
+    which it makes sense, if the error names the others. Devices that are not here decide nothing: they are left out
+    where it makes no sense with them, and ids of theirs that pods hold stay listed as such (gates.apply)."""
+    why: PlanError | None = None
+    left: frozenset[str] = frozenset()
+    while True:
+        devices = tuple(each for each in inventory.devices if each.fact.id not in left)
+        try:
+            return make(replace(inventory, devices=devices)), why
+        except PlanError as error:
+            gone = frozenset(each.fact.id for each in devices if not each.present)
+            odd = (error.devices & gone) or gone
+            if not odd:
+                why = why or error
+                odd = error.devices - left
+            if not odd:
+                return None, why
+            left |= odd
+
+
 def named_units(inventory: Inventory, settings: PlanSettings) -> Mapping[str, tuple[Unit, ...]]:
     """Resource name -> its units, before sharing. Raises PlanError."""
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
@@ -143,7 +167,7 @@ def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
     if shared.cores_of is not None:
         return _cores(shared, shared.cores_of)
     schedulable: list[SchedulableId] = []
-    size = 0
+    size, too_many = 0, dict[str, None]()
     memory = shared.sharing.memory
     share_is = memory.unit if memory is not None else None
     for unit, replicas in shared.units:
@@ -155,7 +179,8 @@ def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
         whole = whole if shared.numa else replace(whole, numa_node=None)
         size += replicas * (len(ids.compose(whole.id, replicas, share_is)) + _BYTES_BESIDES_ID)
         if size > MAX_ANSWER_BYTES:
-            break
+            too_many[whole.device_id] = None
+            continue
         schedulable += (
             SchedulableId(
                 id=ids.compose(whole.id, n, share_is),
@@ -166,11 +191,12 @@ def _offered(shared: Share, anywhere: frozenset[str]) -> OfferedResource:
             )
             for n in range(replicas)
         )
-    if size > MAX_ANSWER_BYTES:
+    if too_many:
         if memory is not None:
-            raise PlanError(f"{shared.place}.memoryUnit", memory.unit, _next_unit(shared, memory.unit_bytes))
+            hint = _next_unit(shared, memory.unit_bytes)
+            raise PlanError(f"{shared.place}.memoryUnit", memory.unit, hint, devices=too_many)
         hint = f"with {len(shared.units)} devices one answer to the kubelet would exceed 3 MiB; give fewer replicas"
-        raise PlanError(f"{shared.place or shared.name}.replicas", shared.sharing.replicas, hint)
+        raise PlanError(f"{shared.place or shared.name}.replicas", shared.sharing.replicas, hint, devices=too_many)
     return OfferedResource(
         name=shared.name,
         ids=tuple(schedulable),

@@ -35,6 +35,11 @@ class Share:
     together: bool = False  # every share is of all units
     cores_of: tuple[str, ...] | None = None  # computing power of the units, and of these shared ones (core_ids)
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """Their ids."""
+        return frozenset(unit.device.fact.id for unit, _ in self.units)
+
 
 def own_shares(
     units: Mapping[str, tuple[Unit, ...]], strategy: str, prefix: str, values: VendorValues
@@ -74,11 +79,12 @@ def share(
             parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
         for part in parts:
             if part.name in offered:
+                fewest = min(part, offered[part.name], key=lambda each: len(each.units)).devices
                 if part.cores_of is not None:
                     hint = "another entry has that name, too, and a resource has one; leave it out of one of them"
-                    raise PlanError(f"sharing.resources[{name}].coreResource", part.name, hint)
-                field = f"sharing.resources[{name}].rename"
-                raise PlanError(field, part.name, "another resource of this node has that name; choose another")
+                    raise PlanError(f"sharing.resources[{name}].coreResource", part.name, hint, devices=fewest)
+                field, hint = f"sharing.resources[{name}].rename", "another resource of this node has that name"
+                raise PlanError(field, part.name, f"{hint}; choose another", devices=fewest)
             offered[part.name] = part
     return tuple(offered[name] for name in sorted(offered))
 

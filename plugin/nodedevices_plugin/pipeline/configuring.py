@@ -31,7 +31,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import ChangeDecision, changed_ids, decide_change
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
-from nodedevices_plugin.offering.shape import PlanSettings, make_shape, shape_of
+from nodedevices_plugin.offering.shape import PlanSettings, fitting, make_shape, shape_of
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline.active import ActiveConfig
@@ -266,15 +266,14 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Ch
         return ConfigProblem(source="cdi", field=why.field, message=str(why))
     if not before.applied_once and node.awaits and not requested.effective.observing:
         return ConfigProblem(source="operator", message=node.awaits, waits=True)
-    try:
-        shape = _made(requested.effective, node)
+    shape, error = _made(requested.effective, node)
+    if error is None and shape is not None:
         settings = access.mode_settings(requested.effective, node.devices)
-        for why in (refused_by_mode(each, settings) for each in shape.resources):
-            if why is not None:
-                raise why
+        refused = (refused_by_mode(each, settings) for each in shape.resources)
+        error = next((each for each in refused if each is not None), None)
+    if shape is not None and error is None:
         return _Change(effective=requested.effective, shape=shape)
-    except PlanError as error:
-        return ConfigProblem(source="plan", field=error.field, message=str(error))
+    return ConfigProblem(source="plan", field=error.field if error else "", message=str(error or ""))
 
 
 def _running(before: ActiveConfig, node: Node, wanted: _Change | ConfigProblem) -> _Running:
@@ -391,10 +390,14 @@ def _with_pods(configured: Configured, node: Node) -> Configured:
     return replace(configured, status=status)
 
 
-def _made(effective: Effective, node: Node) -> Plan:
+def _made(effective: Effective, node: Node) -> tuple[Plan | None, PlanError | None]:
+    """As offering.shape.fitting."""
     if not effective.observing:
-        access.check(effective, node.devices)
-    return make_shape(node.known.inventory, plan_settings(effective))
+        try:
+            access.check(effective, node.devices)
+        except PlanError as error:
+            return None, error
+    return fitting(node.known.inventory, lambda inventory: make_shape(inventory, plan_settings(effective)))
 
 
 def plan_settings(effective: Effective) -> PlanSettings:
@@ -422,19 +425,5 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
 def _shape(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
     """The shape of what is in effect; where it makes no sense with the devices of now, why, and the shape of those with
     which it does, which a restart does not change; or else the last one."""
-    try:
-        return _made(effective, node), None
-    except PlanError as error:
-        return _of_the_rest(effective, node, error), error
-
-
-def _of_the_rest(effective: Effective, node: Node, error: PlanError) -> Plan:
-    odd = error.devices
-    while odd:
-        kept = tuple(each for each in node.known.inventory.devices if each.fact.id not in odd)
-        try:
-            rest = replace(node.known, inventory=replace(node.known.inventory, devices=kept))
-            return _made(effective, replace(node, known=rest))
-        except PlanError as another:
-            odd = odd | another.devices if another.devices - odd else frozenset()
-    return shape_of(node.last_plan or Plan())
+    shape, error = _made(effective, node)
+    return shape if shape is not None else shape_of(node.last_plan or Plan()), error

@@ -8,12 +8,11 @@ fault of the devices.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from nodedevices_plugin.model import Inventory, Plan, PlanError
-from nodedevices_plugin.offering.shape import named_units
+from nodedevices_plugin.model import Inventory, Plan
+from nodedevices_plugin.offering.shape import fitting, named_units
 from nodedevices_plugin.pipeline.configuring import plan_settings
 from nodedevices_plugin.settings.effective import Effective
 
@@ -32,9 +31,9 @@ def in_use(
         }
         for effective in configurations:
             if effective is not None:
-                with contextlib.suppress(PlanError):
-                    named = named_units(inventory, plan_settings(effective))
-                    ids |= {unit.device.fact.id for some in named.values() for unit in some}
+                settings = plan_settings(effective)
+                named, _ = fitting(inventory, lambda here, settings=settings: named_units(here, settings))
+                ids |= {unit.device.fact.id for some in (named or {}).values() for unit in some}
         return frozenset(ids)
 
     return lambda device_id: device_id in found()

@@ -248,6 +248,11 @@ class HelperManager(Protocol):
         ...
 
 
+def device_ids(units: Iterable[Unit]) -> frozenset[str]:
+    """Return the ids of their devices."""
+    return frozenset(unit.device.fact.id for unit in units)
+
+
 def by_replicas(mode: SharingMode, request: SplitRequest) -> Split:
     """The split of modes that offer every unit equally often. Raises PlanError."""
     replicas = request.rule.replicas

@@ -27,7 +27,15 @@ from nodedevices_plugin.model import (
     Unit,
     cuda_mps,
 )
-from nodedevices_plugin.sharing.base import HelperTexts, NodeTraits, Settings, Split, SplitRequest, by_replicas
+from nodedevices_plugin.sharing.base import (
+    HelperTexts,
+    NodeTraits,
+    Settings,
+    Split,
+    SplitRequest,
+    by_replicas,
+    device_ids,
+)
 
 NAME = "mps"
 VENDOR = "nvidia"
@@ -167,12 +175,12 @@ class Mps:
     def split(self, request: SplitRequest) -> Split:
         check_name(request)
         split = by_replicas(self, request)
-        for unit in request.units:
-            check_unit(request.place, unit)
-            _check_replicas(request.place, unit, split.sharing.replicas or 0)
+        check_units(request.place, request.units)
+        _check_replicas(request.place, request.units, split.sharing.replicas or 0)
         if request.units and request.rest and not request.renamed:
             hint = "clients of MPS and whole devices need names of their own; give rename, or renameByDefault"
-            raise PlanError(f"{request.place}.devices", ", ".join(request.rule.devices or ())[:128], hint)
+            asked, rest = ", ".join(request.rule.devices or ())[:128], device_ids(request.rest)
+            raise PlanError(f"{request.place}.devices", asked, hint, devices=rest)
         return split
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
@@ -198,12 +206,17 @@ def check_node(place: str, node: NodeTraits, *, instead: str = "use timeSlicing,
         raise PlanError(place, NAME, hint)
 
 
-def check_unit(place: str, unit: Unit, *, instead: str = "") -> None:
-    """Raises PlanError for a device that no daemon shares. `instead`: what would be right."""
-    if unit.device.fact.vendor != VENDOR:
-        raise PlanError(place, unit.id, f"MPS shares NVIDIA's GPUs; {instead or 'use timeSlicing for other devices'}")
-    if unit.partition is not None:
-        raise PlanError(place, unit.id, f"MPS cannot share MIG devices; {instead or 'use timeSlicing for them'}")
+def check_units(place: str, units: Sequence[Unit], *, instead: str = "") -> None:
+    """Raises PlanError for devices that no daemon shares. `instead`: what would be right."""
+    others = [unit for unit in units if unit.device.fact.vendor != VENDOR]
+    parts = [unit for unit in units if unit.partition is not None]
+    odd = device_ids([*others, *parts])
+    if others:
+        hint = f"MPS shares NVIDIA's GPUs; {instead or 'use timeSlicing for other devices'}"
+        raise PlanError(place, others[0].id, hint, devices=odd)
+    if parts:
+        hint = f"MPS cannot share MIG devices; {instead or 'use timeSlicing for them'}"
+        raise PlanError(place, parts[0].id, hint, devices=odd)
 
 
 def check_name(request: SplitRequest) -> None:
@@ -217,12 +230,12 @@ def check_name(request: SplitRequest) -> None:
         raise PlanError(place, request.name, hint)
 
 
-def _check_replicas(place: str, unit: Unit, replicas: int) -> None:
-    capability = compute_capability(unit.device.fact)
-    most = max_clients(capability)
-    if replicas > most:
-        hint = f"GPU {unit.index} (compute capability {capability or 'unknown'}) takes {most} MPS clients at most"
-        raise PlanError(f"{place}.replicas", replicas, hint)
+def _check_replicas(place: str, units: Sequence[Unit], replicas: int) -> None:
+    odd = [unit for unit in units if replicas > max_clients(compute_capability(unit.device.fact))]
+    if odd:
+        capability = compute_capability(odd[0].device.fact)
+        hint = f"GPU {odd[0].index} (compute capability {capability or 'unknown'}) takes {max_clients(capability)} MPS"
+        raise PlanError(f"{place}.replicas", replicas, f"{hint} clients at most", devices=device_ids(odd))
 
 
 def _limit(resource: OfferedResource, fact: DeviceFact, shares: int) -> int:

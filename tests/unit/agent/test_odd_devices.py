@@ -3,15 +3,21 @@ again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from nodedevices_plugin.model import Holder
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.sharing.base import HelperFacts
 from nodedevices_probe.amd.attributes import PROFILE
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
-from support.facts import START, gpu, mig_id, partition
+from support.facts import GIB, START, gpu, gpu_id, mig_id, partition
 from support.probed_node import Node, said
+from support.sharing import answers
 from support.stepped_node import Node as Stepped
 
-AMD = "amd.com/gpu"
+AMD, GPU = "amd.com/gpu", "nvidia.com/gpu"
 
 
 def amd(number: int, kind: str) -> DeviceFact:
@@ -85,3 +91,93 @@ def test_with_one_gpu_that_does_not_fit_the_strategy_a_restart_changes_nothing(o
     again.line("nvml", *after).line("nvml", *after)
     assert (again.offered, again.world.config.reason) == (kept, "ConfigInvalid")
     assert len(again.line("nvml", *both).offered) == 6
+
+
+# --- sharing ----------------------------------------------------------------------------------------------------------
+BIG = tuple(gpu(number, compute_capability="9.0") for number in range(2))
+SMALL = gpu(2, memory_bytes=16 * GIB, product_name="Tesla P100", compute_capability="6.0")
+MEMORY = "nodedevices.io/gpu-memory"
+OTHER_MODEL = gpu(2, product_name="Tesla T4", compute_capability="9.0")
+BY_MODEL = {"match": {"productName": "NVIDIA H100*"}}
+
+
+def sharing(strategy: str, **rule: Any) -> dict[str, Any]:
+    return {"sharing": {"strategy": strategy, "resources": [{"name": GPU, **rule}]}}
+
+
+def with_mps(*devices: DeviceFact) -> Stepped:
+    local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
+    daemon = HelperFacts(answers=answers({(GPU, 2): "", (GPU, 25): ""}))
+    return Stepped(*devices, local=local, helpers=daemon)
+
+
+@pytest.mark.parametrize(
+    ("config", "odd", "resource", "said_of_it"),
+    [
+        (sharing("memory", memoryUnit="20Gi"), SMALL, MEMORY, "has 16Gi of memory"),
+        (sharing("mps", replicas=40), SMALL, GPU, "takes 16 MPS clients at most"),
+        (sharing("mps", replicas=4, **BY_MODEL), OTHER_MODEL, GPU, "need names of their own"),
+        (sharing("memory", memoryUnit="6Mi"), replace(BIG[0], id=gpu_id(2), index=2), MEMORY, "would exceed 3 MiB"),
+    ],
+    ids=["too small", "takes fewer clients", "of another model", "too many ids"],
+)
+def test_a_gpu_that_does_not_fit_the_sharing_in_effect_is_left_out_and_no_restart_takes_the_others_along(
+    config: dict[str, Any], odd: DeviceFact, resource: str, said_of_it: str
+) -> None:
+    node = with_mps(*BIG).now(config).now(config)
+    offered = node.offers[resource]
+    assert offered
+    node.devices = (*BIG, odd)
+    for each in (node, node.restarted(), node.restarted()):
+        each.given(helpers=node.inputs.helpers).now(config).now(config)
+        assert (each.offers[resource], each.config) == (offered, "ConfigInvalid")
+        assert said_of_it in each.world.config.message
+
+
+def test_a_gpu_of_which_the_name_is_another_resources_is_left_out_and_no_restart_takes_the_others_along() -> None:
+    rule = {"match": {"productName": "Tesla T4"}, "name": "example.com/shared"}
+    config = sharing("timeSlicing", replicas=2, rename="example.com/shared") | {"resources": {"devices": [rule]}}
+    node = Stepped(*BIG).now(config)
+    node.devices = (*BIG, OTHER_MODEL)
+    for each in (node, node.restarted()):
+        assert len(each.now(config).now(config).offers["example.com/shared"]) == 4
+        assert "another resource of this node has that name" in each.world.config.message
+
+
+# --- devices that are gone --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_gpu_that_is_gone_and_was_in_mig_mode_leaves_the_others_in_service(restarts: bool) -> None:
+    single = {"partitions": {"strategy": "single"}}
+    node = Stepped(*(cut(number, "1g.10gb", "1g.10gb") for number in range(8))).now(single)
+    node.devices = node.devices[1:]
+    assert node.now(single).counts == {GPU: (14, 14)}
+    node.devices = tuple(gpu(number) for number in range(1, 8))
+    if restarts:
+        node = node.restarted()
+    assert node.now(single).now(single).counts == {GPU: (7, 7)}
+    assert node.config == "Applied"
+
+
+@pytest.mark.parametrize(
+    ("config", "offered"),
+    [(sharing("memory", memoryUnit="20Gi"), {MEMORY: 4}), (sharing("mps", replicas=40), {GPU: 40})],
+)
+def test_a_policy_is_in_effect_though_a_gpu_that_is_gone_does_not_fit_it(
+    config: dict[str, Any], offered: dict[str, int]
+) -> None:
+    node = with_mps(SMALL).now({})
+    node.devices = BIG[:1]
+    node.now({}).now(config).now(config)
+    assert ({name: len(ids) for name, ids in node.offers.items()}, node.config) == (offered, "Applied")
+
+
+def test_what_a_pod_holds_of_a_gpu_that_is_gone_and_does_not_fit_stays_listed_unhealthy() -> None:
+    holder = Holder(namespace="ml", pod="train", container="c", resource=GPU, ids=(SMALL.id,), since=START)
+    config = sharing("memory", memoryUnit="20Gi")
+    node = Stepped(SMALL).now({}).now({}, holder)
+    node.devices = BIG[:1]
+    node.now({}, holder).now(config, holder)
+    assert node.world.plan is not None
+    retained = {each.name: [(one.id, one.healthy) for one in each.retained] for each in node.world.plan.resources}
+    assert retained[GPU] == [(SMALL.id, False)]
+    assert len(node.offers[MEMORY]) == 4

@@ -15,7 +15,15 @@ from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, PlanError, Unit
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest, memory_shares, merged
+from nodedevices_plugin.sharing.base import (
+    NodeTraits,
+    Settings,
+    Split,
+    SplitRequest,
+    device_ids,
+    memory_shares,
+    merged,
+)
 from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.sharing.memory import limits as memory_limits
 from nodedevices_plugin.sharing.memory import presets as memory_presets
@@ -54,12 +62,11 @@ class Memory:
         enforced_by = mps.Mps() if request.rule.enforcement == mps.NAME else None
         if enforced_by is not None:
             mps.check_name(request)
-            for each in request.units:
-                mps.check_unit(f"{request.place}.enforcement", each, instead=_UNENFORCED)
+            mps.check_units(f"{request.place}.enforcement", request.units, instead=_UNENFORCED)
         reserve = to_bytes(request.rule.memory_reserve or "0")
-        for each in request.units:
-            if 0 < each.memory_bytes < reserve + unit:
-                raise PlanError(place, given, _too_large(each, reserve))
+        small = [each for each in request.units if 0 < each.memory_bytes < reserve + unit]
+        if small:
+            raise PlanError(place, given, _too_large(small[0], reserve), devices=device_ids(small))
         counts = tuple(max(0, (each.memory_bytes - reserve) // unit) for each in request.units)
         return Split(
             counts=counts,
