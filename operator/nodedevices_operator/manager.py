@@ -155,7 +155,8 @@ class Manager:
         self._unseen = set(self.cache.node_devices)
         self._rollouts.hold()
         self.fleet.add(FLEET_KEY)
-        left = {name for name, node in self.cache.nodes.items() if node.marked}  # perhaps without a NodeDevices
+        # Perhaps without a NodeDevices: what is left on it, and on the pods of one that has had devices.
+        left = {name for name, node in self.cache.nodes.items() if node.marked or node.capacity}
         at_fault = frozenset(name for name, record in self.cache.node_devices.items() if faults(record))
         self.dirty(Dirty(frozenset(self._unseen | left), frozenset(self.cache.policies), faults=at_fault))
 

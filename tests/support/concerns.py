@@ -57,6 +57,9 @@ class Granting:
     def stopped(self) -> str:
         return ""
 
+    def acted_on(self, _node: str) -> None:
+        return None
+
 
 def tools(kube: Any, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> Tools:
     """`kube` needs no more of the port than the concern uses."""

@@ -44,7 +44,7 @@ BACKOFF = Backoff(initial_seconds=1.0, max_seconds=30.0, jitter=0.2)  # after a 
 MAX_CONFIRMED = 500  # by name, for one LIST: a list that misses more is not trusted this time
 MISSING_BACKOFF = replace(BACKOFF, max_seconds=5.0)  # while the CRDs are missing: a LIST costs next to nothing
 CHECK_SECONDS = 30.0  # between two small questions: kopf does not report that the API server is away
-AGAIN_SECONDS = 5.0  # after the last write that met an object that is gone
+AGAIN_SECONDS = 5.0  # after the first write that met an object that is gone
 BEGIN_SECONDS = 10.0  # for the watches to begin, before a LIST; one that begins later has another LIST
 AT_ONCE = 100  # objects that are read before others go on: some 15 ms
 HEARING_SECONDS = 10.0  # for the watch to deliver what a LIST has shown
@@ -98,14 +98,16 @@ class Relister:
 
     def soon(self) -> None:
         """LIST everything as soon as possible."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         self._all = True
         self._soon.set()
 
     def again(self) -> None:
-        """LIST a few seconds after the last call of this: no watch delivers what was deleted meanwhile."""
-        if self._again is not None:
-            self._again.cancel()
-        self._again = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.soon)
+        """LIST a few seconds after this, and after what calls it meanwhile: no watch delivers what was deleted."""
+        if self._again is None:
+            self._again = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.soon)
 
     def positioned(self, kind: Kind) -> None:
         """The watch of this kind has begun anew: what was before is for a LIST."""

@@ -9,7 +9,7 @@ file in this folder and a line in registry.py (docs/extending.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeVar
@@ -107,6 +107,10 @@ class ActionGate(Protocol):
 
     def stopped(self) -> str:
         """Why nothing is granted, whatever is proposed; empty: the breaker is closed, as far as is known."""
+        ...
+
+    def acted_on(self, node: str) -> Collection[str] | None:
+        """Return the ids of what was acted upon there and is not known to be well; None: the record was not read."""
         ...
 
 

@@ -42,9 +42,10 @@ class RejectedPodsConcern:
         self._metrics = tools.metrics
         self._wall = tools.wall
         self._budget = CallBudget(BURST, SECONDS_PER_POD, tools.clock)
+        self._waiting: set[str] = set()  # nodes that the budget did not suffice for
 
     def forget(self, node: str) -> None:
-        """Nothing is remembered of a node."""
+        self._waiting.discard(node)
 
     async def observe(self, view: View) -> Sequence[RejectedPod] | Outcome:
         found = self._pods.on_node(view.record.name) if self._pods is not None and view.reported else ()
@@ -57,6 +58,7 @@ class RejectedPodsConcern:
 
     async def apply(self, view: View, desired: Sequence[Rejected]) -> Outcome:
         now, waits, left = datetime.fromtimestamp(self._wall(), UTC), [], MAX_AT_ONCE
+        self._waiting.discard(view.record.name)
         for pod, resource in desired:
             wait = rejected.remaining(pod, now)
             if wait > 0:
@@ -64,8 +66,9 @@ class RejectedPodsConcern:
             elif left and self._budget.take():
                 left -= 1
                 await self._delete(view, pod, resource)
-            else:
-                waits.append(AGAIN_SECONDS)
+            else:  # until those before it have had their turn
+                waits.append(AGAIN_SECONDS + SECONDS_PER_POD * len(self._waiting))
+                self._waiting.add(view.record.name)
                 break
         return Outcome(requeue_after=min(waits, default=None))
 

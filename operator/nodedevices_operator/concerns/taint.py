@@ -10,6 +10,7 @@ keeps changing our entry back (machine controllers set the whole list), we pause
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import structlog
@@ -34,6 +35,7 @@ class TaintObserved:
     node: NodeRecord
     section: Faults
     stale: bool
+    acted_on: Collection[str] | None  # ids of what the taint that is there is for; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,15 @@ class TaintConcern:
         if target is None or view.staleness is None:
             return Outcome()
         node, sections = target
-        return TaintObserved(node, sections.faults, view.staleness.status == "True")
+        stale = view.staleness.status == "True"
+        return TaintObserved(node, sections.faults, stale, self._gate.acted_on(node.name))
 
     def desired(self, view: View, observed: TaintObserved) -> TaintDesired:
         node, section, configured = observed.node, observed.section, taints(observed.section)
         if configured and observed.stale:
             return TaintDesired(node, configured, kept=True)
-        return TaintDesired(node, configured, tainting=tainting(view.record, section, node.taints))
+        wanted = tainting(view.record, section, node.taints, observed.acted_on)
+        return TaintDesired(node, configured, tainting=wanted)
 
     async def apply(self, view: View, desired: TaintDesired) -> Outcome:
         node, wanted = desired.node, desired.tainting

@@ -9,7 +9,7 @@ what happened to a holder alone, goes by its device.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -112,11 +112,14 @@ def _acted_on(health: HealthRecord) -> bool:
 
 
 # --- the taint -------------------------------------------------------------------------------------------------------
-def tainting(record: NodeDevicesRecord, section: Faults, shown: Sequence[TaintRecord]) -> Tainting | None:
-    """The taint that the Node shall have. `shown` are those of our key that it has.
+def tainting(
+    record: NodeDevicesRecord, section: Faults, shown: Sequence[TaintRecord], acted_on: Collection[str] | None = None
+) -> Tainting | None:
+    """The taint that the Node shall have. `shown` are those of our key that it has; `acted_on`: ids of what they are
+    for, None: not known.
 
     The strongest effect of all faults, for the oldest of these. The one that is there stays while a fault requires
-    it, and while the state of a device is not known.
+    it, and while the state of a device that it is for is not known.
     """
     if not taints(section):
         return None
@@ -127,7 +130,8 @@ def tainting(record: NodeDevicesRecord, section: Faults, shown: Sequence[TaintRe
     ]
     most = max((rank for rank, _ in required), default=0)
     held = max(shown, key=lambda taint: _rank(taint.effect), default=None)
-    if held is not None and unclear(record) and _rank(held.effect) > most:
+    unsure = unclear(record) if acted_on is None else unclear(record).intersection(acted_on)
+    if held is not None and unsure and _rank(held.effect) > most:
         return Tainting(held)
     strongest = [health for rank, health in required if rank == most] if most else []
     if not strongest:

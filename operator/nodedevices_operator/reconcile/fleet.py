@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -136,6 +136,10 @@ class FleetGate:
     def stopped(self) -> str:
         """Why nothing is granted, whatever is proposed; empty: the breaker is closed, as far as is known."""
         return "" if self.stop is None else self.stop.message
+
+    def acted_on(self, node: str) -> Collection[str] | None:
+        """Return the ids of what was acted upon there and is not known to be well; None: the record was not read."""
+        return None if self._last is None else self._last.unavailable.get(node, ())
 
     def rehearse(self, pool: Pool, actions: Sequence[Action]) -> dict[Action, ActionAnswer]:
         """Return what would be answered now if the policy of that pool were enforced. Nothing is granted or written."""

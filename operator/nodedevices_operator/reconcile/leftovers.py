@@ -2,9 +2,9 @@
 
 An agent makes an object that was deleted by hand again within seconds, and what is on the Node stays for it. Where no
 object has come back after five minutes (the agent no longer runs there, the CRD was removed), it cannot be said any
-more what is so. What is ours is found on the Node itself, from managedFields and by our taint's key, so an operator
-that starts later finds it, too. The pods come first and the Node's condition last: killed in between, what is left
-still shows that there is more to do.
+more what is so. What is ours is found on the Node itself, from managedFields and by our taint's key, and on its pods,
+which are listed once by each operator that starts: a Node need not show that they are marked. The pods come first and
+the Node's condition last: killed in between, what is left still shows that there is more to do.
 """
 
 from __future__ import annotations
@@ -38,45 +38,50 @@ class Leftovers:
         self._writer = writer
         self._dirty = dirty
         self._clock = clock
-        self._seen: set[str] = set()  # nodes whose NodeDevices this process has known
+        self._done: set[str] = set()  # nodes without a NodeDevices that this process has looked through
         self._gone: dict[str, float] = {}  # node -> since when it has none
 
     def there(self, name: str) -> None:
         """Note that the node has its NodeDevices."""
-        self._seen.add(name)
+        self._done.discard(name)
         self._gone.pop(name, None)
 
     async def reconcile(self, name: str) -> float | None:
         """Take back what is left on a node without NodeDevices. Returns the seconds after which to look again; may
         raise KubeError."""
         node = self._cache.nodes.get(name)
-        if node is None or not (node.marked or name in self._seen):
-            self._forget(name)
+        if node is None:
+            self.there(name)
+            return None
+        if name in self._done and not node.marked:
             return None
         now = self._clock()
         wait = self._gone.setdefault(name, now) + RETURN_SECONDS - now
         if wait > 0:
             return wait
-        await self._release_pods(name)
+        found = await self._release_pods(name)
         await self._release_node(node)
-        self._forget(name)
-        log.info("the NodeDevices is gone, what it led to was removed", node=name)
+        self._done.add(name)
+        self._gone.pop(name, None)
+        if found or node.marked:
+            log.info("the NodeDevices is gone, what it led to was removed", node=name)
         return None
 
-    def _forget(self, name: str) -> None:
-        self._seen.discard(name)
-        self._gone.pop(name, None)
-
-    async def _release_pods(self, name: str) -> None:
+    async def _release_pods(self, name: str) -> bool:
+        """Returns whether any was marked."""
+        found = False
         async for page in self._writer.kube.pages(PODS, fieldSelector=f"spec.nodeName={name}"):
             for pod in page:
                 if pods.finished(pod) or pods.leaving(pod):
                     continue  # of a pod that ends or has ended it is evidence
                 shown, wanted = pods.own_condition(pod), pods.released_condition(pod, self._writer.now())
                 if shown is not None and not same(shown, wanted):
+                    found = True
                     await self._released(pod, self._writer.pod_condition(pods.entry(pod, shown), wanted))
                 if idle.own_condition(pod) is not None:
+                    found = True
                     await self._released(pod, self._writer.pod_idle(idle.identity(pod), None))
+        return found
 
     @staticmethod
     async def _released(pod: JsonObject, write: Awaitable[JsonObject]) -> None:

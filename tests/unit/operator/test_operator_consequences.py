@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -200,6 +201,20 @@ def test_a_taint_stays_while_health_is_unknown_and_none_is_put(state: str, reaso
     faults, shown = section(**NO_SCHEDULE), (TaintRecord("NoSchedule", "Xid79"),)
     assert wanted(device(0, state, reason), faults=faults, shown=shown) == shown[0]
     assert wanted(device(0, state, reason), faults=faults) is None
+
+
+@pytest.mark.parametrize(
+    ("acted_on", "stays"), [({"GPU-0"}, False), ({"GPU-0", "GPU-1"}, True), ((), False), (None, True)]
+)
+def test_a_taint_stays_for_a_device_that_it_is_for_and_for_no_other(
+    acted_on: Collection[str] | None, stays: bool
+) -> None:
+    faults, shown = section(**NO_SCHEDULE), (TaintRecord("NoSchedule", "Xid79"),)
+    for reported in (
+        [device(0), device(1, "Unknown", "ProbeSilent")],
+        [device(0), device(1, "Degraded", "Correlating")],
+    ):
+        assert (tainting(record(*reported), faults, shown, acted_on) is not None) is stays
 
 
 def test_a_policy_that_taints_no_longer_takes_the_taint_away_whatever_is_known() -> None:

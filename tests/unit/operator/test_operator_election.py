@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import random
-import selectors
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ import pytest
 from nodedevices_operator.kube.election import LEASE_SECONDS, RENEW_SECONDS, Election, LostLeadershipError
 from nodedevices_operator.kube.port import KubeError
 from support.leases import LeaseServer
+from support.virtual_loop import VirtualLoop
 
 NAMESPACE = "nodedevices-system"
 AT = datetime(2026, 11, 23, 9, 41, 7, tzinfo=UTC)
@@ -144,27 +144,6 @@ async def test_a_released_lease_is_taken_at_once(server: LeaseServer, time: Time
     assert not a.may_write()
     assert "holderIdentity" not in server.spec()
     assert await b.attempt()
-
-
-class NoWait(selectors.DefaultSelector):
-    """Waits for nothing: what the loop would wait has passed at once."""
-
-    passed = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.passed += max(0.0, timeout or 0.0)
-        return super().select(timeout if timeout is None else 0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in which time passes only while nothing else is to be done, and then at once."""
-
-    def __init__(self) -> None:
-        self._waits = NoWait()
-        super().__init__(self._waits)
-
-    def time(self) -> float:
-        return 1000.0 + self._waits.passed
 
 
 @pytest.mark.parametrize("after", [0.0, 0.01, 0.5, 0.99, 5.3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -44,6 +44,7 @@ class Gate:
         self.proposed: dict[str, Sequence[Action]] = {}
         self.says: ActionAnswer | None = ActionAnswer(granted=True)
         self.stops = ""
+        self.acted: Collection[str] | None = None
 
     def propose(self, _node: str, kind: str, actions: Sequence[Action]) -> None:
         self.proposed[kind] = tuple(actions)
@@ -53,6 +54,9 @@ class Gate:
 
     def stopped(self) -> str:
         return self.stops
+
+    def acted_on(self, _node: str) -> Collection[str] | None:
+        return self.acted
 
 
 class One:

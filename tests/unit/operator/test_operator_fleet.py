@@ -557,6 +557,17 @@ async def test_a_record_that_somebody_else_wrote_stops_actions_and_is_kept_until
     assert [it.node for it, _ in recorded(kube).actions] == ["a"]
 
 
+async def test_what_was_acted_upon_is_known_by_the_record_also_to_the_next_operator(kube: FakeKube) -> None:
+    operator, later = Operator(kube), Operator(kube)
+    assert operator.gate.acted_on("a") is None, "not read yet"
+    operator.survey = later.survey = survey(failing={"a": action("a").since})
+    operator.gate.propose("a", "Evict", [action("a")])
+    await operator.gate.reconcile(KEY)
+    assert (operator.gate.acted_on("a"), operator.gate.acted_on("b")) == (("GPU-a",), ())
+    await later.gate.reconcile(KEY)
+    assert later.gate.acted_on("a") == ("GPU-a",)
+
+
 async def test_a_decided_fleet_writes_nothing_more(kube: FakeKube) -> None:
     operator = Operator(kube)
     operator.gate.propose("a", "Evict", [action("a")])

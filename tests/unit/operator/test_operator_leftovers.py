@@ -8,7 +8,7 @@ import pytest
 from nodedevices_operator.cache.queue import MAX_LATE_SECONDS
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
-from nodedevices_operator.reconcile.fleet import NAME as RECORD
+from nodedevices_operator.reconcile.fleet import NAME, NAMESPACE
 from nodedevices_operator.reconcile.leftovers import RETURN_SECONDS
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
@@ -108,6 +108,33 @@ async def test_the_mark_of_an_idle_pod_goes_too_where_no_object_comes_back(clock
     assert left(kube) == []
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_the_mark_of_a_pod_goes_where_its_node_shows_nothing_of_ours(clock: Clock, restarts: bool) -> None:
+    kube = one_node(FAULTY)
+    kube.put(POD, raw_pod())
+    kube.put(f"{names.POLICIES}/all", raw_policy("all", faults={"nodeCondition": False}))
+    manager = await started(kube, clock=clock)
+    assert left(kube) == ["pod False Xid79"]
+    end(manager, kube, ITEM)
+    await settle(manager)
+    if restarts:
+        manager = await started(kube, clock=clock)
+    await passes(manager, clock, OVER_SECONDS)
+    assert left(kube) == []
+
+
+async def test_the_pods_of_a_node_without_devices_are_listed_once_and_no_more(clock: Clock) -> None:
+    kube = FakeKube()
+    kube.put(NODE, raw_node({GPU: 1}))
+    manager = await started(kube, clock=clock)
+    lists: list[str] = []
+    kube.fails = lambda verb, path: lists.append(path) if verb == "list" else None
+    for number in range(3):
+        await passes(manager, clock, OVER_SECONDS)
+        arrive(manager, kube, NODE, raw_node({GPU: number}))
+    assert lists == [names.PODS]
+
+
 async def test_all_of_it_goes_where_no_object_comes_back(kube: FakeKube, clock: Clock) -> None:
     manager = await started(kube, clock=clock)
     await gone_for_good(manager, kube, clock)
@@ -159,9 +186,8 @@ async def test_a_node_that_is_gone_too_goes_out_of_the_record_and_costs_nothing_
     end(manager, kube, ITEM)
     kube.writes.clear()
     await passes(manager, clock, 2 * OVER_SECONDS)
-    [(_, path, record)] = kube.writes
-    assert path == names.config_map_path("nodedevices-system", RECORD)
-    assert (record["data"]["unavailable"], record["data"]["answered"]) == ("{}", "{}")
+    [(_, path, body)] = kube.writes
+    assert (path, body["data"]["unavailable"]) == (names.config_map_path(NAMESPACE, NAME), "{}")
 
 
 async def test_a_node_without_anything_of_ours_is_never_written(clock: Clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from nodedevices_common.backoff import Backoff
 from nodedevices_operator import settings
 from nodedevices_operator.cache.rejected import RejectedPods
-from nodedevices_operator.concerns.rejected_pods import BURST, MAX_AT_ONCE, RejectedPodsConcern
+from nodedevices_operator.concerns.rejected_pods import BURST, MAX_AT_ONCE, SECONDS_PER_POD, RejectedPodsConcern
 from nodedevices_operator.desired.rejected import named
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records import names
@@ -208,6 +209,20 @@ async def test_a_flood_of_them_is_deleted_at_a_bounded_rate(one: Bench) -> None:
     one.seconds += 2.0
     await one.run(watched=False)
     assert one.deleted == BURST + 10
+
+
+async def test_nodes_that_wait_for_the_same_budget_come_by_turns(one: Bench) -> None:
+    nodes = [f"m{number}" for number in range(40)]
+    for node in nodes:
+        for number in range(MAX_AT_ONCE + 1):
+            pod = rejected_pod(f"{node}-{number}")
+            one.put(pod | {"spec": pod["spec"] | {"nodeName": node}})
+    waits = [(await one.run(replace(SHARES, name=node))).again for node in nodes]
+    full = BURST // MAX_AT_ONCE
+    assert waits[:full] == [pytest.approx(1.0 + SECONDS_PER_POD * number) for number in range(full)]
+    assert waits[full:] == [pytest.approx(1.0 + SECONDS_PER_POD * number) for number in range(full, len(nodes))]
+    one.concern.forget("m0")
+    assert (await one.run(replace(SHARES, name="m1"), watched=False)).again == waits[-2]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from support.exposed import operator, parsed
 from support.marking import next_node
 from support.opfacts import device, node_devices, raw_node, raw_policy
 from support.patience import PATIENCE_SECONDS
+from support.virtual_loop import VirtualLoop
 
 
 class Shelf:
@@ -308,3 +309,23 @@ async def test_before_the_first_list_news_wait(shelf: Shelf) -> None:
     assert manager.nodes.take() is None
     await manager.relister.once()
     assert await next_node(manager) == "n1"
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 7.0])
+def test_a_list_for_what_is_gone_comes_however_often_it_is_asked_for(seconds: float) -> None:
+    """Many nodes that went while the watch stalled keep meeting a 404 by turns."""
+
+    async def first_list() -> float:
+        kube, loop = Shelf(), asyncio.get_running_loop()
+        manager = Manager(kube, OperatorMetrics(), relist_seconds=600.0, clock=loop.time)  # type: ignore[arg-type]
+        listing = asyncio.create_task(manager.relister.run())
+        await asyncio.sleep(1.0)
+        began, before = loop.time(), manager.relister.last_complete
+        while manager.relister.last_complete == before:
+            manager.relister.again()
+            await asyncio.sleep(seconds)
+        listing.cancel()
+        return (manager.relister.last_complete or 0.0) - began
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(first_list()) == pytest.approx(relist.AGAIN_SECONDS)
