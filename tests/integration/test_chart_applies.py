@@ -42,6 +42,56 @@ def test_a_namespace_that_takes_no_host_path_is_refused_with_the_command_that_me
     assert "kubectl label namespace gpu-tools pod-security.kubernetes.io/enforce=privileged --overwrite" in done.stderr
 
 
+def would_install(kubectl: Kubectl, release: str, *values: str) -> str:
+    """What helm says against it; empty: nothing."""
+    arguments = (
+        "install",
+        "nodedevices",
+        str(helm.CHART),
+        "--namespace",
+        release,
+        "--dry-run=server",
+        "--take-ownership",
+    )
+    done = helm.run(*arguments, *(f"--set={each}" for each in values), kubeconfig=kubectl.kubeconfig)
+    return done.stderr if done.returncode else ""
+
+
+def test_an_operator_is_not_moved_away_from_the_record_of_what_was_done(kubectl: Kubectl) -> None:
+    kubectl.apply(namespace("gpu-moved"))
+    policy = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "DevicePolicy", "metadata": {"name": "acted"}}
+    kubectl.apply({**policy, "spec": {"nodeSelector": {}, "serving": {"mode": "Observe"}}})
+    said = '{"status": {"actionsRecord": "gpu-before/nodedevices-actions"}}'
+    kubectl.run("patch", "devicepolicy", "acted", "--subresource=status", "--type=merge", "-p", said)
+    try:
+        refused = would_install(kubectl, "gpu-moved")
+        assert "recorded in ConfigMap nodedevices-actions of namespace gpu-before" in refused
+        assert "kubectl -n gpu-before get configmap nodedevices-actions -o json | jq" in refused
+        assert "RecordMissing" not in would_install(kubectl, "gpu-moved", *own_namespace("gpu-before"))
+        kubectl.run("create", "configmap", "nodedevices-actions", "-n", "gpu-moved")
+        assert "RecordMissing" not in would_install(kubectl, "gpu-moved")
+    finally:
+        kubectl.run("delete", "devicepolicy", "acted")
+
+
+def own_namespace(name: str) -> tuple[str, str]:
+    return "components.operatorNamespace.enabled=true", f"components.operatorNamespace.name={name}"
+
+
+def test_a_namespace_of_others_does_not_become_the_operators(kubectl: Kubectl) -> None:
+    kubectl.apply(namespace("gpu-owner"), namespace("gpu-monitoring"), namespace("gpu-empty"))
+    account = {"name": "default", "namespace": "gpu-monitoring"}  # without it no Pod is taken
+    kubectl.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    spec = {"containers": [{"name": "grafana", "image": "grafana"}]}
+    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {**account, "name": "grafana"}, "spec": spec})
+    assert "namespace gpu-monitoring is of others" in would_install(
+        kubectl, "gpu-owner", *own_namespace("gpu-monitoring")
+    )
+    assert "is of others" not in would_install(kubectl, "gpu-owner", *own_namespace("gpu-empty"))
+    kubectl.run("annotate", "namespace", "gpu-empty", "meta.helm.sh/release-name=theirs")
+    assert "namespace gpu-empty is of others" in would_install(kubectl, "gpu-owner", *own_namespace("gpu-empty"))
+
+
 @pytest.fixture
 def release(kubectl: Kubectl) -> Iterator[Callable[..., None]]:
     """Runs a command of helm on a release; afterwards no admission policy of it is in effect."""

@@ -55,7 +55,7 @@ Variables and mounts of the files that components bring, of {root, probe}; probe
 {{- $probe := .probe }}
 {{- range $name, $file := include "nodedevices.configFiles" .root | fromYaml }}
 {{- if and (index $values $name).enabled (or (not $probe) $file.alsoProbe) }}
-- name: {{ $file.variable }}
+- name: {{ $file.variable | quote }}
   value: {{ $file.folder }}/{{ $file.key }}
 {{- end }}
 {{- end }}
@@ -66,7 +66,7 @@ Variables and mounts of the files that components bring, of {root, probe}; probe
 {{- $probe := .probe }}
 {{- range $name, $file := include "nodedevices.configFiles" .root | fromYaml }}
 {{- if and (index $values $name).enabled (or (not $probe) $file.alsoProbe) }}
-- name: {{ $file.volume }}
+- name: {{ $file.volume | quote }}
   mountPath: {{ $file.folder }}
   readOnly: true
 {{- end }}
@@ -77,9 +77,9 @@ Variables and mounts of the files that components bring, of {root, probe}; probe
 {{- $values := .Values.components }}
 {{- range $name, $file := include "nodedevices.configFiles" . | fromYaml }}
 {{- if (index $values $name).enabled }}
-- name: {{ $file.volume }}
+- name: {{ $file.volume | quote }}
   configMap:
-    name: {{ $file.configMap }}
+    name: {{ $file.configMap | quote }}
     optional: true # without it a new node offers no such device, and ConfigApplied says so
 {{- end }}
 {{- end }}

@@ -5,10 +5,7 @@ What every pod with the operator's program has: the operator itself, the clean-u
 automountServiceAccountToken: false # mounted below, bound and short-lived
 {{- include "nodedevices.pullSecrets" . }}
 nodeSelector:
-  kubernetes.io/os: linux
-  {{- with .Values.operator.nodeSelector }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- merge (dict "kubernetes.io/os" "linux") .Values.operator.nodeSelector | toYaml | nindent 2 }}
 {{- with .Values.operator.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
@@ -38,7 +35,7 @@ volumes:
 {{- end }}
 
 {{- define "nodedevices.operator.container" -}}
-image: {{ include "nodedevices.operator.image" . }}
+image: {{ include "nodedevices.operator.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 terminationMessagePolicy: FallbackToLogsOnError
 securityContext:

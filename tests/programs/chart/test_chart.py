@@ -113,8 +113,15 @@ def test_every_flag_of_a_program_is_a_value_or_set_by_another_one(program: str) 
 def test_values_that_cannot_work_together_are_all_named_with_what_would_be_right() -> None:
     done = helm.template(
         {
-            "agent": {"flags": {"device-list-strategy": ["cdi-cri", "envvar"]}},
-            "operator": {"replicas": 2, "flags": {"leader-elect": False}},
+            "agent": {
+                "flags": {"device-list-strategy": ["cdi-cri", "envvar"]},
+                "env": [{"name": "DEVICE_LIST_STRATEGY", "value": "cdi-cri"}],
+            },
+            "operator": {
+                "replicas": 2,
+                "flags": {"leader-elect": False},
+                "env": [{"name": "NODEDEVICES_LEADER_ELECT", "value": "false"}],
+            },
             "components": {
                 **{name: {"enabled": True} for name in ("sriov", "onload", "oneContainer", "driverDirectory")},
                 "operatorNamespace": {"enabled": True, "name": helm.NAMESPACE},
@@ -124,6 +131,87 @@ def test_values_that_cannot_work_together_are_all_named_with_what_would_be_right
     )
     assert done.returncode != 0
     as_reviewed("refused", "\n".join(line for line in done.stderr.splitlines() if line.startswith("  - ")) + "\n")
+
+
+@needs_helm
+def test_one_operator_without_a_lease_is_never_rolled_out_beside_another(custom: Rendered) -> None:
+    assert helm.CUSTOM["operator"]["flags"]["leader-elect"] is False
+    assert custom["Deployment", "nodedevices-operator"]["spec"]["strategy"] == {"type": "Recreate"}
+
+
+@needs_helm
+def test_what_the_operator_needs_to_reach_the_api_server_have_its_hooks_too() -> None:
+    env = [{"name": "KUBERNETES_SERVICE_HOST", "value": "10.0.0.1"}]
+    given = yaml.safe_dump({"operator": {"env": env}})
+    done = helm.run("template", "x", str(helm.CHART), "--namespace", helm.NAMESPACE, "--values", "-", given=given)
+    pods = {
+        item["metadata"]["name"]: item["spec"].get("template", item)["spec"]
+        for item in yaml.safe_load_all(done.stdout)
+        if item and item["kind"] in {"Pod", "Job", "Deployment"}
+    }
+    assert set(pods) == {"nodedevices-check", "nodedevices-operator", "nodedevices-operator-cleanup"}
+    assert all(env[0] in each["env"] for spec in pods.values() for each in spec["containers"])
+
+
+@needs_helm
+def test_the_operators_namespace_stays_with_the_record_that_is_in_it(custom: Rendered) -> None:
+    assert custom["Namespace", "nodedevices-operator"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "nodedevices-actions" in (helm.CHART / "README.md").read_text()
+
+
+class Once(yaml.SafeLoader):
+    """Refuses a map that has a key twice, of which each parser takes another one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), keys
+        return super().construct_mapping(node, deep)
+
+
+NAMED = "123"  # as a number it is another name, or none
+TEXTS: dict[str, Any] = {
+    "kubelet": {"rootDir": "/data #1"},
+    "agent": {"priorityClassName": "on", "nodeSelector": {"kubernetes.io/os": "linux"}},
+    "operator": {"priorityClassName": "on", "nodeSelector": {"kubernetes.io/os": "linux"}},
+    "components": {
+        **{name: {"enabled": True} for name in ("extender", "openshift", "prometheus", "metricsServices")},
+        "operatorNamespace": {"enabled": True, "name": NAMED},
+        "mps": {"enabled": True, "root": "/mps #1", "nodeSelector": {"kubernetes.io/os": "linux"}},
+        "driverRoot": {"enabled": True, "path": "/root #1"},
+        "runtimeClassNvidia": {"enabled": True, "name": "no"},
+    },
+    "criticalPodsQuota": {"enabled": True},
+}
+
+
+@needs_helm
+def test_every_text_is_rendered_as_it_was_given_and_every_key_once() -> None:
+    done = helm.template(TEXTS, "--namespace", "456")
+    assert done.returncode == 0, done.stderr
+    found = [each for each in yaml.load_all(done.stdout, Once) if each]
+    namespaces = {str(each["metadata"].get("namespace", "")) for each in found}
+    assert namespaces == {"", NAMED, "456"}
+    assert all(isinstance(each["metadata"].get("namespace", ""), str) for each in found)
+    workloads = [each["spec"]["template"]["spec"] for each in found if each["kind"] in {"DaemonSet", "Deployment"}]
+    assert {spec["priorityClassName"] for spec in workloads} >= {"on"}
+    assert {spec.get("runtimeClassName") for spec in workloads} == {None, "no"}
+    paths = {volume["hostPath"]["path"] for spec in workloads for volume in spec["volumes"] if "hostPath" in volume}
+    assert paths >= {"/data #1/pod-resources", "/mps #1", "/mps #1/shm", "/root #1"}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"commonLabels": {"app.kubernetes.io/managed-by": "x"}},
+        {"agent": {"podLabels": {"app.kubernetes.io/name": "x"}}},
+        {"operator": {"podLabels": {"app.kubernetes.io/component": "x"}}},
+        {"components": {"prometheus": {"labels": {"helm.sh/chart": "x"}}}},
+    ],
+    ids=str,
+)
+def test_labels_of_the_charts_own_are_refused(values: dict[str, Any]) -> None:
+    assert helm.template(values).returncode != 0
 
 
 @needs_helm

@@ -108,8 +108,11 @@ def objects(stream: str) -> Objects:
 
 
 def comparable(one: dict[str, Any]) -> None:
-    """Without the chart's labels, and with lists in an order where the order means nothing."""
+    """Without what is helm's alone: the chart's labels, and that helm keeps the operator's namespace; and with lists in
+    an order where the order means nothing."""
     metadata = one["metadata"]
+    if one["kind"] == "Namespace":
+        metadata.pop("annotations", None)
     labels = metadata.get("labels", {})
     metadata["labels"] = {name: value for name, value in labels.items() if name not in CHARTS_LABELS}
     spec = one.get("spec", {}).get("template", {}).get("spec", {})
