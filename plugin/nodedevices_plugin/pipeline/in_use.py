@@ -9,7 +9,7 @@ fault of the devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 
 from nodedevices_plugin.model import Inventory, Plan
 from nodedevices_plugin.offering.shape import fitting, named_units
@@ -32,7 +32,7 @@ def in_use(
         for effective in configurations:
             if effective is not None:
                 settings = plan_settings(effective)
-                named, _ = fitting(inventory, lambda here, settings=settings: named_units(here, settings))
+                named, _ = fitting(inventory, partial(named_units, settings=settings))
                 ids |= {unit.device.fact.id for some in (named or {}).values() for unit in some}
         return frozenset(ids)
 
