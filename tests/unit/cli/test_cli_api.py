@@ -162,6 +162,9 @@ def user(*, cluster: JsonObject | None = None, **user: Any) -> JsonObject:
     }
 
 
+EXTRA: JsonObject = {"as": "jane", "as-user-extra": {"scopes": ["view"]}}
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -188,10 +191,7 @@ def user(*, cluster: JsonObject | None = None, **user: Any) -> JsonObject:
             },
             "auth-provider: not possible here; use an exec plugin",
         ),
-        (
-            user(cluster=None, **{"as": "jane", "as-user-extra": {"scopes": ["view"]}}),
-            "user u: as-user-extra: not possible here",
-        ),
+        (user(**EXTRA), "user u: as-user-extra: not possible here"),
         (user(exec={"command": "login", "policy": "x"}), "user u: exec: policy: not possible here"),
         (
             user(cluster={"certificate-authority-data": "UEVN", "insecure-skip-tls-verify": True}),

@@ -85,13 +85,13 @@ def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonOb
     edits.stopped([policy])
     edits.rollout_stopped(policy)
     edits.resume_rollout(policy)
-    tried: tuple[Callable[[], object], ...] = (
+    made: tuple[Callable[[], edits.Edit], ...] = (
         lambda: edits.cordon(item, ["gpu-0"], ASKED, program="p"),
         lambda: edits.uncordon(item, ["gpu-0"]),
         lambda: edits.confirm(item, ["gpu-0"], "recovered", NOW, program="p"),
         lambda: edits.confirm(item, ["*"], "removed", NOW, program="p"),
     )
-    for edit in tried:
+    for edit in made:
         with suppress(NodeDevicesError):  # there is no such device, in words
             edit()
     parts: dict[str, Any] = {"nodedevices": [item], "devicepolicies": [policy], "lease": [lease], "events": [event]}
