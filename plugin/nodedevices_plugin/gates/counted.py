@@ -45,11 +45,11 @@ def _with_blocked(resource: OfferedResource, why: Mapping[str, Blocked | None], 
     parts = [each for each in resource.counts if each not in whole]
     reasons = [blocked for part in parts if (blocked := why.get(part, GONE)) is not None]
     free_first = sorted((each.id for each in reversed(resource.ids) if not each.device_id), key=held.__contains__)
-    taken = dict(zip(free_first, (each for each in reasons for _ in range(resource.per_device or 0)), strict=False))
+    by_id = dict(zip(free_first, (each for each in reasons for _ in range(resource.per_device or 0)), strict=False))
     ids: list[SchedulableId] = []
     unlisted: list[SchedulableId] = []
     for each in resource.ids:
-        because = taken.get(each.id)
+        because = by_id.get(each.id)
         some = unlisted if because is not None and because.listed_as is ListedAs.NOT_LISTED else ids
         some.append(replace(each, blocked=because) if because is not None else each)
     return replace(resource, ids=tuple(ids), unlisted=(*resource.unlisted, *unlisted))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nodedevices_api import conditions as names
 
@@ -397,7 +398,7 @@ def _made(effective: Effective, node: Node) -> tuple[Plan | None, PlanError | No
             access.check(effective, node.devices)
         except PlanError as error:
             return None, error
-    return fitting(node.known.inventory, lambda inventory: make_shape(inventory, plan_settings(effective)))
+    return fitting(node.known.inventory, partial(make_shape, settings=plan_settings(effective)))
 
 
 def plan_settings(effective: Effective) -> PlanSettings:

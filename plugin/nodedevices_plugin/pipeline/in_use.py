@@ -31,8 +31,7 @@ def in_use(
         }
         for effective in configurations:
             if effective is not None:
-                settings = plan_settings(effective)
-                named, _ = fitting(inventory, partial(named_units, settings=settings))
+                named, _ = fitting(inventory, partial(named_units, settings=plan_settings(effective)))
                 ids |= {unit.device.fact.id for some in (named or {}).values() for unit in some}
         return frozenset(ids)
 
