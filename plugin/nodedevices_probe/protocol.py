@@ -105,6 +105,8 @@ Xid = Annotated[int, Bounds(ge=0, le=INT32_MAX)]
 Counters = Annotated[dict[PlainWord, Count], Bounds(max_length=MAX_COUNTERS)]
 Celsius = Annotated[int, Bounds(ge=-300, le=1000)]
 
+_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
+
 T = TypeVar("T")
 UpTo4 = Annotated[tuple[T, ...], Bounds(max_length=4)]
 UpTo16 = Annotated[tuple[T, ...], Bounds(max_length=16)]
@@ -121,6 +123,26 @@ def camel(name: str) -> str:
         return _TYPES[name]
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
+
+
+def normal_bus_id(bus_id: str) -> str:
+    """`00000000:1B:00.0` (NVML) or `1b:00.0` -> `0000:1b:00.0` (sysfs); "" when it is no PCI address."""
+    match = _BUS_ID.fullmatch(bus_id.strip())
+    if not match:
+        return ""
+    domain = int(match.group(1) or "0", 16)
+    return f"{domain:04x}:{match.group(2)}:{match.group(3)}.{match.group(4)}".lower()
+
+
+class _AtAddress:
+    """What has a PCI address: it is kept as the kernel spells it, so that equal ones are equal texts."""
+
+    __slots__ = ()
+    pci_bus_id: str
+
+    def __post_init__(self) -> None:
+        if normal := normal_bus_id(self.pci_bus_id):
+            object.__setattr__(self, "pci_bus_id", normal)
 
 
 class _Wire:
@@ -272,7 +294,7 @@ class Readings(_Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFact(_Wire):
+class DeviceFact(_AtAddress, _Wire):
     """One physical device. A device that answers nothing still has an id and `readings.error` or `readings.lost`."""
 
     id: DeviceId  # GPU-<uuid>, a serial number, a PCI address: the same after every restart
@@ -286,7 +308,7 @@ class DeviceFact(_Wire):
     brand: Text = ""
     architecture: Text = ""
     firmware: Text = ""
-    pci_bus_id: Text = ""  # 0000:1b:00.0
+    pci_bus_id: Text = ""  # 0000:1b:00.0, as the kernel spells it; 00000000:1B:00.0 and 1b:00.0 are read as the same
     pcie_root: Text = ""  # pci0000:16
     numa_node: Annotated[int, Bounds(ge=0, le=MAX_NUMA_NODE)] | None = None  # sysfs; -1 is None
     # What only some devices have, by the names of their DRA drivers' attributes.
@@ -300,7 +322,7 @@ class DeviceFact(_Wire):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeEvent(_Wire):
+class ProbeEvent(_AtAddress, _Wire):
     """An edge: it happened. Repeated in later lines for a while; the agent drops the sequence numbers it has seen.
 
     `count` folds a flood: that many of the same (device, xid, instance) happened since the event before. `pci_bus_id`

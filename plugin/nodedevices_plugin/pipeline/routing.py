@@ -8,8 +8,7 @@ An event waits while its device may be one of a probe that has not said yet what
 first line, and hangs where a GPU is bad, which is when such events come. The state file keeps what waits; after a
 reboot it is dropped, since a reboot repairs what it would leave.
 
-Addresses are compared as the kernel writes them: NVML has eight digits of the domain, and large letters. A device that
-is missing has an event of its address unless another one is there now.
+A device that is missing has an event of its address unless another one is there now.
 
 A device that another probe's event reaches is judged as by an event of its own probe (health.machine), but for what
 its driver says: it may not know of it.
@@ -21,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nodedevices_probe.node.sysfs import normal_bus_id
 from nodedevices_probe.protocol import (
     MAX_EVENTS,
     MAX_INTEGER,
@@ -98,7 +96,6 @@ def _concerned(event: ProbeEvent, part: Inventory) -> Iterator[DeviceFact]:
     if event.kind in SWITCH_KINDS:
         yield from (each.fact for each in part.devices if any(link.to == SWITCH for link in each.fact.links))
         return
-    address = normal_bus_id(event.pci_bus_id) or event.pci_bus_id
-    there = [each for each in part.devices if (normal_bus_id(each.fact.pci_bus_id) or each.fact.pci_bus_id) == address]
+    there = [each for each in part.devices if each.fact.pci_bus_id == event.pci_bus_id]
     present = [each for each in there if each.present]
     yield from (each.fact for each in present or there)

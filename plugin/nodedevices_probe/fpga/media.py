@@ -10,8 +10,8 @@ from nodedevices_api.bounds import MAX_INDEX
 
 from nodedevices_probe.node.drm import missing
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import PCI_DEVICES, normal_bus_id
-from nodedevices_probe.protocol import Readings, text
+from nodedevices_probe.node.sysfs import PCI_DEVICES
+from nodedevices_probe.protocol import Readings, normal_bus_id, text
 
 MISC = "sys/class/misc"
 MODULE = "ama_transcoder"

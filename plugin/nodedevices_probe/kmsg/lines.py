@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 from nodedevices_probe.kmsg import attributes as kinds
 from nodedevices_probe.kmsg.log import seconds
-from nodedevices_probe.node.sysfs import normal_bus_id
-from nodedevices_probe.protocol import text
+from nodedevices_probe.protocol import normal_bus_id, text
 
 MAX_LINES = 1000  # with one word, of one look at the log
 MAX_LINE_BYTES = 1024  # printk's LOG_LINE_MAX is less

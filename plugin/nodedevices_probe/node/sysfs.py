@@ -14,7 +14,7 @@ from nodedevices_api.bounds import MAX_NUMA_NODE
 
 from nodedevices_probe.node.pcie import NO_LINK, PcieLink, PciePlace, pcie_link
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.protocol import text, within
+from nodedevices_probe.protocol import normal_bus_id, text, within
 
 # pci_ids.h: VGA, 3D and other display controllers, and processing accelerators. Audio, USB and bridges are not counted.
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
@@ -22,20 +22,10 @@ ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 COMPUTE_CLASSES = ("0x0302", "0x0380", "0x1200")
 PCI_DEVICES = "sys/bus/pci/devices"
 MAX_BYTES = 1 << 20  # of the files of /proc that list things
-_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 # A folder of a device in sysfs; drivers have other files beside these.
 PCI_DEVICE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _MIG_MINOR = re.compile(r"gpu([0-9]{1,5})/gi([0-9]{1,5})(?:/ci([0-9]{1,5}))?/access ([0-9]{1,7})")
-
-
-def normal_bus_id(bus_id: str) -> str:
-    """`00000000:1B:00.0` (NVML) or `1b:00.0` -> `0000:1b:00.0` (sysfs); "" when it is no PCI address."""
-    match = _BUS_ID.fullmatch(bus_id.strip())
-    if not match:
-        return ""
-    domain = int(match.group(1) or "0", 16)
-    return f"{domain:04x}:{match.group(2)}:{match.group(3)}.{match.group(4)}".lower()
 
 
 def parse_mig_minors(lines: str) -> dict[tuple[int, int, int | None], int]:

@@ -15,7 +15,7 @@ import pynvml
 from nodedevices_api.bounds import MAX_MINOR
 from nodedevices_common.quantity import from_bytes
 
-from nodedevices_probe.node.sysfs import System, normal_bus_id
+from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import NvmlCalls
 from nodedevices_probe.nvidia.slow import TEMPERATURES, SlowFacts
@@ -27,6 +27,7 @@ from nodedevices_probe.protocol import (
     Link,
     PciePath,
     Readings,
+    normal_bus_id,
     text,
     within,
 )

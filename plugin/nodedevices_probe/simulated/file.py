@@ -17,7 +17,7 @@ from nodedevices_probe.files import document
 from nodedevices_probe.files.check import CheckError, wrong
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import attributes as nic
-from nodedevices_probe.node.sysfs import normal_bus_id, parse_mig_minors
+from nodedevices_probe.node.sysfs import parse_mig_minors
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import (
     MAX_OWN,
@@ -31,6 +31,7 @@ from nodedevices_probe.protocol import (
     Problem,
     Readings,
     nearest,
+    normal_bus_id,
 )
 from nodedevices_probe.simulated.boards import nvidia as nvidia_boards
 from nodedevices_probe.simulated.boards.board import Board, Seat, attribute, function_bus_id, pci_bus_id

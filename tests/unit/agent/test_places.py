@@ -333,6 +333,15 @@ def test_of_two_devices_at_one_place_the_first_probes_is_offered_and_the_other_n
     assert Node(BOTH).line("two", second).line("one", first).offered == ["CARD"], "whichever reports first"
 
 
+@pytest.mark.parametrize("spelled", ["00000000:3B:00.0", "3b:00.0", "0000:3B:00.0"])
+def test_a_pci_address_is_one_place_however_a_probe_spells_it(spelled: str) -> None:
+    node = Node(BOTH).line("one", nic(0, id="CARD")).line("two", other(pci=spelled))
+    assert node.offered == ["CARD"]
+    after = Node(said("one=/opt/one")).line("one", nic(0, id="CARD")).held(RDMA, "CARD")
+    after.uses(said("two=/opt/two")).wait(60, two=(other(pci=spelled),))
+    assert after.offered == [], "a pod holds it under the id of a probe that was taken away"
+
+
 def test_the_second_probes_keeps_the_place_that_it_had_and_while_a_pod_holds_it_both_are_withheld() -> None:
     node = Node(said("two=/opt/two")).line("two", other("/dev/card0"))
     assert node.offered == ["OTHER"]
