@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 
@@ -31,13 +31,21 @@ OLDEST_NEWS = timedelta(seconds=60)  # how long a probe repeats an event; one th
 CORRELATING = "Correlating"
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SAME_LINE_SECONDS = 0.1  # by which a line of a log may seem younger to the process that reads it again
+
+
 @dataclass(frozen=True, slots=True)
 class EventCursor:
-    """The last event that was read, and the probe process that it came from. `newest`: the latest time of one."""
+    """The last event that was read, and the probe process that it came from. `newest`: the latest time of one.
+    `logged`: how many seconds after which boot the newest was that names a PCI address: a new process of a probe that
+    reads a log reads it again."""
 
     instance: str = ""
     sequence: int = -1
     newest: datetime | None = None
+    boot_id: str = ""
+    logged: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +62,40 @@ class LoggedEvent:
     message: str
 
 
-def fresh_events(cursor: EventCursor, snapshot: Snapshot) -> tuple[EventCursor, tuple[ProbeEvent, ...]]:
+def fresh_events(
+    cursor: EventCursor, snapshot: Snapshot, booted: datetime = EPOCH
+) -> tuple[EventCursor, tuple[ProbeEvent, ...]]:
     """Return the cursor for the next line, and the events that were in no earlier line, oldest first. A number that was
     seen, with a time that is later than all that were, is of a process that has the name of an earlier one, such as its
-    process id in a container that was started again."""
-    same = cursor.instance == snapshot.instance
+    process id in a container that was started again. Of another process, what names a PCI address and is no newer than
+    what an earlier one said in this boot was read again. `booted`: when the machine was, by the clock of now."""
+    same, same_boot = cursor.instance == snapshot.instance, cursor.boot_id == snapshot.boot_id
     seen, newest = (cursor.sequence, cursor.newest) if same else (-1, None)
+    logged = cursor.logged if same_boot else None
 
     def is_new(event: ProbeEvent) -> bool:
         return event.sequence > seen or (newest is not None and event.time > newest)
 
-    news = tuple(sorted(filter(is_new, snapshot.events), key=lambda event: event.sequence))
-    if not news:
-        return EventCursor(snapshot.instance, seen, newest), ()
-    times = [event.time for event in news] + ([newest] if newest is not None else [])
-    return EventCursor(snapshot.instance, news[-1].sequence, max(times)), news
+    def is_read_again(event: ProbeEvent) -> bool:
+        if same or logged is None or not event.pci_bus_id:
+            return False
+        return _logged(event, booted) <= logged + SAME_LINE_SECONDS
+
+    came = sorted(filter(is_new, snapshot.events), key=lambda event: event.sequence)
+    times = [event.time for event in came] + ([newest] if newest is not None else [])
+    places = [_logged(event, booted) for event in came if event.pci_bus_id] + ([logged] if logged is not None else [])
+    after = EventCursor(
+        instance=snapshot.instance,
+        sequence=came[-1].sequence if came else seen,
+        newest=max(times, default=None),
+        boot_id=snapshot.boot_id,
+        logged=max(places, default=None),
+    )
+    return after, tuple(event for event in came if not is_read_again(event))
+
+
+def _logged(event: ProbeEvent, booted: datetime) -> float:
+    return (event.time - booted).total_seconds()
 
 
 def occurred(event: ProbeEvent, now: datetime) -> datetime:

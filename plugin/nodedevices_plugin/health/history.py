@@ -1,8 +1,7 @@
 """How often each reason came on each device, for rules that count (`health.rules[].after`) and for people: a device
 that fails again and again is seen as such, although it was repaired, and is healthy, in between.
 
-An event counts as often as it happened; a condition of readings counts when it begins. A new process of a probe that
-reads a log reads its last minutes again: what may have been counted then is not counted twice. `with_events` comes
+An event counts as often as it happened; a condition of readings counts when it begins. `with_events` comes
 before the verdicts, so that a rule is met by the very event that completes its number; `with_faults` comes after them,
 and what it counts is judged by once more. What a rule ignores does not count, nor do events that are only counted,
 unless a rule counts them. Missing devices of a probe that sees none at all were not faulty.
@@ -22,7 +21,7 @@ from nodedevices_api.bounds import INT32_MAX
 from nodedevices_api.sections import MAX_AFTER
 from nodedevices_probe.protocol import ProbeEvent
 
-from nodedevices_plugin.health.events import CORRELATING, OLDEST_NEWS, effect, occurred
+from nodedevices_plugin.health.events import CORRELATING, effect, occurred
 from nodedevices_plugin.health.notices import SHOWN_AGAIN
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Occurrences, Period, Shown, Verdict
@@ -46,11 +45,9 @@ def with_events(
     *,
     now: datetime,
     recovered: Set[str],
-    log_read_again: bool,
 ) -> dict[str, tuple[Occurrences, ...]]:
     """Return the history of every device after these events. `events`: those that were not judged before. `recovered`:
-    ids of devices that a person confirmed as recovered. `log_read_again`: this is the first line of a process of the
-    probe."""
+    ids of devices that a person confirmed as recovered."""
     devices = {device.fact.id: device for device in inventory.devices}
     owners = {part.id: device for device in inventory.devices for part in device.fact.partitions} | devices
     found = {own: {each.reason: each for each in listed} for own, listed in before.items() if own in devices}
@@ -62,10 +59,7 @@ def with_events(
             continue
         meaning = meaning_of(source_of(vendors, device.fact), event)
         if meaning is not None and _counts(meaning, rules, device):
-            when = occurred(event, now)
-            if log_read_again and event.pci_bus_id and _may_be_counted(event, meaning.reason, before, device):
-                continue
-            _add(found.setdefault(device.fact.id, {}), meaning.reason, when, event.count, now)
+            _add(found.setdefault(device.fact.id, {}), meaning.reason, occurred(event, now), event.count, now)
     return _kept(found, now)
 
 
@@ -114,12 +108,6 @@ def _counts(meaning: Meaning, rules: HealthRules, device: InventoryDevice) -> bo
     if rules.is_counted(meaning.reason, device.fact):
         return True
     return effect(meaning, rules.for_device(device.fact)) is not Effect.COUNTED
-
-
-def _may_be_counted(event: ProbeEvent, reason: str, before: History, device: InventoryDevice) -> bool:
-    """True when the newest of its reason may be this one: the log's clock drifts, and `occurred` moves what is old."""
-    last = next((each.last for each in before.get(device.fact.id, ()) if each.reason == reason), None)
-    return last is not None and event.time <= last + OLDEST_NEWS
 
 
 def _begins(fault: Fault, earlier: Fault | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from nodedevices_probe.protocol import ProbeEvent
@@ -142,7 +142,6 @@ def assess(
         vendors,
         now=now,
         recovered=confirm.recovered,
-        log_read_again=probed.is_first,
     )
     rules = replace(rules, occurrences=history)
     applied = effective if world.active.applied_once else None
@@ -380,7 +379,6 @@ class _Probed:
     cursors: Mapping[str, EventCursor]
     source: str
     events: tuple[ProbeEvent, ...]
-    is_first: bool  # the line is the first one of a process of the probe
 
 
 def _probed(
@@ -403,9 +401,9 @@ def _probed(
     given_up = {each.id for each in world.state.unschedulable if each.holds(now)}
     running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, monotonic, auto)
     source = inputs.source or next(iter(running))
-    cursors = {name: world.known.cursors[name] for name in running if name in world.known.cursors}
+    # That of a log stays: its probe may be taken away and come back.
+    cursors = {name: each for name, each in world.known.cursors.items() if name in running or each.logged is not None}
     events: tuple[ProbeEvent, ...] = ()
-    is_first = False
     probes = {}
     for name, before in running.items():
         if inputs.snapshot is None or name != source:
@@ -413,8 +411,7 @@ def _probed(
             probes[name] = stage_inventory.release(before, held_partitions=holding.parts, removed=gone)
             continue
         cursor = world.known.cursors.get(name, EventCursor())
-        cursors[name], events = fresh_events(cursor, inputs.snapshot)
-        is_first = cursor.instance != inputs.snapshot.instance
+        cursors[name], events = fresh_events(cursor, inputs.snapshot, now - timedelta(seconds=monotonic))
         updated = partial(
             stage_inventory.update,
             before,
@@ -439,7 +436,7 @@ def _probed(
         forget_missing_seconds=forget,
         vendors=vendors,
     )
-    return _Probed(probes=probes, probe_set=probe_set, cursors=cursors, source=source, events=events, is_first=is_first)
+    return _Probed(probes=probes, probe_set=probe_set, cursors=cursors, source=source, events=events)
 
 
 def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> frozenset[str]:

@@ -17,7 +17,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_probe.protocol import Readings
 from pydantic import TypeAdapter, ValidationError
 
-from nodedevices_plugin.health.events import EventCursor
+from nodedevices_plugin.health.events import EPOCH, EventCursor
 from nodedevices_plugin.model import (
     Cordon,
     Given,
@@ -48,7 +48,6 @@ MAX_BYTES = 16 << 20
 VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
 _EACH_BY_ITSELF = frozenset({"verdicts", "drained", "notices", "history", "tenures", "given"})  # parts by device or id
 NAMED = 8  # verdicts or devices that cannot be read, in one message
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StateError(OperationError):

@@ -3,8 +3,9 @@
 An event names no device but a PCI address: the agent gives it to the device there, whichever probe lists it.
 
 What was logged before this process began is read once: all of it where the machine was booted a short time ago, since
-nothing has reported it yet, else the last minute, in which this process may have been started anew. So a fault of last
-week does not come back with each new process, and one that is reported twice is at most a minute old.
+nothing may have reported it yet, else the last minute, in which this process may have been started anew. So a fault of
+last week does not come back with each new process; the agent leaves out what an earlier process has said in this boot
+(health.events).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Self
+from datetime import timedelta
+from typing import Any, Self
 
 import pytest
 from nodedevices_plugin.pipeline.requesting import SeenObject
@@ -248,7 +249,7 @@ def test_what_a_new_process_of_the_probe_reads_again_counts_once() -> None:
 
 
 STALLED = ProbeEvent(sequence=7, time=START, kind=kinds.MLX5_STALLED, pci_bus_id="0000:3b:00.0")
-SAID = {"events": (STALLED,), "driver": Driver(state=DriverState.LOADED)}
+SAID: dict[str, Any] = {"events": (STALLED,), "driver": Driver(state=DriverState.LOADED)}
 
 
 @pytest.mark.parametrize("seconds", [1, 20, 120])
@@ -309,6 +310,30 @@ def test_a_flood_that_waits_is_one_event_with_its_count() -> None:
         node.line("kmsg", events=(replace(STALLED, sequence=number, count=2),))
     [waiting] = node.world.state.waiting
     assert (waiting.event.count, waiting.event.time) == (600, START)
+
+
+def test_a_fault_that_a_person_has_confirmed_is_not_back_because_a_new_process_reads_the_log_again() -> None:
+    node = Logged().log(kinds.MLX5_STALLED, "0000:3b:00.0")
+    event = replace(STALLED, sequence=1, time=node.time - timedelta(seconds=1))
+    node.sees(confirm="NIC-0=recovered").line("nics", nic())
+    node.passes(120)
+    assert node.states["NIC-0"] == WELL
+    again = {**SAID, "events": (event,)}
+    assert node.line("kmsg", **again, instance="process-2").states["NIC-0"] == WELL
+    assert node.restarts().line("kmsg", **again, instance="process-3").line("nics", nic()).states["NIC-0"] == WELL
+    assert node.last is not None
+    assert node.last.addressed == (), "it is counted once, too"
+    newer = {**SAID, "events": (event, replace(event, sequence=2, time=node.time))}
+    assert node.line("kmsg", **newer, instance="process-4").states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
+
+
+def test_a_log_whose_probe_was_taken_away_and_came_back_is_not_read_anew() -> None:
+    node = Logged().log(kinds.MLX5_STALLED, "0000:3b:00.0")
+    event = replace(STALLED, sequence=1, time=node.time - timedelta(seconds=1))
+    node.sees(confirm="NIC-0=recovered").line("nics", nic())
+    node.passes(120)
+    node.uses(said("nvml", NICS)).uses(FILE)
+    assert node.line("kmsg", **{**SAID, "events": (event,)}, instance="process-2").states["NIC-0"] == WELL
 
 
 def test_a_silent_log_leaves_every_device_as_it_is() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.health.events import EventCursor
+from nodedevices_plugin.health.events import EPOCH, EventCursor
 from nodedevices_plugin.model import (
     Cordon,
     Fault,
@@ -26,7 +26,6 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.routing import WaitingEvent
 from nodedevices_plugin.pipeline.state import (
-    EPOCH,
     SeenSpec,
     State,
     StateError,

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
+import pytest
 from nodedevices_api.sections import Health, HealthProbe, HealthRule
 from nodedevices_plugin.health.events import MAX_LOGGED, EventCursor, fresh_events, logged_events
 from nodedevices_plugin.health.rules import HealthRules
+from nodedevices_probe.protocol import ProbeEvent
 from support.facts import REGISTERED, START, gpu_id, ruled, snapshot, xid
 
 
@@ -32,6 +36,41 @@ def test_sequence_numbers_belong_to_one_probe_process() -> None:
     cursor, _ = fresh_events(EventCursor(), snapshot(events=(xid(79, sequence=9),)))
     _, fresh = fresh_events(cursor, snapshot(instance="second", events=(xid(62, sequence=1),)))
     assert [event.xid for event in fresh] == [62]
+
+
+AT = {"pci_bus_id": "0000:1b:00.0"}
+
+
+def test_of_a_log_that_a_new_process_reads_again_only_what_is_newer_is_news() -> None:
+    cursor, _ = fresh_events(EventCursor(), snapshot(events=(xid(79, None, sequence=9, after=60, **AT),)))
+    again = (xid(79, None, sequence=1, after=60.05, **AT), xid(48, None, sequence=2, after=60.2, **AT))
+    line = snapshot(instance="second", events=again)
+    cursor, fresh = fresh_events(cursor, line)
+    assert [event.xid for event in fresh] == [48]
+    assert fresh_events(cursor, line) == (cursor, ()), "nor is it in its next lines"
+
+
+def test_a_log_that_is_read_again_is_the_same_whatever_the_clock_was_set_to_meanwhile() -> None:
+    cursor, _ = fresh_events(EventCursor(), snapshot(events=(xid(79, None, sequence=9, after=60, **AT),)), START)
+    by = timedelta(hours=1)
+    again, news = xid(79, None, sequence=1, after=3660, **AT), xid(48, None, sequence=2, after=3661, **AT)
+    _, fresh = fresh_events(cursor, snapshot(instance="second", events=(again, news)), START + by)
+    assert [event.xid for event in fresh] == [48]
+
+
+@pytest.mark.parametrize(
+    ("before", "line"),
+    [({}, {"boot_id": "boot-2"}), ({"device": 0}, {}), ({}, {"device": 0})],
+    ids=["another boot", "no log before", "no log now"],
+)
+def test_only_a_log_of_this_boot_is_read_again(before: dict[str, Any], line: dict[str, Any]) -> None:
+    def event(sequence: int, device: int | None = None) -> ProbeEvent:
+        return xid(79, device, sequence=sequence, after=60, **({} if device is not None else AT))
+
+    cursor, _ = fresh_events(EventCursor(), snapshot(events=(event(9, before.get("device")),)))
+    boot = {key: value for key, value in line.items() if key == "boot_id"}
+    _, fresh = fresh_events(cursor, snapshot(instance="second", events=(event(1, line.get("device")),), **boot))
+    assert len(fresh) == 1
 
 
 def test_events_are_seen_in_their_order() -> None:

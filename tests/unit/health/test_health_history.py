@@ -319,16 +319,6 @@ def test_an_event_of_a_device_that_is_not_here_costs_no_other_one_its_history() 
     assert list(after(0, xid(31, 7), xid(31, 1))) == [gpu_id(1)]
 
 
-def test_of_a_log_that_is_read_again_only_what_may_have_been_counted_is_left_out() -> None:
-    def logged(number: int, seconds: float) -> ProbeEvent:
-        return replace(xid(number, after=seconds), pci_bus_id="0000:1b:00.0")
-
-    found = after(1000, logged(31, 1000), before=after(0, logged(13, 0)))
-    events = logged(31, 1030), logged(13, 500), logged(31, 1061)
-    again = after(1061, *events, before=found, log_read_again=True)
-    assert {each.reason: each.count for each in again[gpu_id(0)]} == {"Xid31": 2, "Xid13": 2}
-
-
 def test_a_fault_of_a_partition_alone_is_one_of_its_device() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
     of = node({"reasons": ["Xid94"], "state": "Unhealthy"}, devices=(cut,))
@@ -343,7 +333,6 @@ def after(
     *events: ProbeEvent,
     before: History | None = None,
     inventory: Inventory = TWO,
-    log_read_again: bool = False,
 ) -> History:
     now = START + timedelta(seconds=seconds)
     return history.with_events(
@@ -354,7 +343,6 @@ def after(
         REGISTERED,
         now=now,
         recovered=frozenset(),
-        log_read_again=log_read_again,
     )
 
 
