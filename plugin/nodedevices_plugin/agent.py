@@ -276,7 +276,8 @@ class Agent:
                 tasks.create_task(keep("memory", lambda: keep_small(self._files)))
                 tasks.create_task(keep("loop", self._loop))
         finally:
-            ends = (self._probes.stop(), self._plugins.stop(), self._reporter.stop(datetime.now(UTC)))
+            saved = self._state.end(self._world.state)
+            ends = (saved, self._probes.stop(), self._plugins.stop(), self._reporter.stop(datetime.now(UTC)))
             await asyncio.gather(*ends, return_exceptions=True)
             log.info("agent stopped")
 

@@ -55,6 +55,22 @@ def test_a_holder_is_there_since_the_allocate_that_handed_out_its_device() -> No
     assert held.taken == 1.0
 
 
+def given_to(uid: str, *ids: str) -> CheckpointEntry:
+    return CheckpointEntry(uid, "main", GPU, ids)
+
+
+def test_a_pod_made_again_under_its_name_is_another_holder_by_the_checkpoint() -> None:
+    listing, old, new = [entry("GPU-0")], given_to("old", "GPU-0"), given_to("new", "GPU-0")
+    first = track(NOTHING, listing, [], recorded=(old, given_to("other", "GPU-1")), now=NOON, taken=1.0)
+    unread = track(first, listing, [], recorded=None, now=at(5), taken=6.0)
+    both = track(unread, listing, [], recorded=(old, new), now=at(10), taken=11.0)
+    assert [(each.uid, each.since) for each in (*first.holders, *unread.holders, *both.holders)] == [("old", NOON)] * 3
+    [other] = track(both, listing, [], recorded=(new,), now=at(15), taken=16.0).holders
+    assert (other.uid, other.since) == ("new", at(15))
+    [handed] = track(first, listing, [allocate(4, "GPU-0")], recorded=None, now=at(5), taken=6.0).holders
+    assert (handed.uid, handed.since) == ("", at(4))
+
+
 def test_without_an_allocate_of_ours_it_is_the_first_list_that_shows_it() -> None:
     first = track(NOTHING, [entry("GPU-0")], [], now=NOON, taken=1.0)
     second = track(first, [entry("GPU-0")], [], now=at(5), taken=6.0)
@@ -183,10 +199,9 @@ async def test_holders_follow_the_pods(
     held = await client.list()
     times = [each.time for each in plugins.recent.entries()]
     assert held.state is HoldersState.SYNCED
-    assert held.holders == (
-        Holder(namespace="ml", pod="notebook", container="main", resource=GPU, ids=("GPU-5",), since=times[1]),
-        Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=("GPU-6", "GPU-7"), since=times[0]),
-    )
+    one = Holder(namespace="ml", pod="notebook", container="main", resource=GPU, ids=("GPU-5",), since=times[1])
+    two = Holder(namespace="ml", pod="train-0", container="main", resource=GPU, ids=("GPU-6", "GPU-7"), since=times[0])
+    assert held.holders == (replace(one, uid="uid-ml-notebook"), replace(two, uid="uid-ml-train-0"))
     kubelet.release("train-0", namespace="ml")
     assert [holder.pod for holder in (await client.list()).holders] == ["notebook"]
 

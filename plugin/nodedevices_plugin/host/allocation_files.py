@@ -113,20 +113,19 @@ class AllocationFiles:
                     log.warning("allocation not written", error=str(error))
 
     async def sweep(self) -> None:
-        held = self._held()
+        names = await self._worker.run(self._names)
+        held, now = self._held(), self._clock()  # after the list: a container may have come while it was made
         if held is None:
             return
-        now = self._clock()
-        names = await self._worker.run(self._names)
         for name in names:
             if name in held:
                 self._last_held[name] = now
         over = [name for name in names if now - self._last_held.setdefault(name, now) > KEPT_SECONDS]
-        if over:
-            await self._worker.run(lambda: _remove(self._folder / each for each in over))
-        for name in over:
+        for name in over:  # before they go: what is written from now on is written after that, on the same thread
             self._written.pop(name, None)
             del self._last_held[name]
+        if over:
+            await self._worker.run(lambda: _remove(self._folder / name for name in over))
 
     async def _there(self, name: str) -> bool:
         try:

@@ -9,6 +9,7 @@ only when a write has returned.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ log = structlog.get_logger(__name__)
 FIRST_SECONDS = 0.25  # how long a new fault waits for the state file before it is sent to the kubelet
 TIMES_SECONDS = 10.0  # at most so often a write for nothing but newer evidence of a known fault
 RETRY_SECONDS = 10.0
+END_SECONDS = 1.0  # of the agent, which its pod gives 30 s
 HANGS_SECONDS = 5.0  # until a write that does not return is reported
 
 
@@ -90,6 +92,15 @@ class StateKeeper:
         if urgent:
             await asyncio.wait((writing,), timeout=FIRST_SECONDS)
         return None
+
+    async def end(self, state: State) -> None:
+        """Save what waits for its time, at the agent's end; a disk that hangs is not waited for."""
+        with contextlib.suppress(TimeoutError, StateError):
+            async with asyncio.timeout(END_SECONDS):
+                if self._writing is not None:
+                    await asyncio.wait((self._writing,))
+                if state != self._written:
+                    await self.worker.run(lambda: self._file.save(state))
 
     def _on_done(self, state: State, writing: asyncio.Future[None]) -> None:
         self._writing = None

@@ -119,6 +119,7 @@ def track(
     now_listed: Sequence[ListedHolder],
     recent: Sequence[RecentAllocate],
     *,
+    recorded: Sequence[checkpoint.CheckpointEntry] | None = None,
     now: datetime,
     taken: float,
 ) -> Holdings:
@@ -126,34 +127,37 @@ def track(
 
     `since` is when one of its ids was last handed out by an Allocate of ours; without one (a DRA claim, another plugin,
     an agent that restarted) it is the first List that shows this container with one of these ids. `recent` is oldest
-    first; `taken` is time.monotonic() when the List was called.
+    first; `recorded`: the checkpoint's entries, which tell a pod from one made anew under its name; `taken` is
+    time.monotonic() when the List was called.
     """
+    uids: dict[tuple[str, str | None, tuple[str, ...]], set[str]] = {}
+    for record in recorded or ():
+        uids.setdefault((record.container, record.resource, record.ids), set()).add(record.pod_uid)
     handed_out: Mapping[tuple[str, str], datetime] = {
         (each.resource, id_): each.time for each in recent for id_ in each.ids
     }
     before = {(each.namespace, each.pod, each.container, each.resource, each.claim): each for each in previous.holders}
 
-    def since(entry: ListedHolder) -> datetime:
-        if entry.resource is not None:
-            times = [handed_out[entry.resource, id_] for id_ in entry.ids if (entry.resource, id_) in handed_out]
-            if times:
-                return max(times)
+    def holder(entry: ListedHolder) -> Holder:
+        found = uids.get((entry.container, entry.resource, entry.ids), ())
+        uid = "".join(found) if len(found) == 1 else ""
         known = before.get((entry.namespace, entry.pod, entry.container, entry.resource, entry.claim))
-        return known.since if known is not None and not set(known.ids).isdisjoint(entry.ids) else now
-
-    holders = tuple(
-        Holder(
-            namespace=each.namespace,
-            pod=each.pod,
-            container=each.container,
-            resource=each.resource,
-            claim=each.claim,
-            ids=each.ids,
-            since=since(each),
+        if known is not None and (set(known.ids).isdisjoint(entry.ids) or (uid and known.uid and uid != known.uid)):
+            known = None
+        times = [] if entry.resource is None else [handed_out.get((entry.resource, id_)) for id_ in entry.ids]
+        since = max(filter(None, times), default=now if known is None else known.since)
+        return Holder(
+            namespace=entry.namespace,
+            pod=entry.pod,
+            container=entry.container,
+            resource=entry.resource,
+            claim=entry.claim,
+            ids=entry.ids,
+            since=since,
+            uid=known.uid if not uid and known is not None and known.since == since else uid,
         )
-        for each in now_listed
-    )
-    return Holdings(state=HoldersState.SYNCED, holders=holders, taken=taken)
+
+    return Holdings(state=HoldersState.SYNCED, holders=tuple(map(holder, now_listed)), taken=taken)
 
 
 Recorded = tuple[tuple[checkpoint.CheckpointEntry, ...] | None, str]
@@ -357,7 +361,7 @@ def taken_from(
 ) -> Holdings:
     """Return the holders after this List. `complete`: it is settled, or the same kubelet has given a complete one
     before. The other arguments: as in `lacks`."""
-    holdings = track(previous, now_listed, recent, now=now, taken=taken)
+    holdings = track(previous, now_listed, recent, recorded=recorded, now=now, taken=taken)
     if not complete:
         why = lacks(now_listed, own_pod=own_pod, known=previous.holders, recorded=recorded, unreadable=unreadable)
         if why:

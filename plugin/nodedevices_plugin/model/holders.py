@@ -20,6 +20,7 @@ class Holder:
     ids: tuple[str, ...] = ()  # schedulable ids (device plugin) or device names (DRA), sorted
     also: tuple[str, ...] = ()  # what else it was given: the other devices of a resource that is given whole
     since: datetime  # last Allocate that handed out one of these ids, or first List that shows it
+    uid: str = ""  # of the pod, by the kubelet's checkpoint: one that is made anew has the same name. "": not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ class Tenure:
     since: datetime  # of the Holder; a restarted agent sees another one
     began: datetime
     whole: bool  # observed from its beginning
+    uid: str = ""  # of its pod; "": not known
     used: bool = False  # a process was seen, or something was computed
 
 

@@ -4,7 +4,9 @@ Three words, and never one number: NeverUsed (no process was seen since the cont
 computed for afterSeconds, after it was used or with a process there), MemoryOnly (the same, memory is in use, and no
 process can be seen: of a newer driver of NVIDIA's a probe outside the node's pid namespace sees none). They are shown
 when every reading for afterSeconds was 0 %; one above ends it at once, and so does silence: what happened meanwhile is
-not known. After a restart of the agent it is counted anew; that no process was seen before is in the state file.
+not known. After a restart of the agent it is counted anew; that no process was seen before is in the state file, of the
+same pod: one that was made anew under its name is another one, and where the kubelet's checkpoint does not tell them
+apart, any may be.
 
 Unknown, never idle, where readings are of more than one container: partitions, shares, several holders. And where the
 driver has not said for afterSeconds how busy the device is. A reading is about one second at most (nvml.h
@@ -141,11 +143,11 @@ def _tenure(
     name = "/".join((holder.namespace, holder.pod, holder.container, holder.resource or holder.claim or ""))
     if known is not None and known.tenure is not None:
         if (known.tenure.holder, known.tenure.since) == (name, holder.since):
-            return known.tenure
-    elif passed is None and saved is not None and saved.holder == name:
+            return replace(known.tenure, uid=holder.uid or known.tenure.uid)
+    elif passed is None and saved is not None and saved.holder == name and holder.uid and saved.uid == holder.uid:
         return replace(saved, since=holder.since)
     whole = passed is not None and age <= passed + GAP_SECONDS
-    return Tenure(holder=name, since=holder.since, began=holder.since, whole=whole)
+    return Tenure(holder=name, since=holder.since, began=holder.since, whole=whole, uid=holder.uid)
 
 
 def _read(use: DeviceUse, readings: Readings, line: float | None) -> DeviceUse:

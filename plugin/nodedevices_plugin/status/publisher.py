@@ -127,6 +127,7 @@ class Publisher:
         self._object: Object | None = None
         self._gone = ""  # uid of the object that was deleted last
         self._own_version = 0  # resourceVersion of our newest write
+        self._seen_version = 0  # of what came last from the watch
         self._own_status: dict[str, Any] | None = None  # our part of the object after that write
         self._written: Mapping[str, Any] | None = None
         self._written_at: float | None = None
@@ -206,8 +207,11 @@ class Publisher:
         )
 
     def _see(self, item: Object | None) -> None:
+        seen, self._seen_version = self._seen_version, _version(item)
         if item is not None and _version(item) < self._own_version and _uid(item) == _uid(self._object):
-            return  # an event from before our newest write
+            if _version(item) >= seen:
+                return  # an event from before our newest write
+            self._own_version = 0  # older than what was seen before it: etcd was restored, and counts from there on
         if item is None and self._object is not None:
             log.warning("the NodeDevices object was deleted; it will be created again", name=self._name)
             self._vanished()

@@ -360,6 +360,46 @@ def test_what_is_read_at_a_start_is_what_was_written(agent: Gated) -> None:
     run(use())
 
 
+@pytest.mark.parametrize("before", ["listed", "removed"])
+def test_a_container_that_starts_while_a_folder_of_its_ids_is_swept_keeps_what_is_written_for_it(
+    agent: Gated, before: str
+) -> None:
+    """An earlier container had the same ids. `before`: what the sweep does next when the new one comes."""
+
+    async def use() -> None:
+        agent.pods(a="30")
+        agent.granted()
+        agent.shows("a", IDS)
+        await agent.gate.before_start(MEMORY, IDS)
+        [allocated] = agent.book.allocated()
+        agent.held = frozenset()
+        await agent.files.sweep()
+        agent.clock += KEPT_SECONDS + 1
+        going, go = threading.Event(), threading.Event()
+
+        def waits() -> None:
+            going.set()
+            go.wait()
+
+        agent.files._worker.submit(waits)
+        sweeping = asyncio.create_task(agent.files.sweep())
+        await asyncio.to_thread(going.wait)
+        if before == "listed":
+            await asyncio.sleep(0)
+            agent.held = frozenset({key(IDS)})
+            go.set()
+            await agent.files.write(allocated)
+        else:
+            go.set()
+            await sweeping
+            agent.held = frozenset({key(IDS)})
+            await agent.files.write(allocated)
+        await sweeping
+        assert (agent.folder / key(IDS) / "allocation.json").exists()
+
+    run(use())
+
+
 def test_a_write_that_fails_leaves_no_file_of_another_container(agent: Gated) -> None:
     async def use() -> None:
         agent.pods(a="30")

@@ -28,7 +28,7 @@ UNUSED, LOADED, BUSY = reading(0, processes=0), reading(0, processes=1, gib=1), 
 
 
 def holder(node: Node, *ids: str, pod: str = "train", namespace: str = "ml", **more: Any) -> Holder:
-    known: dict[str, Any] = {"resource": GPU, "ids": ids or (gpu_id(0),), "since": node.time}
+    known: dict[str, Any] = {"resource": GPU, "ids": ids or (gpu_id(0),), "since": node.time, "uid": "uid-1"}
     return Holder(namespace=namespace, pod=pod, container="main", **{**known, **more})
 
 
@@ -293,12 +293,21 @@ def test_one_that_shared_the_device_with_another_container_may_have_used_it_then
 
 
 # --- restarts and policies --------------------------------------------------------------------------------------------
-def again(node: Node) -> Node:
+def again(node: Node, **more: Any) -> Node:
     """The agent starts again, with what it saved, and its first List shows the same container."""
     made = node.restarted()
     made.given(seen=SeenObject(exists=True, generation=1, config=ASKS))
     made.given(holdings=Holdings(state=HoldersState.UNAVAILABLE)).line(gpu(0, readings=UNUSED))  # before the first List
-    return held(made, holder(made)).line(gpu(0, readings=UNUSED))
+    return held(made, holder(made, **more)).line(gpu(0, readings=UNUSED))
+
+
+@pytest.mark.parametrize("uid", ["uid-2", ""], ids=["another pod", "it is not known"])
+def test_a_pod_that_was_made_again_under_its_name_meanwhile_may_have_used_it(uid: str) -> None:
+    made = again(read(working(), lasting(HOUR, UNUSED)), uid=uid)
+    began = made.time
+    [found] = periods(made, lasting(HOUR, UNUSED))
+    assert found.word == "Idle"
+    assert found.since >= began
 
 
 def test_that_it_was_never_used_survives_a_restart_of_the_agent() -> None:

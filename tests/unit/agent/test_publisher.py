@@ -220,6 +220,25 @@ async def test_a_field_that_somebody_changed_before_our_write_was_answered_is_se
     assert desk.store.item["status"]["summary"] == {"healthy": 8}
 
 
+async def test_what_people_write_after_etcd_was_restored_is_seen_at_once() -> None:
+    """All versions are lower then, and the object is the same; an event from before our write is dropped still."""
+    made = Desk(FakeStore())
+
+    def item(version: int, out: str = "") -> Object:
+        spec = {"unschedulable": [{"id": out}]} if out else {}
+        return {"metadata": {"name": "n1", "uid": "u1", "resourceVersion": str(version)}, "spec": spec, "status": {}}
+
+    publisher = made.publisher
+    publisher._see(item(1000))
+    publisher._wrote(item(1005))
+    publisher._see(item(1003, "stale"))
+    publisher._see(item(1005))
+    publisher._see(item(500))
+    publisher._see(item(501, "GPU-0"))
+    told = [[each["id"] for each in (seen or {})["spec"].get("unschedulable", [])] for seen in made.seen]
+    assert told == [[], [], [], ["GPU-0"]]
+
+
 async def test_a_server_that_is_away_costs_one_write_when_it_is_back(desk: Desk) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
