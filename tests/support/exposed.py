@@ -169,4 +169,6 @@ def operator_text(conditions: Mapping[str, tuple[str, str]] | None = None) -> st
     manager.arrived(Kind.NODE_DEVICES, False, read(Kind.NODE_DEVICES, shown))
     manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("share")))
     manager.gauge()
+    if conditions is None:
+        manager.metrics.refused.labels("taint", "500").inc()
     return manager.metrics.render().decode()
