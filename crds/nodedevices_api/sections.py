@@ -711,17 +711,33 @@ class ExpectedDevices(Strict):
 ExpectEntries = Annotated[tuple[Annotated[ExpectedDevices, Atomic()], ...], Field(max_length=16), ListType("atomic")]
 
 
-RESERVED_LABEL_DOMAINS = ("kubernetes.io", "k8s.io", "nodedevices.io")
-_RESERVED_KEY = f"^([^/]*[.])?({'|'.join(RESERVED_LABEL_DOMAINS).replace('.', '[.]')})/"
-RESERVED_LABEL = "a label of a policy is not under kubernetes.io, k8s.io or nodedevices.io: choose a domain of your own"
+RESERVED_LABEL_DOMAINS = (  # with their subdomains
+    *("kubernetes.io", "k8s.io", "x-k8s.io", "nodedevices.io"),
+    *("cloud.google.com", "gke.io", "amazonaws.com", "azure.com", "oraclecloud.com", "openshift.io"),
+    *("karpenter.sh", "k8s.aws"),  # Karpenter
+    *("dgxc.nvidia.com", "dcm.amd.com"),  # NVSentinel, AMD's Device Config Manager
+)
+RESERVED_LABEL_KEYS = (  # each with all that begin so: NVIDIA's GPU operator, MIG manager, vGPU manager, device plugin
+    *("nvidia.com/gpu.deploy.", "nvidia.com/gpu.workload.config", "nvidia.com/gpu-driver-upgrade"),
+    *("nvidia.com/mig.config", "nvidia.com/vgpu.config", "nvidia.com/device-plugin.config"),
+)
+_DOMAINS, _KEYS = ("|".join(names).replace(".", "[.]") for names in (RESERVED_LABEL_DOMAINS, RESERVED_LABEL_KEYS))
+RESERVED_LABEL_PATTERN = (
+    f"^([^/]*[.])?({_DOMAINS})/|^({_KEYS})"  # the operator's admission policy for Nodes has it, too
+)
+RESERVED_LABEL = (
+    "a label of a policy is none that others act by (Kubernetes, clouds, Karpenter, NVIDIA's and AMD's operators, "
+    "NVSentinel, NodeDevices): choose a domain of your own"
+)
 
 
 def reserved_label(key: str) -> bool:
-    """True when others act by labels of that domain: the scheduler, cloud providers, admission, and we ourselves.
+    """True when others act by labels of that name: the scheduler, cloud providers, admission, other operators, and we
+    ourselves.
 
     Who may write policies may not thereby write these.
     """
-    return re.match(_RESERVED_KEY, key) is not None
+    return re.match(RESERVED_LABEL_PATTERN, key) is not None
 
 
 def _reserved_labels(labels: Labels) -> list[str]:
@@ -734,16 +750,17 @@ class Labels(Strict):
     feature_discovery: Flag = Field(default=False, description="Publish GPU Feature Discovery's labels.")
     extra: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
         default={},
-        description="Further labels, 16 at most; none under kubernetes.io, k8s.io or nodedevices.io.",
+        description="Further labels, 16 at most; none that others act by, such as those under kubernetes.io, k8s.io, "
+        "nodedevices.io and the clouds' domains.",
     )
 
     cel_rules = (
         Rule(
-            f"!has(self.extra) || !self.extra.exists(k, k.matches('{_RESERVED_KEY}'))",
+            f"!has(self.extra) || !self.extra.exists(k, k.matches('{RESERVED_LABEL_PATTERN}'))",
             RESERVED_LABEL,
             lambda it: not _reserved_labels(it),
             found="extra has %s",
-            values=f"self.extra.filter(k, k.matches('{_RESERVED_KEY}'))",
+            values=f"self.extra.filter(k, k.matches('{RESERVED_LABEL_PATTERN}'))",
         ),
     )
 

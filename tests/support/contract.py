@@ -186,7 +186,7 @@ REFUSALS: tuple[Refusal, ...] = (
         Refusal(
             f"label {key}",
             policy(labels={"extra": {"example.com/a": "b", key: "c"}}),
-            f'extra has ["{key}"]: a label of a policy is not under kubernetes.io, k8s.io or nodedevices.io',
+            f'extra has ["{key}"]: a label of a policy is none that others act by',
         )
         for key in (
             "kubernetes.io/hostname",
@@ -194,6 +194,18 @@ REFUSALS: tuple[Refusal, ...] = (
             "node-restriction.kubernetes.io/tenant",
             "k8s.io/a",
             "x.y.k8s.io/a",
+            "node.cluster.x-k8s.io/a",
+            "cloud.google.com/perform-maintenance",
+            "cloud.google.com/gke-nodepool",
+            "eks.amazonaws.com/nodegroup",
+            "kubernetes.azure.com/agentpool",
+            "karpenter.sh/do-not-disrupt",
+            "karpenter.k8s.aws/a",
+            "dgxc.nvidia.com/nvsentinel-state",
+            "nvidia.com/mig.config",
+            "nvidia.com/gpu.deploy.device-plugin",
+            "nvidia.com/device-plugin.config",
+            "dcm.amd.com/gpu-config-profile",
             "nodedevices.io/agent",
             "x.nodedevices.io/a",
         )
