@@ -22,7 +22,6 @@ AGENT_RUNNING: Final = "AgentRunning"
 PROBE_UNAVAILABLE: Final = "ProbeUnavailable"
 DRIVER_NOT_LOADED: Final = "DriverNotLoaded"
 DEVICES_LOST: Final = "DevicesLost"
-DEVICES_ABSENT: Final = "DevicesAbsent"  # none of those that a policy expects
 KUBELET_UNREACHABLE: Final = "KubeletUnreachable"
 REGISTRATION_REJECTED: Final = "RegistrationRejected"
 SERVED_BY_ANOTHER: Final = "ServedByAnother"
@@ -152,7 +151,6 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
             PROBE_UNAVAILABLE,
             DRIVER_NOT_LOADED,
             DEVICES_LOST,
-            DEVICES_ABSENT,
             KUBELET_UNREACHABLE,
             REGISTRATION_REJECTED,
             SERVED_BY_ANOTHER,

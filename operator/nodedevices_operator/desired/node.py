@@ -6,7 +6,7 @@ Ready is about the inventory, not about health: True when every probe has report
 where a device has a fault. So a taint can wait for it on a node that joins with a failed GPU. An agent that restarts
 keeps it True: a rolling update of the agents writes no Node.
 
-Devices that a policy expects and that are not there make DevicesHealthy False, where no fault of those that are does.
+Devices that are expected and not there change neither: they are the NodeDevices' ExpectedDevices alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def node_conditions(
         return ()
     said = {
         names.NODE_READY: (_ready(record, stale, node.ready_condition), node.ready_condition),
-        names.NODE_DEVICES_HEALTHY: (_devices_healthy(record), node.condition),
+        names.NODE_DEVICES_HEALTHY: (record.condition(names.DEVICES_HEALTHY), node.condition),
     }
     return tuple(_built(kind, each, stale, shown, now) for kind, (each, shown) in said.items() if each is not None)
 
@@ -40,12 +40,6 @@ def _ready(record: NodeDevicesRecord, stale: Staleness, shown: ConditionRecord |
     said = record.condition(names.READY)
     restarting = said is not None and said.reason in _RESTARTING and stale.status != "True"
     return shown if restarting and shown is not None and shown.status == "True" else said
-
-
-def _devices_healthy(record: NodeDevicesRecord) -> ConditionRecord | None:
-    said, expected = record.condition(names.DEVICES_HEALTHY), record.condition(names.EXPECTED_DEVICES)
-    missing = expected is not None and expected.status == "False"
-    return expected if missing and said is not None and said.status == "True" else said
 
 
 def _built(

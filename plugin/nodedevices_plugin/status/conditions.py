@@ -109,9 +109,6 @@ def _ready(facts: NodeFacts) -> Condition:
     if facts.lost:
         why = "; ".join(f"{name}: {each}" for name, each in facts.lost.items())
         return _condition(facts, names.READY, "False", names.DEVICES_LOST, why)
-    absent = [each for each in facts.expected or () if not each.found]
-    if absent:
-        return _condition(facts, names.READY, "False", names.DEVICES_ABSENT, _too_few(absent))
     if facts.plan is None and facts.config.reason == names.NO_CONFIG:
         return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
     if facts.observed is not None:

@@ -57,7 +57,6 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
                 "ProbeUnavailable",
                 "DriverNotLoaded",
                 "DevicesLost",
-                "DevicesAbsent",
                 "KubeletUnreachable",
                 "RegistrationRejected",
                 "ServedByAnother",
