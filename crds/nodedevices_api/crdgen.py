@@ -188,7 +188,12 @@ KINDS = (
                 "Whether the agent runs and its resources are registered with the kubelet.",
             ),
             Column("Stale", _condition("Stale"), "string", "Whether the status may be out of date."),
-            Column("Reason", ".status.summary.reason", "string", "Health reason of the worst device."),
+            Column(
+                "Reason",
+                ".status.summary.reason",
+                "string",
+                "Why it is not Ready; else what is wrong with its devices.",
+            ),
             AGE,
             Column(
                 "Action", ".status.summary.recoveryAction", "string", "Recovery action for the worst device.", wide=True

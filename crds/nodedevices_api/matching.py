@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from nodedevices_common.quantity import to_bytes
 
+from nodedevices_api.base import to_dict
 from nodedevices_api.sections import DeviceMatch
 
 
@@ -43,6 +44,13 @@ def matches(
         and (match.ids is None or any(same(own, each) for each in match.ids for own in ids))
         and (match.near is None or any(same(each, match.near) for each in near))
     )
+
+
+def described(match: DeviceMatch) -> str:
+    """Return the match for people: `type gpu, productName NVIDIA H100*`."""
+    parts = to_dict(match).items()
+    texts = (f"{name} {', '.join(value) if isinstance(value, list) else value}" for name, value in parts)
+    return ", ".join(texts) or "any device"
 
 
 def near_types(devices: Iterable[tuple[str, str, str]]) -> dict[str, frozenset[str]]:

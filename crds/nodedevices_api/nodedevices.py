@@ -208,7 +208,10 @@ class Summary(Loose):
         description="The node in a sentence or two, for people: which ids new containers cannot get and why, and what "
         "is wrong with the worst device, since when, and what helps.",
     )
-    reason: ReasonText = Field(description="Health reason of the worst device; empty when all are healthy.")
+    reason: ReasonText = Field(
+        description="Why the agent is not Ready; else the health reason of the worst device; else Expected8Found7, "
+        "where devices that are expected are not there; else empty."
+    )
     recovery_action: ReasonText = Field(description="Recovery action of the worst device.")
     idle: Count | None = Field(
         default=None,

@@ -106,7 +106,7 @@ def _json(result: Result) -> str:
                 "match": each.what,
                 "expected": each.expected,
                 "found": each.found,
-                "lost": each.lost,
+                "lost": len(each.lost),
                 "remembered": each.remembered,
             }
             for each in result.expected

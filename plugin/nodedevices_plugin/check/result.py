@@ -217,7 +217,7 @@ def _of_device(row: Checked) -> Finding:
 def _of_count(count: Count, here: str) -> Finding:
     """`here`: the devices that there are, by type."""
     had = "the node had" if count.remembered else "expected"
-    lost = f" ({count.lost} more {'is' if count.lost == 1 else 'are'} lost)" if count.lost else ""
+    lost = f" ({len(count.lost)} more {'is' if len(count.lost) == 1 else 'are'} lost)" if count.lost else ""
     others = "" if count.found or count.lost else f"; here are: {here or 'none'}"
     return Finding(
         status=Status.CRITICAL,

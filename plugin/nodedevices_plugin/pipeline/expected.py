@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nodedevices_api.base import to_dict
+from nodedevices_api.matching import described
 from nodedevices_api.sections import ExpectedDevices
+from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.model.selection import selects
@@ -28,13 +29,13 @@ GRACE_SECONDS = 2 * SILENCE_SECONDS  # for a probe's first line; what is missing
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
     """One entry of `expect`, and how many such devices are here. `what`: its match, for people. `remembered`: no policy
-    says so, the node has had so many (pipeline.most_seen). `lost`: those that are known and gone."""
+    says so, the node has had so many (pipeline.most_seen). `lost`: those that are known and gone, for people."""
 
     what: str
     expected: int
     found: int
     remembered: bool = False
-    lost: int = 0
+    lost: tuple[str, ...] = ()
 
     @property
     def lacking(self) -> int:
@@ -49,10 +50,10 @@ def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory], ne
     lost = [each.fact for each in known if not each.present or each.fact.readings.lost]
     return tuple(
         Count(
-            what=", ".join(f"{name} {_shown(value)}" for name, value in to_dict(entry.match).items()) or "any device",
+            what=described(entry.match),
             expected=entry.count,
             found=sum(selects(entry.match, fact, near) for fact in here),
-            lost=sum(selects(entry.match, fact, near) for fact in lost),
+            lost=tuple(place(fact) for fact in lost if selects(entry.match, fact, near)),
         )
         for entry in entries
     )
@@ -70,5 +71,6 @@ def judged_from(parts: Mapping[str, Inventory], since: Mapping[str, float]) -> f
     )
 
 
-def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+def place(fact: DeviceFact) -> str:
+    """Return how people find a device that is not there."""
+    return f"{fact.type} at {fact.pci_bus_id}" if fact.pci_bus_id else fact.id

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from nodedevices_plugin.model import Inventory, InventoryDevice, MostSeen
-from nodedevices_plugin.pipeline.expected import Count
+from nodedevices_plugin.pipeline.expected import Count, place
 
 MAX_KEPT = 16  # products of one node
 _NOT_COUNTED = frozenset({"nic", "vf", "generic"})
@@ -52,13 +52,14 @@ def lacking(most_seen: Sequence[MostSeen], now: Inventory, probes: Set[str]) -> 
     """Return the products of which the node has had more than are listed. `probes`: those that run: what one that was
     taken away had is not judged."""
     listed, here = _counted(now.devices), _counted(each for each in now.devices if _is_here(each))
+    lost = [each for each in now.devices if not _is_here(each)]
     return tuple(
         Count(
             what=f"{each.vendor} {each.product_name}",
             expected=each.count,
             found=here[_product(each)],
             remembered=True,
-            lost=listed[_product(each)] - here[_product(each)],
+            lost=tuple(place(device.fact) for device in lost if _key(device) == _product(each)),
         )
         for each in most_seen
         if each.probe in probes and listed[_product(each)] < each.count

@@ -133,6 +133,13 @@ def _ready(facts: NodeFacts) -> Condition:
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_problems(facts)))
 
 
+def node_reason(facts: NodeFacts, worst: str) -> str:
+    """Return the node's one reason, for tables. `worst`: that of its worst device."""
+    ready = _ready(facts)
+    few = (each.reason for each in _expected_devices(facts) if each.status == "False")
+    return ready.reason if ready.status == "False" else worst or next(few, "")
+
+
 def _needed(facts: NodeFacts) -> tuple[ProbeFacts, ...]:
     """Return the probes without which the node is not ready; what another one alone would say keeps no pod away
     (`_problems` has it)."""
@@ -147,7 +154,7 @@ def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
         return (_condition(facts, kind, "Unknown", names.STARTING, "not every probe has reported yet"),)
     if not facts.expected:
         return ()
-    lacking = [each for each in facts.expected if each.lacking]
+    lacking = lacking_devices(facts)
     if not lacking:
         return (_condition(facts, kind, "True", names.ALL_FOUND),)
     worst = max(lacking, key=lambda each: each.lacking)
@@ -155,15 +162,27 @@ def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
     return (_condition(facts, kind, "False", reason, _too_few(lacking)),)
 
 
+def lacking_devices(facts: NodeFacts) -> list[Count]:
+    return [each for each in facts.expected or () if each.lacking]
+
+
+def numbers(lacking: Sequence[Count]) -> str:
+    """`type gpu: 7 of 8 expected: gpu at 0000:b3:00.0 is missing`"""
+
+    def said(each: Count) -> str:
+        missing = f": {some(each.lost, NAMED)} {'is' if len(each.lost) == 1 else 'are'} missing" if each.lost else ""
+        return f"{each.what}: {each.found} of {each.expected} {'earlier' if each.remembered else 'expected'}{missing}"
+
+    return listing(map(said, lacking))
+
+
 def _too_few(lacking: Sequence[Count]) -> str:
-    had = "earlier" if lacking[0].remembered else "expected"
-    said = listing(f"{each.what}: {each.found} found, {each.expected} {had}" for each in lacking)
     otherwise = (
         f"where they were removed on purpose, annotate this object with {CONFIRM}={ALL_REMOVED}"
         if lacking[0].remembered
         else "correct the section expect of the policy"
     )
-    return f"{said}; check the hardware and its driver, or {otherwise}"
+    return f"{numbers(lacking)}; check the hardware and its driver, or {otherwise}"
 
 
 def _problems(facts: NodeFacts) -> list[str]:

@@ -50,7 +50,14 @@ from nodedevices_plugin.offering.units import excluded_by
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.clients import client_verdict
 from nodedevices_plugin.sharing.clients import key as key_of
-from nodedevices_plugin.status.conditions import SILENT_MESSAGE, badness, conditions
+from nodedevices_plugin.status.conditions import (
+    SILENT_MESSAGE,
+    badness,
+    conditions,
+    lacking_devices,
+    node_reason,
+    numbers,
+)
 from nodedevices_plugin.status.counts import (
     MAX_RESOURCES,
     NO_DRIVER,
@@ -480,8 +487,8 @@ def _summary(
         model="" if not models else "mixed" if len(models) > 1 else models[0].replace(" ", "-"),
         models=len(models),
         withheld=_withheld_in_short(resources, excluded),
-        message=_in_words(devices, resources, worst if sick else None),
-        reason=worst.health.reason if worst is not None and sick else "",
+        message=_in_words(devices, resources, worst if sick else None, numbers(lacking_devices(facts))),
+        reason=node_reason(facts, worst.health.reason if worst is not None and sick else ""),
         recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
         idle=None if facts.uses is None else sum(each.unused for each in facts.uses.devices.values()),
         most_faults=_most_faults(facts, names),
@@ -527,10 +534,12 @@ def _withheld_in_short(resources: tuple[api.Resource, ...], excluded: int) -> st
     return ",".join(f"{reason}={counts[reason]}" for reason in order if counts[reason])
 
 
-def _in_words(devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...], worst: api.Device | None) -> str:
-    """Sum the node up in a sentence or two: which ids new containers cannot get and why; what is wrong with the worst
-    device, since when, and what helps."""
-    said = []
+def _in_words(
+    devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...], worst: api.Device | None, too_few: str
+) -> str:
+    """Sum the node up in a sentence or two: which expected devices are not there; which ids new containers cannot get
+    and why; what is wrong with the worst device, since when, and what helps."""
+    said = [f"{too_few}."] if too_few else []
     for resource in resources:
         if resource.withheld:
             why = "; ".join(f"{_ids_withheld(each)}: {each.message}" for each in resource.withheld)

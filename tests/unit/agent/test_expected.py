@@ -91,7 +91,7 @@ def test_an_entry_is_named_by_all_that_must_match() -> None:
     node = expecting(config).line("nvml", *GPUS)
     said = node.world.expected or ()
     assert [each.what for each in said] == ["any device", "vendor nvidia, type gpu", f"ids {ids[0]}, {ids[1]}"]
-    assert [(each.found, each.lacking, each.lost) for each in said] == [(8, 0, 0), (8, 1, 0), (2, 0, 0)]
+    assert [(each.found, each.lacking, each.lost) for each in said] == [(8, 0, ()), (8, 1, ()), (2, 0, ())]
 
 
 def test_nothing_is_expected_without_the_section() -> None:
@@ -104,6 +104,19 @@ def test_a_device_that_vanished_or_left_the_bus_does_not_count() -> None:
     off = replace(GPUS[7], readings=Readings(lost=True))
     assert found(node.line("nvml", *GPUS[:7], off)) == [7]
     assert found(node.line("nvml", *GPUS)) == [8]
+
+
+def test_what_is_missing_is_in_the_tables_and_in_the_nodes_sentence() -> None:
+    node = expecting().line("nvml", *GPUS[:7])
+    shown = report_of(node.world, node.time).summary
+    assert shown is not None
+    assert (shown.reason, shown.message) == ("Expected8Found7", "type gpu: 7 of 8 expected.")
+    away = replace(GPUS[7], pci_bus_id="0000:b3:00.0")
+    node.line("nvml", *GPUS[:7], away).line("nvml", *GPUS[:7])
+    shown = report_of(node.world, node.time).summary
+    assert shown is not None
+    assert shown.reason == "Missing"  # the device's own fault says more
+    assert shown.message.startswith("type gpu: 7 of 8 expected: gpu at 0000:b3:00.0 is missing. ")
 
 
 def test_a_missing_nic_makes_no_gpu_beside_it_one_that_does_not_match() -> None:

@@ -710,14 +710,23 @@ def test_a_client_whose_daemon_was_restarted_is_marked_on_its_entry_and_in_ready
 # --- expected devices -------------------------------------------------------------------------------------------------
 def test_fewer_devices_than_expected_are_a_condition_that_says_what_to_do() -> None:
     few = (Count(what="type gpu", expected=8, found=7), Count(what="type nic", expected=2, found=2))
-    text = (
-        "type gpu: 7 found, 8 expected; check the hardware and its driver, or correct the section expect of the policy"
-    )
+    text = "type gpu: 7 of 8 expected; check the hardware and its driver, or correct the section expect of the policy"
     assert condition(facts(expected=few), "ExpectedDevices") == ("False", "Expected8Found7", text)
     assert condition(facts(expected=few), "Ready")[:2] == ("True", "AgentRunning")
     assert condition(facts(expected=few[1:]), "ExpectedDevices") == ("True", "AllFound", "")
     assert condition(facts(expected=None), "ExpectedDevices")[:2] == ("Unknown", "Starting")
     assert find(report(facts(expected=())).conditions, "ExpectedDevices") is None
+    shown = report(facts(1, expected=few)).summary
+    assert shown is not None
+    assert (shown.reason, shown.message) == ("Expected8Found7", "type gpu: 7 of 8 expected.")
+
+
+def test_a_node_that_is_not_ready_has_the_reason_in_its_tables() -> None:
+    other = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER)
+    for made in (facts(1, registrations=(other,)), facts(1, expected=None, registrations=(other,))):
+        shown = report(made).summary
+        assert shown is not None
+        assert shown.reason == "ServedByAnother"
 
 
 def test_a_node_with_none_of_the_devices_that_are_expected_is_ready_all_the_same() -> None:
