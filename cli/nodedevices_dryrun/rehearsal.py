@@ -20,6 +20,7 @@ from nodedevices_operator.desired.configuration import Configuration, Previous, 
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, from_data, rehearsed
 from nodedevices_operator.desired.pools import SECTION as FAULTS
 from nodedevices_operator.desired.pools import Reacting, coming, survey, trial_pool
+from nodedevices_operator.desired.selection import lacking
 from nodedevices_operator.desired.stored import WIRE_SECTIONS, understood
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.objects import (
@@ -189,6 +190,9 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
     changed_rules = {each: then.config[each] for each in _RULES if each in sections and each in then.config}
     if changed_rules:
         ids = replace(ids, unmatched=(*ids.unmatched, *rules_without_effect(raw, changed_rules)))
+    if "expect" in sections:
+        few = lacking(understood(then.config).sections.expect, record.devices)
+        ids = replace(ids, unmatched=(*ids.unmatched, *(f"expect: {each}" for each in few)))
     effect = NodeEffect(
         node=record.name,
         sections=sections,

@@ -33,7 +33,7 @@ from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records.objects import ChangeRecord, NodeDevicesRecord, NodeRecord, PolicyRecord, PolicyRef
 from nodedevices_operator.records.shared import shared
 
-STAGED = ("serving", "resources", "sharing", "partitions", "injection", "health", "discovery")
+STAGED = ("serving", "resources", "sharing", "partitions", "injection", "health", "discovery", "expect")
 SETTLE_SECONDS = 10.0  # an agent's next status comes within 5 s (its token bucket), and probes report every few seconds
 STARTING_SECONDS = 15.0  # after which an agent gives up what a probe of before found, and waits no more for a new one
 LOSS_SECONDS = 30.0  # names register, probes start and other plugins take over within seconds

@@ -6,10 +6,10 @@ Devices are selected, never partitions: what is about a partition goes by its de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from nodedevices_api.matching import matches, near_types
-from nodedevices_api.sections import DeviceMatch
+from nodedevices_api.matching import described, matches, near_types
+from nodedevices_api.sections import DeviceMatch, ExpectedDevices
 from nodedevices_common.quantity import MEBIBYTE
 
 from nodedevices_operator.records.objects import DeviceRecord
@@ -20,6 +20,16 @@ Near = Mapping[str, frozenset[str]]  # device id -> types of the other devices o
 def near_devices(devices: Iterable[DeviceRecord]) -> Near:
     """`devices`: all of one node."""
     return near_types((device.id, device.type, device.pcie_root) for device in devices)
+
+
+def lacking(expect: Iterable[ExpectedDevices], devices: Sequence[DeviceRecord]) -> tuple[str, ...]:
+    """Return the entries of which a node has fewer devices, a text each. `devices`: all of one node."""
+    near = near_devices(devices)
+    here = [device for device in devices if not device.missing]
+    counted = ((entry, sum(selects(entry.match, device, near) for device in here)) for entry in expect)
+    return tuple(
+        f"{described(entry.match)}: {found} of {entry.count} found" for entry, found in counted if found < entry.count
+    )
 
 
 def selects(match: DeviceMatch, device: DeviceRecord, near: Near) -> bool:

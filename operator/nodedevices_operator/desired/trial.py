@@ -22,6 +22,8 @@ from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.consequences import evictions, stronger, tainting
 from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
 from nodedevices_operator.desired.id_changes import id_changes
+from nodedevices_operator.desired.selection import lacking
+from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
 
 MAX_PODS = 5  # named
@@ -78,6 +80,8 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
     changes = f"would change {', '.join(trial.changes)}" if trial.changes else ""
     if changes and (ids := id_changes(record, trial.now, trial.then).text()):
         changes += f" ({ids})"
+    if "expect" in trial.changes and (few := lacking(understood(trial.then).sections.expect, record.devices)):
+        changes += f" ({'; '.join(few)})"
     if trial.faults is None:
         return Preview(changes)
     section = _section(orjson.dumps(trial.faults))

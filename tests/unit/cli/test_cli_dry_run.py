@@ -287,6 +287,15 @@ def test_health_rules_without_effect_are_said_as_the_node_would_say_them(
     ]
 
 
+def test_devices_that_a_node_would_be_expected_to_have_and_has_not_are_said(
+    fleet: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    expect = [{"match": {"type": "gpu"}, "count": 2}]
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, expect=expect))) == 0
+    assert "  n2: expect: type gpu: 1 of 2 found\n" in kubectl.err
+    assert "n1: " not in kubectl.err
+
+
 def test_an_extended_resource_of_the_operator_is_counted_or_refused(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:

@@ -566,3 +566,13 @@ def test_a_dry_run_names_the_grace() -> None:
     faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 600}, "budget": {"perHour": 1}}
     found = preview(Trial(("faults",), faults=faults), record(lost(0)), ())
     assert found.text({}) == "would evict ml/pod-0 when 600 s since its mark are over"
+
+
+def test_a_dry_run_says_which_expected_devices_a_node_does_not_have() -> None:
+    expect = [{"match": {"type": "gpu"}, "count": 8}, {"match": {"productName": "NVIDIA H200*"}, "count": 1}]
+    trial = Trial(("expect",), changes=("expect",), then={"expect": expect})
+    away = device(7, "Unhealthy", "Missing")
+    eight = [device(index, attributes={"productName": "NVIDIA H200"}) for index in range(8)]
+    found = preview(trial, record(*map(device, range(7)), away), ()).text({})
+    assert found == "would change expect (type gpu: 7 of 8 found; productName NVIDIA H200*: 0 of 1 found)"
+    assert preview(trial, record(*eight), ()).text({}) == "would change expect"

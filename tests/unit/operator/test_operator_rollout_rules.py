@@ -96,7 +96,7 @@ def test_only_staged_sections_that_are_there_have_a_supplier() -> None:
     refs = (ref("a", "sharing", "labels", "health"), ref("b", "faults"))
     assert suppliers(refs, {"sharing": {}, "labels": {}, "faults": {}}) == {"sharing": "a"}
     assert suppliers(refs, None) == {}
-    staged = ("serving", "resources", "sharing", "partitions", "injection", "health", "discovery")
+    staged = ("serving", "resources", "sharing", "partitions", "injection", "health", "discovery", "expect")
     assert suppliers((ref("a", *staged),), dict.fromkeys(staged, 0)) == dict.fromkeys(staged, "a")
 
 
