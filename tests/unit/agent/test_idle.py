@@ -303,9 +303,9 @@ def again(node: Node, **more: Any) -> Node:
 
 @pytest.mark.parametrize("uid", ["uid-2", ""], ids=["another pod", "it is not known"])
 def test_a_pod_that_was_made_again_under_its_name_meanwhile_may_have_used_it(uid: str) -> None:
-    made = again(read(working(), lasting(HOUR, UNUSED)), uid=uid)
+    made = again(read(working(), lasting(LONG, UNUSED)), uid=uid)
     began = made.time
-    [found] = periods(made, lasting(HOUR, UNUSED))
+    [found] = periods(made, lasting(LONG, UNUSED))
     assert found.word == "Idle"
     assert found.since >= began
 
