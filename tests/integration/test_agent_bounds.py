@@ -225,6 +225,21 @@ def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl, status:
     assert set(entry["fieldsV1"]["f:status"]) == {"f:affectedPods", "f:conditions"}
 
 
+def test_what_the_operator_applied_stays_applied(agent: Kubectl, kubectl: Kubectl) -> None:
+    """Of what became an Update it takes nothing back: its conditions and affectedPods would stay for good."""
+
+    def fields() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = kubectl.object("nodedevices", "mine")["metadata"]["managedFields"]
+        return found
+
+    changed = [each | {"operation": "Update"} if each["manager"] == OPERATORS else each for each in fields()]
+    with pytest.raises(KubectlError, match="may not own"):
+        patch(agent, {"metadata": {"managedFields": changed}}, status=False)
+    with suppress(KubectlError):
+        patch(agent, {"metadata": {"managedFields": changed}})
+    assert [each["operation"] for each in fields() if each["manager"] == OPERATORS] == ["Apply"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -250,9 +265,23 @@ def test_an_object_that_was_deleted_is_made_again_with_nothing_but_what_is_out_o
     agent: Kubectl, kubectl: Kubectl, spec: dict[str, Any]
 ) -> None:
     kubectl.delete("nodedevices", "mine")
-    body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "mine"}}
+    body: dict[str, Any] = {
+        "apiVersion": "nodedevices.io/v1alpha1",
+        "kind": "NodeDevices",
+        "metadata": {"name": "mine"},
+    }
     with pytest.raises(KubectlError, match="an agent may not write spec"):
         agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": spec}))
+    not_there: list[dict[str, Any]] = [
+        {"f:spec": {"f:configName": {}}},
+        {"f:spec": {"f:unschedulable": {'k:{"id":"GPU-of-later"}': {"f:reason": {}}}}},
+        {"f:metadata": {"f:annotations": {"f:nodedevices.io/confirm": {}}}},
+    ]
+    for owned in not_there:
+        entry = {"manager": "person", "operation": "Update", "apiVersion": body["apiVersion"], "fieldsType": "FieldsV1"}
+        invented = {"name": "mine", "managedFields": [entry | {"fieldsV1": owned, "time": "2026-11-21T12:00:00Z"}]}
+        with pytest.raises(KubectlError, match="may not own fields that the object does not have"):
+            agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"metadata": invented}))
     agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": OUT}))
     assert kubectl.object("nodedevices", "mine")["spec"] == OUT
     with pytest.raises(KubectlError, match="an agent may not write spec"):

@@ -433,6 +433,36 @@ def test_nobodys_ownership_is_taken_away_from_him(operator: Account, kubectl: Ku
     assert labels_at_home(after) == labels_at_home(shown) != set()
 
 
+def test_what_others_applied_stays_applied(operator: Account, kubectl: Kubectl) -> None:
+    """Of what became an Update its owner takes nothing back: a cordon or a label that left Git would stay."""
+
+    def by_git(kind: str, **more: Any) -> dict[str, Any]:
+        version = "v1" if kind == "Node" else "nodedevices.io/v1alpha1"
+        body = {"apiVersion": version, "kind": kind} | more
+        kubectl.run("apply", "--server-side", "--field-manager=git", "-f", "-", stdin=json.dumps(body))
+        return kubectl.object(kind, "n1")
+
+    head: dict[str, Any] = {"name": "n1"}
+    cordon = {"unschedulable": [{"id": "GPU-of-git", "reason": "RMA"}]}
+    label = head | {"labels": {"example.com/team": "a"}}
+    refused = {
+        "NodeDevices": (
+            OBJECT,
+            {"metadata": head, "spec": cordon},
+            "may not own, or take ownership of, fields of others",
+        ),
+        "Node": (NODE, {"metadata": label}, "git: the operator may not take the ownership of others away"),
+    }
+    for kind, (path, applied, said) in refused.items():
+        fields = by_git(kind, **applied)["metadata"]["managedFields"]
+        changed = [each | {"operation": "Update"} if each["manager"] == "git" else each for each in fields]
+        with pytest.raises(Refused, match=said):
+            operator.patch(path, {"metadata": {"managedFields": changed}}, MERGE)
+        after = by_git(kind, metadata=head)
+        assert "GPU-of-git" not in str(after["spec"])
+        assert "example.com/team" not in after["metadata"].get("labels", {})
+
+
 def test_of_leases_it_makes_the_one_of_its_election_and_no_other(operator: Account, kubectl: Kubectl) -> None:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
     head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
