@@ -687,6 +687,10 @@ class ConfigurationStatus(Loose):
     waiting_for_daemons: Count | None = Field(
         default=None, description="Number of resources whose helper, such as an MPS daemon, is not ready yet."
     )
+    serving: Word | None = Field(
+        default=None,
+        description="Observe: another plugin serves the kubelet, whatever says so. Absent: this agent does.",
+    )
 
 
 class RetiredResource(Loose):

@@ -28,7 +28,7 @@ from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failu
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import consequences, events, pods
 from nodedevices_operator.desired.consequences import Due, HeldFault
-from nodedevices_operator.desired.fleet import EVICT, Action
+from nodedevices_operator.desired.fleet import EVICT, HOUR, Action
 from nodedevices_operator.desired.pods import HolderMatch
 from nodedevices_operator.desired.policy_status import ConditionVerdict
 from nodedevices_operator.kube.port import KubeError
@@ -172,6 +172,8 @@ class EvictionsConcern:
                 tally.waits.append(ASK_AGAIN_SECONDS)
             elif subject.leaving:
                 tally.lines.append((names.IN_SYNC, f"{pod} is ending"))
+            elif consequences.on_offer(view.record, due.holding, () if view.node is None else view.node.taints):
+                tally.lines.append((names.IN_SYNC, f"{pod} is not evicted: {consequences.ON_OFFER}"))
             elif subject.kept:
                 tally.lines.append((names.IN_SYNC, f"{pod} is not evicted: {subject.kept}"))
                 tally.waits.append(ASK_AGAIN_SECONDS)
@@ -211,6 +213,11 @@ class EvictionsConcern:
             return not_ours if answer is HolderMatch.NO else None
         noticed = self._noticed.get(view.record.name, {}).get(consequences.held_fault(due.holding))
         kept = consequences.kept(pod)
+        given = consequences.given_after(due.holding, pod)
+        if not kept and given is not None and (until := given + HOUR) > self._now():
+            kept = (
+                f"it got the device when its fault was known, and is not evicted for that fault before {rfc3339(until)}"
+            )
         if due.holding.ends_with_restart and pods.restarted(pod, due.holding):
             kept = "its container has restarted since, which is all that it takes"
         shown, sections = pods.own_condition(pod), view.sections

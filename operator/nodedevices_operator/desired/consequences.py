@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from nodedevices_api.sections import Evict, Faults, Taint
+from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.times import zoned_time
 
 from nodedevices_operator.desired import pods
@@ -31,6 +32,7 @@ from nodedevices_operator.records.objects import (
 from nodedevices_operator.records.shared import shared
 
 GRACE_SECONDS = 60  # of AfterGrace without graceSeconds
+ON_OFFER = "another plugin goes on offering the device (serving.mode Observe), and no taint keeps the next pod from it"
 KEEP = "nodedevices.io/evict"  # annotation of a pod; "false": it is never evicted by us
 MIRROR = "kubernetes.io/config.mirror"  # annotation of a static pod's mirror
 EFFECTS = ("None", "NoSchedule", "NoExecute")  # the stronger the later
@@ -208,6 +210,25 @@ def evictions(
         if key not in found or at < found[key][0]:
             found[key] = (at, due)
     return [found[key][1] for key in sorted(found)]
+
+
+def on_offer(record: NodeDevicesRecord, holding: Holding, taints: Sequence[TaintRecord]) -> bool:
+    """True when the next pod could get the device again: another plugin serves the kubelet and has not withdrawn it, as
+    far as is known, and no taint of ours keeps pods from the Node. What happened to a holder alone is not its
+    device's."""
+    if not record.observes or taints or holding.device_health is not None:
+        return False
+    kept_back = (it for resource in record.resources for it in resource.withheld if it.reason == SERVED_BY_ANOTHER)
+    return holding.ids.isdisjoint(name for it in kept_back for name in it.devices)
+
+
+def given_after(holding: Holding, pod: Mapping[str, Any]) -> datetime | None:
+    """Return when the pod had the device, where that was after its fault was known; None: it was not. All times are by
+    the node's clock, and the earlier of the two is nearer to the Allocate."""
+    times = (holding.holder.since, (pod.get("status") or {}).get("startTime"))
+    given = min(filter(None, map(zoned_time, times)), default=None)
+    since = zoned_time(holding.health.since)
+    return given if given is not None and since is not None and given > since else None
 
 
 def _grace(evict: Evict) -> timedelta:

@@ -3,8 +3,8 @@
 What Enforce would do now is also what budget and breaker allow: the actions are named here, the fleet answers for all
 nodes together (desired/fleet.py, `rehearsed`), and the text says what would be done and what would not, and why.
 
-Pods are those that NodeDevices names as holders: whether one belongs to a DaemonSet, or has the annotation that keeps
-it, is not checked.
+Pods are those that NodeDevices names as holders: whether one belongs to a DaemonSet, has the annotation that keeps it,
+or got the device after its fault was known, is not checked.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from functools import lru_cache
 import orjson
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
+from nodedevices_common.observing import without_effect, would_observe
 from nodedevices_common.text import some
 
 from nodedevices_operator.desired.configuration import Trial
-from nodedevices_operator.desired.consequences import evictions, stronger, tainting
+from nodedevices_operator.desired.consequences import ON_OFFER, evictions, on_offer, stronger, tainting
 from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
 from nodedevices_operator.desired.id_changes import id_changes
 from nodedevices_operator.desired.selection import lacking
@@ -34,6 +35,7 @@ class Eviction:
     action: Action
     pod: str  # namespace/name
     grace_seconds: int
+    kept: str = ""  # why the pod would not be evicted now, whatever the fleet answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,10 @@ class Preview:
     @property
     def actions(self) -> tuple[Action, ...]:
         """The actions that would be proposed, now or after a grace."""
-        return (*(() if self.taint is None else (self.taint,)), *(each.action for each in self.evictions))
+        return (
+            *(() if self.taint is None else (self.taint,)),
+            *(each.action for each in self.evictions if not each.kept),
+        )
 
     def text(self, answers: Mapping[Action, ActionAnswer]) -> str:
         """Empty: nothing would change. What has no answer would be done."""
@@ -61,7 +66,7 @@ class Preview:
                 parts.append(f"would {what}")
         groups: dict[tuple[str, int], list[str]] = {}
         for each in self.evictions:
-            groups.setdefault((_refusal(answers, each.action), each.grace_seconds), []).append(each.pod)
+            groups.setdefault((each.kept or _refusal(answers, each.action), each.grace_seconds), []).append(each.pod)
         for (why, grace), pods in sorted(groups.items()):
             after = f" when {grace} s since its mark are over" if grace else ""
             what = f"evict {some(sorted(pods), MAX_PODS)}{after}"
@@ -78,10 +83,13 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
     if trial.misfit:
         return Preview(f"would not fit together with the other policies: {trial.misfit}")
     changes = f"would change {', '.join(trial.changes)}" if trial.changes else ""
-    if changes and (ids := id_changes(record, trial.now, trial.then).text()):
-        changes += f" ({ids})"
-    if "expect" in trial.changes and (few := lacking(understood(trial.then).sections.expect, record.devices)):
-        changes += f" ({'; '.join(few)})"
+    details = [id_changes(record, trial.now, trial.then).text()] if changes else []
+    if "expect" in trial.changes:
+        details += lacking(understood(trial.then).sections.expect, record.devices)
+    if would_observe(trial.now, trial.then, observing=record.observes):
+        details += [text for section, text in without_effect(trial.then) if section in trial.changes]
+    if said := "; ".join(filter(None, details)):
+        changes += f" ({said})"
     if trial.faults is None:
         return Preview(changes)
     section = _section(orjson.dumps(trial.faults))
@@ -93,7 +101,8 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
         holder, health = each.holding.holder, each.holding.health
         pod = f"{holder.namespace}/{holder.pod}"
         action = Action(health.since, record.name, EVICT, f"{pod}/{holder.uid}", health.reason)
-        due.append(Eviction(action, pod, int(each.grace.total_seconds())))
+        kept = ON_OFFER if on_offer(record, each.holding, taints if wanted is None else (wanted.taint,)) else ""
+        due.append(Eviction(action, pod, int(each.grace.total_seconds()), kept))
     return Preview(changes, taint, tuple(due))
 
 

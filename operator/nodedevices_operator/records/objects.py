@@ -22,6 +22,7 @@ from nodedevices_api.sections import RESERVED_LABEL, reserved_label
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.conditions import read as read_condition
 from nodedevices_common.errors import InputError
+from nodedevices_common.observing import OBSERVE
 from nodedevices_common.quantity import whole_units
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.reading import At, Interned, Present, reader
@@ -185,6 +186,7 @@ class ConfigurationRecord:
     # The section at fault, where something is refused and it is one's.
     refused_section: Annotated[Interned, At("refused", "section")] = ""
     unmatched: tuple[UnmatchedRecord, ...] = ()
+    serving: Interned = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +284,11 @@ class NodeDevicesRecord:
     )  # of the raw devices, by a hash with a secret key
     heartbeat: Annotated[str, At("status", "agent", "heartbeatTime")] = field(default="", compare=False)
     resource_version: Annotated[str, At("metadata", "resourceVersion")] = field(default="", compare=False)
+
+    @property
+    def observes(self) -> bool:
+        """True when another plugin serves the kubelet there, and the agent only observes."""
+        return self.configuration.serving == OBSERVE
 
     def condition(self, kind: str) -> ConditionRecord | None:
         return next((item for item in self.conditions if item.type == kind), None)

@@ -47,7 +47,6 @@ from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import is_core, physical_id
 from nodedevices_plugin.offering.nearness import nearest
 from nodedevices_plugin.offering.units import excluded_by
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.clients import client_verdict
 from nodedevices_plugin.sharing.clients import key as key_of
 from nodedevices_plugin.status.conditions import (
@@ -123,7 +122,7 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
 
     devices = odd.all(facts.inventory.devices, lambda each: f"device {each.fact.id}", device)
     inventory = facts.inventory
-    configuration, resources = _configuration(facts.config, odd), _resources(facts, counts, names, odd)
+    configuration, resources = _configuration(facts, odd), _resources(facts, counts, names, odd)
     probes = odd.all(facts.probes, lambda each: f"probe {each.name}", lambda each: _probe(each, facts))
     known_drivers, machine = _drivers(facts, odd), odd.made("machine", lambda: _machine(facts))
     return api.NodeDevicesStatus(
@@ -599,7 +598,9 @@ def _resources(
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
-def _configuration(config: ConfigStatus, odd: _Odd) -> api.ConfigurationStatus | None:
+def _configuration(facts: NodeFacts, odd: _Odd) -> api.ConfigurationStatus | None:
+    config = facts.config
+
     def refusal(each: Refused) -> api.Refusal:
         return api.Refusal(section=each.section, field=each.field, message=each.message)
 
@@ -623,7 +624,10 @@ def _configuration(config: ConfigStatus, odd: _Odd) -> api.ConfigurationStatus |
     made = odd.made(
         "configuration",
         lambda: api.ConfigurationStatus(
-            sources=config.sources, waiting_for_daemons=config.waiting_for_helpers or None, **parts
+            sources=config.sources,
+            waiting_for_daemons=config.waiting_for_helpers or None,
+            serving=None if facts.observed is None else "Observe",
+            **parts,
         ),
     )
     return made if made != api.ConfigurationStatus() else None

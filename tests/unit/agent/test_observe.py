@@ -147,6 +147,18 @@ def test_what_others_offer_may_be_unknown_while_holders_are_known() -> None:
     assert "GetAllocatableResources failed" in ready(node)[2]
 
 
+def test_the_object_says_that_the_node_observes_as_long_as_it_does() -> None:
+    node = observer().given(holdings=THEIRS).line()
+    assert serving(node) == "Observe"
+    assert serving(node.given(seen=seen(SERVE)).line()) is None
+    assert serving(server().given(holdings=NOBODY).line()) is None
+
+
+def serving(node: Node) -> str | None:
+    made = status(node).configuration
+    return None if made is None else made.serving
+
+
 # --- from one mode to the other ---------------------------------------------------------------------------------------
 def test_to_stop_serving_waits_for_the_pods_that_hold_what_is_served() -> None:
     node = server().given(holdings=replace(NOBODY, offered=None, holders=(holder(gpu_id(0)),))).line()

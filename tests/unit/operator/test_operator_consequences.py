@@ -12,14 +12,34 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences
 from nodedevices_operator.desired.configuration import Trial
-from nodedevices_operator.desired.consequences import KEEP, MIRROR, grace_begins, kept, taint_patch, tainting
+from nodedevices_operator.desired.consequences import (
+    KEEP,
+    MIRROR,
+    ON_OFFER,
+    grace_begins,
+    kept,
+    taint_patch,
+    tainting,
+)
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, decide
 from nodedevices_operator.desired.pools import limits, survey
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
-from support.opfacts import SINCE, device, health, holder, node, node_devices, policy, raw_node, raw_pod, record
+from support.opfacts import (
+    SINCE,
+    device,
+    health,
+    holder,
+    node,
+    node_devices,
+    policy,
+    raw_node,
+    raw_pod,
+    record,
+    sharing,
+)
 
 LATER = "2026-11-21T11:59:30Z"
 NO_SCHEDULE = {"taint": {"effect": "NoSchedule"}}
@@ -576,3 +596,17 @@ def test_a_dry_run_says_which_expected_devices_a_node_does_not_have() -> None:
     found = preview(trial, record(*map(device, range(7)), away), ()).text({})
     assert found == "would change expect (type gpu: 7 of 8 found; productName NVIDIA H200*: 0 of 1 found)"
     assert preview(trial, record(*eight), ()).text({}) == "would change expect"
+
+
+def test_a_dry_run_says_that_nobody_is_evicted_where_another_plugin_offers_the_device_on() -> None:
+    there = record(lost(0), configuration={"serving": "Observe"})
+    found = preview(Trial(("faults",), faults=IMMEDIATE), there, ())
+    assert (found.text({}), found.actions) == (f"would not evict ml/pod-0: {ON_OFFER}", ())
+    tainted = preview(Trial(("faults",), faults=NO_SCHEDULE | IMMEDIATE), there, ())
+    assert tainted.text({}) == "would taint the Node NoSchedule for Xid79, would evict ml/pod-0"
+
+
+def test_a_dry_run_of_what_has_no_effect_while_another_plugin_serves_says_so() -> None:
+    there = record(device(0), configuration={"serving": "Observe"})
+    found = preview(Trial(("sharing",), changes=("sharing",), then={"sharing": sharing(2)}), there, ())
+    assert found.text({}) == "would change sharing (sharing.* has no effect while serving.mode is Observe)"

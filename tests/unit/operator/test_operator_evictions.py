@@ -14,7 +14,7 @@ from nodedevices_operator.concerns.evictions import BLOCKED, EvictionsConcern
 from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.consequences import KEEP
+from nodedevices_operator.desired.consequences import KEEP, ON_OFFER
 from nodedevices_operator.desired.fleet import EVICT, TAINT, Action, ActionAnswer
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.apply import Writer
@@ -24,7 +24,7 @@ from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_record
 from support.concerns import Result, run_seen, view
 from support.fakekube import FakeKube
-from support.opfacts import GPU, SINCE, device, health, holder, raw_node, raw_pod, record
+from support.opfacts import GPU, SINCE, device, health, holder, raw_node, raw_pod, record, resource
 from support.whole_operator import NODE, POD
 
 START = datetime.fromisoformat(SINCE)
@@ -319,6 +319,67 @@ async def test_a_pod_that_is_kept_is_shown_and_left(one: One, metadata: dict[str
     found = await one.run()
     assert found.message.startswith("ml/trainer is not evicted: ")
     assert (found.reason, one.kube.writes, one.gate.proposed[EVICT]) == ("InSync", [], ())
+
+
+async def test_a_pod_that_got_the_device_after_its_fault_was_known_stays_an_hour(one: One) -> None:
+    one.seconds = 10
+    one.pod({"startTime": "2026-11-21T11:59:01Z"})
+    replacement = record(device(0, "Unhealthy", "Xid79", holders=[holder(since="2026-11-21T11:59:02Z")]))
+    found = await one.run(replacement)
+    until = "2026-11-21T12:59:01Z"
+    assert found.message == (
+        f"ml/trainer is not evicted: it got the device when its fault was known, and is not evicted for that fault "
+        f"before {until}"
+    )
+    assert (found.reason, one.gate.proposed[EVICT], one.evicted) == ("InSync", (), False)
+    one.seconds = 3600
+    assert not (await one.run(replacement)).message.endswith("is ending")
+    one.seconds = 3661
+    await one.run(replacement)
+    assert one.evicted
+
+
+@pytest.mark.parametrize(("started", "listed"), [("11:59:00", "12:10:00"), ("11:59:20", "11:58:50")])
+async def test_a_pod_that_had_the_device_before_is_evicted_whichever_of_its_times_shows_that(
+    one: One, started: str, listed: str
+) -> None:
+    """An agent that was started again knows holders since then; a slow kubelet writes startTime late."""
+    one.pod({"startTime": f"2026-11-21T{started}Z"})
+    await one.run(record(device(0, "Unhealthy", "Xid79", holders=[holder(since=f"2026-11-21T{listed}Z")])))
+    assert one.evicted
+
+
+OBSERVES: dict[str, Any] = {"configuration": {"serving": "Observe"}}
+
+
+def lost_there(**more: Any) -> NodeDevicesRecord:
+    """As LOST, where another plugin serves the kubelet."""
+    return record(device(0, "Unhealthy", "Xid79", holders=[holder()]), **OBSERVES, **more)
+
+
+async def test_where_another_plugin_goes_on_offering_the_device_nobody_is_evicted_without_a_taint(one: One) -> None:
+    found = await one.run(lost_there())
+    assert found.message == f"ml/trainer is not evicted: {ON_OFFER}"
+    assert (found.reason, one.gate.proposed[EVICT], one.kube.writes) == ("InSync", (), [])
+
+
+async def test_with_a_taint_in_effect_pods_are_evicted_there_too(one: One) -> None:
+    one.kube.put(NODE, raw_node({GPU: "8"}, spec={"taints": [{"key": names.TAINT, "effect": "NoSchedule"}]}))
+    await one.run(lost_there())
+    assert one.evicted
+
+
+async def test_a_device_that_the_other_plugin_has_withdrawn_evicts_its_pods(one: One) -> None:
+    withheld = {"reason": "ServedByAnother", "count": 1, "devices": ["gpu-0"]}
+    await one.run(lost_there(resources=[resource(1, 0) | {"withheld": [withheld]}]))
+    assert one.evicted
+
+
+async def test_what_happened_to_a_holder_alone_evicts_it_there(one: One) -> None:
+    own = health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp")
+    one.pod({"containerStatuses": []})
+    await one.run(record(device(0, holders=[holder(health=own)]), **OBSERVES))
+    assert one.evicted
 
 
 async def test_an_annotation_that_comes_while_an_eviction_waits_is_heeded(one: One) -> None:
