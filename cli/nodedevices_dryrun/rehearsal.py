@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from nodedevices_api.conditions import ACTIONS_STOPPED, CONFLICT
+from nodedevices_common.observing import without_effect, would_observe
 from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_common.text import some
 from nodedevices_common.times import rfc3339
@@ -186,7 +187,12 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
         each for each in WIRE_SECTIONS if not means_the_same(each, now.config.get(each, {}), then.config.get(each, {}))
     )
     refused = [then.message] if then.status == "False" and then.message != now.message else []
-    ids = id_effect(raw, record, now.config, then.config) if sections else IdEffect()
+    observes = would_observe(now.config, then.config, observing=record.observes)
+    changes_ids = bool(sections) and not (observes and record.observes)
+    ids = id_effect(raw, record, now.config, then.config) if changes_ids else IdEffect()
+    if observes:
+        left_out = (text for section, text in without_effect(then.config) if section in sections)
+        ids = replace(ids, unmatched=(*ids.unmatched, *left_out))
     changed_rules = {each: then.config[each] for each in _RULES if each in sections and each in then.config}
     if changed_rules:
         ids = replace(ids, unmatched=(*ids.unmatched, *rules_without_effect(raw, changed_rules)))
@@ -253,7 +259,7 @@ def _answered(
     for each in found:
         if FAULTS in each.effect.sections and (by := _suppliers(each.then, [FAULTS])):
             acting.setdefault(by[0], []).append(each)
-    if not any(each.preview.actions for mine in acting.values() for each in mine):
+    if not any(each.preview.text({}) for mine in acting.values() for each in mine):
         return
     seen, place = survey(records, nodes, policies.before), record_of(cluster.policies)
     fleet = _fleet(cluster, policies.before, place, now)
@@ -274,8 +280,8 @@ def _answered(
             record=place,
         )
         for each in mine:
-            if each.preview.actions:
-                each.effect = replace(each.effect, actions=each.preview.text(answers) + doubt, acts=True)
+            if said := each.preview.text(answers):
+                each.effect = replace(each.effect, actions=said + doubt, acts=bool(each.preview.actions))
 
 
 def record_of(policies: Iterable[Raw]) -> str:

@@ -21,7 +21,8 @@ from nodedevices_kubectl.views.durations import moment
 @options.with_session
 def cordon(session: Session, *, devices: tuple[str, ...], reason: str | None, until: str, dry_run: bool) -> None:
     """Take devices out of service. New pods do not get them; pods that hold them keep running, and are not marked. It
-    lasts over restarts of the agent and of the node.
+    lasts over restarts of the agent and of the node. Where another plugin serves the kubelet (serving.mode Observe), it
+    goes on offering them: cordon the node.
 
     \b
     kubectl nodedevices cordon n1/gpu-2 --reason "RMA 4711"

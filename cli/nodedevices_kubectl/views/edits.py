@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from nodedevices_common.errors import InputError
+from nodedevices_common.observing import observes
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.text import clip, some
 from nodedevices_common.times import rfc3339
@@ -28,6 +29,10 @@ MISSING: Final = "Missing"
 NO_REASON: Final = "taken out of service by hand"
 MAX_REASON, MAX_BY = 256, 253  # as the CRD has them
 MOST_PODS = 4  # named
+OFFERED_BY_ANOTHER: Final = (
+    "and stays on offer: another plugin serves the kubelet there (serving.mode Observe), and may give it to a new pod. "
+    "Take it out of that plugin's list, or keep new pods from the node: kubectl cordon"
+)
 MAX_CONFIRM = 128  # entries of the annotation, as the agent reads them
 
 
@@ -53,7 +58,7 @@ def cordon(item: Raw, devices: Sequence[str], asked: Cordon, *, program: str) ->
     """Take the devices of one node out of service."""
     node = facts.name_of(item)
     entries = [dict(each) for each in mappings(mapping(item.get("spec")).get("unschedulable"))]
-    said, changed = [], False
+    said, changed, observed = [], False, observes(facts.status_of(item))
     for name in devices:
         unit = find.device(item, name)
         shown = f"{node}/{unit.name}"
@@ -69,7 +74,8 @@ def cordon(item: Raw, devices: Sequence[str], asked: Cordon, *, program: str) ->
         entry |= {"until": asked.until} if asked.until else {}
         entries = [each for each in entries if each is not known] + [entry]
         changed = True
-        said.append(f"{shown} is out of service ({after}{f'; before: {before}' if known else ''}): no new pod gets it.")
+        now = f"{shown} is out of service ({after}{f'; before: {before}' if known else ''})"
+        said.append(f"{now}, {OFFERED_BY_ANOTHER} {node}" if observed else f"{now}: no new pod gets it.")
         if pods := facts.pods_of(unit.holders):
             keeps = "keeps" if len(pods) == 1 else "keep"
             said.append(f"It is held by {some(pods, MOST_PODS)}, which {keeps} running.")
@@ -101,7 +107,8 @@ def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
             continue
         entries, changed = kept, True
         state = text(unit.health.get("state")) if unit is not None else ""
-        rest = f"; it is {state}, and goes to no new pod before it is well" if state == facts.UNHEALTHY else ""
+        held_back = "" if observes(facts.status_of(item)) else ", and goes to no new pod before it is well"
+        rest = f"; it is {state}{held_back}" if state == facts.UNHEALTHY else ""
         said.append(f"{shown} is back in service{rest}.")
     return Edit(_unschedulable(item, entries) if changed else None, said)
 
@@ -128,7 +135,8 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, p
         if outcome == "removed" and reason != MISSING:
             raise InputError(
                 f"{shown} is {state}{f' ({reason})' if reason else ''}: its removal can be confirmed once its driver "
-                f"no longer lists it (reason Missing). To keep it from new pods: {program} cordon {shown}"
+                f"no longer lists it (reason Missing). To keep it from new pods: "
+                + (f"kubectl cordon {node}" if observes(facts.status_of(item)) else f"{program} cordon {shown}")
             )
         if outcome == "recovered" and state == facts.HEALTHY:
             said.append(f"{shown} is Healthy: nothing to confirm.")

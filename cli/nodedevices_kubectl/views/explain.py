@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from nodedevices_common.observing import SERVED, observes, without_effect
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.text import clip, place_of
 
@@ -91,7 +92,7 @@ def _state(item: Raw, section: str) -> str:
     spec, applied = mapping(item.get("spec")), facts.status_of(item).get("appliedConfigHash")
     if section not in _OPERATOR and spec.get("configHash") != applied:
         return "Pending"
-    return APPLIED
+    return "NoEffect" if observes(facts.status_of(item)) and section in SERVED else APPLIED
 
 
 def words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
@@ -110,6 +111,8 @@ def words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
     for each in mappings(configuration.get("unmatched")):
         entry = place_of(text(each.get("section")), text(each.get("entry")))
         yield f"{node}: {entry} has no effect on it: {text(each.get('message'))}"
+    if observes(status):
+        yield from (f"{node}: {said}" for _, said in without_effect(mapping(spec.get("config"))))
     for each in mappings(spec.get("policies")):
         name, mine = text(each.get("name")), facts.number(each.get("generation"))
         newest = facts.number(mapping(mapping(policies.get(name)).get("metadata")).get("generation"))

@@ -16,6 +16,7 @@ from typing import Any
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
 from nodedevices_api.sections import Resources, SharedResource, Sharing
+from nodedevices_common.observing import would_observe
 from nodedevices_common.text import some
 
 from nodedevices_operator.desired.selection import Near, near_devices, selects
@@ -63,7 +64,7 @@ def id_changes(record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[
     changed = {name for name in SECTIONS if now.get(name) != then.get(name)}
     present = {it.name: it for it in record.resources if it.managed_by == "plugin"}
     read = understood(then)
-    if not changed or not present or read.misfit or read.sections.serving.mode == "Observe":
+    if not changed or not present or read.misfit or would_observe(now, then, observing=record.observes):
         return IdChanges()
     before = understood(now)
     shown = _in_effect(record, now) and not (before.partly or before.misfit or read.partly)

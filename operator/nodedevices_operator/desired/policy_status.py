@@ -18,6 +18,7 @@ from typing import Any
 
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import MESSAGE_LIMIT, build, same
+from nodedevices_common.observing import without_effect
 from nodedevices_common.text import clip, place_of
 
 from nodedevices_operator.desired.configuration import Configuration, PolicyOutcome, Trial
@@ -31,7 +32,6 @@ MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message
 MAX_FAILURES = 3  # different ones, in a message
 REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
-SERVED = ("resources", "sharing", "partitions", "injection")  # sections that say what is served to the kubelet, and how
 PASSING = (names.PENDING, names.NOT_WRITTEN)  # reasons that end by themselves
 _HELD_BACK = {
     names.TAINT_SYNCED: (names.PENDING, names.REFUSED, names.STOPPED),
@@ -202,11 +202,8 @@ def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Not
         Note(it.section, it.entry, f"{place_of(it.section, it.entry)}: {it.message}")
         for it in record.configuration.unmatched
     )
-    serving = configuration.config.get("serving")
-    if isinstance(serving, Mapping) and serving.get("mode") == "Observe":
-        idle = [section for section in SERVED if section in configuration.config]
-        why = "has no effect while serving.mode is Observe"
-        found += tuple(Note(section, "", f"{section}.* {why}") for section in idle)
+    if record.observes:
+        found += tuple(Note(section, "", text) for section, text in without_effect(configuration.config))
     return found
 
 

@@ -342,6 +342,18 @@ def test_what_is_not_in_effect_says_why(policies: RecordedApi, kubectl: CommandL
     assert "n1: sharing.resources[0].name a.b/c has no effect on it: there is nvidia.com/gpu" in kubectl.err
 
 
+def test_what_has_no_effect_while_another_plugin_serves_is_not_called_applied(
+    policies: RecordedApi, kubectl: CommandLine
+) -> None:
+    policies.add(NODE_DEVICES, resolved(serving="Observe"))
+    kubectl("policy", "explain", "n1", "-o", "json")
+    assert {each["section"]: each["state"] for each in json.loads(kubectl.out)["items"]} == {
+        "labels": "applied",
+        "sharing": "NoEffect",
+    }
+    assert "n1: sharing.* has no effect while serving.mode is Observe" in kubectl.err
+
+
 def test_a_node_without_policies_says_so(api: RecordedApi, kubectl: CommandLine) -> None:
     item = node("n1")
     api.add(NODE_DEVICES, item)

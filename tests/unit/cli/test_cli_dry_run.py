@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from nodedevices_common.observing import NO_TAINT
+from nodedevices_operator.desired.consequences import ON_OFFER
 from nodedevices_operator.desired.fleet import EVICT, Action, Fleet, to_data
 from support.command_line import CommandLine, JsonObject, condition, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi
@@ -358,3 +360,36 @@ def test_wrong_use_says_what_would_be_right(
     assert "policy share: it is given twice" in kubectl.err
     assert kubectl("policy", "dry-run", "-f", path, "--from", path) == 1
     assert "there is no NodeDevices in it; take them with: kubectl get" in kubectl.err
+
+
+# --- where another plugin serves the kubelet -------------------------------------------------------------------------
+@pytest.fixture
+def observing(fleet: RecordedApi) -> RecordedApi:
+    """The two nodes observe, by their agents' own flag."""
+    for each in fleet.objects[NODE_DEVICES]:
+        each["status"]["configuration"] = {"sources": ["flags"], "serving": "Observe"}
+    return fleet
+
+
+@pytest.mark.usefixtures("observing")
+def test_shares_that_another_plugin_will_not_make_are_not_foretold(kubectl: CommandLine, write: Any) -> None:
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=SHARED))) == 0
+    assert "->" not in kubectl.out
+    assert kubectl.err.splitlines()[1:] == [
+        "2 nodes would change at once (Changes).",
+        "  n1: sharing.* has no effect while serving.mode is Observe",
+        "  n2: sharing.* has no effect while serving.mode is Observe",
+    ]
+
+
+def test_evictions_that_would_go_in_a_circle_are_not_foretold(
+    observing: RecordedApi, kubectl: CommandLine, write: Any
+) -> None:
+    there = node("n1", gpu(0, "ml/train-0", **failed()))
+    there["status"]["configuration"] = {"serving": "Observe"}
+    observing.objects[NODE_DEVICES][0] = there
+    faults = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 9}}
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, faults=faults)), "-o", "json") == 0
+    said = found(kubectl)["n1"]
+    assert (said["effect"], said["unmatched"]) == ("Changes", [NO_TAINT])
+    assert said["message"].startswith(f"would not evict ml/train-0: {ON_OFFER}")

@@ -45,6 +45,20 @@ def test_a_cordon_says_who_why_and_since_when(n1: JsonObject, api: RecordedApi, 
     )
 
 
+def test_where_another_plugin_serves_the_words_promise_nothing_for_it(n1: JsonObject, kubectl: CommandLine) -> None:
+    n1["status"]["configuration"] = {"serving": "Observe"}
+    assert kubectl("cordon", "n1/gpu-1", "--reason", "RMA 1") == 0
+    assert kubectl.err == (
+        f"n1/gpu-1 is out of service (RMA 1), {edits.OFFERED_BY_ANOTHER} n1\n"
+        "To take it back: kubectl nodedevices uncordon n1/gpu-1\n"
+    )
+    assert "no new pod gets it" not in edits.OFFERED_BY_ANOTHER
+    assert kubectl("uncordon", "n1/gpu-1") == 0
+    assert kubectl.err == "n1/gpu-1 is back in service; it is Unhealthy.\n"
+    assert kubectl("confirm", "n1/gpu-0", "removed") == 1
+    assert kubectl.err.endswith("To keep it from new pods: kubectl cordon n1\n")
+
+
 def test_what_is_so_already_is_said_and_not_written(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
     n1["spec"]["unschedulable"] = [{"id": GPU_0, "reason": "RMA 4711", "by": "joe"}]
     for again in (("cordon", "n1/0"), ("cordon", "n1/0", "--reason", "RMA 4711")):

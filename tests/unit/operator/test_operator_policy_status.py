@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from nodedevices_common.conditions import ConditionRecord
+from nodedevices_common.observing import NO_TAINT
 from nodedevices_operator.desired.configuration import PolicyOutcome, Previous, Trial, resolve
 from nodedevices_operator.desired.policy_status import (
     Hindrance,
@@ -362,7 +363,7 @@ def test_what_has_no_effect_while_another_plugin_serves_is_reported() -> None:
     watching = policy("p", serving={"mode": "Observe"}, sharing=sharing(2), health={"holdDownSeconds": 5})
     configuration = resolve({}, [watching], Previous())
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
-    found = record(spec=spec, appliedConfigHash=configuration.config_hash)
+    found = record(spec=spec, appliedConfigHash=configuration.config_hash, configuration={"serving": "Observe"})
     nodes = {"a": node_outcome({}, {"p": watching}, configuration, found)}
     assert applied(nodes, watching)[2] == (
         "in effect on 1 nodes; on 1 of them sharing.* has no effect while serving.mode is Observe"
@@ -379,13 +380,34 @@ def test_what_has_no_effect_while_another_plugin_serves_is_reported() -> None:
     ],
 )
 def test_each_section_that_says_what_is_served_is_idle_then(section: dict[str, Any]) -> None:
-    watching = policy("p", serving={"mode": "Observe"}, **section)
+    idle = f"{next(iter(section))}.* has no effect while serving.mode is Observe"
+    assert observed(policy("p", serving={"mode": "Observe"}, **section)) == idle
+
+
+def observed(watching: PolicyRecord) -> str:
+    """What the policy says of a node whose agent only observes, by whatever it was told so."""
     configuration = resolve({}, [watching], Previous())
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
-    found = record(spec=spec, appliedConfigHash=configuration.config_hash)
+    found = record(spec=spec, appliedConfigHash=configuration.config_hash, configuration={"serving": "Observe"})
     message = applied({"a": node_outcome({}, {"p": watching}, configuration, found)}, watching)[2]
-    idle = f"{next(iter(section))}.* has no effect while serving.mode is Observe"
-    assert message == f"in effect on 1 nodes; on 1 of them {idle}"
+    return message.removeprefix("in effect on 1 nodes").removeprefix("; on 1 of them ")
+
+
+def test_a_node_that_observes_by_its_own_flag_says_the_same() -> None:
+    assert observed(policy("p", sharing=sharing(2))) == "sharing.* has no effect while serving.mode is Observe"
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [
+        ({"evict": {"mode": "Immediate"}}, NO_TAINT),
+        ({"rules": [{"reasons": ["Xid79"], "evict": {"mode": "AfterGrace"}}]}, NO_TAINT),
+        ({"evict": {"mode": "Immediate"}, "taint": {"effect": "NoSchedule"}}, ""),
+        ({"taint": {"effect": "NoSchedule"}}, ""),
+    ],
+)
+def test_a_policy_that_evicts_without_a_taint_says_what_it_does_not_do_there(faults: dict[str, Any], said: str) -> None:
+    assert observed(policy("p", faults={"budget": {"perHour": 9}, **faults})) == said
 
 
 # --- a roll-out ------------------------------------------------------------------------------------------------------
