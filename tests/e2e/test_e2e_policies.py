@@ -60,6 +60,10 @@ def test_a_change_waits_for_the_held_gpu_alone_and_names_the_pod(cluster: Cluste
     cluster.kubectl.delete("pod", "busy", namespace="nodedevices-e2e")
     cluster.until("the policy is applied", lambda: cluster.ids(cluster.a) == free | {f"{busy}::0", f"{busy}::1"})
     cluster.until("the node says so", lambda: applied().get("reason") == "Applied")
+    cluster.kubectl.delete("devicepolicy", "share")
+    cluster.until(
+        "it counts without the rule", lambda: cluster.devices(cluster.a)[ill]["health"].get("reason") == "Xid79"
+    )
 
 
 def test_an_impossible_policy_is_refused_with_its_field_named(cluster: Cluster) -> None:
