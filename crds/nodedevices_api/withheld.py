@@ -26,7 +26,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     SAME_PLACE: "another device has or had its place, and a pod may hold that one",
     HELD_IN_ANOTHER_SHAPE: "pods hold the device under another resource or id",
     CHANGE_WAITS: "a change of the configuration takes it away, and waits for pods",
-    HELPER_IN_USE: "a helper that is no longer wanted, such as an MPS daemon, keeps the device until its clients end",
+    HELPER_IN_USE: "a helper, such as an MPS daemon, keeps the device: it is being started or ended, or has clients",
     HELPER_NOT_READY: "the helper that its shares need, such as an MPS daemon, is not ready",
     NO_CDI_SPECIFICATION: "no CDI specification has the driver's libraries for it",
     PODS_UNKNOWN: "it is not known which pods could request a share of its computing power",

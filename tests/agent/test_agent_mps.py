@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from nodedevices_probe.simulated.probe import ProfileSource
 from support.agentprocess import NODE, AgentProcess
-from support.kubelet import StandInKubelet
+from support.kubelet import AdmissionError, StandInKubelet
 from support.mps import MpsRunner, with_path
 from support.vendor import VendorProcess
 
@@ -143,6 +143,30 @@ async def test_the_last_good_configuration_stays_until_the_daemon_of_the_new_one
         assert kubelet.allocatable(GPU) == 2
         runner.start()
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+
+
+async def test_gpus_that_a_daemon_is_started_for_go_whole_to_no_new_pod(
+    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
+) -> None:
+    """The control program hangs, as it does where the driver is busy."""
+    configure(made, NONE)
+    async with made as agent:
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+        control = runner.programs / "nvidia-cuda-mps-control"
+        works, hangs = control.read_text(), runner.programs / "hangs"
+        hangs.touch()
+        control.write_text(works.replace("case $1 in", f'while [ -e "{hangs}" ]; do sleep 0.1; done\ncase $1 in', 1))
+        configure(agent, FOUR)
+        await kubelet.until(lambda: "EXCLUSIVE_PROCESS" in runner.modes().values())
+        gpu = min(kubelet.views[GPU].healthy | kubelet.views[GPU].unhealthy)
+        with pytest.raises(AdmissionError):
+            await kubelet.allocate_ids(GPU, [gpu])
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
+        hangs.unlink()
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+        configure(agent, NONE)
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
+        assert set(runner.modes().values()) == {"DEFAULT"}
 
 
 async def test_shares_are_withheld_while_their_daemon_is_dead_and_it_is_started_again(

@@ -59,6 +59,7 @@ class GateFacts:
     change: WaitingChange | None = None
     staying: Sequence[Helper] = ()  # helpers that are no longer wanted, and stay while their clients run
     answers: Answers = field(default_factory=dict)  # of helpers
+    taken: Set[str] = frozenset()  # devices that helpers reserve to their clients, or are about to
     shown: Set[str] = frozenset()  # names of which the kubelet has been sent ids
     libraries: Sequence[MissingLibraries] = ()
     pods: NodePods = field(default_factory=NodePods)

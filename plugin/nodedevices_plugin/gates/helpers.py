@@ -1,4 +1,4 @@
-"""Shares that need a helper (sharing.base): one that is not ready, and devices that another keeps to itself."""
+"""Shares that need a helper (sharing.base): one that is not ready, and devices that one keeps to itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from nodedevices_api.withheld import HELPER_IN_USE, HELPER_NOT_READY
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, ListedAs, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.sharing.helpers import described, exclusive_devices, not_ready
+from nodedevices_plugin.sharing.helpers import described, exclusive_devices, not_ready, run_by
+
+TAKEN = "a helper of a sharing mode, such as an MPS daemon, is being started or ended, and reserves the device"
 
 
 def helper_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
@@ -45,5 +47,22 @@ def helper_in_use(shape: Plan, facts: GateFacts) -> Check | None:
         if each.device_id not in devices:
             return None
         return kept if (resource.name, each.id) in in_use else theirs
+
+    return check
+
+
+def helper_taken(shape: Plan, facts: GateFacts) -> Check | None:
+    """A helper reserves its devices before it answers, and until it has ended: those are offered as its shares alone.
+    What a pod holds otherwise stays as it is."""
+    if not facts.taken:
+        return None
+    otherwise = {each.name for each in shape.resources if not run_by(each)}
+    in_use = facts.in_use()
+    blocked = Blocked(reason=HELPER_IN_USE, message=TAKEN)
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        if each.device_id not in facts.taken or resource.name not in otherwise:
+            return None
+        return None if (resource.name, each.id) in in_use else blocked
 
     return check

@@ -9,7 +9,7 @@ from nodedevices_plugin.gates.cordon import cordon
 from nodedevices_plugin.gates.full import full
 from nodedevices_plugin.gates.health import health
 from nodedevices_plugin.gates.held_otherwise import held_otherwise
-from nodedevices_plugin.gates.helpers import helper_in_use, helper_not_ready
+from nodedevices_plugin.gates.helpers import helper_in_use, helper_not_ready, helper_taken
 from nodedevices_plugin.gates.libraries import libraries
 from nodedevices_plugin.gates.place import place
 from nodedevices_plugin.gates.pods import pods_unknown
@@ -24,6 +24,7 @@ GATES: Sequence[Gate] = (
     held_otherwise,
     waiting_change,
     helper_in_use,
+    helper_taken,
     helper_not_ready,
     libraries,
     pods_unknown,

@@ -8,7 +8,7 @@ thread of its own, since the client may hang with the driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 
 import structlog
@@ -57,7 +57,7 @@ class MpsDaemons(Periodic):
         self._pause: float | None = None  # None: until something is wanted
         self._problem = ""
         self._alive: dict[str, bool | None] = {}  # by resource
-        self._facts = HelperFacts(before=_read(self._file))
+        self._facts = HelperFacts(before=_read(self._file), taken=_taken(_which(self._running)))
 
     @property
     def facts(self) -> HelperFacts:
@@ -87,12 +87,13 @@ class MpsDaemons(Periodic):
             lambda: _which(self._running)
         )  # read after they answered: it is not an older one
         processes = {resource: _process(alive, which.get(resource)) for resource, alive in self._alive.items()}
-        facts = HelperFacts(answers=found, processes=processes, before=self._facts.before)
+        facts = HelperFacts(answers=found, processes=processes, before=self._facts.before, taken=_taken(which))
         if facts != self._facts:
             self._facts = facts
             self._on_change()
         again = any(each != READY for each in found.values()) or any(self._missed.values())
-        self._pause = (RETRY_SECONDS if again else POLL_SECONDS) if daemons or self._problem else None
+        again = again or not facts.taken <= {id_ for each in daemons for id_ in each.device_ids}  # one is being ended
+        self._pause = (RETRY_SECONDS if again else POLL_SECONDS) if daemons or again or self._problem else None
 
     async def _query(self, daemon: Daemon, unwritten: str) -> HelperAnswer:
         """Query a daemon; its answer as text that stays the same while nothing changes."""
@@ -138,6 +139,10 @@ def _which(file: Path) -> dict[str, Running]:
         return {each.resource: each for each in running.from_bytes(files.read(file, wanted.MAX_BYTES + 1))}
     except (OSError, wanted.WantedError):
         return {}
+
+
+def _taken(which: Mapping[str, Running]) -> frozenset[str]:
+    return frozenset(gpu.id for each in which.values() for gpu in each.gpus)
 
 
 def _process(alive: bool | None, known: Running | None) -> HelperProcess:

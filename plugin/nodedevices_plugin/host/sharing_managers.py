@@ -55,4 +55,5 @@ def merged(facts: Iterable[HelperFacts]) -> HelperFacts:
         answers={key: answer for each in each_one for key, answer in each.answers.items()},
         processes={resource: process for each in each_one for resource, process in each.processes.items()},
         before=tuple(helper for each in each_one for helper in each.before),
+        taken=frozenset(id_ for each in each_one for id_ in each.taken),
     )

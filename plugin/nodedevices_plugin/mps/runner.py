@@ -52,7 +52,7 @@ class Daemons(Protocol):
 class _Run:
     """One daemon. `done`: the daemon as it was last told to be; None: it is not known whether it runs."""
 
-    gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be
+    gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be (waits)
     done: Daemon | None = None
     process: Process | None = None  # None: not searched for yet, or of another's making
     instance: str = ""  # of the process that it is, or was before the runner started; "": of another's making
@@ -115,6 +115,10 @@ class Runner:
             run.checked = now
             self._check(run.done, run)
         if run.done == daemon:
+            return
+        if daemon.waits:
+            run.gpus |= {gpu.id: gpu for gpu in daemon.gpus}
+            self._remember()
             return
         before = run.done
         self._take_gpus(daemon, run)

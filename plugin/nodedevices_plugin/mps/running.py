@@ -1,4 +1,4 @@
-"""The runner's record: the GPUs that each daemon has for itself, and the daemon's process.
+"""The runner's record: the GPUs that each daemon has for itself, or is about to take, and the daemon's process.
 
     {"version": 1, "daemons": [{"resource": "nvidia.com/gpu", "gpus": [{"id": "GPU-...", "index": 0, "limitMib": 0}],
                                 "instance": "<boot id>-4711-90210", "started": "2026-01-02T03:04:05Z"}]}

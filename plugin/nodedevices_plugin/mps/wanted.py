@@ -3,6 +3,8 @@
     {"version": 1, "daemons": [{"resource": "nvidia.com/gpu", "percentage": 25,
                                 "gpus": [{"id": "GPU-...", "index": 0, "limitMib": 10240}]}]}
 
+A daemon with `"waits": true` is not to take its GPUs yet: they are announced (running), and the agent withholds them.
+
 Containers see `<resource>/pipe` below the root and never this file. Errors in it are reported, and running daemons
 stay.
 """
@@ -56,6 +58,7 @@ class _Daemon(StrictModel):
     resource: Resource
     percentage: Annotated[int, Field(ge=1, le=100)]
     gpus: Annotated[list[GpuEntry], Field(max_length=64)]
+    waits: bool = False
 
 
 class _Wanted(StrictModel):
@@ -78,6 +81,7 @@ def to_text(daemons: Sequence[Daemon]) -> str:
             "resource": each.resource,
             "percentage": each.percentage,
             "gpus": [gpu_entry(gpu) for gpu in each.gpus],
+            **({"waits": True} if each.waits else {}),
         }
         for each in daemons
     ]
@@ -102,6 +106,7 @@ def from_bytes(raw: bytes) -> tuple[Daemon, ...]:
             resource=each.resource,
             percentage=each.percentage,
             gpus=gpus(each.gpus),
+            waits=each.waits,
         )
         for each in wanted.daemons
     )

@@ -44,7 +44,7 @@ from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.pipeline.world import Inputs, Known
 from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper
-from nodedevices_plugin.sharing.helpers import kept_text, shares, still_used
+from nodedevices_plugin.sharing.helpers import announced, kept_text, shares, still_used
 from nodedevices_plugin.sharing.resources import refusal as refused_by_mode
 from nodedevices_plugin.vendors.faults import FaultSources
 
@@ -151,7 +151,8 @@ def configure(
             after = replace(before, applied_hash=new_hash)
     if problem is not None and problem.coming is not None:
         named = {each.resource for each in problem.coming}
-        helpers = (*problem.coming, *(each for each in helpers or () if each.resource not in named))
+        coming = announced(problem.coming, node.inputs.helpers.taken) if before.applied_once else problem.coming
+        helpers = (*coming, *(each for each in helpers or () if each.resource not in named))
     status = ConfigStatus(
         reason=names.APPLIED,
         generation=seen.generation if seen is not None else None,
@@ -219,6 +220,7 @@ def _facts(
         change=_waiting_change(problem),
         staying=staying,
         answers=node.inputs.helpers.answers,
+        taken=node.inputs.helpers.taken,
         shown=frozenset(each.name for each in (node.last_plan or Plan()).resources if each.ids),
         libraries=libraries,
         pods=node.inputs.pods,

@@ -147,6 +147,16 @@ class Helper(Protocol):
         ...
 
 
+@runtime_checkable
+class Announced(OptionalInterface, Protocol):
+    """A helper that reserves its devices before it answers. Where these are offered otherwise it announces them first
+    (HelperFacts.taken), and takes them when they are withheld: so a helper that nobody starts withholds nothing."""
+
+    def announced(self) -> Helper:
+        """Return it with devices that it must not take yet."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperTexts:
     """The texts of a kind of helper in messages."""
@@ -219,12 +229,14 @@ class HelperFacts:
     """The known facts about the helpers, of all modes together.
 
     answers: by Helper.key; a helper that is not in it has not been queried yet. processes: by resource. before: those
-    that the agent's run before this one wanted, and that run.
+    that the agent's run before this one wanted, and that run. taken: devices that helpers reserve to their clients, or
+    are about to, whether they are wanted or being ended.
     """
 
     answers: Mapping[Hashable, HelperAnswer] = field(default_factory=dict)
     processes: Mapping[str, HelperProcess] = field(default_factory=dict)
     before: tuple[Helper, ...] = ()
+    taken: frozenset[str] = frozenset()
 
 
 class HelperManager(Protocol):

@@ -5,10 +5,10 @@ The same for all modes: each mode defines its helpers (sharing.base), and this m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 
 from nodedevices_plugin.model import Inventory, OfferedResource, Plan
-from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Helper, HelperAnswer, HelperKind, HelperState
+from nodedevices_plugin.sharing.base import NOT_QUERIED, READY, Announced, Helper, HelperAnswer, HelperKind, HelperState
 from nodedevices_plugin.sharing.resources import helper_kind, runs
 
 Answers = Mapping[Hashable, HelperAnswer]
@@ -77,6 +77,14 @@ def still_used(
     would end containers. `used`: whether containers hold, or may hold, shares of it."""
     keys = {each.key for each in wanted}
     return tuple(each for each in running if each.key not in keys and used(each))
+
+
+def announced(coming: Sequence[Helper], taken: Set[str]) -> tuple[Helper, ...]:
+    """Return the helpers, of which those only announce their devices that have not yet (`taken`)."""
+    return tuple(
+        each.announced() if isinstance(each, Announced) and not taken >= frozenset(each.device_ids) else each
+        for each in coming
+    )
 
 
 def exclusive_devices(helpers: Sequence[Helper]) -> frozenset[str]:

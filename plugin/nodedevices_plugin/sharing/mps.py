@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_probe.nvidia.attributes import compute_capability
@@ -63,11 +63,13 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """The control daemon that a resource needs. Its GPUs are to be in compute mode EXCLUSIVE_PROCESS first."""
+    """The control daemon that a resource needs. Its GPUs are to be in compute mode EXCLUSIVE_PROCESS first. `waits`:
+    not yet, since they are offered otherwise (sharing.base.Announced)."""
 
     resource: str
     percentage: int  # of a GPU's threads, for each client
     gpus: tuple[Gpu, ...]
+    waits: bool = False
 
     @property
     def mode(self) -> str:
@@ -85,6 +87,9 @@ class Daemon:
     @property
     def device_ids(self) -> frozenset[str]:
         return frozenset(each.id for each in self.gpus)
+
+    def announced(self) -> Daemon:
+        return replace(self, waits=True)
 
 
 def memory_commands(gpus: Sequence[Gpu]) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import HelperFacts
+from nodedevices_plugin.sharing.mps import Daemon
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
 from support.contract import INVALID_SHARING
@@ -115,6 +116,26 @@ def test_a_policys_section_is_named_as_the_policy_has_it_though_a_file_has_one_t
     gone = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpuu", "replicas": 4}]}}
     node = Node(*TWO_GPUS).given(file=FileOutcome(config=sliced(2)), seen=seen(gone)).line()
     assert node.world.config.unmatched[0].entry.startswith("resources[0].name ")
+
+
+def test_gpus_are_taken_for_an_mps_daemon_when_they_go_to_no_new_pod_and_announced_before() -> None:
+    """What says that they are is nodedevices-mps: where it does not run, all stay offered whole."""
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen({})).line()
+    node.given(seen=seen(CLIENTS), helpers=facts({(GPU, 25): "is being started"})).line()
+
+    def waits() -> list[bool]:
+        return [each.waits for each in node.world.helpers or () if isinstance(each, Daemon)]
+
+    assert (node.counts, waits()) == ({GPU: (2, 2)}, [True])
+    node.given(helpers=replace(node.inputs.helpers, taken=frozenset({gpu_id(0)}))).line()
+    assert (node.counts, waits()) == ({GPU: (2, 1)}, [True])
+    node.given(helpers=replace(node.inputs.helpers, taken=frozenset({gpu_id(0), gpu_id(1)}))).line()
+    assert (node.counts, waits()) == ({GPU: (2, 0)}, [False])
+    node.given(helpers=replace(facts({(GPU, 25): ""}), taken=node.inputs.helpers.taken)).line()
+    assert (node.config, node.counts, waits()) == ("Applied", {GPU: (8, 8)}, [False])
+    node.given(seen=seen({})).line()
+    assert (node.config, node.counts, node.world.helpers) == ("Applied", {GPU: (2, 0)}, ()), "it is being ended"
+    assert node.given(helpers=facts({})).line().counts == {GPU: (2, 2)}
 
 
 def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_fails() -> None:
@@ -288,13 +309,15 @@ def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_th
     before: dict[str, Any],
 ) -> None:
     """Or it would be ended, and started again for the same change a moment later."""
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(before), helpers=facts({(GPU, 50): ""})).line()
+    taken = frozenset({gpu_id(0), gpu_id(1)})  # as nodedevices-mps announces them
+    helpers = replace(facts({(GPU, 50): ""}), taken=taken)
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(before), helpers=helpers).line()
     node.disk_full = True
     wanted = node.given(seen=seen(CLIENTS)).line().world.helpers
     assert wanted is not None
     assert (node.config, [each.resource for each in wanted]) == ("WaitingForDaemon", [GPU])
     for _ in range(2):
-        node.given(helpers=ANSWERS).line()
+        node.given(helpers=replace(ANSWERS, taken=taken)).line()
         assert (node.config, node.world.helpers) == ("StateNotSaved", wanted)
     node.disk_full = False
     node.line()

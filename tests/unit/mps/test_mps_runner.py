@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,22 @@ def test_a_daemon_is_started_once_after_its_gpus_are_its_own(machine: Machine) -
     assert machine.want(daemon(0, 1)).said() == STARTED
     assert machine.driver.modes == {"GPU-0": "EXCLUSIVE_PROCESS", "GPU-1": "EXCLUSIVE_PROCESS"}
     assert machine.after().after(60).said() == []
+
+
+def test_gpus_that_are_offered_otherwise_are_announced_and_taken_when_they_no_longer_are(machine: Machine) -> None:
+    waiting = replace(daemon(0, 1), waits=True)
+    assert machine.want(waiting).after().said() == []
+    assert machine.driver.modes == {}
+    [announced] = running.from_bytes((machine.root / running.FILE).read_bytes())
+    assert [gpu.id for gpu in announced.gpus] == ["GPU-0", "GPU-1"]
+    assert machine.want(daemon(0, 1)).said() == STARTED
+    assert set(machine.driver.modes.values()) == {"EXCLUSIVE_PROCESS"}
+
+
+def test_a_daemon_that_is_not_wanted_after_all_gives_back_what_was_announced(machine: Machine) -> None:
+    machine.want(replace(daemon(0), waits=True)).want()
+    assert running.from_bytes((machine.root / running.FILE).read_bytes()) == ()
+    assert machine.driver.modes == {"GPU-0": "DEFAULT"}
 
 
 def test_a_daemon_that_runs_with_these_limits_is_taken_over(machine: Machine) -> None:
