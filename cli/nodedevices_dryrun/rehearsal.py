@@ -6,6 +6,8 @@ evictions are answered by the operator's budgets and its breaker, for all nodes 
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -34,7 +36,7 @@ from nodedevices_operator.records.objects import (
 )
 
 from nodedevices_dryrun.ids import IdEffect, ResourceChange, id_effect, rules_without_effect
-from nodedevices_dryrun.policies import Policies, PolicyChange, changed
+from nodedevices_dryrun.policies import DELETED, Policies, PolicyChange, changed
 
 # What a change does to a node, the worst first: all but the last two are to be looked at before it is made.
 REFUSED, WAITS, HOLDS_BACK, ACTS, UNCERTAIN, CHANGES, NOTHING = (
@@ -136,6 +138,19 @@ class Rehearsal:
     selected: Mapping[str, tuple[int, int]]
 
     @property
+    def matches_nothing(self) -> bool:
+        """True when a policy selects no node, or an entry has no effect on any node to which its section comes."""
+        nodes = Counter((each.policies, section) for each in self.nodes for section in each.sections)
+        idle = Counter(
+            (each.policies, entry)
+            for each in self.nodes
+            for entry in {line.partition(": ")[0] for line in each.ids.unmatched}
+        )
+        return any(not self.selected[each.name][1] for each in self.changes if each.how != DELETED) or any(
+            count == nodes[by, re.split(r"[.\[]", entry)[0]] for (by, entry), count in idle.items()
+        )
+
+    @property
     def harmful(self) -> bool:
         return any(each.refusal for each in self.changes) or any(each.effect in HARMFUL for each in self.nodes)
 
@@ -198,7 +213,7 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
         ids = replace(ids, unmatched=(*ids.unmatched, *rules_without_effect(raw, changed_rules)))
     if "expect" in sections:
         few = lacking(understood(then.config).sections.expect, record.devices)
-        ids = replace(ids, unmatched=(*ids.unmatched, *(f"expect: {each}" for each in few)))
+        ids = replace(ids, unmatched=(*ids.unmatched, *(f"expect[{at}]: {few[at]}" for at in few)))
     effect = NodeEffect(
         node=record.name,
         sections=sections,

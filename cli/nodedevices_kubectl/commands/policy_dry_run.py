@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nodedevices_dryrun.policies import PolicyChange
     from nodedevices_dryrun.rehearsal import Cluster
 
-HARMFUL = 3  # the exit code, as of `check`
+HARMFUL, MATCHES_NOTHING = 3, 4  # exit codes
 _KINDS = ("NodeDevices", "DevicePolicy", "Node")
 _TO_SAVE = "kubectl get nodedevices,devicepolicies,nodes -o json > cluster.json"
 
@@ -48,7 +48,8 @@ def dry_run(
 ) -> None:
     """What would change if these policies were applied or deleted: on which nodes, in which sections, which resource
     names and ids, and which pods hold what changes. Nothing is written. Exit code 3 when something would be refused,
-    would wait for pods or be held back by them, or take something from pods.
+    would wait for pods or be held back by them, or take something from pods; 4 when a policy selects no node, or an
+    entry of it fits none.
 
     \b
     kubectl nodedevices policy dry-run -f share.yaml
@@ -83,6 +84,8 @@ def dry_run(
         session.say(line)
     if found.harmful or any(each["refusal"] for each in changes):
         click.get_current_context().exit(HARMFUL)
+    if found.matches_nothing:
+        click.get_current_context().exit(MATCHES_NOTHING)
 
 
 def _rehearsal() -> Any:

@@ -22,14 +22,16 @@ def near_devices(devices: Iterable[DeviceRecord]) -> Near:
     return near_types((device.id, device.type, device.pcie_root) for device in devices)
 
 
-def lacking(expect: Iterable[ExpectedDevices], devices: Sequence[DeviceRecord]) -> tuple[str, ...]:
-    """Return the entries of which a node has fewer devices, a text each. `devices`: all of one node."""
+def lacking(expect: Iterable[ExpectedDevices], devices: Sequence[DeviceRecord]) -> dict[int, str]:
+    """Return the entries, by place, of which a node has fewer devices, a text each. `devices`: all of one node."""
     near = near_devices(devices)
     here = [device for device in devices if not device.missing]
     counted = ((entry, sum(selects(entry.match, device, near) for device in here)) for entry in expect)
-    return tuple(
-        f"{described(entry.match)}: {found} of {entry.count} found" for entry, found in counted if found < entry.count
-    )
+    return {
+        index: f"{described(entry.match)}: {found} of {entry.count} found"
+        for index, (entry, found) in enumerate(counted)
+        if found < entry.count
+    }
 
 
 def selects(match: DeviceMatch, device: DeviceRecord, near: Near) -> bool:

@@ -85,7 +85,7 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
     changes = f"would change {', '.join(trial.changes)}" if trial.changes else ""
     details = [id_changes(record, trial.now, trial.then).text()] if changes else []
     if "expect" in trial.changes:
-        details += lacking(understood(trial.then).sections.expect, record.devices)
+        details += lacking(understood(trial.then).sections.expect, record.devices).values()
     if would_observe(trial.now, trial.then, observing=record.observes):
         details += [text for section, text in without_effect(trial.then) if section in trial.changes]
     if said := "; ".join(filter(None, details)):

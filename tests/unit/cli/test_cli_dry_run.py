@@ -80,7 +80,7 @@ def test_a_new_policy_shows_nodes_ids_and_the_pods_that_hold_them_back(
 
 
 def test_a_policy_that_selects_no_node_says_why(fleet: RecordedApi, kubectl: CommandLine, write: Any) -> None:
-    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "y"}, sharing=SHARED))) == 0
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "y"}, sharing=SHARED))) == 4
     nothing = "its spec.nodeSelector matches no node with devices"
     assert kubectl.err == f"policy share would be created: it selects 0 of 3 nodes: {nothing}.\n"
 
@@ -141,7 +141,7 @@ def test_a_name_that_no_node_offers_is_said_beside_the_table(
 ) -> None:
     """A typo changes nothing, and looks like a change that does no harm."""
     typo = {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpus", "replicas": 4}]}
-    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=typo))) == 0
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=typo))) == 4
     said = "sharing.resources[0].name nvidia.com/gpus: no such resource on this node; offered: nvidia.com/gpu"
     assert f"  n2: {said}" in kubectl.err
 
@@ -159,7 +159,7 @@ def test_what_the_api_server_refuses_is_refused_and_where_it_may_not_be_asked_th
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     path = write(policy(labels={"pool": "none"}, sharing=SHARED))
-    for code, exit_code, said in ((422, 3, "policy share would be refused: API"), (403, 0, "has not checked policy")):
+    for code, exit_code, said in ((422, 3, "policy share would be refused: API"), (403, 4, "has not checked policy")):
         fleet.refusals[f"POST {POLICIES}"] = [code]
         assert kubectl("policy", "dry-run", "-f", path) == exit_code
         assert said in kubectl.err
@@ -262,7 +262,7 @@ def test_a_fault_is_acted_on_by_its_device_and_a_rule_about_no_device_is_said(
     kept = {"match": {"type": "gpu"}, "taint": {"effect": "None"}, "evict": {"mode": "Never"}}
     nics = {"reasons": ["LinkDown"], "state": "Ignored", "match": {"type": "nic"}}
     spec: dict[str, Any] = {"faults": FAULTS | {"rules": [kept]}, "health": {"rules": [nics]}}
-    assert kubectl("policy", "dry-run", "-f", write(policy(**spec)), "-o", "json") == 0
+    assert kubectl("policy", "dry-run", "-f", write(policy(**spec)), "-o", "json") == 4
     said = found(kubectl)["n1"]
     assert said["effect"] == "Changes", "no taint, no eviction"
     [note] = said["unmatched"]
@@ -281,7 +281,7 @@ def test_health_rules_without_effect_are_said_as_the_node_would_say_them(
     saved = write({"kind": "List", "items": fleet.objects[NODE_DEVICES]}, name="cluster.yaml")
     source = ("--from", saved) if offline else ()
     path = write(policy(health={"rules": rules}))
-    assert kubectl("policy", "dry-run", "-f", path, *source, "-o", "json") == 0
+    assert kubectl("policy", "dry-run", "-f", path, *source, "-o", "json") == 4
     assert [each.partition(":")[0] for each in found(kubectl)["n1"]["unmatched"]] == [
         "health.rules[0].reasons xid79",
         "health.rules[1].reasons Missing",
@@ -294,8 +294,10 @@ def test_devices_that_a_node_would_be_expected_to_have_and_has_not_are_said(
 ) -> None:
     expect = [{"match": {"type": "gpu"}, "count": 2}]
     assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, expect=expect))) == 0
-    assert "  n2: expect: type gpu: 1 of 2 found\n" in kubectl.err
+    assert "  n2: expect[0]: type gpu: 1 of 2 found\n" in kubectl.err
     assert "n1: " not in kubectl.err
+    expect[0]["match"] = {"productName": "NVIDIA H200*"}
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, expect=expect))) == 4
 
 
 def test_an_extended_resource_of_the_operator_is_counted_or_refused(
