@@ -88,25 +88,39 @@ def _terms(reason: Any, until: Any) -> str:
 
 
 def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
-    """Take the devices of one node back into service. One that the node no longer has is named by its id."""
+    """Take the devices of one node back into service. One that the node no longer has is named by its id, or by the
+    beginning of it; or, where it is the only such one, by the name of the device that has its place."""
     node = facts.name_of(item)
     entries = mappings(mapping(item.get("spec")).get("unschedulable"))
+    listed = {unit.id for unit in facts.units(item)}
     said, changed = [], False
     for name in devices:
-        if any(each.get("id") == name for each in entries):
-            shown, ids, unit = f"{node}/{name}", {name}, None
-        else:
-            unit = find.device(item, name)
-            shown, ids = f"{node}/{unit.name}", {unit.id}
-        kept = [each for each in entries if text(each.get("id")) not in ids]
+        gone = {id_: each for each in entries if (id_ := text(each.get("id"))) not in listed}
+        meant = find.by_beginning(name, gone)
+        unit = None if meant else find.device(item, name)
+        if unit is not None and len(gone) == 1 and all(each.get("id") != unit.id for each in entries):
+            meant = list(gone)
+        if len(meant) > 1:
+            raise InputError(f"{node}/{name}: this is {len(meant)} devices: {', '.join(meant)}; give the whole id")
+        if meant:
+            about = f"{meant[0]} ({text(gone[meant[0]].get('reason'))})"
+            said.append(f"{about}, which {node} no longer has, is no longer out of service.")
+            entries, changed = [each for each in entries if each.get("id") != meant[0]], True
+            continue
+        assert unit is not None  # noqa: S101  where none is meant, it was found
+        shown = f"{node}/{unit.name}"
+        kept = [each for each in entries if text(each.get("id")) != unit.id]
         if len(kept) == len(entries):
             said.append(f"{shown} is not out of service: nothing to do.")
-            parent = text(unit.device.get("id")) if unit is not None and unit.is_partition else ""
-            if unit is not None and any(each.get("id") == parent for each in entries):
+            if gone:
+                several = ", ".join(f"{id_} ({text(each.get('reason'))})" for id_, each in gone.items())
+                said.append(f"Out of service are devices that {node} no longer has: {several}; name one by its id")
+            parent = text(unit.device.get("id")) if unit.is_partition else ""
+            if any(each.get("id") == parent for each in entries):
                 said.append(f"Its device is: uncordon {node}/{text(unit.device.get('name')) or parent}")
             continue
         entries, changed = kept, True
-        state = text(unit.health.get("state")) if unit is not None else ""
+        state = text(unit.health.get("state"))
         held_back = "" if observes(facts.status_of(item)) else ", and goes to no new pod before it is well"
         rest = f"; it is {state}{held_back}" if state == facts.UNHEALTHY else ""
         said.append(f"{shown} is back in service{rest}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nodedevices_common.errors import InputError
 from nodedevices_common.raw import Raw
 from nodedevices_common.text import nearest
@@ -47,6 +49,16 @@ def device(item: Raw, wanted: str) -> facts.Unit:
     kinds = {name.rpartition("-")[0] for name in known}
     hint = every if wanted.rpartition("-")[0] in kinds else nearest(wanted, known) or every  # another number is no typo
     raise InputError(f"{node}/{wanted}: node {node} has no such device{hint}")
+
+
+def by_beginning(wanted: str, ids: Iterable[str]) -> list[str]:
+    """Return the id that is meant, or all that begin so."""
+    every = list(ids)
+    return (
+        [wanted]
+        if wanted in every
+        else [id_ for id_ in every if len(wanted) >= SHORTEST_BEGINNING and id_.startswith(wanted)]
+    )
 
 
 def unknown_node(name: str, known: list[str]) -> InputError:

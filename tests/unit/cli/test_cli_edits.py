@@ -93,6 +93,24 @@ def test_an_uncordon_leaves_the_other_entries(n1: JsonObject, kubectl: CommandLi
     assert "unschedulable" not in n1["spec"]
 
 
+def test_after_a_swap_the_entry_of_the_device_that_is_gone_is_taken_away(n1: JsonObject, kubectl: CommandLine) -> None:
+    gone = "GPU-99999999-0000-4000-8000-000000000000"
+    for given in ("gpu-0", gone[:12]):
+        n1["spec"]["unschedulable"] = [{"id": GPU_1, "reason": "x"}, {"id": gone, "reason": "RMA 4711"}]
+        assert kubectl("uncordon", f"n1/{given}") == 0
+        assert n1["spec"]["unschedulable"] == [{"id": GPU_1, "reason": "x"}]
+        assert f"{gone} (RMA 4711), which n1 no longer has, is no longer out of service." in kubectl.err
+
+
+def test_of_several_devices_that_are_gone_none_is_guessed(n1: JsonObject, kubectl: CommandLine) -> None:
+    entries = [{"id": "GPU-99999999-a", "reason": "x"}, {"id": "GPU-99999999-b", "reason": "y"}]
+    n1["spec"]["unschedulable"] = list(entries)
+    assert kubectl("uncordon", "n1/GPU-99999999") == 1
+    assert kubectl("uncordon", "n1/gpu-0") == 0
+    assert n1["spec"]["unschedulable"] == entries
+    assert "n1 no longer has: GPU-99999999-a (x), GPU-99999999-b (y); name one by its id" in kubectl.err
+
+
 def test_of_two_who_write_at_once_nobodys_entry_is_lost(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
     path = f"{NODE_DEVICES}/n1"
     api.interloper = lambda: n1.update(
