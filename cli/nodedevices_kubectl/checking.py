@@ -11,6 +11,7 @@ from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.check import Seen
 
+AGENTS = "app.kubernetes.io/component=agent"
 SYSTEM_NAMESPACE = "nodedevices-system"
 T = TypeVar("T")
 
@@ -25,7 +26,9 @@ def read(session: Session, names: Sequence[str], selector: str, system_namespace
         return Seen(items, allowed(lambda: _named_nodes(session, names)))
     items, _ = api.list_all(objects.NODE_DEVICES, selector=selector)
     if not items:
-        return Seen(items)
+        pods = objects.pods(system_namespace)
+        agents = None if selector else allowed(lambda: api.list_all(pods, selector=AGENTS)[0])
+        return Seen(items, agents=agents or ())
     nodes = allowed(lambda: by_name(api.list_all(objects.NODES)[0]))
     if selector:
         return Seen(items, nodes)

@@ -55,7 +55,12 @@ _POLICY_WELL = {
     "RolledOut": "True",
 }
 _SAID_ELSEWHERE = {"Applied": ("NotAccepted", "DryRun"), "RolledOut": ("Progressing",)}
-_POLICY_NEXT = {"ActionsStopped": "kubectl nodedevices resume", "RolledOut": "kubectl nodedevices resume {}"}
+_POLICY_NEXT = {
+    "ActionsStopped": "find what the faults have in common (docs/runbooks/NodeDevicesActionsStopped.md); then: "
+    "kubectl nodedevices resume",
+    "RolledOut": "correct the policy (kubectl describe dp {0}), which goes on by itself; to go on as it is: "
+    "kubectl nodedevices resume {0}",
+}
 _OF_THE_KUBELET = {"KubeletUnreachable", "RegistrationRejected", "ServedByAnother"}
 
 KIND = Kind(
@@ -89,12 +94,14 @@ class Seen:
     whole: bool = False
     policies: Sequence[Raw] | None = None
     lease: Raw | None = None  # the operator's; empty: there is none
+    agents: Sequence[Raw] = ()  # pods; only where no node has reported
 
 
 def judge(seen: Seen, now: datetime) -> list[Row]:
     """Every link."""
     if not seen.items:
-        return rows(CLUSTER, [nothing()])
+        begun = any(_lately(mapping(pod.get("metadata")).get("creationTimestamp"), now) for pod in seen.agents)
+        return rows(CLUSTER, [nothing(begun=begun)])
     found: list[Row] = []
     if seen.whole:
         found += rows(CLUSTER, [operator(seen.lease, now), *policies(seen.policies)])
@@ -120,9 +127,10 @@ def rows(node: str, findings: Sequence[Finding]) -> list[Row]:
     ]
 
 
-def nothing() -> Finding:
-    """Where no node has reported: a check that saw nothing must not pass."""
-    return Finding("agents", BROKEN, "no node has reported", "kubectl get pods -A -l app.kubernetes.io/component=agent")
+def nothing(*, begun: bool = False) -> Finding:
+    """Where no node has reported: a check that saw nothing must not pass. `begun`: agents have just been started."""
+    agents = "kubectl get pods -A -l app.kubernetes.io/component=agent"
+    return Finding("agents", PENDING if begun else BROKEN, "no node has reported", agents)
 
 
 def not_installed(context: str) -> Finding:
@@ -331,12 +339,10 @@ def _pods(item: Raw) -> Finding:
         if (health := facts.health_for(holder, unit)).get("state") == facts.UNHEALTHY
     ]
     if hurt:
-        return Finding(
-            "pods",
-            BROKEN,
-            some(list(dict.fromkeys(hurt)), MOST_HURT),
-            "end these pods, or let a policy: docs/faults.md",
-        )
+        evictions = facts.condition(item, facts.EVICTIONS_SYNCED)
+        policy = "; the policy does not: " + _about(evictions) if evictions.get("status") == "False" else ""
+        advice = f"end these pods{policy or ', or let a policy: docs/faults.md'}"
+        return Finding("pods", BROKEN, some(list(dict.fromkeys(hurt)), MOST_HURT), advice)
     return Finding("pods", OK, "none holds a device at fault")
 
 

@@ -14,6 +14,7 @@ from nodedevices_kubectl.session import Machine
 from support.command_line import NOW, CommandLine, JsonObject, condition, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi
 
+AGENTS = "/api/v1/namespaces/nodedevices-system/pods"
 LINKS = ["node", "agent", "driver", "devices", "health", "configuration", "kubelet", "allocatable", "holders", "pods"]
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodedevices-system/leases/nodedevices-operator"
 
@@ -244,7 +245,10 @@ def test_policies_and_the_operator_are_links_of_the_cluster(well: RecordedApi, k
     assert kubectl("check", "-o", "json") == 3
     shown = found(kubectl)
     assert shown["<cluster>", "operator"]["detail"] == "no replica leads since 60m"
-    assert shown["<cluster>", "policy evict"]["next"] == "kubectl nodedevices resume"
+    assert shown["<cluster>", "policy evict"]["next"] == (
+        "find what the faults have in common (docs/runbooks/NodeDevicesActionsStopped.md); then: "
+        "kubectl nodedevices resume"
+    )
     assert shown["<cluster>", "policy share"]["detail"] == "Accepted: Invalid: sharing: ..."
 
 
@@ -262,6 +266,29 @@ def test_what_is_overdue_is_so_by_the_clock_of_the_api_server(
     assert kubectl("check") == (3 if minutes > 0 else 0)
 
 
+def test_of_a_stopped_roll_out_the_advice_is_to_correct_first_and_then_to_resume(
+    well: RecordedApi, kubectl: CommandLine
+) -> None:
+    well.objects[POLICIES][0]["status"]["conditions"] = [condition("RolledOut", "False", "Stopped", "n2: no mps")]
+    assert kubectl("check") == 3
+    assert kubectl.err.endswith(
+        "correct the policy (kubectl describe dp share), which goes on by itself; to go on as it is: "
+        "kubectl nodedevices resume share\n"
+    )
+
+
+def test_what_a_budget_refuses_is_said_of_the_node_and_of_the_pods_it_leaves(
+    well: RecordedApi, kubectl: CommandLine
+) -> None:
+    refused = condition("EvictionsSynced", "False", "Refused", "the budget is used up: 6 of 6 in an hour")
+    held = gpu(0, "ml/train-0", **failed())
+    well.objects[NODE_DEVICES] = [node("n1", held, gpu(1), gpu(2), conditions=[refused])]
+    assert kubectl("check", "-o", "json") == 3
+    links = found(kubectl)
+    assert links["n1", "configuration"]["detail"] == f"EvictionsSynced: Refused: {refused['message']}"
+    assert links["n1", "pods"]["next"] == f"end these pods; the policy does not: Refused: {refused['message']}"
+
+
 def test_a_node_without_an_agent_is_a_warning_unless_none_is_wanted(well: RecordedApi, kubectl: CommandLine) -> None:
     well.add(NODES, plain_node("cpu", 0), plain_node("away", 0, **{"nodedevices.io/agent": "away"}))
     assert kubectl("check", "-o", "name") == 0
@@ -269,8 +296,14 @@ def test_a_node_without_an_agent_is_a_warning_unless_none_is_wanted(well: Record
 
 
 def test_a_check_that_saw_nothing_does_not_pass(api: RecordedApi, kubectl: CommandLine) -> None:
+    api.objects[AGENTS] = []
     assert kubectl("check") == 3
     assert "no node has reported" in kubectl.out
+    assert kubectl("check", "-l", "pool=typo") == 3
+    pod = {"name": "agent-x", "labels": {"app.kubernetes.io/component": "agent"}}
+    for begun, code in ((LATELY, 4), ("2026-11-23T11:50:00Z", 3)):
+        api.objects[AGENTS] = [{"metadata": {**pod, "creationTimestamp": begun}}]
+        assert kubectl("check") == code
     assert kubectl("check", "-l", "pool=typo") == 3
     del api.objects[NODE_DEVICES]
     assert kubectl("check") == 3
