@@ -375,7 +375,9 @@ def observing(fleet: RecordedApi) -> RecordedApi:
 
 @pytest.mark.usefixtures("observing")
 def test_shares_that_another_plugin_will_not_make_are_not_foretold(kubectl: CommandLine, write: Any) -> None:
-    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=SHARED))) == 0
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, sharing=SHARED))) == 4, (
+        "it has no effect"
+    )
     assert "->" not in kubectl.out
     assert kubectl.err.splitlines()[1:] == [
         "2 nodes would change at once (Changes).",
@@ -391,7 +393,7 @@ def test_evictions_that_would_go_in_a_circle_are_not_foretold(
     there["status"]["configuration"] = {"serving": "Observe"}
     observing.objects[NODE_DEVICES][0] = there
     faults = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 9}}
-    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, faults=faults)), "-o", "json") == 0
+    assert kubectl("policy", "dry-run", "-f", write(policy(labels={"pool": "x"}, faults=faults)), "-o", "json") == 4
     said = found(kubectl)["n1"]
     assert (said["effect"], said["unmatched"]) == ("Changes", [NO_TAINT])
     assert said["message"].startswith(f"would not evict ml/train-0: {ON_OFFER}")
