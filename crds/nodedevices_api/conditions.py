@@ -202,7 +202,7 @@ REASONS: Final[dict[str, dict[Status, tuple[str, ...]]]] = {
         "True": (MASS_FAULT, RECORD_UNREADABLE, RECORD_MISSING, RECORD_NOT_WRITTEN),
         "False": (NOT_STOPPED,),
     },
-    ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED, PAUSED)},
+    ROLLED_OUT: {"True": (DONE,), "False": (PROGRESSING, STOPPED, PAUSED, FAILED)},
 }
 """Which reasons a condition of ours can have, by its status. The first fifteen are a NodeDevices'; the last five a
 DevicePolicy's."""

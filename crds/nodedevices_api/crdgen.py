@@ -235,7 +235,12 @@ KINDS = (
             Column("Applied", ".status.nodes.applied", "integer", "Nodes on which it is applied."),
             Column("Failed", ".status.nodes.failed", "integer", "Nodes that cannot apply it."),
             Column("Conflicted", _condition("Conflicted"), "string", "An older policy of equal priority differs."),
-            Column("Rollout", _condition("RolledOut", "reason"), "string", "Done, Progressing or Stopped."),
+            Column(
+                "Rollout",
+                _condition("RolledOut", "reason"),
+                "string",
+                "Done, Progressing, Stopped, Paused or Failed.",
+            ),
             Column("Stopped", _condition("ActionsStopped"), "string", "The breaker stops taints and evictions."),
             AGE,
             Column(

@@ -129,7 +129,7 @@ def test_a_programs_error_is_noticed_at_its_device_which_stays_well(agent: Agent
 
 def test_a_fault_is_in_the_status_with_its_reason_and_action(agent: AgentProcess, kubectl: Kubectl) -> None:
     agent.edit(h100s(xid79=3, field_230=False))
-    item = wait_until("the fault", lambda: found(kubectl) if summary_reason(kubectl) else {})
+    item = wait_until("the fault", lambda: found(kubectl) if fault(kubectl) else {})
     [bad] = [device for device in item["status"]["devices"] if device["health"]["state"] != "Healthy"]
     assert (bad["name"], bad["health"]["reason"], bad["health"]["xid"]) == ("gpu-3", "Xid79", 79)
     assert bad["health"]["recoveryAction"] == "RebootNode"
@@ -138,8 +138,10 @@ def test_a_fault_is_in_the_status_with_its_reason_and_action(agent: AgentProcess
     assert healthy["message"].startswith("1 of 8: gpu-3 Xid79")
 
 
-def summary_reason(kubectl: Kubectl) -> str:
-    return str(status(kubectl).get("summary", {}).get("reason", ""))
+def fault(kubectl: Kubectl) -> str:
+    """The reason of the first device at fault. No kubelet is there, which is the summary's reason."""
+    healths = [device["health"] for device in status(kubectl).get("devices", [])]
+    return next((str(health["reason"]) for health in healths if health["state"] == "Unhealthy"), "")
 
 
 def test_an_idle_agent_writes_nothing(agent: AgentProcess, kubectl: Kubectl) -> None:
@@ -247,7 +249,7 @@ def test_the_operators_fields_stay_through_the_agents_writes(agent: AgentProcess
         stdin=json.dumps(body),
     )
     agent.edit(h100s(lost=2))
-    wait_until("the fault", lambda: summary_reason(kubectl))
+    wait_until("the fault", lambda: fault(kubectl))
     assert condition(found(kubectl), "Stale")["reason"] == "Fresh"
 
 
@@ -282,12 +284,12 @@ def test_a_confirmation_brings_a_device_back_once(served: AgentProcess, kubectl:
     as_operator(kubectl, {"config": {"health": {"holdDownSeconds": 0}}, "configHash": "aa"})
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
     agent.edit(h100s(xid79=3, field_230=False))
-    wait_until("the fault", lambda: summary_reason(kubectl) == "Xid79")
+    wait_until("the fault", lambda: fault(kubectl) == "Xid79")
     bad = next(device["id"] for device in status(kubectl)["devices"] if device["health"]["state"] != "Healthy")
     kubectl.run("annotate", "nodedevices", NODE, f"nodedevices.io/confirm={bad}=recovered")
     wait_until("recovery", lambda: status(kubectl)["summary"]["healthy"] == 8)
     agent.edit(h100s(xid79=3, field_230=False))  # strikes again: the same word counts no more
-    wait_until("the fault again", lambda: summary_reason(kubectl) == "Xid79")
+    wait_until("the fault again", lambda: fault(kubectl) == "Xid79")
 
 
 def test_an_api_server_that_is_away_costs_one_write_when_it_is_back(
@@ -302,7 +304,7 @@ def test_an_api_server_that_is_away_costs_one_write_when_it_is_back(
         count = len(agent.lines("device not healthy"))
         wait_until("the agent has seen it", lambda c=count: len(agent.lines("device not healthy")) > c, every=0.05)  # type: ignore[misc]
     apiserver.start_apiserver()
-    wait_until("the fault", lambda: summary_reason(kubectl) == "FallenOffBus")
+    wait_until("the fault", lambda: fault(kubectl) == "FallenOffBus")
     lines = _lines_of_the_probe(agent)
     wait_until("more lines", lambda: _lines_of_the_probe(agent) >= lines + 3)
     assert writes(agent) == written + 1

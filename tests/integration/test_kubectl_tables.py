@@ -56,7 +56,7 @@ cordoned    NVIDIA-H100-80GB-HBM3   8         8         1      True    False    
 degraded    NVIDIA-H100-80GB-HBM3   8         8         1      True    False   RowRemapPending   5s
 healthy     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 missing     NVIDIA-H100-80GB-HBM3   8         7         1      True    False   Missing           5s
-nodriver                            0         0         0      False   False                     5s
+nodriver                            0         0         0      False   False   DriverNotLoaded   5s
 observe     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 refused     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 stale       NVIDIA-H100-80GB-HBM3   8         8         1      True    True                      5s

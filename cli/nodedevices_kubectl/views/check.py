@@ -54,7 +54,7 @@ _POLICY_WELL = {
     "Conflicted": "False",
     "RolledOut": "True",
 }
-_SAID_ELSEWHERE = {"Applied": ("NotAccepted", "DryRun"), "RolledOut": ("Progressing",)}
+_SAID_ELSEWHERE = {"Applied": ("NotAccepted", "DryRun"), "RolledOut": ("Progressing", "Failed")}
 _POLICY_NEXT = {
     "ActionsStopped": "find what the faults have in common (docs/runbooks/NodeDevicesActionsStopped.md); then: "
     "kubectl nodedevices resume",

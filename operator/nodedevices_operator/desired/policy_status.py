@@ -274,7 +274,7 @@ def policy_status(
     """The policy's whole status, as applied; equal to the current one when nothing changed. `stopped`: whether the
     breaker stops what it does about faults; None: it does nothing. `record`: where what it does is recorded; `resume`:
     where a person lets it go on."""
-    rolled_out = None if rollout is None or policy.dry_run else _rolled_out(policy, rollout)
+    rolled_out = None if rollout is None or policy.dry_run else _rolled_out(policy, rollout, counts.failed)
     if policy.paused:
         rolled_out = "False", names.PAUSED, f"spec.paused: nodes keep what they have; {_in_effect(counts)}"
     wanted = (
@@ -383,10 +383,12 @@ def _unmatched(counts: Tally) -> str:
     )
 
 
-def _rolled_out(policy: PolicyRecord, rollout: RolloutState) -> ConditionVerdict:
+def _rolled_out(policy: PolicyRecord, rollout: RolloutState, failed: int) -> ConditionVerdict:
     refused = f"; {rollout.refused}" if rollout.refused else ""
     if rollout.stopped:
         return "False", names.STOPPED, rollout_message(policy, rollout) + refused
+    if rollout.done and failed:
+        return "False", names.FAILED, f"{failed} node{' has' if failed == 1 else 's have'} failed: see Applied{refused}"
     if rollout.done:
         return "True", names.DONE, rollout.refused
     some = ", ".join(rollout.under_way)

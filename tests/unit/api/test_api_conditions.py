@@ -120,7 +120,7 @@ def test_the_table_of_reasons_is_the_agreed_one() -> None:
             "True": ["MassFault", "RecordUnreadable", "RecordMissing", "RecordNotWritten"],
             "False": ["NotStopped"],
         },
-        "RolledOut": {"True": ["Done"], "False": ["Progressing", "Stopped", "Paused"]},
+        "RolledOut": {"True": ["Done"], "False": ["Progressing", "Stopped", "Paused", "Failed"]},
     }
 
 

@@ -198,7 +198,7 @@ def test_a_pod_is_hurt_by_what_happened_to_it_alone_and_not_by_what_did_not(
 
 # Said by another condition, or nothing to be looked at.
 SILENT = {
-    *(("Applied", "DryRun"), ("Applied", "NotAccepted"), ("RolledOut", "Progressing")),
+    *(("Applied", "DryRun"), ("Applied", "NotAccepted"), ("RolledOut", "Progressing"), ("RolledOut", "Failed")),
     *((kind, "Starting") for kind in ("ExpectedDevices", "AllocatedOnce")),
 }
 WELL_WHEN_FALSE = {"Stale", "Conflicted", "ActionsStopped", "ProblemReported", "MaintenanceScheduled"}

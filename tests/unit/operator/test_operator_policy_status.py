@@ -435,6 +435,12 @@ def test_a_roll_out_says_how_far_it_is() -> None:
     assert rolled_out(waiting=7)["message"] == "7 nodes wait, 0 under way"
 
 
+def test_a_roll_out_that_is_over_is_not_done_where_nodes_have_failed() -> None:
+    status = policy_status(P, tally(P, {"a": answered("ConfigInvalid", TOO_MANY)}), NOW, rollout=RolloutState())
+    found = next(each for each in status["conditions"] if each["type"] == "RolledOut")
+    assert (found["status"], found["reason"], found["message"]) == ("False", "Failed", "1 node has failed: see Applied")
+
+
 def test_a_roll_out_that_is_over_says_what_is_wrong_with_a_persons_word_alone() -> None:
     found = rolled_out()
     assert (found["status"], found["reason"], found["message"]) == ("True", "Done", "")
