@@ -61,7 +61,7 @@ observe     NVIDIA-H100-80GB-HBM3   8         8         1      True    False    
 refused     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 stale       NVIDIA-H100-80GB-HBM3   8         8         1      True    True                      5s
 unhealthy   NVIDIA-H100-80GB-HBM3   8         7         1      True    False   Xid79             5s
-unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   ProbeSilent       5s
+unknown     NVIDIA-H100-80GB-HBM3   8         0         1      False   False   ProbeUnavailable  5s
 waiting     NVIDIA-H100-80GB-HBM3   8         8         1      True    False                     5s
 """
 WIDE = """

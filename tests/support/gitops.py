@@ -53,7 +53,7 @@ POLICYS_HEALTH: Mapping[str, Mapping[str, str]] = {
         "DryRun": HEALTHY,
     },
     "Conflicted": {"True": DEGRADED},
-    "RolledOut": {"Stopped": DEGRADED, "Progressing": PROGRESSING, "Paused": PROGRESSING},
+    "RolledOut": {"Stopped": DEGRADED, "Progressing": PROGRESSING, "Paused": PROGRESSING, "Failed": PROGRESSING},
     "ActionsStopped": {"True": DEGRADED},
 }
 NODES_HEALTH: Mapping[str, Mapping[str, str]] = {
