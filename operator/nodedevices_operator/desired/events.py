@@ -1,6 +1,6 @@
 """Events DeviceFault and DeviceRecovered, DeviceFaultEviction and EvictionBlocked, DevicesUnavailable and
 DeletingRejectedPod, DoubleAllocation, and EventsSuppressed for those that were too many; on DevicePolicies
-ActionsStopped, ActionsResumed and ResumeRefused.
+ActionsStopped, ActionsResumed and ResumeRefused; on NodeDevices ActionRefused.
 
 The name is a hash of (uid of the object, device, reason, since), so that writing the same thing again is a 409 and no
 duplicate, whichever replica writes it and however often the operator was killed.
@@ -24,6 +24,7 @@ from nodedevices_api.conditions import (
     EVENT_NOTICED,
     EVENT_OUT_OF_SERVICE,
     EVENT_RECOVERED,
+    EVENT_REFUSED,
     EVENT_REJECTED,
     EVENT_RESUME_REFUSED,
     EVENT_RESUMED,
@@ -100,6 +101,11 @@ def evicting(about: About, what: EventIdentity, message: str, now: str) -> dict[
 def blocked(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
     """Return the Event that a PodDisruptionBudget does not allow it now."""
     return _event(about, what, (EVENT_BLOCKED, "Warning"), message, now)
+
+
+def refused(about: About, what: EventIdentity, message: str, now: str) -> dict[str, Any]:
+    """The budget does not allow what a policy would do about the node's fault."""
+    return _event(about, what, (EVENT_REFUSED, "Warning"), message, now)
 
 
 def unavailable(about: About, node: str, message: str, now: str) -> dict[str, Any]:

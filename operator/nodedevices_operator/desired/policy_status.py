@@ -204,6 +204,10 @@ def _notes(configuration: Configuration, record: NodeDevicesRecord) -> tuple[Not
     )
     if record.observes:
         found += tuple(Note(section, "", text) for section, text in without_effect(configuration.config))
+    for kind in _HELD_BACK:
+        shown = record.condition(kind)
+        if shown is not None and shown.reason == names.REFUSED:
+            found += (Note("faults", kind, f"faults: {kind}: {names.REFUSED}: {shown.message}"),)
     return found
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
+from nodedevices_api.conditions import REFUSED
 from nodedevices_common.errors import OperationError
 from prometheus_client import Counter
 
@@ -21,6 +22,7 @@ from nodedevices_operator.cache.store import Cache, Dirty
 from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View, forbidden, hindered
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.desired import events
 from nodedevices_operator.desired.policy_status import Hindrance, hindrances, node_outcome
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.metrics import OperatorMetrics
@@ -53,6 +55,7 @@ class NodeReconciler:
     ) -> None:
         self._cache = cache
         self._status = tools.status
+        self._events = tools.events
         self._now = tools.writer.now
         self._metrics = metrics
         self._dirty = dirty
@@ -98,7 +101,18 @@ class NodeReconciler:
             except KubeError as error:
                 problems.append(error)
         self._account(view)
+        self._say_refused(view)
         return self._finish(view, problems)
+
+    def _say_refused(self, view: View) -> None:
+        """Write an Event where a budget refuses what it did not refuse before."""
+        record = view.record
+        for kind, verdict in view.verdicts().items():
+            shown = view.before.condition(kind)
+            if isinstance(verdict, tuple) and verdict[1] == REFUSED and (shown is None or shown.reason != REFUSED):
+                about = events.About("NodeDevices", record.name, record.uid)
+                what = events.EventIdentity(record.name, "", kind, view.now)
+                self._events.write(record.name, events.refused(about, what, f"{kind}: {verdict[2]}", view.now))
 
     def _view(self, record: NodeDevicesRecord, node: NodeRecord | None) -> View:
         return View(

@@ -191,6 +191,13 @@ async def used_up() -> Cluster:
     return made
 
 
+async def test_what_a_budget_refuses_is_one_event_of_the_node(used_up: Cluster) -> None:
+    await used_up.manager.reconcile_node("n2")
+    await used_up.settle()
+    about = [it["involvedObject"]["name"] for it in used_up.kube.events if it["reason"] == "ActionRefused"]
+    assert about == ["n2"]
+
+
 async def test_an_operator_in_another_namespace_does_nothing_without_the_record(used_up: Cluster) -> None:
     await used_up.start("elsewhere")
     status, reason, message = used_up.shown(POLICY, "ActionsStopped") or ("", "", "")

@@ -248,6 +248,16 @@ def test_an_entry_that_matches_nothing_is_reported_to_the_policys_author() -> No
     assert message == f"in effect on 2 nodes; on 2 of them {text(TYPO)}"
 
 
+def test_what_a_budget_refuses_is_reported_to_the_policys_author() -> None:
+    configuration = resolve({}, [P], Previous())
+    spec = {"config": configuration.config, "configHash": configuration.config_hash}
+    refused = {"ConfigApplied": ("True", "Applied"), "EvictionsSynced": ("False", "Refused")}
+    found = record(conditions=refused, spec=spec, appliedConfigHash=configuration.config_hash)
+    evicting = {"p": PolicyOutcome(("faults",), generation=1)}
+    node = replace(node_outcome({}, {"p": P}, configuration, found), outcomes=evicting)
+    assert applied({"a": node})[2].startswith("in effect on 1 nodes; on 1 of them faults: EvictionsSynced: Refused: ")
+
+
 def test_nodes_on_which_an_entry_matches_nothing_are_counted_where_a_program_can_read_it() -> None:
     nodes = {"a": shown(TYPO), "b": shown(TYPO), "c": shown()}
     assert policy_status(P, tally(P, nodes), NOW)["nodes"] == {
