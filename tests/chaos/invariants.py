@@ -557,18 +557,22 @@ def conditions_agree(node: NodeSeen, plan: NodePlan) -> list[str]:
 
 
 def marks_are_right(node: NodeSeen, pods: Mapping[str, PodSeen]) -> list[str]:
-    """A pod that runs with a device at fault says so, and no other does."""
+    """A pod that runs with a device at fault says so, and no other does. One whose device fell off the bus under it and
+    is back does so until its container has started again, which is not seen here."""
     ill: set[str] = set()
+    lost: set[str] = set()
     for device in node.shown["status"].get("devices", ()):
         for part in (device, *device.get("partitions", ())):
             state = part.get("health", device["health"])["state"]
             if state == "Unhealthy":
                 ill |= {holder["pod"] for holder in part.get("holders", ())}
+            lost |= {holder["pod"] for holder in part.get("holders", ()) if "health" in holder}
     return [
         f"{node.name}: {pod.name} is marked {pod.healthy or 'not at all'}, and its devices are "
         + ("at fault" if pod.name in ill else "well")
         for pod in pods.values()
         if pod.node == node.name and pod.phase == "Running" and (pod.healthy == "False") != (pod.name in ill)
+        if pod.name not in lost - ill
     ]
 
 

@@ -384,14 +384,14 @@ class Story:
         def back() -> bool:
             pod = self.kubectl.get("pod", "trainer", NAMESPACE)
             return (
-                condition(pod, "nodedevices.io/DeviceHealthy").get("status") == "True"
+                "RestartApp" in condition(pod, "nodedevices.io/DeviceHealthy").get("message", "")
                 and self.status(self.big)["summary"]["healthy"] == 8
                 and self.number(self.big, GPU) == 8
                 and self.number(self.big, MEMORY, "capacity") == simulated.H100_MIB * 8
             )
 
         wait_until("everything is back", back, seconds=HOLD_DOWN_SECONDS + 40)
-        self.stage.done(f"after the hold-down of {HOLD_DOWN_SECONDS} s everything is back")
+        self.stage.done(f"after the hold-down of {HOLD_DOWN_SECONDS} s the GPU is back; its pod says what it lost")
         self.show("get", "nodedevices")
         self.show("get", "node", self.big, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
         self.show("get", "pod", "-n", NAMESPACE, "trainer", "-o", CONDITION)

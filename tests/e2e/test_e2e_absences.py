@@ -59,7 +59,7 @@ def marked_pod(rig: RigCluster) -> tuple[dict[str, Any], dict[str, Any]]:
     rig.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     pod = rig.running("marked")
     [held] = rig.held(rig.a, "marked")
-    rig.hardware(rig.a, simulated.h100s(xid79=rig.devices(rig.a)[held]["index"]))
+    rig.hardware(rig.a, simulated.h100s(ecc=rig.devices(rig.a)[held]["index"]))
     rig.marked("marked", "False")
     rig.hardware(rig.a, simulated.h100s())
     return pod, rig.marked("marked", "True")

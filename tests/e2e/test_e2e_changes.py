@@ -165,7 +165,7 @@ def test_time_slicing_goes_and_comes_while_pods_hold_shares_and_whole_devices(cl
         cluster.hardware(
             cluster.b, simulated.l4s()
         )  # the kubelet says Healthy with the pod's next sync, a minute later
-        cluster.marked("share", "True")
+        cluster.lost_it("share")
         assert cluster.ids(cluster.b) == devices - {own}
 
         change(cluster, shares(4))

@@ -205,7 +205,7 @@ def test_a_card_that_fails_marks_every_pod_with_shares_of_it_and_takes_no_others
     cluster.hardware(cluster.b, simulated.l4s())
     cluster.until("the kubelet has them again", lambda: cluster.ids(cluster.b, MEMORY) == every)
     for name in five:
-        cluster.marked(name, "True")
+        cluster.lost_it(name)
     for each in pods:
         cluster.alive(each)
     agreed(cluster, *five, "neighbour", "later")

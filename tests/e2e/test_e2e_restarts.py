@@ -133,7 +133,7 @@ def test_a_killed_operator_changes_nothing_and_catches_up(rig: RigCluster) -> No
     node = rig.operator()["spec"]["nodeName"]
     with rig.watching(rig.a) as seen:
         rig.kill(node, OPERATOR)
-        rig.hardware(rig.a, simulated.h100s(xid79=rig.devices(rig.a)[bad]["index"]))
+        rig.hardware(rig.a, simulated.h100s(ecc=rig.devices(rig.a)[bad]["index"]))
         rig.marked("held", "False")
     assert all(len(offered) in (7, 8) for offered in seen())
     rig.operators(0)

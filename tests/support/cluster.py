@@ -294,6 +294,14 @@ class Cluster:
         found: dict[str, Any] = self.until(f"pod {pod} has {HEALTHY}={status}", look)
         return found
 
+    def lost_it(self, pod: str) -> None:
+        """The pod's device is back, and the pod says until it starts again that what it had on it is gone."""
+        self.until(
+            f"pod {pod} says what it lost",
+            lambda: "Recovery: RestartApp" in self.condition("pod", pod, HEALTHY, NAMESPACE)["message"],
+        )
+        assert self.condition("pod", pod, HEALTHY, NAMESPACE)["status"] == "False"
+
     def events(self, name: str, *reasons: str) -> list[dict[str, Any]]:
         """Our Events on a pod: of faults and recoveries, where no other reasons are given."""
         uid = (self.kubectl.get("pod", name, NAMESPACE) or {}).get("metadata", {}).get("uid", "")

@@ -23,9 +23,16 @@ def strike(index: int, xid: int) -> dict[str, object]:
     return {"id": f"strike-{os.getpid()}-{next(_strikes)}", "device": index, "xid": xid}
 
 
-def h100s(*, xid79: int | None = None, lost: int | None = None, field_230: bool = True, silent: bool = False) -> str:
-    """Eight H100s; one struck by XID 79, or lost. `field_230` False: an old driver cannot say what would help.
-    `silent`: the probe says nothing more."""
+def h100s(
+    *,
+    xid79: int | None = None,
+    lost: int | None = None,
+    ecc: int | None = None,
+    field_230: bool = True,
+    silent: bool = False,
+) -> str:
+    """Eight H100s; one struck by XID 79, lost, or with an uncorrectable error, under which it stays. `field_230` False:
+    an old driver cannot say what would help. `silent`: the probe says nothing more."""
     text: dict[str, object] = {"profile": "h100 x 8"} | ({"silent": True} if silent else {})
     if not field_230:
         text["recoveryActionSupported"] = False
@@ -35,6 +42,8 @@ def h100s(*, xid79: int | None = None, lost: int | None = None, field_230: bool 
             text["devices"] = [{"index": xid79, "recoveryAction": "ResetBus"}]
     if lost is not None:
         text["devices"] = [{"index": lost, "lost": True}]
+    if ecc is not None:
+        text["devices"] = [{"index": ecc, "eccUncorrectableVolatile": 1}]
     return yaml.safe_dump(text)
 
 

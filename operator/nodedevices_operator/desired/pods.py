@@ -172,12 +172,15 @@ def without_own_health(holding: Holding) -> Holding:
 
 
 def restarted(pod: Mapping[str, Any], holding: Holding) -> bool:
-    """True when the container runs since after what happened to it. Its devices stay the same over such a start."""
+    """True when the container does not run, or runs since after what happened to it. Its devices stay the same over
+    such a start."""
     status, since = pod.get("status") or {}, zoned_time(holding.health.since)
     for each in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
         if each.get("name") == holding.holder.container:
-            started = zoned_time(((each.get("state") or {}).get("running") or {}).get("startedAt"))
-            return started is not None and since is not None and started > since
+            state = each.get("state") or {}
+            started = zoned_time((state.get("running") or {}).get("startedAt"))
+            stopped = bool(state) and "running" not in state
+            return stopped or (started is not None and since is not None and started > since)
     return False
 
 

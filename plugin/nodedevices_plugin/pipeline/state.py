@@ -46,7 +46,9 @@ from nodedevices_plugin.sharing.clients import Clients
 
 MAX_BYTES = 16 << 20
 VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
-_EACH_BY_ITSELF = frozenset({"verdicts", "drained", "notices", "history", "tenures", "given"})  # parts by device or id
+_EACH_BY_ITSELF = frozenset(
+    {"verdicts", "drained", "notices", "history", "tenures", "given", "lost_contexts"}
+)  # parts by device or id
 NAMED = 8  # verdicts or devices that cannot be read, in one message
 
 
@@ -92,6 +94,7 @@ class State:
     most_seen: tuple[MostSeen, ...] | None = None  # (pipeline.most_seen); None: it is not known what the node had
     given: Mapping[str, Given] = field(default_factory=dict)  # by held id, where it is not as now (pipeline.places)
     clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
+    lost_contexts: Mapping[str, Verdict] = field(default_factory=dict)  # by container and device
 
 
 _ADAPTER: TypeAdapter[State] = TypeAdapter(State)

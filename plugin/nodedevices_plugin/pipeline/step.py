@@ -22,6 +22,7 @@ from nodedevices_plugin.health.events import LoggedEvent, logged_events
 from nodedevices_plugin.health.machine import next_deadline
 from nodedevices_plugin.model import (
     HoldersState,
+    Holdings,
     Inventory,
     MostSeen,
     Plan,
@@ -32,7 +33,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
 from nodedevices_plugin.offering.occupancy import Parts, with_all
-from nodedevices_plugin.pipeline import access, expected, idle, most_seen
+from nodedevices_plugin.pipeline import access, expected, idle, lost_contexts, most_seen
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.active import ActiveConfig
@@ -137,7 +138,17 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         now=now,
         monotonic=monotonic,
     )
-    state = _state(assessed, inputs, local, active=active, applied=applied, plan=plan, observed=observed, uses=uses)
+    state = _state(
+        assessed,
+        inputs,
+        local,
+        active=active,
+        applied=applied,
+        plan=plan,
+        observed=observed,
+        uses=uses,
+        holdings=holdings,
+    )
     devices = access.Devices(
         inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
     )
@@ -212,6 +223,7 @@ def _state(
     plan: Plan | None,
     observed: Plan | None,
     uses: Uses | None,
+    holdings: Holdings,
 ) -> State:
     """Return the state to save. `applied`: the configuration that it is to have."""
     world, known, now = assessed.world, assessed.known, assessed.now
@@ -247,6 +259,14 @@ def _state(
             inputs.helpers.processes,
             not_ours=served_by_others(inputs.registrations),
             now=now,
+        ),
+        lost_contexts=lost_contexts.follow(
+            world.state.lost_contexts,
+            known.inventory,
+            known.verdicts,
+            holdings,
+            assessed.vendors,
+            boot_id=world.state.boot_id,
         ),
     )
 

@@ -65,6 +65,7 @@ class NodeFacts:
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # taken out of service by people: id -> why
     drained: Mapping[str, datetime] = field(default_factory=dict)  # of these, what can be taken out of the machine
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
+    lost_contexts: Mapping[str, Verdict] = field(default_factory=dict)  # by pipeline.lost_contexts.key
     modes: SharingModes = MODES
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()

@@ -47,6 +47,7 @@ from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import is_core, physical_id
 from nodedevices_plugin.offering.nearness import nearest
 from nodedevices_plugin.offering.units import excluded_by
+from nodedevices_plugin.pipeline.lost_contexts import key as lost_key
 from nodedevices_plugin.sharing.clients import client_verdict
 from nodedevices_plugin.sharing.clients import key as key_of
 from nodedevices_plugin.status.conditions import (
@@ -420,9 +421,15 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
             without_share.add(key)
     result: dict[str, list[api.Holder]] = defaultdict(list)
     uses = uses_by_part(facts)
+    device_of = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
     for key, (since, ids) in found.items():
         part, namespace, pod, container, resource, claim = key
+        device = device_of.get(part, part)
         verdict = lost.get((namespace, pod, container, resource))
+        if verdict is None and (
+            (judged := facts.verdicts.get(device)) is None or judged.state is not HealthState.UNHEALTHY
+        ):
+            verdict = facts.lost_contexts.get(lost_key(namespace, pod, container, resource or claim, device))
         memory = None if key in without_share else memory_of(ids)
         make = partial(
             api.Holder,

@@ -96,6 +96,7 @@ class Reporter:
             unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
             drained=world.state.drained,
             clients=world.state.clients.clients,
+            lost_contexts=world.state.lost_contexts,
             modes=world.active.effective.modes,
             started=self._started,
             running_seconds=time.monotonic() - world.started,

@@ -549,6 +549,15 @@ async def test_a_container_that_was_started_since_is_well_again(started: str, re
     assert cluster.affected("a") == ([] if reported == "True" else ["old"])
 
 
+async def test_a_container_that_does_not_run_has_lost_nothing() -> None:
+    cluster = Cluster()
+    cluster.pod("old", "a")
+    waits = {"name": "main", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    cluster.kube.objects[paths.pod_path("ml", "old")]["status"]["containerStatuses"] = [waits]
+    await cluster.start(a=[device(0, holders=[holder("old", health=DAEMON)])])
+    assert cluster.pod_mark("old") == ("", "")
+
+
 async def test_while_a_daemon_is_down_a_container_that_was_started_since_is_not_well() -> None:
     cluster = Cluster()
     cluster.pod("old", "a")
