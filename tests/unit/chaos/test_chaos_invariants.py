@@ -370,6 +370,14 @@ def test_a_pod_with_a_device_at_fault_is_marked_and_no_other_is() -> None:
         assert (invariants.marks_are_right(ill, pods) == []) is right
 
 
+def test_a_pod_that_lost_what_it_had_on_a_device_is_marked_until_it_starts_again() -> None:
+    lost = node()
+    lost.shown["status"]["devices"][0] |= {"holders": [{"pod": "p", "health": {"state": "Unhealthy"}}]}
+    for healthy in ("False", "True"):
+        assert invariants.marks_are_right(lost, {"p": PodSeen("u", "p", "n1", "Running", healthy=healthy)}) == []
+    assert invariants.marks_are_right(lost, {"q": PodSeen("u", "q", "n1", "Running", healthy="False")}) != []
+
+
 # --- pods -------------------------------------------------------------------------------------------------------------
 def plan_with(*names: str) -> Plan:
     plan = Plan()
