@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 from nodedevices_api.fields import RecoveryAction
+from nodedevices_api.sections import SECTION_NAMES
+from nodedevices_kubectl.commands import COMMANDS
 from nodedevices_plugin.health import levels
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
@@ -145,3 +148,31 @@ def test_the_page_of_devices_leads_to_the_page_of_each_kind() -> None:
     folder = ROOT / "docs/devices"
     linked = {(folder / link.partition("#")[0]).resolve() for link in LINK.findall((folder / "index.md").read_text())}
     assert not set(folder.glob("*.md")) - {folder / "index.md"} - linked
+
+
+def test_what_a_taint_costs_is_said_before_the_first_example_which_taints_for_no_single_device() -> None:
+    before, _, example = (ROOT / "docs/faults.md").read_text().partition("    apiVersion:")
+    assert "What a taint costs" in before
+    faults = yaml.safe_load("    apiVersion:" + example.partition("\n\n")[0])["spec"]["faults"]
+    assert "taint" not in faults
+    assert [rule.get("recoveryActions") for rule in faults["rules"] if "taint" in rule] == [
+        ["RebootNode", "RebootSystem"]
+    ]
+
+
+def test_every_example_of_after_holds_the_device_down() -> None:
+    rules = [
+        line
+        for page in (ROOT / "docs").glob("*.md")
+        for line in page.read_text().splitlines()
+        if "after: {count" in line
+    ]
+    assert rules
+    assert all("holdDownSeconds" in line for line in rules)
+
+
+def test_what_holds_in_observe_is_on_the_readmes_first_screen_with_every_section_and_command() -> None:
+    assert "docs/observe.md" in "".join((ROOT / "README.md").read_text().splitlines(keepends=True)[:25])
+    page = (ROOT / "docs/observe.md").read_text()
+    named = {*SECTION_NAMES, *COMMANDS} - {"nodes", "policy"}  # the first has no word, the second two
+    assert {name for name in named if f"`{name}`" not in page} == set()
