@@ -108,6 +108,7 @@ def rules_without_effect(raw: Raw, then: Mapping[str, Any]) -> tuple[str, ...]:
     inventory, sections = facts.inventory(mapping(raw.get("status"))), understood(then).sections
     found = (
         *reasons.unmatched(sections.health.rules, VENDORS.fault_sources()),
+        *reasons.unmatched_faults(sections.faults.rules, VENDORS.fault_sources()),
         *unmatched_rules(inventory, sections),
     )
     return tuple(f"{place_of(each.section, each.entry)}: {each.message}" for each in found)

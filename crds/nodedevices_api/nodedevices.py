@@ -68,6 +68,7 @@ MAX_WAITING_IDS = 8  # of one pod
 MAX_HOLDERS = 64
 MAX_HOLDER_IDS = 8
 MAX_XIDS = 16  # of one device
+MAX_REASONS = 16  # of one device, at one time
 MAX_AFFECTED_PODS = 256
 MAX_NOTICES = 4  # of one device
 MAX_HISTORY = 6  # reasons of one device
@@ -345,6 +346,10 @@ class DeviceHealth(Loose):
         description="Healthy; Degraded (reported, still offered); Unhealthy (not offered); Unknown (not known)."
     )
     reason: ReasonText = Field(default="", description="Machine-readable reason: Xid79, Missing, RowRemapFailure.")
+    reasons: Annotated[tuple[Word, ...], Field(max_length=MAX_REASONS), ListType("atomic")] = Field(
+        default=(),
+        description="Where there are several: all that hold it in this state, reason first; faults.rules go by each.",
+    )
     message: HealthMessage = Field(default="", description="What happened, for people.")
     since: Time = Field(description="When this state and reason began.")
     xid: Count | None = Field(default=None, description="The XID, where one is the reason.")

@@ -486,7 +486,7 @@ class FaultRule(Strict):
     """Different actions for some faults; the first rule that matches applies."""
 
     reasons: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), ListType("set")] | None = Field(
-        default=None, description="Health reasons, such as Xid79; absent: any."
+        default=None, description="Health reasons, such as Xid79, of which the device has one; absent: any."
     )
     recovery_actions: (
         Annotated[tuple[RecoveryAction, ...], Field(min_length=1, max_length=16), ListType("set")] | None

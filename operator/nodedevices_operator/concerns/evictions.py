@@ -252,7 +252,9 @@ class EvictionsConcern:
                 return
             subject.leaving, subject.blocked = True, ""
             self._metrics.actions.labels(EVICT, "done").inc()
-            log.info("pod evicted", node=view.record.name, pod=shown, fault=due.holding.health.reason)
+            health = due.holding.health
+            fault = ", ".join(health.reasons or (health.reason,))
+            log.info("pod evicted", node=view.record.name, pod=shown, fault=fault)
             tally.lines.append((names.IN_SYNC, f"{shown} is ending"))
             return
         tally.lines.append((names.BLOCKED, f"{shown}: {subject.blocked}"))

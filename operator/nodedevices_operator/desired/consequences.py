@@ -61,7 +61,7 @@ class Due:
 def consequences(section: Faults, health: HealthRecord, device: DeviceRecord, near: Near) -> tuple[Taint, Evict]:
     """Return what the policy says of this fault of the device, or of a partition of it. `near`: of the node."""
     for rule in section.rules:
-        if rule.reasons is not None and health.reason not in rule.reasons:
+        if rule.reasons is not None and not {health.reason, *health.reasons}.intersection(rule.reasons):
             continue
         if rule.recovery_actions is not None and (health.action or "None") not in rule.recovery_actions:
             continue

@@ -58,6 +58,7 @@ _PRINT = hash_info.width // 8  # bytes of a fingerprint: a hash with a key that 
 class HealthRecord:
     state: Interned = "Unknown"
     reason: Interned = ""
+    reasons: tuple[str, ...] = ()  # where there are several: all, reason first
     message: str = ""
     since: Interned = ""
     action: Annotated[Interned, At("recoveryAction")] = ""

@@ -178,7 +178,11 @@ def _unmatched(assessment: Assessment, sources: Sources, *, complete: bool) -> t
         return ()
     sections, known = assessment.world.active.effective.sections, assessment.known
     about_devices = unmatched_rules(known.inventory, sections) if complete else ()
-    return (*reasons.unmatched(sections.health.rules, assessment.vendors), *about_devices)
+    return (
+        *reasons.unmatched(sections.health.rules, assessment.vendors),
+        *reasons.unmatched_faults(sections.faults.rules, assessment.vendors),
+        *about_devices,
+    )
 
 
 async def _keep(_: str, run: Callable[[], Awaitable[None]]) -> None:

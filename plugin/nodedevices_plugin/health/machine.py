@@ -553,9 +553,7 @@ def _message(
         parts = [what, f"{now}, Healthy {_hold_down_text(worst, as_bad, rules)}"]
     else:
         parts = [_what(worst, rules), actions.advice(action)]
-    # The advice above already says that the driver requires an action.
-    others = (fault.reason for fault in as_bad if fault is not worst)
-    also = [reason for reason in others if reason != levels.RECOVERY_ACTION][:_ALSO_SHOWN]
+    also = [fault.reason for fault in as_bad if fault is not worst]
     if also:
         parts.append("also " + ", ".join(also))
     return clip("; ".join(part for part in parts if part), _MESSAGE_LIMIT)

@@ -9,12 +9,13 @@ from difflib import SequenceMatcher
 from fnmatch import filter as matching
 from functools import lru_cache
 
-from nodedevices_api.sections import HealthRule, Repetition
+from nodedevices_api.sections import FaultRule, HealthRule, Repetition
 from nodedevices_common.text import some
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.model import Unmatched
+from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.faults import CounterLimits, FaultSources
 
 NAMED = 24  # in one message, which has room for some 500 characters
@@ -45,6 +46,19 @@ def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmat
     each = (_uncounted(number, rules, about, readings) for number in range(len(rules)))
     uncounted = (note for note in each if note is not None)
     return (*patterns, *behind, *uncounted)
+
+
+def unmatched_faults(
+    rules: Sequence[FaultRule], vendors: FaultSources, modes: SharingModes = MODES
+) -> tuple[Unmatched, ...]:
+    """Return a note for each reason of `faults.rules` that neither a device nor a holder can have."""
+    every = (*known(vendors), *modes.reasons) if rules else ()
+    return tuple(
+        Unmatched(section="faults", entry=f"rules[{number}].reasons {reason}", message=why)
+        for number, rule in enumerate(rules)
+        for reason in rule.reasons or ()
+        if (why := _why(reason, "Unhealthy", every))
+    )
 
 
 def _of_readings(vendors: FaultSources) -> frozenset[str]:

@@ -419,6 +419,7 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
     return (
         *unmatched(node.known.inventory, plan_settings(effective), from_file),
         *reasons.unmatched(sections.health.rules, node.vendors),
+        *reasons.unmatched_faults(sections.faults.rules, node.vendors, effective.modes),
         *unmatched_rules(node.known.inventory, sections),
         *unmatched_capacity(node.known.inventory, sections.capacity),
         *unmatched_cordons(node.known.inventory, frozenset(each.id for each in node.cordons), effective.vendors),

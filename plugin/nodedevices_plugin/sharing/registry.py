@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import PlanError
@@ -40,9 +41,16 @@ class SharingModes:
 
     def texts(self, reason: str) -> HelperTexts | None:
         """Return the texts of the helpers that have this reason."""
+        return next((texts for texts in self._texts() if reason in {texts.down, texts.restarted}), None)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The health reasons of devices and clients whose helper does not answer, or is another one."""
+        return tuple(reason for texts in self._texts() for reason in (texts.down, texts.restarted))
+
+    def _texts(self) -> Iterator[HelperTexts]:
         kinds = (mode.helper for mode in self.modes)
-        every = (kind.texts for kind in kinds if kind is not None)
-        return next((texts for texts in every if reason in {texts.down, texts.restarted}), None)
+        return (kind.texts for kind in kinds if kind is not None)
 
 
 MODES = SharingModes((NoSharing(), TimeSlicing(), Mps(), Memory()))

@@ -294,6 +294,7 @@ def _health(verdict: Verdict | None, facts: NodeFacts) -> api.DeviceHealth:
     return api.DeviceHealth(
         state=verdict.state.value,
         reason=verdict.reason,
+        reasons=_reasons(verdict),
         message=verdict.message,
         since=whole_second(verdict.since),
         xid=verdict.xid,
@@ -301,6 +302,12 @@ def _health(verdict: Verdict | None, facts: NodeFacts) -> api.DeviceHealth:
         recovery_action=verdict.recovery_action if verdict.state is not HealthState.HEALTHY else None,
         fault_domain=_domain(verdict.fault_domain),
     )
+
+
+def _reasons(verdict: Verdict) -> tuple[str, ...]:
+    """Return all reasons of the state, where it has several. A state that is not known is none of the faults'."""
+    found = tuple(fault.reason for fault in verdict.faults if fault.state is verdict.state)[: api.MAX_REASONS]
+    return found if len(found) > 1 and verdict.state is not HealthState.UNKNOWN else ()
 
 
 def _xids(verdict: Verdict, boot_id: str) -> set[int]:

@@ -233,6 +233,25 @@ def test_the_summary_shows_the_worst_device() -> None:
     )
 
 
+def test_a_device_shows_all_reasons_of_its_state_where_it_has_several() -> None:
+    def fault(reason: str, state: HealthState = HealthState.UNHEALTHY) -> Fault:
+        return Fault(
+            reason=reason, state=state, message="", action="None", fault_domain="Device", since=START, boot_id="boot-1"
+        )
+
+    two = fault("RecoveryAction"), fault("EccUncorrectable"), fault("RowRemapPending", HealthState.DEGRADED)
+    gone = fault("Missing", HealthState.UNKNOWN), fault("ProbeError", HealthState.UNKNOWN)
+    made = facts(
+        3,
+        verdicts={
+            gpu_id(0): bad("RecoveryAction", faults=two),
+            gpu_id(1): bad("EccUncorrectable", faults=two[1:]),
+            gpu_id(2): bad("ProbeSilent", HealthState.UNKNOWN, faults=gone),
+        },
+    )
+    assert [each.health.reasons for each in report(made).devices] == [("RecoveryAction", "EccUncorrectable"), (), ()]
+
+
 @pytest.mark.parametrize(
     ("holdings", "expected"),
     [

@@ -88,11 +88,15 @@ def test_of_several_faults_the_one_that_requires_most_is_shown_and_the_others_na
     assert "RowRemapPending" not in verdict.message
 
 
-def test_the_drivers_own_word_is_in_the_advice_and_named_no_second_time() -> None:
-    required = well(recovery_action="ResetDevice", ecc_uncorrectable_volatile=2)
-    message = Story().line(gpu(0, readings=required), xids=[xid(62)]).verdict().message
-    assert "also EccUncorrectable" in message
-    assert "RecoveryAction" not in message
+def test_all_reasons_as_bad_are_named_with_the_drivers_own_word_as_a_rule_can_be_about_each() -> None:
+    required = well(
+        recovery_action="ResetDevice", ecc_uncorrectable_volatile=2, remap_failure=True, sram_threshold_exceeded=True
+    )
+    verdict = Story().line(gpu(0, readings=required), xids=[xid(62)]).verdict()
+    also = verdict.message.partition("; also ")[2].split(", ")
+    as_bad = {each.reason for each in verdict.faults if each.state is verdict.state}
+    assert sorted([verdict.reason, *also]) == sorted(as_bad)
+    assert {"RecoveryAction", "EccUncorrectable", "Xid62", "RowRemapFailure", "SramThresholdExceeded"} <= as_bad
 
 
 def test_an_xid_is_shown_before_the_reading_that_it_explains() -> None:

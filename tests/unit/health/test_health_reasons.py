@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from nodedevices_api.sections import HealthRule
-from nodedevices_plugin.health.reasons import unmatched
+from nodedevices_api.sections import FaultRule, HealthRule
+from nodedevices_plugin.health.reasons import unmatched, unmatched_faults
 from nodedevices_plugin.vendors.nvidia.health_variables import rules_from_environment
 from support.facts import REGISTERED
 
@@ -29,6 +29,17 @@ def test_a_rule_about_no_reason_is_named_with_what_there_is() -> None:
     assert note.startswith("health.rules[0].reasons RowRemapPendign: no such reason; known reasons: RowRemapPending, ")
     [note] = notes("Xdi79")
     assert "Xid<number>" in note
+
+
+def test_a_reason_of_faults_that_no_device_and_no_holder_can_have_is_named() -> None:
+    rules = [
+        FaultRule(reasons=("Xid79", "EccUncorrectable", "RecoveryAction", "Missing", "MpsDaemonDown")),
+        FaultRule(reasons=("MpsDaemonRestarted", "XID79", "Falle0ffBus")),
+        FaultRule(recovery_actions=("RebootNode",)),
+    ]
+    case, other = [each.text for each in unmatched_faults(rules, REGISTERED)]
+    assert case.startswith("faults.rules[1].reasons XID79: no such reason; upper and lower case count: Xid79 is")
+    assert other.startswith("faults.rules[1].reasons Falle0ffBus: no such reason; known reasons: FallenOffBus, ")
 
 
 def test_a_rule_about_a_recovery_decides_nothing_and_is_named() -> None:

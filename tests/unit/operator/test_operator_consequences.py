@@ -92,6 +92,19 @@ def test_a_rule_with_both_needs_reason_and_action() -> None:
     assert wanted(lost(0, recoveryAction="RebootNode"), faults=section(rules=[rule])) is not None
 
 
+def test_a_rule_is_about_every_reason_of_the_device_and_not_the_worst_alone() -> None:
+    both = lost(0, "RecoveryAction", reasons=["RecoveryAction", "EccUncorrectable"], recoveryAction="ResetDevice")
+    rule = {"reasons": ["EccUncorrectable"], "taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}}
+    faults = section(rules=[rule], budget={"perHour": 1})
+    assert wanted(both, faults=faults) == TaintRecord("NoSchedule", "RecoveryAction")
+    assert evicted(both, faults=faults) == ["pod-0"]
+    assert wanted(lost(0, "RecoveryAction"), faults=faults) is None
+    worst_first = section(
+        rules=[{"reasons": ["RecoveryAction"], "taint": {"effect": "None"}}, rule], budget={"perHour": 1}
+    )
+    assert wanted(both, faults=worst_first) is None
+
+
 def nic(index: int, reason: str = "LinkDown", **more: Any) -> dict[str, Any]:
     """A NIC at fault, with a pod that holds it."""
     made = lost(index, reason, **more)
