@@ -26,16 +26,15 @@ def table:
   + each("gfd."; ["nameOverride", "namespaceOverride", "securityContext", "enableHostNetwork"]; {not: "there is no such pod"})
   + each("gfd."; ["noTimestamp", "sleepInterval"]; {not: "labels follow changes"})
   + {
-    "config.name": {}, "config.map": {}, "config.default": {to: "agent.flags.default-config"},
-    "config.fallbackStrategies": {to: "agent.flags.fallback-strategies"},
+    "config.name": {}, "config.map": {}, "config.default": {}, "config.fallbackStrategies": {},
     "imagePullSecrets": {to: "imagePullSecrets"}, "podAnnotations": {to: "agent.podAnnotations"},
     "priorityClassName": {to: "agent.priorityClassName"},
     "updateStrategy.type": {to: "agent.updateStrategy.type"},
     "updateStrategy.rollingUpdate.maxUnavailable": {to: "agent.updateStrategy.maxUnavailable"},
     "updateStrategy.rollingUpdate.maxSurge": {not: "ours is 0"},
     "resources": {not: "they are for NVIDIA's program; agent.resources of ours"},
-    "nodeSelector": {not: "our agent runs on every Linux node; agent.nodeSelector narrows that"},
-    "affinity": {not: "our agent runs on every Linux node; agent.nodeExpressions narrows that"},
+    "nodeSelector": {not: "our agent runs on every Linux node, and in the end serves those too that this leaves out; agent.nodeSelector narrows that, or serving: {mode: Observe} of a DevicePolicy for them"},
+    "affinity": {not: "our agent runs on every Linux node, and in the end serves those too that this leaves out; agent.nodeExpressions narrows that, or serving: {mode: Observe} of a DevicePolicy for them"},
     "tolerations": {not: "ours tolerates all"},
     "runtimeClassName": {}, "devicePlugin.containers.main.env": {}, "gfd.enabled": {}, "mps.root": {},
     "devicePlugin.enabled": {not: "components.observe decides who serves the kubelet"},
@@ -48,6 +47,9 @@ def more:
   settings(flags),
   (.config.name | select(is_given) | configurations_elsewhere("config.name")),
   (.config.map | select(is_given) | configurations("config.map")),
+  (.config | select((.name | is_given) or (.map | is_given))
+   | {"default-config": .default, "fallback-strategies": .fallbackStrategies} | to_entries[]
+   | select(.value | is_given) | set("agent.flags.\(.key)"; .value)),
   (select((.config.name | is_given) and (.config.map | is_given))
    | stop("config.name"; "given beside config.map: only one of them is in effect")),
   (.mps.root | mps_root),

@@ -137,11 +137,46 @@ def test_the_defaults_of_that_chart_change_nothing_but_who_serves() -> None:
     values, _ = migrate(DEFAULTS)
     assert values["components"] == OBSERVES
     assert values["agent"] == {
-        "flags": {"fallback-strategies": ["named", "single"]},
         "updateStrategy": {"type": "RollingUpdate"},
         "priorityClassName": "system-node-critical",
     }
     assert migrate(None)[0] == {"components": OBSERVES}
+
+
+def test_how_a_configuration_is_chosen_is_taken_along_with_a_configuration_alone() -> None:
+    chosen = {"default": "a", "fallbackStrategies": ["named", "single"]}
+    flags = {"default-config": "a", "fallback-strategies": ["named", "single"]}
+    for given in ({"map": {"a": "version: v1\n"}}, {"name": "my-configs"}):
+        assert migrate({"config": chosen | given})[0]["agent"]["flags"] == flags
+    assert "agent" not in migrate({"config": chosen | {"name": "", "map": {}}})[0]
+
+
+def test_nodes_that_their_selector_leaves_out_are_said_to_be_served_in_the_end() -> None:
+    _, said = migrate({"nodeSelector": {"pool": "gpu"}})
+    assert "not taken: nodeSelector: our agent runs on every Linux node, and in the end serves those too" in said
+
+
+@pytest.mark.parametrize("values", [{"config": {}}, {"config": {}, "unknown": 1}], ids=["understood", "not understood"])
+def test_the_pages_lines_stop_with_the_one_that_failed_and_none_installs_in_serve(values: Any, tmp_path: Path) -> None:
+    lines = (ROOT / "docs" / "migrate-values.md").read_text().split("\n\n")[2]
+    (tmp_path / "nodedevices").symlink_to(ROOT)
+    fake = tmp_path / "bin" / "helm"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\n[ $1 = -n ] && echo '{json.dumps(values)}' || echo \"$@\" > installed\n")
+    fake.chmod(0o755)
+    path = f"{fake.parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", lines],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    installed = tmp_path / "installed"
+    assert installed.exists() is (done.returncode == 0) is ("unknown" not in values), done.stderr
+    assert "--set components.observe.enabled=true" in lines, "an empty file of an earlier run does not install in Serve"
 
 
 @pytest.mark.parametrize(
