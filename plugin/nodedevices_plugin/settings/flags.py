@@ -33,6 +33,8 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 __all__ = ["Local", "parse"]
 CONFIGURING = frozenset({"serving-mode", "resource-prefix", *memory_flags.NAMES})  # beside the options that a file has
+ONLY_WITH: Mapping[str, str] = {"default-config": "config-dir", "fallback-strategies": "config-dir"}  # the chart's, too
+NOT_WITH: Mapping[str, str] = {"config-file": "config-dir"}  # the chart's, too
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$")
 
@@ -117,13 +119,16 @@ def _between(
     by_file = "probe" not in given and (values["config-file"] or values["config-dir"])
     if wrong or not by_file:  # else the file says which run, and what they need is checked with it
         problems += wrong or [*probes.missing(specs, values, probe_place), *probes.unused(specs, values)]
-    if values["config-file"] and values["config-dir"]:
-        problems.append("--config-dir: does not go with --config-file; give the folder or the one file")
-    need_folder = [
-        each for each in ("default-config", "fallback-strategies") if each in given and not values["config-dir"]
+    problems += [
+        f"--{other}: does not go with --{name}; give the folder or the one file"
+        for name, other in NOT_WITH.items()
+        if values[name] and values[other]
     ]
-    if need_folder:
-        problems.append(f"--{need_folder[0]}: only goes with --config-dir")
+    problems += [
+        f"--{name}: only goes with --{other}"
+        for name, other in ONLY_WITH.items()
+        if name in given and not values[other]
+    ]
     if "kubelet-socket" in given and not given["kubelet-socket"]:
         problems.append("--kubelet-socket: empty (no registration) is not implemented yet")
     if bool(values["pod-name"]) != bool(values["pod-namespace"]):

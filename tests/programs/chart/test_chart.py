@@ -15,7 +15,8 @@ from dashboards.files import BOARDS, path
 from helmchart.values import FLAGS, OF_THE_CHART
 from nodedevices_common import __version__
 from nodedevices_operator import settings as operator_settings
-from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.settings.flags import NOT_WITH, ONLY_WITH, parse
+from nodedevices_plugin.settings.problems import ConfigError
 from support import helm
 from support.repository import ROOT
 
@@ -131,6 +132,25 @@ def test_values_that_cannot_work_together_are_all_named_with_what_would_be_right
     )
     assert done.returncode != 0
     as_reviewed("refused", "\n".join(line for line in done.stderr.splitlines() if line.startswith("  - ")) + "\n")
+
+
+@needs_helm
+def test_flags_that_the_agent_refuses_together_with_others_are_refused_by_the_chart() -> None:
+    only: dict[str, Any] = {"default-config": "a", "fallback-strategies": ["single"]}
+    alone: dict[str, Any] = {"config-file": "/etc/nodedevices/config.yaml"}
+    assert (set(only), set(alone)) == (set(ONLY_WITH), set(NOT_WITH))
+    named = {"namedConfigs": {"enabled": True}}
+    for flags, components in ((only, {}), (alone, named)):
+        done = helm.template({"agent": {"flags": flags}, "components": components})
+        assert done.returncode != 0
+        assert re.findall(r"^  - agent\.flags\.([\w-]+): ", done.stderr, re.MULTILINE) == sorted(flags)
+        folder = ["--config-dir=/etc/nodedevices/configs"] if components else []
+        given = [f"--{name}={value if isinstance(value, str) else ','.join(value)}" for name, value in flags.items()]
+        with pytest.raises(ConfigError, match="--config-dir"):
+            parse([*given, *folder], {"NODE_NAME": "n1"})
+    for flags, components in ((only, named), (alone, {})):
+        done = helm.template({"agent": {"flags": flags}, "components": components})
+        assert done.returncode == 0, done.stderr
 
 
 @needs_helm
