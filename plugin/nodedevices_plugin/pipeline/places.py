@@ -148,24 +148,25 @@ def taken(
     can get now. `used`: whether a device is in a resource."""
     claims: dict[str, list[_Claim]] = defaultdict(list)
     for number, part in enumerate(parts.values()):
-        for device in (each for each in part.devices if each.present):
+        for device in (listed for listed in part.devices if listed.present):
             for place, claim in _claims(device, number, vendors):
                 claims[place].append(claim)
-    here = {
-        place: [each for each in every if used(each.device) or each.device in held] for place, every in claims.items()
-    }
+
+    def here(place: str) -> list[_Claim]:  # asked where two may be at one place: most places are one's for good
+        return [claim for claim in claims.get(place, ()) if claim.device in held or used(claim.device)]
+
     left: dict[str, Pair] = {}
-    for old, place, alone in ((each, *place) for each in given for place in each.places.items()):
-        if any(each.unit.id == old.part_id for each in claims.get(place, ())) or _is_common(here.get(place, ())):
+    for old, place, alone in ((known, *place) for known in given for place in known.places.items()):
+        if any(claim.unit.id == old.part_id for claim in claims.get(place, ())) or _is_common(here(place)):
             continue
-        for new in here.get(place, ()):
+        for new in here(place):
             if (alone or new.alone) and not (new.device == old.device and new.common):
                 left[new.unit.id] = (new.device, old.device)
     twice: dict[str, Pair] = {}
-    for place, some_here in here.items():
-        for one, other in _pairs(place, some_here):
+    for place in (place for place, every in claims.items() if len({claim.probe for claim in every}) > 1):
+        for one, other in _pairs(place, here(place)):
             first, second = sorted(
-                (one, other), key=lambda each: (each.device not in held, each.device not in offered, each.probe)
+                (one, other), key=lambda claim: (claim.device not in held, claim.device not in offered, claim.probe)
             )
             twice[second.unit.id] = (second.device, first.device)
             if second.device in held:
@@ -177,12 +178,13 @@ def _claims(device: InventoryDevice, probe: int, vendors: Vendors) -> Iterator[t
     """Yield the places of a device that is here and of its partitions. The whole device is at those of its partitions,
     too."""
     fact = device.fact
-    live = [each for each in partitions(device) if each.id not in device.departed_partitions]
+    live = [part for part in partitions(device) if part.id not in device.departed_partitions]
     of_parts = {_node(path) for unit in live if unit.partition is not None for path in unit.partition.device_nodes}
-    for unit in (Unit(device), *live):
-        nodes = _nodes(unit, vendors)
-        if unit.partition is None:
-            nodes |= {place: alone for part in live for place, alone in _nodes(part, vendors).items()}
+    nodes_of_parts = [(unit, _nodes(unit, vendors)) for unit in live]
+    nodes_of_all = _nodes(Unit(device), vendors)
+    for _, nodes in nodes_of_parts:
+        nodes_of_all |= nodes
+    for unit, nodes in ((Unit(device), nodes_of_all), *nodes_of_parts):
         for place, alone in nodes.items():
             yield place, _Claim(unit, probe, alone=alone, common=place not in of_parts)
         if fact.pci_bus_id:
