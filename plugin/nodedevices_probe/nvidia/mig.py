@@ -76,7 +76,15 @@ class MigDevices:
             before, partition = self._known.get(identity, (None, None))
             if partition is None or before != compared:
                 partition, whole = self._partition(
-                    nvml, gpu, handle, identity, index=index, minor=minor, memory_bytes=memory_bytes
+                    nvml,
+                    gpu,
+                    handle,
+                    identity,
+                    attributes=attributes,
+                    name=name,
+                    index=index,
+                    minor=minor,
+                    memory_bytes=memory_bytes,
                 )
                 if partition is not None and whole:
                     self._known[identity] = (compared, partition)
@@ -89,17 +97,25 @@ class MigDevices:
         self._known = {identity: known for identity, known in self._known.items() if identity in ids}
 
     def _partition(
-        self, nvml: NvmlCalls, gpu: Any, handle: Any, identity: str, *, index: int, minor: int | None, memory_bytes: int
+        self,
+        nvml: NvmlCalls,
+        gpu: Any,
+        handle: Any,
+        identity: str,
+        *,
+        attributes: Any,
+        name: str,
+        index: int,
+        minor: int | None,
+        memory_bytes: int,
     ) -> tuple[Partition | None, bool]:
         """Return a MIG device, and whether all of it was read."""
         gi = nvml.needed("nvmlDeviceGetGpuInstanceId", handle)
         ci = nvml.needed("nvmlDeviceGetComputeInstanceId", handle)
-        attributes = nvml.needed("nvmlDeviceGetAttributes_v2", handle)
-        if within(gi, 0, MAX_SMALL) is None or within(ci, 0, MAX_SMALL) is None or attributes is None:
+        if within(gi, 0, MAX_SMALL) is None or within(ci, 0, MAX_SMALL) is None:
             return None, False  # it went away meanwhile, or the next poll reads it whole
         instance = nvml.call("nvmlDeviceGetGpuInstanceById", gpu, gi, telemetry=True)
         info = instance and nvml.call("nvmlGpuInstanceGetInfo", instance, telemetry=True)
-        name = nvml.call("nvmlDeviceGetName", handle, telemetry=True) or ""
         in_name = _PROFILE_IN_NAME.search(name)
         known_name = in_name is not None and re.fullmatch(PROFILE, in_name[1])
         profile = in_name[1] if in_name and known_name else _profile(attributes, memory_bytes)
