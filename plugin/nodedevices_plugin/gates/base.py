@@ -69,12 +69,13 @@ class GateFacts:
         return {(each.resource, each.id) for each in self.held}
 
 
-def by_device(reason: str, why: Mapping[str, str]) -> Check | None:
-    """Block all ids of some devices. `why`: the message, by device."""
+def by_device(reason: str, why: Mapping[str, str], *, parts: bool = False) -> Check | None:
+    """Block all ids of some devices; with `parts`, of devices that are offered whole and of partitions. `why`: the
+    message, by device, or by device and partition."""
     blocked = {id_: Blocked(reason=reason, message=message) for id_, message in why.items()}
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        return blocked.get(each.device_id)
+        return blocked.get(each.part_id if parts else each.device_id)
 
     return check if blocked else None
 

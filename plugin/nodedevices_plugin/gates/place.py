@@ -5,14 +5,9 @@ from __future__ import annotations
 
 from nodedevices_api.withheld import SAME_PLACE
 
-from nodedevices_plugin.gates.base import Check, GateFacts
-from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.gates.base import Check, GateFacts, by_device
+from nodedevices_plugin.model import Plan
 
 
 def place(shape: Plan, facts: GateFacts) -> Check | None:
-    blocked = {id_: Blocked(reason=SAME_PLACE, message=message) for id_, message in facts.places.items()}
-
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        return blocked.get(each.part_id)
-
-    return check if blocked else None
+    return by_device(SAME_PLACE, facts.places, parts=True)

@@ -24,7 +24,17 @@ from nodedevices_probe.protocol import ProbeEvent
 from nodedevices_plugin.health.events import CORRELATING, effect, occurred
 from nodedevices_plugin.health.notices import SHOWN_AGAIN
 from nodedevices_plugin.health.rules import HealthRules
-from nodedevices_plugin.model import Fault, HealthState, Inventory, InventoryDevice, Occurrences, Period, Shown, Verdict
+from nodedevices_plugin.model import (
+    Fault,
+    HealthState,
+    Inventory,
+    InventoryDevice,
+    Occurrences,
+    Period,
+    Shown,
+    Verdict,
+    devices_by_id,
+)
 from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, meaning_of, source_of
 
 PERIOD = timedelta(days=10)
@@ -49,7 +59,7 @@ def with_events(
     """Return the history of every device after these events. `events`: those that were not judged before. `recovered`:
     ids of devices that a person confirmed as recovered."""
     devices = {device.fact.id: device for device in inventory.devices}
-    owners = {part.id: device for device in inventory.devices for part in device.fact.partitions} | devices
+    owners = devices_by_id(inventory)
     found = {own: {each.reason: each for each in listed} for own, listed in before.items() if own in devices}
     for own in recovered & found.keys():
         found[own] = {reason: replace(each, times=()) for reason, each in found[own].items()}

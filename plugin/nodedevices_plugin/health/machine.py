@@ -45,6 +45,7 @@ from nodedevices_plugin.model import (
     InventoryDevice,
     Usual,
     Verdict,
+    devices_by_id,
     facts_by_id,
     with_each_fault,
 )
@@ -267,12 +268,11 @@ def _route(
 ) -> None:
     """Add each event to its device: to the physical one, except an error that a MIG instance contained."""
     inventory = view.inventory
-    parents = {part.id: device for device in inventory.devices for part in device.fact.partitions}
-    devices = {device.fact.id: device for device in inventory.devices}
+    devices = devices_by_id(inventory)
     for event in new_events:
         if event.device_id is None:
             continue
-        device = devices.get(event.device_id) or parents.get(event.device_id)
+        device = devices.get(event.device_id)
         if device is None:
             continue
         meaning = meaning_of(source_of(view.vendors, device.fact), event)

@@ -20,7 +20,7 @@ from nodedevices_probe.protocol import MAX_MESSAGE, ProbeEvent
 from nodedevices_plugin.health.actions import advice
 from nodedevices_plugin.health.events import effect, occurred, told
 from nodedevices_plugin.health.rules import HealthRules
-from nodedevices_plugin.model import Inventory, InventoryDevice, Notice
+from nodedevices_plugin.model import Inventory, InventoryDevice, Notice, devices_by_id
 from nodedevices_plugin.vendors.faults import Effect, FaultSources, Meaning, meaning_of, source_of
 
 KEPT = timedelta(days=1)  # after it came last
@@ -41,11 +41,11 @@ def follow(
 ) -> dict[str, tuple[Notice, ...]]:
     """Return the notices of every device after these events. `events`: those that were not judged before."""
     devices = {device.fact.id: device for device in inventory.devices}
-    owners = {part.id: device for device in inventory.devices for part in device.fact.partitions}
+    owners = devices_by_id(inventory)
     found = {own: {(each.code, each.partition): each for each in before[own]} for own in devices if own in before}
     for event in events:
         named = event.device_id or ""
-        device = devices.get(named) or owners.get(named)
+        device = owners.get(named)
         if device is None:
             continue
         meaning = meaning_of(source_of(vendors, device.fact), event)

@@ -22,7 +22,7 @@ from nodedevices_plugin.model.holders import (
     RecentAllocate,
     held_key,
 )
-from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit, facts_by_id, numbered
+from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit, devices_by_id, facts_by_id, numbered
 from nodedevices_plugin.model.most_seen import MostSeen
 from nodedevices_plugin.model.plan import (
     AllocationError,
@@ -90,6 +90,7 @@ __all__ = [
     "Usual",
     "Verdict",
     "WaitingPod",
+    "devices_by_id",
     "facts_by_id",
     "held_key",
     "numbered",

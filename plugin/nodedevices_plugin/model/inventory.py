@@ -38,13 +38,18 @@ class Inventory:
     line_monotonic: float | None = None  # seconds, time.monotonic(): silence is measured by it
 
 
-def facts_by_id(inventory: Inventory) -> dict[str, DeviceFact]:
+def devices_by_id(inventory: Inventory) -> dict[str, InventoryDevice]:
     """Return the devices by their ids and by those of their partitions."""
     return {
-        each: device.fact
+        id_: device
         for device in inventory.devices
-        for each in (device.fact.id, *(part.id for part in device.fact.partitions))
+        for id_ in (device.fact.id, *(part.id for part in device.fact.partitions))
     }
+
+
+def facts_by_id(inventory: Inventory) -> dict[str, DeviceFact]:
+    """Return the facts of `devices_by_id`."""
+    return {id_: device.fact for id_, device in devices_by_id(inventory).items()}
 
 
 @dataclass(frozen=True, slots=True)

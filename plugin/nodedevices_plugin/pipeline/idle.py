@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 
 from nodedevices_probe.protocol import Readings
 
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, InventoryDevice
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, InventoryDevice, facts_by_id
 from nodedevices_plugin.model.ids import is_core, physical_id
 from nodedevices_plugin.model.use import (
     IDLE,
@@ -118,13 +118,12 @@ def _judged(device: InventoryDevice) -> bool:
 
 
 def _holders(inventory: Inventory, holdings: Holdings) -> dict[str, list[Holder]]:
-    owners = {part.id: device.fact.id for device in inventory.devices for part in device.fact.partitions}
-    owners |= {device.fact.id: device.fact.id for device in inventory.devices}
+    devices = facts_by_id(inventory)
     found: dict[str, list[Holder]] = {}
     for holder in holdings.holders:
-        for id_ in dict.fromkeys(owners.get(physical_id(each)) for each in (*holder.ids, *holder.also)):
-            if id_ is not None:
-                found.setdefault(id_, []).append(holder)
+        parts = map(physical_id, (*holder.ids, *holder.also))
+        for id_ in dict.fromkeys(devices[part].id for part in parts if part in devices):
+            found.setdefault(id_, []).append(holder)
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from nodedevices_plugin.health.events import must_leave
 from nodedevices_plugin.health.levels import FALLEN_OFF_BUS
-from nodedevices_plugin.model import HealthState, HoldersState, Holdings, Inventory, Verdict
+from nodedevices_plugin.model import HealthState, HoldersState, Holdings, Inventory, Verdict, facts_by_id
 from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.vendors.faults import FaultSource, FaultSources, source_of
 
@@ -34,31 +34,33 @@ def follow(
     """Return what is known now. `holdings`: by our own ids; `boot_id`: of the boot that `before` is about."""
     booted = "" not in {boot_id, inventory.boot_id} and boot_id != inventory.boot_id
     known = {} if booted else before
-    device_of = {part.id: device.fact.id for device in inventory.devices for part in device.fact.partitions}
     lost = {
         device.fact.id: found
         for device in inventory.devices
         if (verdict := verdicts.get(device.fact.id)) is not None
         and (found := _lost(verdict, source_of(vendors, device.fact), inventory.boot_id)) is not None
     }
+    if not known and not lost:
+        return {}
+    devices = facts_by_id(inventory)
     held = {
         key(holder.namespace, holder.pod, holder.container, holder.resource or holder.claim, device): device
         for holder in holdings.holders
         for part in map(physical_id, (*holder.ids, *holder.also))
-        for device in [device_of.get(part, part)]
+        for device in [devices[part].id if part in devices else part]
     }
-    kept = {each: was for each, was in known.items() if each in held or holdings.state is not HoldersState.SYNCED}
-    return kept | {each: lost[device] for each, device in held.items() if device in lost}
+    kept = {name: was for name, was in known.items() if name in held or holdings.state is not HoldersState.SYNCED}
+    return kept | {name: lost[device] for name, device in held.items() if device in lost}
 
 
 def _lost(verdict: Verdict, vendor: FaultSource, boot_id: str) -> Verdict | None:
     """Return the verdict for who holds a device with this one; None: it has not fallen off the bus in this boot."""
     faults = [
-        each
-        for each in verdict.faults
-        if each.state is HealthState.UNHEALTHY
-        and each.boot_id == boot_id
-        and (each.reason == FALLEN_OFF_BUS or must_leave(each, vendor))
+        fault
+        for fault in verdict.faults
+        if fault.state is HealthState.UNHEALTHY
+        and fault.boot_id == boot_id
+        and (fault.reason == FALLEN_OFF_BUS or must_leave(fault, vendor))
     ]
     if not faults:
         return None
@@ -67,7 +69,7 @@ def _lost(verdict: Verdict, vendor: FaultSource, boot_id: str) -> Verdict | None
         state=HealthState.UNHEALTHY,
         reason=worst.reason,
         message=f"{worst.message}; what the container had on it then is lost, also once it is back",
-        since=max(each.since for each in faults),
+        since=max(fault.since for fault in faults),
         offered=False,
         xid=worst.xid,
         recovery_action="RestartApp",

@@ -23,6 +23,7 @@ from nodedevices_api import nodedevices as api
 from nodedevices_api.base import to_dict, wire_name
 from nodedevices_api.withheld import EXCLUDED, MEANINGS
 from nodedevices_common import __version__
+from nodedevices_common.observing import OBSERVE
 from nodedevices_common.times import rfc3339
 from nodedevices_probe.protocol import DeviceFact, Partition
 from pydantic import ValidationError
@@ -41,6 +42,7 @@ from nodedevices_plugin.model import (
     SchedulableId,
     Verdict,
     WaitingPod,
+    facts_by_id,
     served_by_others,
 )
 from nodedevices_plugin.model.device_names import device_names
@@ -428,10 +430,10 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
             without_share.add(key)
     result: dict[str, list[api.Holder]] = defaultdict(list)
     uses = uses_by_part(facts)
-    device_of = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
+    by_id = facts_by_id(facts.inventory)
     for key, (since, ids) in found.items():
         part, namespace, pod, container, resource, claim = key
-        device = device_of.get(part, part)
+        device = by_id[part].id if part in by_id else part
         verdict = lost.get((namespace, pod, container, resource))
         if verdict is None and (
             (judged := facts.verdicts.get(device)) is None or judged.state is not HealthState.UNHEALTHY
@@ -640,7 +642,7 @@ def _configuration(facts: NodeFacts, odd: _Odd) -> api.ConfigurationStatus | Non
         lambda: api.ConfigurationStatus(
             sources=config.sources,
             waiting_for_daemons=config.waiting_for_helpers or None,
-            serving=None if facts.observed is None else "Observe",
+            serving=None if facts.observed is None else OBSERVE,
             **parts,
         ),
     )

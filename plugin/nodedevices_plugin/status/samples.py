@@ -11,7 +11,14 @@ from collections.abc import Iterator, Mapping
 
 from nodedevices_common.metrics import Sample, counter, gauge
 
-from nodedevices_plugin.model import HealthState, HoldersState, InventoryDevice, RegistrationState, served_by_others
+from nodedevices_plugin.model import (
+    HealthState,
+    HoldersState,
+    InventoryDevice,
+    RegistrationState,
+    facts_by_id,
+    served_by_others,
+)
 from nodedevices_plugin.model.ids import memory_held, physical_id
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
@@ -256,14 +263,13 @@ def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
     for (device, resource), amounts in of_device.items():
         for state, amount in amounts.items():
             yield MEMORY_SHARES, (index[device], device, resource, state), amount
-    parts = {part.id: device.fact.id for device in facts.inventory.devices for part in device.fact.partitions}
+    devices = facts_by_id(facts.inventory)
     held: Tally[tuple[str, ...]] = Tally()
     for holder in facts.holdings.holders:
         who = (holder.resource or "", holder.namespace, holder.pod, holder.container)
         for part, size in memory_held(holder.ids).items():
-            device = parts.get(part, part)
-            if device in index:
-                held[index[device], device, *who] += size
+            if (fact := devices.get(part)) is not None:
+                held[str(fact.index), fact.id, *who] += size
     for container, amount in sorted(held.items()):
         yield HOLDER_MEMORY, container, amount
 

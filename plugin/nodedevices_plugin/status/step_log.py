@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from nodedevices_probe.protocol import DeviceFact
 
-from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict
+from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verdict, facts_by_id
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import World
@@ -66,7 +65,7 @@ class StepLog:
         for event in outcome.addressed:
             metrics.kernel_log_event(event)
         if outcome.xids:
-            devices = _devices(after.inventory)
+            devices = facts_by_id(after.inventory)
             for event in outcome.xids:
                 metrics.xid(event.xid or 0, event.count, devices.get(event.device_id or ""))
         if after.state.unschedulable != before.state.unschedulable:
@@ -122,12 +121,6 @@ def _double_allocations(before: World, after: World) -> None:
     for each in was:
         if each.id not in {one.id for one in now}:
             log.info("no two pods hold the device any more", device=each.device_id, id=each.id)
-
-
-def _devices(inventory: Inventory) -> dict[str, DeviceFact]:
-    """Devices by their own ids and those of their partitions."""
-    found = {part.id: device.fact for device in inventory.devices for part in device.fact.partitions}
-    return found | {device.fact.id: device.fact for device in inventory.devices}
 
 
 def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> None:
