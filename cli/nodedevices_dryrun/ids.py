@@ -7,7 +7,7 @@ names that may change are said, without a number, as a DryRun policy does (noded
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,12 +15,12 @@ from typing import Any
 import orjson
 from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.raw import Raw, mapping, mappings, text
-from nodedevices_common.text import place_of
 from nodedevices_operator.desired.id_changes import id_changes
+from nodedevices_operator.desired.policy_status import Note
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records.objects import NodeDevicesRecord
 from nodedevices_plugin.health import reasons
-from nodedevices_plugin.model import Inventory, OfferedResource, Plan, PlanError
+from nodedevices_plugin.model import Inventory, OfferedResource, Plan, PlanError, Unmatched
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.offering.changes import decide_change, held_as
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise, not_in
@@ -61,7 +61,7 @@ class IdEffect:
     pods: tuple[str, ...] = ()  # that hold what would no longer be offered to them
     unknown: str = ""
     names: tuple[str, ...] = ()
-    unmatched: tuple[str, ...] = ()  # entries without effect on the node
+    unmatched: tuple[Note, ...] = ()  # entries without effect on the node
     assumes: str = ""  # what of the node has to be so, and is not known here
 
 
@@ -94,24 +94,26 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
         waits_for=_pods(f"{each.namespace}/{each.pod}" for each in decision.waiting_for),
         held_back=tuple(_named(kept, inventory)),
         pods=_pods(each.holder for each in leaving),
-        unmatched=tuple(
-            f"{place_of(each.section, each.entry)}: {each.message}" for each in unmatched(inventory, after)
-        ),
+        unmatched=_notes(unmatched(inventory, after)),
         assumes=_assumes(current, wanted),
     )
 
 
-def rules_without_effect(raw: Raw, then: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what of the rules of `health` and `faults` has no effect on the node, a line each: about no reason that
-    there is, behind a rule that always comes first, or about devices of which the node has none. Reasons are those of
-    the built-in vendors."""
+def rules_without_effect(raw: Raw, then: Mapping[str, Any]) -> tuple[Note, ...]:
+    """Return what of the rules of `health` and `faults` has no effect on the node: about no reason that there is,
+    behind a rule that always comes first, or about devices of which the node has none. Reasons are those of the
+    built-in vendors."""
     inventory, sections = facts.inventory(mapping(raw.get("status"))), understood(then).sections
     found = (
         *reasons.unmatched(sections.health.rules, VENDORS.fault_sources()),
         *reasons.unmatched_faults(sections.faults.rules, VENDORS.fault_sources()),
         *unmatched_rules(inventory, sections),
     )
-    return tuple(f"{place_of(each.section, each.entry)}: {each.message}" for each in found)
+    return _notes(found)
+
+
+def _notes(found: Iterable[Unmatched]) -> tuple[Note, ...]:
+    return tuple(Note(entry.section, entry.entry, entry.text) for entry in found)
 
 
 def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[str, Any]) -> str:

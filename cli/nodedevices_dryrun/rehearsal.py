@@ -6,7 +6,6 @@ evictions are answered by the operator's budgets and its breaker, for all nodes 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +20,7 @@ from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired.capacity import plan_capacity
 from nodedevices_operator.desired.configuration import Configuration, Previous, Trial, means_the_same, resolve
 from nodedevices_operator.desired.fleet import OPEN, Action, ActionAnswer, Fleet, arrivals, from_data, rehearsed
+from nodedevices_operator.desired.policy_status import Note
 from nodedevices_operator.desired.pools import SECTION as FAULTS
 from nodedevices_operator.desired.pools import Reacting, coming, survey, trial_pool
 from nodedevices_operator.desired.selection import lacking
@@ -108,7 +108,8 @@ class NodeEffect:
             parts.append(f"which ids change is not known: {found.unknown}")
         if found.assumes:
             parts.append(f"it is assumed that the node has the component {found.assumes}")
-        return "; ".join([*parts, *([self.actions] if self.actions else []), *found.unmatched])
+        unmatched = [note.text for note in found.unmatched]
+        return "; ".join([*parts, *([self.actions] if self.actions else []), *unmatched])
 
     def fields(self) -> dict[str, Any]:
         """Return plain values, by the names of `-o json`."""
@@ -123,7 +124,7 @@ class NodeEffect:
             "heldBack": list(found.held_back),
             "pods": list(found.pods),
             "waitsFor": list(found.waits_for),
-            "unmatched": list(found.unmatched),
+            "unmatched": [note.text for note in found.unmatched],
             "assumes": found.assumes,
             "message": self.message,
         }
@@ -140,15 +141,15 @@ class Rehearsal:
     @property
     def matches_nothing(self) -> bool:
         """True when a policy selects no node, or an entry has no effect on any node to which its section comes."""
-        nodes = Counter((each.policies, section) for each in self.nodes for section in each.sections)
+        if any(not self.selected[change.name][1] for change in self.changes if change.how != DELETED):
+            return True
+        nodes = Counter((node.policies, section) for node in self.nodes for section in node.sections)
         idle = Counter(
-            (each.policies, entry)
-            for each in self.nodes
-            for entry in {line.partition(": ")[0] for line in each.ids.unmatched}
+            (node.policies, *place)
+            for node in self.nodes
+            for place in {(note.section, note.entry) for note in node.ids.unmatched}
         )
-        return any(not self.selected[each.name][1] for each in self.changes if each.how != DELETED) or any(
-            count == nodes[by, re.split(r"[.\[]", entry)[0]] for (by, entry), count in idle.items()
-        )
+        return any(count == nodes[policies, section] for (policies, section, _), count in idle.items())
 
     @property
     def harmful(self) -> bool:
@@ -206,14 +207,15 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
     changes_ids = bool(sections) and not (observes and record.observes)
     ids = id_effect(raw, record, now.config, then.config) if changes_ids else IdEffect()
     if observes:
-        left_out = (text for section, text in without_effect(then.config) if section in sections)
+        left_out = (Note(section, "", text) for section, text in without_effect(then.config) if section in sections)
         ids = replace(ids, unmatched=(*ids.unmatched, *left_out))
     changed_rules = {each: then.config[each] for each in _RULES if each in sections and each in then.config}
     if changed_rules:
         ids = replace(ids, unmatched=(*ids.unmatched, *rules_without_effect(raw, changed_rules)))
     if "expect" in sections:
         few = lacking(understood(then.config).sections.expect, record.devices)
-        ids = replace(ids, unmatched=(*ids.unmatched, *(f"expect[{at}]: {few[at]}" for at in few)))
+        short = (Note("expect", f"[{at}]", f"expect[{at}]: {text}") for at, text in few.items())
+        ids = replace(ids, unmatched=(*ids.unmatched, *short))
     effect = NodeEffect(
         node=record.name,
         sections=sections,
