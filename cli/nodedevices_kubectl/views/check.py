@@ -35,7 +35,7 @@ AWAY = "nodedevices.io/agent"  # a Node label; away: no agent is wanted there
 # broken. `Stopped` is of single nodes' actions too: the policy's ActionsStopped, which is broken, says why.
 _WAITS = {
     *("WaitingForHolders", "WaitingForKubelet", "WaitingForDaemon", "NoConfig"),  # the agent's
-    *("Pending", "Refused", "Blocked", "Progressing", "NoNodes", "SamePriority"),  # the operator's
+    *("Pending", "Refused", "Blocked", "Progressing", "Paused", "NoNodes", "SamePriority"),  # the operator's
 }
 _OF_POLICIES = (  # conditions of a node that say whether what policies set is in effect there
     facts.POLICY_RESOLVED,
@@ -55,12 +55,13 @@ _POLICY_WELL = {
     "RolledOut": "True",
 }
 _SAID_ELSEWHERE = {"Applied": ("NotAccepted", "DryRun"), "RolledOut": ("Progressing", "Failed")}
-_POLICY_NEXT = {
+_POLICY_NEXT = {  # where it is broken
     "ActionsStopped": "find what the faults have in common (docs/runbooks/NodeDevicesActionsStopped.md); then: "
     "kubectl nodedevices resume",
     "RolledOut": "correct the policy (kubectl describe dp {0}), which goes on by itself; to go on as it is: "
     "kubectl nodedevices resume {0}",
 }
+_DESCRIBE = "kubectl describe dp {0}"
 _OF_THE_KUBELET = {"KubeletUnreachable", "RegistrationRejected", "ServedByAnother"}
 
 KIND = Kind(
@@ -362,9 +363,8 @@ def policies(items: Sequence[Raw] | None) -> Iterator[Finding]:
             said = True
             status = WARNING if reason in _WAITS else BROKEN
             about = f"{kind}: {_about(found).partition(' Change the policy')[0]}"
-            yield Finding(
-                f"policy {name}", status, about, _POLICY_NEXT.get(kind, "kubectl describe dp {}").format(name)
-            )
+            next_ = _POLICY_NEXT.get(kind, _DESCRIBE) if status == BROKEN else _DESCRIBE
+            yield Finding(f"policy {name}", status, about, next_.format(name))
     if not said:
         yield Finding("policies", OK, f"policies: {len(items)}")
 

@@ -266,6 +266,13 @@ def test_what_is_overdue_is_so_by_the_clock_of_the_api_server(
     assert kubectl("check") == (3 if minutes > 0 else 0)
 
 
+def test_a_roll_out_that_somebody_has_paused_is_no_fault(well: RecordedApi, kubectl: CommandLine) -> None:
+    well.objects[POLICIES][0]["status"]["conditions"] = [condition("RolledOut", "False", "Paused", "spec.paused")]
+    assert kubectl("check", "-o", "json") == 0
+    policy = found(kubectl)["<cluster>", "policy share"]
+    assert (policy["status"], policy["next"]) == ("warning", "kubectl describe dp share")
+
+
 def test_of_a_stopped_roll_out_the_advice_is_to_correct_first_and_then_to_resume(
     well: RecordedApi, kubectl: CommandLine
 ) -> None:
