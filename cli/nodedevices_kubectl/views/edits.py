@@ -96,24 +96,17 @@ def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
     said, changed = [], False
     for name in devices:
         gone = {id_: each for each in entries if (id_ := text(each.get("id"))) not in listed}
-        meant = find.by_beginning(name, gone)
-        unit = None if meant else find.device(item, name)
-        if unit is not None and len(gone) == 1 and all(each.get("id") != unit.id for each in entries):
-            meant = list(gone)
-        if len(meant) > 1:
-            raise InputError(f"{node}/{name}: this is {len(meant)} devices: {', '.join(meant)}; give the whole id")
-        if meant:
-            about = f"{meant[0]} ({text(gone[meant[0]].get('reason'))})"
-            said.append(f"{about}, which {node} no longer has, is no longer out of service.")
-            entries, changed = [each for each in entries if each.get("id") != meant[0]], True
+        unit = _in_service_again(item, name, entries, gone)
+        if isinstance(unit, str):
+            said.append(f"{_with_reason(gone, unit)}, which {node} no longer has, is no longer out of service.")
+            entries, changed = [entry for entry in entries if entry.get("id") != unit], True
             continue
-        assert unit is not None  # noqa: S101  where none is meant, it was found
         shown = f"{node}/{unit.name}"
         kept = [each for each in entries if text(each.get("id")) != unit.id]
         if len(kept) == len(entries):
             said.append(f"{shown} is not out of service: nothing to do.")
             if gone:
-                several = ", ".join(f"{id_} ({text(each.get('reason'))})" for id_, each in gone.items())
+                several = ", ".join(_with_reason(gone, id_) for id_ in gone)
                 said.append(f"Out of service are devices that {node} no longer has: {several}; name one by its id")
             parent = text(unit.device.get("id")) if unit.is_partition else ""
             if any(each.get("id") == parent for each in entries):
@@ -125,6 +118,23 @@ def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
         rest = f"; it is {state}{held_back}" if state == facts.UNHEALTHY else ""
         said.append(f"{shown} is back in service{rest}.")
     return Edit(_unschedulable(item, entries) if changed else None, said)
+
+
+def _in_service_again(item: Raw, name: str, entries: Sequence[Raw], gone: Mapping[str, Raw]) -> facts.Unit | str:
+    """Return the device that is meant, or the id of one that the node no longer has: one of `gone`."""
+    meant = find.by_beginning(name, gone)
+    if len(meant) > 1:
+        several = f"{len(meant)} devices: {', '.join(meant)}"
+        raise InputError(f"{facts.name_of(item)}/{name}: this is {several}; give the whole id")
+    if meant:
+        return meant[0]
+    unit = find.device(item, name)
+    in_its_place = len(gone) == 1 and all(entry.get("id") != unit.id for entry in entries)
+    return next(iter(gone)) if in_its_place else unit
+
+
+def _with_reason(gone: Mapping[str, Raw], id_: str) -> str:
+    return f"{id_} ({text(gone[id_].get('reason'))})"
 
 
 def _unschedulable(item: Raw, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

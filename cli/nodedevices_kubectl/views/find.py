@@ -35,7 +35,7 @@ def device(item: Raw, wanted: str) -> facts.Unit:
     for matches in (
         [unit for unit in units if wanted in {unit.id, unit.name}],
         [unit for unit in units if not unit.is_partition and str(unit.device.get("index")) == wanted],
-        [unit for unit in units if len(wanted) >= SHORTEST_BEGINNING and unit.id.startswith(wanted)],
+        [unit for unit in units if _begins(unit.id, wanted)],
     ):
         if len(matches) == 1:
             return matches[0]
@@ -54,11 +54,11 @@ def device(item: Raw, wanted: str) -> facts.Unit:
 def by_beginning(wanted: str, ids: Iterable[str]) -> list[str]:
     """Return the id that is meant, or all that begin so."""
     every = list(ids)
-    return (
-        [wanted]
-        if wanted in every
-        else [id_ for id_ in every if len(wanted) >= SHORTEST_BEGINNING and id_.startswith(wanted)]
-    )
+    return [wanted] if wanted in every else [id_ for id_ in every if _begins(id_, wanted)]
+
+
+def _begins(id_: str, wanted: str) -> bool:
+    return len(wanted) >= SHORTEST_BEGINNING and id_.startswith(wanted)
 
 
 def unknown_node(name: str, known: list[str]) -> InputError:
