@@ -276,7 +276,7 @@ def _answered(
     for each in found:
         if FAULTS in each.effect.sections and (by := _suppliers(each.then, [FAULTS])):
             acting.setdefault(by[0], []).append(each)
-    if not any(each.preview.text({}) for mine in acting.values() for each in mine):
+    if not any(node.preview.text({}) for mine in acting.values() for node in mine):
         return
     seen, place = survey(records, nodes, policies.before), record_of(cluster.policies)
     fleet = _fleet(cluster, policies.before, place, now)

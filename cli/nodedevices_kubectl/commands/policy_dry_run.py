@@ -70,7 +70,7 @@ def dry_run(
         from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
         wanted = set(session.api.names(objects.NODE_DEVICES, selector=listing.selector))
-        found = replace(found, nodes=tuple(each for each in found.nodes if each.node in wanted))
+        found = replace(found, nodes=tuple(effect for effect in found.nodes if effect.node in wanted))
     refusals = {} if saved else _checked(session, policies, cluster.policies, found.changes)
     changes = [_fields(each, found.selected, refusals) for each in found.changes]
     rows = [view.row_of(each.fields()) for each in found.nodes]

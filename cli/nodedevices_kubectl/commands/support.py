@@ -67,7 +67,7 @@ def _read(session: Session, namespace: str) -> dict[str, Sequence[Raw] | str]:
     def attempt(collection: str, kind: str, fields: str = "", selector: str = "") -> Sequence[Raw] | str:
         try:  # objects of a list have no kind of their own; with it `policy dry-run --from` reads them
             items, _ = session.api.list_all(collection, fields=fields, selector=selector)
-            return [{"kind": kind, **each} for each in items]
+            return [{"kind": kind, **item} for item in items]
         except ApiError as error:
             if not error.status:  # nobody answers: the next question would not be answered either
                 raise

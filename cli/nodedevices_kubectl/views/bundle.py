@@ -62,7 +62,7 @@ def picked(item: Raw, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 def _picked(value: Any, wanted: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
-        return [_picked(each, wanted) for each in value]
+        return [_picked(entry, wanted) for entry in value]
     if not isinstance(value, dict):
         return value if not wanted else None
     if wanted:
@@ -73,8 +73,8 @@ def _picked(value: Any, wanted: Mapping[str, Any]) -> Any:
 def _unset(variables: Any) -> Any:
     """Return variables without their values."""
     return [
-        {key: REDACTED if key == "value" else inner for key, inner in mapping(each).items()}
-        for each in (variables if isinstance(variables, list) else ())
+        {key: REDACTED if key == "value" else inner for key, inner in mapping(variable).items()}
+        for variable in (variables if isinstance(variables, list) else ())
     ]
 
 
@@ -88,7 +88,7 @@ def files(parts: Mapping[str, Sequence[Raw] | str], taken: str) -> dict[str, byt
             lines.append(f"{name}: not there: {part}")
             continue
         wanted = TAKEN.get(name)  # the others are no objects, but what we found out
-        items = part if wanted is None else [picked(each, wanted) for each in part]
+        items = part if wanted is None else [picked(item, wanted) for item in part]
         found[f"{name}.json"] = json.dumps(items, indent=1).encode()
         lines.append(f"{name}.json: {len(part)}")
     lines += [

@@ -95,21 +95,21 @@ def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
     listed = {unit.id for unit in facts.units(item)}
     said, changed = [], False
     for name in devices:
-        gone = {id_: each for each in entries if (id_ := text(each.get("id"))) not in listed}
+        gone = {id_: entry for entry in entries if (id_ := text(entry.get("id"))) not in listed}
         unit = _in_service_again(item, name, entries, gone)
         if isinstance(unit, str):
             said.append(f"{_with_reason(gone, unit)}, which {node} no longer has, is no longer out of service.")
             entries, changed = [entry for entry in entries if entry.get("id") != unit], True
             continue
         shown = f"{node}/{unit.name}"
-        kept = [each for each in entries if text(each.get("id")) != unit.id]
+        kept = [entry for entry in entries if text(entry.get("id")) != unit.id]
         if len(kept) == len(entries):
             said.append(f"{shown} is not out of service: nothing to do.")
             if gone:
                 several = ", ".join(_with_reason(gone, id_) for id_ in gone)
                 said.append(f"Out of service are devices that {node} no longer has: {several}; name one by its id")
             parent = text(unit.device.get("id")) if unit.is_partition else ""
-            if any(each.get("id") == parent for each in entries):
+            if any(entry.get("id") == parent for entry in entries):
                 said.append(f"Its device is: uncordon {node}/{text(unit.device.get('name')) or parent}")
             continue
         entries, changed = kept, True
@@ -176,7 +176,7 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, p
     metadata = mapping(item.get("metadata"))
     others = {EVERY, *(unit.id for unit in facts.units(item))}.difference(ids)
     before = text(mapping(metadata.get("annotations")).get(CONFIRM)).split(",")
-    entries = [f"{each}={outcome}@{rfc3339(now)}" for each in ids]
+    entries = [f"{id_}={outcome}@{rfc3339(now)}" for id_ in ids]
     entries += [entry for entry in before if entry.partition("=")[0].strip() in others]
     value = ",".join(entries[:MAX_CONFIRM])
     version = text(metadata.get("resourceVersion"))

@@ -164,7 +164,7 @@ def surveyed(nodes: Mapping[str, FleetNode], known: Iterable[str] = ()) -> Surve
         unclear={name: it.unclear for name, it in nodes.items() if it.unclear},
         silent=frozenset(name for name, it in nodes.items() if it.silent),
         out=out,
-        others=frozenset({*nodes, *known}).difference(*(each.nodes for each in pools)),
+        others=frozenset({*nodes, *known}).difference(*(pool.nodes for pool in pools)),
     )
 
 

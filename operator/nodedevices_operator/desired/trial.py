@@ -51,7 +51,7 @@ class Preview:
         """The actions that would be proposed, now or after a grace."""
         return (
             *(() if self.taint is None else (self.taint,)),
-            *(each.action for each in self.evictions if not each.kept),
+            *(eviction.action for eviction in self.evictions if not eviction.kept),
         )
 
     def text(self, answers: Mapping[Action, ActionAnswer]) -> str:

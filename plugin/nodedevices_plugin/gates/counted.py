@@ -20,14 +20,16 @@ GONE = Blocked(reason=UNHEALTHY, message="a device that it counts is not offered
 
 def counted(resources: Sequence[OfferedResource], facts: GateFacts) -> list[OfferedResource]:
     """Return the resources, with the ids blocked that go with devices which no container can get."""
-    if not any(each.counts for each in resources):
+    if not any(resource.counts for resource in resources):
         return list(resources)
     why = _why_not(resources)
     held = {(name, id_) for name, ids in facts.holdings.held for id_ in ids}
-    held |= {(each.resource, id_) for each in facts.unconfirmed for id_ in each.ids}
+    held |= {(allocate.resource, id_) for allocate in facts.unconfirmed for id_ in allocate.ids}
     return [
-        _with_blocked(each, why, {id_ for name, id_ in held if name == each.name}) if each.counts else each
-        for each in resources
+        _with_blocked(resource, why, {id_ for name, id_ in held if name == resource.name})
+        if resource.counts
+        else resource
+        for resource in resources
     ]
 
 
@@ -35,21 +37,21 @@ def _why_not(resources: Sequence[OfferedResource]) -> dict[str, Blocked | None]:
     """Return by device or partition why no container can get it; None: one can."""
     found: dict[str, Blocked | None] = {}
     for resource in resources:
-        for each in (*resource.ids, *resource.unlisted):
-            found[each.part_id] = each.blocked if each.part_id not in found else found[each.part_id] and each.blocked
+        for entry in (*resource.ids, *resource.unlisted):
+            found[entry.part_id] = found.get(entry.part_id, entry.blocked) and entry.blocked
     return found
 
 
 def _with_blocked(resource: OfferedResource, why: Mapping[str, Blocked | None], held: Set[str]) -> OfferedResource:
-    whole = {each.part_id for each in resource.retained}  # a pod that still has it under this name is subtracted anyway
-    parts = [each for each in resource.counts if each not in whole]
+    whole = {entry.part_id for entry in resource.retained}  # a pod that has it under this name is subtracted anyway
+    parts = [part for part in resource.counts if part not in whole]
     reasons = [blocked for part in parts if (blocked := why.get(part, GONE)) is not None]
-    free_first = sorted((each.id for each in reversed(resource.ids) if not each.device_id), key=held.__contains__)
-    by_id = dict(zip(free_first, (each for each in reasons for _ in range(resource.per_device or 0)), strict=False))
+    free_first = sorted((entry.id for entry in reversed(resource.ids) if not entry.device_id), key=held.__contains__)
+    by_id = dict(zip(free_first, (reason for reason in reasons for _ in range(resource.per_device or 0)), strict=False))
     ids: list[SchedulableId] = []
     unlisted: list[SchedulableId] = []
-    for each in resource.ids:
-        because = by_id.get(each.id)
+    for entry in resource.ids:
+        because = by_id.get(entry.id)
         some = unlisted if because is not None and because.listed_as is ListedAs.NOT_LISTED else ids
-        some.append(replace(each, blocked=because) if because is not None else each)
+        some.append(replace(entry, blocked=because) if because is not None else entry)
     return replace(resource, ids=tuple(ids), unlisted=(*resource.unlisted, *unlisted))

@@ -56,7 +56,7 @@ def helper_taken(shape: Plan, facts: GateFacts) -> Check | None:
     What a pod holds otherwise stays as it is."""
     if not facts.taken:
         return None
-    otherwise = {each.name for each in shape.resources if not run_by(each)}
+    otherwise = {resource.name for resource in shape.resources if not run_by(resource)}
     in_use = facts.in_use()
     blocked = Blocked(reason=HELPER_IN_USE, message=TAKEN)
 

@@ -92,7 +92,8 @@ class MpsDaemons(Periodic):
             self._facts = facts
             self._on_change()
         again = any(each != READY for each in found.values()) or any(self._missed.values())
-        again = again or not facts.taken <= {id_ for each in daemons for id_ in each.device_ids}  # one is being ended
+        kept = {id_ for daemon in daemons for id_ in daemon.device_ids}
+        again = again or not facts.taken <= kept  # one is being ended
         self._pause = (RETRY_SECONDS if again else POLL_SECONDS) if daemons or again or self._problem else None
 
     async def _query(self, daemon: Daemon, unwritten: str) -> HelperAnswer:
@@ -142,7 +143,7 @@ def _which(file: Path) -> dict[str, Running]:
 
 
 def _taken(which: Mapping[str, Running]) -> frozenset[str]:
-    return frozenset(gpu.id for each in which.values() for gpu in each.gpus)
+    return frozenset(gpu.id for run in which.values() for gpu in run.gpus)
 
 
 def _process(alive: bool | None, known: Running | None) -> HelperProcess:

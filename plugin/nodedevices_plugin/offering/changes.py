@@ -107,8 +107,8 @@ def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None, moved
     ids = frozenset(each.id for each in current.ids)
     if wanted is None or bound_to(current) != bound_to(wanted):
         return ids
-    stay = {each.id for each in wanted.ids if each.blocked is None}
-    return frozenset(each.id for each in current.ids if each.id not in stay or each.part_id in moved)
+    stay = {offered.id for offered in wanted.ids if offered.blocked is None}
+    return frozenset(offered.id for offered in current.ids if offered.id not in stay or offered.part_id in moved)
 
 
 def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:

@@ -112,11 +112,11 @@ def fitting(inventory: Inventory, make: Callable[[Inventory], T]) -> tuple[T | N
     why: PlanError | None = None
     left: frozenset[str] = frozenset()
     while True:
-        devices = tuple(each for each in inventory.devices if each.fact.id not in left)
+        devices = tuple(device for device in inventory.devices if device.fact.id not in left)
         try:
             return make(replace(inventory, devices=devices)), why
         except PlanError as error:
-            gone = frozenset(each.fact.id for each in devices if not each.present)
+            gone = frozenset(device.fact.id for device in devices if not device.present)
             odd = (error.devices & gone) or gone
             if not odd:
                 why = why or error

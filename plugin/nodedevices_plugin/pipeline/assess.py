@@ -223,7 +223,7 @@ def assess(
         asked=asked,
         given=given,
         given_now=given_now,
-        allocated=max((each.monotonic for each in inputs.recent), default=world.known.allocated),
+        allocated=max((allocate.monotonic for allocate in inputs.recent), default=world.known.allocated),
         kept_back=places.wait_for_holders or not holding.devices.isdisjoint((*removals, *probe_set.retired_devices)),
         listed=holding.listed,
         requested=requested,
@@ -334,8 +334,8 @@ def _held(
 
 def _granted(world: World, inputs: Inputs) -> frozenset[str]:
     """Return the keys of ids that were granted since the last step."""
-    new = (each for each in inputs.recent if each.monotonic > world.known.allocated)
-    return frozenset(held_key(each.resource, id_) for each in new for id_ in each.ids)
+    new = (allocate for allocate in inputs.recent if allocate.monotonic > world.known.allocated)
+    return frozenset(held_key(allocate.resource, id_) for allocate in new for id_ in allocate.ids)
 
 
 def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:

@@ -152,7 +152,7 @@ def configure(
     if problem is not None and problem.coming is not None:
         named = {each.resource for each in problem.coming}
         coming = announced(problem.coming, node.inputs.helpers.taken) if before.applied_once else problem.coming
-        helpers = (*coming, *(each for each in helpers or () if each.resource not in named))
+        helpers = (*coming, *(helper for helper in helpers or () if helper.resource not in named))
     status = ConfigStatus(
         reason=names.APPLIED,
         generation=seen.generation if seen is not None else None,
@@ -272,8 +272,8 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Ch
     shape, error = _made(requested.effective, node)
     if error is None and shape is not None:
         settings = access.mode_settings(requested.effective, node.devices)
-        refused = (refused_by_mode(each, settings) for each in shape.resources)
-        error = next((each for each in refused if each is not None), None)
+        refused = (refused_by_mode(resource, settings) for resource in shape.resources)
+        error = next((why for why in refused if why is not None), None)
     if shape is not None and error is None:
         return _Change(effective=requested.effective, shape=shape)
     return ConfigProblem(source="plan", field=error.field if error else "", message=str(error or ""))

@@ -51,7 +51,7 @@ _NOT_OFFERED = Blocked(reason=SERVED_BY_ANOTHER, message="the plugin that serves
 
 def named(holdings: Holdings, index: DeviceIndex, given: Mapping[str, Given] = NOTHING_GIVEN) -> Holdings:
     """The same holders with our own ids in place of the names that others use; unknown ones are left as they are."""
-    holders = tuple(_named(each, index, given) for each in holdings.holders)
+    holders = tuple(_named(holder, index, given) for holder in holdings.holders)
     return holdings if holders == holdings.holders else replace(holdings, holders=holders)
 
 

@@ -52,7 +52,7 @@ def lacking(most_seen: Sequence[MostSeen], now: Inventory, probes: Set[str]) -> 
     """Return the products of which the node has had more than are listed. `probes`: those that run: what one that was
     taken away had is not judged."""
     listed, here = _counted(now.devices), _counted(each for each in now.devices if _is_here(each))
-    lost = [each for each in now.devices if not _is_here(each)]
+    lost = [device for device in now.devices if not _is_here(device)]
     return tuple(
         Count(
             what=f"{each.vendor} {each.product_name}",

@@ -109,12 +109,12 @@ def remembered(
         every = {id_: _joined(before.get(id_), was.get(id_), now.get(id_)) for id_ in (*was, *now)}
         return {**before, **{id_: given for id_, given in every.items() if given is not None}}
     found = {}
-    for each in held:
-        known = None if each.key in granted else before.get(each.key) or before.get(each.part_id)
-        if known is None or each.key not in before:
-            known = _joined(known, was.get(each.part_id), now.get(each.part_id))
+    for held_id in held:
+        known = None if held_id.key in granted else before.get(held_id.key) or before.get(held_id.part_id)
+        if known is None or held_id.key not in before:
+            known = _joined(known, was.get(held_id.part_id), now.get(held_id.part_id))
         if known is not None:
-            found[each.key] = known
+            found[held_id.key] = known
     return found
 
 
@@ -200,7 +200,7 @@ def _nodes(unit: Unit, vendors: Vendors) -> dict[str, bool]:
     own = vendors.own_nodes(fact)
     found = {path: path in own for path in fact.device_nodes}
     if part is not None:
-        others = {path for each in fact.partitions if each.id != part.id for path in each.device_nodes}
+        others = {path for other in fact.partitions if other.id != part.id for path in other.device_nodes}
         found = {path: alone for path, alone in found.items() if path not in others}
         found |= dict.fromkeys(part.device_nodes, True)
     return {_node(path): alone for path, alone in found.items() if path not in SHARED_NODES}
@@ -216,7 +216,7 @@ def _index(unit: Unit) -> str:
 
 def _is_common(here: Sequence[_Claim]) -> bool:
     """True for a place where one probe has several devices."""
-    devices = {(each.probe, each.device) for each in here}
+    devices = {(claim.probe, claim.device) for claim in here}
     return len({probe for probe, _ in devices}) < len(devices)
 
 
@@ -230,9 +230,9 @@ def _pairs(place: str, here: Sequence[_Claim]) -> Iterator[tuple[_Claim, _Claim]
 
 def _joined(*every: Given | None) -> Given | None:
     """Return the first of them, with the places of all."""
-    known = [each for each in every if each is not None]
+    known = [some for some in every if some is not None]
     return (
-        replace(known[0], places={place: alone for each in known for place, alone in each.places.items()})
+        replace(known[0], places={place: alone for given in known for place, alone in given.places.items()})
         if known
         else None
     )

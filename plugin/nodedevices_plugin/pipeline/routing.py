@@ -96,6 +96,6 @@ def _concerned(event: ProbeEvent, part: Inventory) -> Iterator[DeviceFact]:
     if event.kind in SWITCH_KINDS:
         yield from (each.fact for each in part.devices if any(link.to == SWITCH for link in each.fact.links))
         return
-    there = [each for each in part.devices if each.fact.pci_bus_id == event.pci_bus_id]
+    there = [device for device in part.devices if device.fact.pci_bus_id == event.pci_bus_id]
     present = [each for each in there if each.present]
     yield from (each.fact for each in present or there)

@@ -136,7 +136,7 @@ def _ready(facts: NodeFacts) -> Condition:
 def node_reason(facts: NodeFacts, worst: str) -> str:
     """Return the node's one reason, for tables. `worst`: that of its worst device."""
     ready = _ready(facts)
-    few = (each.reason for each in _expected_devices(facts) if each.status == "False")
+    few = (condition.reason for condition in _expected_devices(facts) if condition.status == "False")
     return ready.reason if ready.status == "False" else worst or next(few, "")
 
 
@@ -163,7 +163,7 @@ def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
 
 
 def lacking_devices(facts: NodeFacts) -> list[Count]:
-    return [each for each in facts.expected or () if each.lacking]
+    return [count for count in facts.expected or () if count.lacking]
 
 
 def numbers(lacking: Sequence[Count]) -> str:

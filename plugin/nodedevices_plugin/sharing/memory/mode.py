@@ -64,7 +64,7 @@ class Memory:
             mps.check_name(request)
             mps.check_units(f"{request.place}.enforcement", request.units, instead=_UNENFORCED)
         reserve = to_bytes(request.rule.memory_reserve or "0")
-        small = [each for each in request.units if 0 < each.memory_bytes < reserve + unit]
+        small = [candidate for candidate in request.units if 0 < candidate.memory_bytes < reserve + unit]
         if small:
             raise PlanError(place, given, _too_large(small[0], reserve), devices=device_ids(small))
         counts = tuple(max(0, (each.memory_bytes - reserve) // unit) for each in request.units)
