@@ -270,11 +270,11 @@ def _called(name_or_expression: str, name: str) -> bool:
     if name_or_expression.lower() == name.lower():
         return True
     expression = _compiled(name_or_expression)
-    return expression is not None and len(name) <= MAX_INTERFACE and expression.search(name)
+    return expression is not None and len(name) <= MAX_INTERFACE and expression.search(name) is not None
 
 
 @lru_cache(maxsize=512)
-def _compiled(name_or_expression: str) -> expressions.Expression | None:
+def _compiled(name_or_expression: str) -> re.Pattern[str] | None:
     return expressions.parse(name_or_expression) if _EXPRESSION.search(name_or_expression) is not None else None
 
 
