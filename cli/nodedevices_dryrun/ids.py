@@ -78,7 +78,7 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
         doubt = "what it offers does not follow from its policies alone: its own flags or files have a part in it"
     if doubt or current is None:
         changes = id_changes(record, now, then)
-        return IdEffect(unknown=doubt, names=changes.uncounted or tuple(sorted(_shown(status))), pods=changes.pods)
+        return IdEffect(unknown=doubt, names=tuple(sorted({*changes.names, *_shown(status)})), pods=changes.pods)
     try:
         wanted = make_shape(inventory, after)
     except PlanError as error:

@@ -118,13 +118,13 @@ def test_a_dry_run_says_what_it_would_change_and_changes_nothing(operator: Opera
     node.report(applied_hash=node.object["spec"]["configHash"])
     faults = {"taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}, "budget": {"perHour": 1}}
     kubectl.apply(policy("trial", mode="DryRun", sharing=TWO, faults=faults))
-    wait_until("counted", lambda: "2 -> 4 ids" in condition(kubectl.get("dp", "trial"), "Applied").get("message", ""))
+    wait_until("named", lambda: "ids of" in condition(kubectl.get("dp", "trial"), "Applied").get("message", ""))
     reported = condition(kubectl.get("dp", "trial"), "Applied")
     assert condition(kubectl.get("dp", "trial"), "Accepted")["status"] == "True"
     assert (reported["status"], reported["reason"]) == ("False", "DryRun")
     assert reported["message"] == (
-        "it would be active on 1 of 1 nodes; n1: would change sharing, faults (nvidia.com/gpu: 2 -> 4 ids "
-        "(timeSlicing, 2 each); held by fleet/trainer: these keep what they hold until they end), would evict "
+        "it would be active on 1 of 1 nodes (kubectl nodedevices policy dry-run counts ids); n1: would change sharing, "
+        "faults (ids of nvidia.com/gpu; held by fleet/trainer: these keep what they hold until they end), would evict "
         "fleet/trainer, would not taint the Node NoSchedule for Xid79: the budget of policy trial allows 1 actions an "
         "hour (perHour), and as many were granted within the last hour"
     )

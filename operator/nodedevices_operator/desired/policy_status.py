@@ -23,6 +23,7 @@ from nodedevices_common.text import clip, place_of
 
 from nodedevices_operator.desired.configuration import Configuration, PolicyOutcome, Trial
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
+from nodedevices_operator.desired.id_changes import SECTIONS
 from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.objects import NodeDevicesRecord, PolicyRecord, TaintRecord
@@ -30,6 +31,7 @@ from nodedevices_operator.records.shared import shared
 
 MAX_NAMES = 5  # in a message
 MAX_NOTES = 3  # entries that match nothing, in a message
+COUNT_IDS = " (kubectl nodedevices policy dry-run counts ids)"
 MAX_FAILURES = 3  # different ones, in a message
 REASON_LIMIT = 300  # characters of one node's reason, in a policy's message
 PASSING = (names.PENDING, names.NOT_WRITTEN)  # reasons that end by themselves
@@ -336,11 +338,9 @@ def _applied(policy: PolicyRecord, counts: Tally) -> ConditionVerdict:
         return "False", names.NO_NODES, "spec.nodeSelector matches no node with devices"
     if policy.dry_run:
         changed = _listed(counts.would, most=MAX_FAILURES, limit=MESSAGE_LIMIT) or "no node would change"
-        return (
-            "False",
-            names.DRY_RUN,
-            f"it would be active on {counts.would_supply} of {counts.selected} nodes; {changed}",
-        )
+        where = f"it would be active on {counts.would_supply} of {counts.selected} nodes"
+        numbers = COUNT_IDS if counts.would and not policy.sections.keys().isdisjoint(SECTIONS) else ""
+        return "False", names.DRY_RUN, f"{where}{numbers}; {changed}"
     if counts.failed:
         parts = _listed(counts.failing, most=MAX_FAILURES)
         return "False", names.FAILED, f"{counts.failed} of {counts.selected} nodes: {parts}"

@@ -122,7 +122,7 @@ def test_where_the_nodes_own_flags_have_a_part_no_number_is_given() -> None:
     node = Node(*FOUR, local=own)
     found = foretold(node.now({}), {}, shared())
     assert not found.resources
-    assert found.names == ("example.com/gpu", GPU)
+    assert found.names == ("example.com/gpu",)
     assert found.unknown.startswith("what it offers does not follow from its policies alone")
 
 

@@ -530,7 +530,7 @@ def test_what_a_dry_run_would_change_is_said_as_far_as_a_condition_has_room() ->
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview("x" * 2000))})}
     message = applied(nodes, trial)[2]
-    assert message.startswith("it would be active on 1 of 1 nodes; a: xxx")
+    assert message.startswith("it would be active on 1 of 1 nodes (kubectl nodedevices policy dry-run counts ids); a: xxx")
     assert (len(message), message[-2:]) == (1024, "x…")
 
 
@@ -599,7 +599,8 @@ def test_a_dry_run_counts_its_nodes_and_says_what_would_change() -> None:
     assert conditions["Accepted"]["status"] == "True"
     assert (conditions["Applied"]["status"], conditions["Applied"]["reason"]) == ("False", "DryRun")
     assert conditions["Applied"]["message"] == (
-        "it would be active on 2 of 3 nodes; a: would change sharing; and 1 more node"
+        "it would be active on 2 of 3 nodes (kubectl nodedevices policy dry-run counts ids); a: would change sharing; "
+        "and 1 more node"
     )
     assert conditions["Conflicted"]["status"] == "True"
     assert status["nodes"] == {"selected": 3, "applied": 0, "overridden": 0, "failed": 0}
