@@ -530,7 +530,8 @@ def test_what_a_dry_run_would_change_is_said_as_far_as_a_condition_has_room() ->
     trial = policy("p", mode="DryRun", sharing=sharing(2))
     nodes = {"a": NodeOutcome(CHOSEN, {}, trials={"p": (Trial(("sharing",)), Preview("x" * 2000))})}
     message = applied(nodes, trial)[2]
-    assert message.startswith("it would be active on 1 of 1 nodes (kubectl nodedevices policy dry-run counts ids); a: xxx")
+    where = "it would be active on 1 of 1 nodes (kubectl nodedevices policy dry-run counts ids)"
+    assert message.startswith(f"{where}; a: xxx")
     assert (len(message), message[-2:]) == (1024, "x…")
 
 
