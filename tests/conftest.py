@@ -7,6 +7,7 @@ each), and each other file by itself. The end-to-end tests start first, and the 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import structlog
+import yaml
 from cluster.rig import versions
 from hypothesis import Phase, settings
 from support.fuzzing import scaled
@@ -47,6 +49,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Kubernetes' programs on two cores: memory is plenty, and an API server collects garbage for a seventh of its time, a
 # kubectl for a third.
 os.environ.setdefault("GOGC", "400")
+# The same documents, a tenth of the time.
+yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[assignment,misc]
+# What is collected stays to the end: no garbage is looked for in it, neither now nor while the tests run.
+gc.disable()
 # Tests do not assert times: a busy machine is not a counterexample. The examples of a property are the same at each
 # run, so that it fails for the change that broke it (support/fuzzing.py says how many); `make fuzz` draws others.
 PHASES = tuple(each for each in Phase if each is not Phase.explain)  # which costs more than it explains
@@ -63,7 +69,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: (LONGEST_FIRST.index(item.path.relative_to(HERE).parts[0]), *place(item)))
+    items.sort(key=lambda item: (LONGEST_FIRST.index(item.nodeid.split("/", 2)[1]), *place(item)))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -75,7 +86,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 def place(item: pytest.Item) -> tuple[str, int]:
     """The cluster of an end-to-end test, and whether the test is among the first or the last there."""
-    return cluster_of(item.path.name), bool(item.get_closest_marker("last")) - bool(item.get_closest_marker("first"))
+    folder, _, file = item.nodeid.partition("::")[0].rpartition("/")
+    cluster = cluster_of(file) if folder == f"tests/{E2E}" else ""
+    return cluster, bool(item.get_closest_marker("last")) - bool(item.get_closest_marker("first"))
 
 
 def cluster_of(file: str) -> str:

@@ -20,7 +20,7 @@ LIMIT_SECONDS = 900
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(__file__.rpartition("/")[0]) and not item.get_closest_marker("timeout"):
+        if item.nodeid.startswith("tests/e2e/") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LIMIT_SECONDS, method="signal"))
 
 

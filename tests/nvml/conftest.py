@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_probe.protocol import Snapshot
-from support.nvml_library import SOURCE, compiled, compiler
+from support.nvml_library import compiled, compiler
 from support.probes import RunningProbe, once, running
 
 
@@ -108,5 +108,5 @@ def machine(tmp_path: Path, libraries: Libraries) -> FakeMachine:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if SOURCE.parent in item.path.parents:
+        if item.nodeid.startswith("tests/nvml/"):
             item.add_marker(pytest.mark.nvml)
