@@ -74,6 +74,8 @@ def test_a_fault_on_a_held_device_alerts_by_node_device_and_pod_until_it_is_over
     assert unhealthy["annotations"]["description"].startswith(f"{bad}: Xid79, recovery action ResetBus.")
 
     rig.hardware(rig.a, simulated.h100s())
+    rig.until("the pod alone is left", lambda: prometheus.firing() == {"NodeDevicesUnhealthyDeviceHeld"})
+    rig.kubectl.delete("pod", "victim", namespace=NAMESPACE)
     rig.until("the alerts are over", lambda: not prometheus.alerts())
 
 

@@ -123,7 +123,7 @@ def test_a_nic_and_an_fpga_go_from_a_scripts_line_to_containers_and_to_nodedevic
         return not [each for each in named(rig).values() if each["health"]["state"] == "Unhealthy"]
 
     rig.until("the FPGA is well again", well)
-    assert rig.marked("synth", "True")
+    rig.lost_it("synth")
 
     rig.drop_policy("both")
     rig.until("without its policy the probe is gone", lambda: probes(rig, rig.b) == [SIMULATED])

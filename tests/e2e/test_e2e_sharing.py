@@ -64,7 +64,7 @@ def test_a_container_shares_its_gpu_by_mps_as_soon_as_the_daemon_answers(with_mp
         ),
     )
     assert (reported["status"], reported["reason"]) == ("False", "ConfigInvalid")
-    assert len(rig.ids(rig.b)) == 4, "the last good configuration stays"
+    rig.until("the last good configuration stays", lambda: len(rig.ids(rig.b)) == 4)
 
     put_programs(rig)
     rig.until("the kubelet has 16 shares", lambda: len(rig.ids(rig.b)) == 16)

@@ -46,9 +46,10 @@ class Holding:
             self.rig.alive(each)
         assert self._held() == self.held
 
-    def fault(self) -> None:
-        """One of the devices that the first pod holds fails, and the pod is marked."""
-        self.rig.hardware(self.rig.a, simulated.h100s(xid79=self.rig.devices(self.rig.a)[self.bad]["index"]))
+    def fault(self, *, off_the_bus: bool = False) -> None:
+        """One of the devices that the first pod holds fails, and the pod is marked; off the bus, until it restarts."""
+        index = self.rig.devices(self.rig.a)[self.bad]["index"]
+        self.rig.hardware(self.rig.a, simulated.h100s(xid79=index) if off_the_bus else simulated.h100s(ecc=index))
         self.rig.marked(WHOLE, "False")
         self.withdrawn()
 
