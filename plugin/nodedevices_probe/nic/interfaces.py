@@ -18,7 +18,8 @@ from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, text, within
 NET = "sys/class/net"
 _IFF_UP = 1
 _TYPES = {1: ETHER, 32: INFINIBAND}  # if_arp.h
-_REPRESENTOR = re.compile(r"(c[0-9]+)?(pf[0-9]+)?(vf|sf)[0-9]+")  # phys_port_name of a switch's port for a function
+# phys_port_name of a switch's port for a function, the host's on a DPU among them (pf0hpf, c1pf0); an uplink's is p0.
+_REPRESENTOR = re.compile(r"(c[0-9]+)?(pf[0-9]+(hpf)?|(pf[0-9]+)?(vf|sf)[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

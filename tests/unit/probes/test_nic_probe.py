@@ -118,6 +118,21 @@ def test_virtual_functions_say_which_they_are_of_and_what_their_driver_opens(tmp
     )
 
 
+@pytest.mark.parametrize("port_name", ["pf0hpf", "c1pf0", "c1pf0vf2", "pf0sf88"])
+@pytest.mark.parametrize("uplink", ["p0", "enp3s0f0np0"])
+def test_a_representor_of_the_host_on_a_dpu_hides_no_uplink_that_lost_its_link(
+    tmp_path: Path, uplink: str, port_name: str
+) -> None:
+    nics = Nics(tmp_path)
+    card = nics.card("0000:03:00.0", vendor=MELLANOX, device="0xa2dc", driver="mlx5_core")
+    nics.interface(uplink, card, phys_switch_id="b8ce", phys_port_name="p0", carrier=False)
+    nics.interface("eth2", card, phys_switch_id="b8ce", phys_port_name=port_name)
+    nics.rdma("mlx5_0", card, state="1: DOWN", physical="3: Disabled")
+    [device] = poll(tmp_path).devices
+    assert (extra(device)["ifName"], "ifNames" in device.extra) == (uplink, False)
+    assert "linkDown" in device.readings.conditions
+
+
 def test_a_function_in_vfio_has_the_node_of_its_group_alone(tmp_path: Path) -> None:
     nics = sriov(tmp_path)
     third = poll(tmp_path).devices[3]
