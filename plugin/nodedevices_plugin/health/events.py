@@ -224,7 +224,7 @@ def note_events(
         kind = effect(meaning, rules)
         if kind is Effect.REPAIRED:
             result |= {reason: replace(result[reason], left=True) for reason in meaning.repairs & result.keys()}
-        elif kind is Effect.UNDECIDED:
+        elif kind is Effect.UNDECIDED and not (meaning.driver_decides and meaning.reason in result):
             if CORRELATING not in result:
                 _remember(result, _reported_in(_correlating(meaning, when, boot_id), instance, event.sequence))
         else:
@@ -280,8 +280,9 @@ def _seen_xids(waiting: Fault) -> tuple[int, ...]:
 def decide_correlating(
     faults: Mapping[str, Fault], rules: HealthRules, vendor: FaultSource, *, now: datetime, driver_action: str | None
 ) -> dict[str, Fault]:
-    """Decide an event whose meaning depends on its neighbours: at once when a worse fault explains it, else when its
-    window is over. `driver_action`: the action that the driver itself requires; it may decide."""
+    """Decide an event whose meaning depends on its neighbours: at once when a worse fault explains it, or when the
+    driver's answer is enough, else when its window is over. `driver_action`: the action that the driver itself
+    requires; it may decide."""
     waiting = faults.get(CORRELATING)
     if waiting is None:
         return dict(faults)
@@ -296,9 +297,11 @@ def decide_correlating(
     )
     if explained:
         return rest
-    if now - waiting.since < window:
-        return dict(faults)
     codes = _seen_xids(waiting)
+    undecided = (meaning for code in codes if (meaning := _coded(code, vendor)).effect is Effect.UNDECIDED)
+    answered = driver_action is not None and all(meaning.driver_decides for meaning in undecided)
+    if not answered and now - waiting.since < window:
+        return dict(faults)
     for code in codes:
         meaning = _coded(code, vendor)
         usual = vendor.decide(code, codes, driver_action) if meaning.effect is Effect.UNDECIDED else None

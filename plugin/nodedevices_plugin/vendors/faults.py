@@ -50,6 +50,7 @@ class Meaning:
     must_leave: bool = False  # the device is gone: an answer proves nothing until it has left and come back
     may_be_unhealthy: bool = True  # while undecided: no new pod gets the device
     repairs: frozenset[str] = frozenset()  # reasons of faults that came before it
+    driver_decides: bool = False  # while undecided: the driver's answer after it is enough, and a repeat is decided
     decides_others: bool = False  # it decides undecided events around it: a flood of others must not hide it
 
 

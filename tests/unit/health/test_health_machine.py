@@ -504,10 +504,32 @@ def test_a_gpu_that_vanished_while_the_agent_was_away_is_missing() -> None:
 # --- correlation ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("number", [45, 48, 74, *range(144, 151)])
 def test_an_xid_that_depends_on_its_neighbours_waits_for_them(number: int) -> None:
-    story = Story().line(gpu(0), at=0, xids=[xid(number)])
+    fine = gpu(0, readings=well() if number in {45, 48, 74} else old())
+    story = Story().line(fine, at=0, xids=[xid(number)])
     assert (story.says(), story.verdict().offered) == (("Degraded", "Correlating"), number == 45)
-    assert story.line(gpu(0), at=9).says() == ("Degraded", "Correlating")
-    assert story.line(gpu(0), at=10).says() != ("Degraded", "Correlating")
+    assert story.line(fine, at=9).says() == ("Degraded", "Correlating")
+    assert story.line(fine, at=10).says() != ("Degraded", "Correlating")
+
+
+@pytest.mark.parametrize("number", range(144, 151))
+def test_an_nvlink_xid_waits_only_for_the_answer_of_its_driver(number: int) -> None:
+    said = ("Degraded", f"Xid{number}")
+    story = Story().line(gpu(0), at=0, xids=[xid(number)])
+    assert not story.verdict().offered, "what the driver said may be from before"
+    story.line(gpu(0), at=1)
+    assert (story.says(), story.verdict().offered) == (said, True)
+    required = gpu(0, readings=well(recovery_action="ResetDevice"))
+    assert story.line(required, at=2).says() == ("Unhealthy", "RecoveryAction")
+
+
+@pytest.mark.parametrize("readings", [well(), old()])
+@pytest.mark.parametrize("number", range(144, 151))
+def test_an_nvlink_xid_again_and_again_withholds_nothing_again(number: int, readings: Readings) -> None:
+    fine = gpu(0, readings=readings)
+    story = Story().line(fine, at=0, xids=[xid(number)]).line(fine, at=10)
+    for at in range(11, 60, 4):
+        story.line(fine, at=at, xids=[xid(number, after=at)])
+        assert (story.says(), story.verdict().offered) == (("Degraded", f"Xid{number}"), True)
 
 
 @pytest.mark.parametrize(

@@ -86,5 +86,6 @@ def meaning(row: Xid) -> Meaning:
         contained=row.contained,
         must_leave=row.off_bus,
         may_be_unhealthy=row.number != CLEANUP,
+        driver_decides=row.effect is Effect.UNDECIDED and row.action == "Inspect",
         decides_others=row.number in DECIDE_48,
     )
