@@ -23,7 +23,7 @@ def host(tmp_path: Path) -> Path:
     """What the agent sees of the host, with all control nodes but one that the driver makes at its first use."""
     dev = tmp_path / "driver-root" / "dev"
     dev.mkdir(parents=True)
-    for name in ("nvidiactl", "nvidia-modeset"):
+    for name in ("nvidiactl", "nvidia-modeset", "nvidia0", "nvidia1"):
         (dev / name).touch()
     return dev
 

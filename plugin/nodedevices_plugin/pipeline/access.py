@@ -10,6 +10,7 @@ programs and writes the files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nodedevices_api.sections import Injection
@@ -22,7 +23,7 @@ from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.vendors import cdi_libraries
-from nodedevices_plugin.vendors.base import NodeView, Requirements
+from nodedevices_plugin.vendors.base import ChecksNodes, NodeView, Requirements
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest
 from nodedevices_plugin.vendors.node_files import FolderFiles, KeepsFiles
 from nodedevices_plugin.vendors.registry import Vendors
@@ -87,6 +88,24 @@ def check(effective: Effective, devices: Devices) -> None:
     for vendor in effective.vendors.every:
         if isinstance(vendor, Requirements):
             vendor.check(_view(vendor.name, effective, devices))
+
+
+def missing_nodes(
+    active: Effective | None, requested: Effective | None, devices: Devices
+) -> dict[str, tuple[str, ...]]:
+    """Return by device the nodes that its containers are to get and that are not there. In Observe another plugin gives
+    them. `requested`: counts where none is in effect yet, unless it waits for such nodes itself."""
+    effective = active or requested
+    if effective is None or effective.observing:
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    with suppress(PlanError):
+        if active is None:
+            check(effective, devices)
+        for vendor in effective.vendors.every:
+            if isinstance(vendor, ChecksNodes):
+                found |= vendor.missing_nodes(_view(vendor.name, effective, devices))
+    return found
 
 
 def uses_cdi(effective: Effective | None) -> bool:

@@ -126,7 +126,12 @@ def assess(
         vendors=local.vendors,
     )
     probes, probe_set = probed.probes, probed.probe_set
-    owned = stage_inventory.owned(probes)
+    applied = effective if world.active.applied_once else None
+    owned = {}
+    for name, part in stage_inventory.owned(probes).items():
+        devices = access.Devices(inventory=part, existing=inputs.existing, cdi=inputs.cdi)
+        missing = access.missing_nodes(applied, requested.effective, devices)
+        owned[name] = stage_inventory.with_missing_nodes(part, missing)
     complete = not probe_set.waits(probes, monotonic)
     inventory = together(owned, probe_set, complete=complete or world.plan is not None)
     rules = replace(HealthRules.from_section(effective.sections.health), near=near(inventory))
@@ -144,7 +149,6 @@ def assess(
         recovered=confirm.recovered,
     )
     rules = replace(rules, occurrences=history)
-    applied = effective if world.active.applied_once else None
     used = in_use(inventory, world.plan, (applied, requested.effective))
     removals = confirmed & _gone(probes, probe_set)
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)

@@ -14,12 +14,13 @@ them together are the node's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from nodedevices_api.bounds import MAX_DEVICES, MAX_PARTITIONS
 from nodedevices_common.text import some
+from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,
     MAX_OWN,
@@ -37,6 +38,7 @@ TOO_MANY_DEVICES = "TooManyDevices"
 MISSING_KEPT = 32  # missing devices that are kept before those that are here, where there are too many
 LEFT_OUT_NAMED = 8
 SAME_ID = "SameId"
+NODES_MISSING = "DeviceNodeMissing"
 
 
 def update(
@@ -113,6 +115,24 @@ def owned(parts: Mapping[str, Inventory]) -> dict[str, Inventory]:
                 kept.append(device if device.probe == name else replace(device, probe=name))
         result[name] = replace(part, devices=tuple(kept), problems=tuple(problems))
     return result
+
+
+def with_missing_nodes(part: Inventory, missing: Mapping[str, Sequence[str]]) -> Inventory:
+    """Return a probe's devices, each with the condition that some of its device nodes are missing, and their paths as
+    problems. `missing`: by device."""
+    if not missing:
+        return part
+    devices = tuple(_without_nodes(device) if device.fact.id in missing else device for device in part.devices)
+    paths = dict.fromkeys(path for lacking in missing.values() for path in lacking)
+    why = f"{some(list(paths), LEFT_OUT_NAMED)}: not there, and containers are to get it"
+    problem = Problem(code=NODES_MISSING, message=text(why, MAX_MESSAGE))
+    return replace(part, devices=devices, problems=(*part.problems, problem))
+
+
+def _without_nodes(device: InventoryDevice) -> InventoryDevice:
+    readings = device.fact.readings
+    conditions = (*readings.conditions, NODE_MISSING)
+    return replace(device, fact=replace(device.fact, readings=replace(readings, conditions=conditions)))
 
 
 def together(parts: Mapping[str, Inventory], *, complete: bool) -> Inventory:

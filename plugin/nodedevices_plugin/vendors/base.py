@@ -4,7 +4,7 @@ A vendor answers three questions: which things of its devices can be handed out 
 where no rule of `resources.devices` says otherwise (`usual_name`), and what a container needs for those that it is
 given (`containers`). What only some vendors need is an optional interface each: EveryMaker, Elsewhere, OwnShares,
 OwnTopology, Described, PairScore, GatheredPartitions, OtherNames, IndexIds, ClaimNames, HostPaths, Requirements,
-CdiVendor, FileFormat; vendors.flags has OwnFlags, vendors.files OwnFiles, and vendors.faults FaultSource.
+ChecksNodes, CdiVendor, FileFormat; vendors.flags has OwnFlags, vendors.files OwnFiles, and vendors.faults FaultSource.
 
 The agent does the rest, the same for all: rules, exclusion, sharing, ids, health, occupancy, preferred allocation, the
 kubelet, reports. A device whose vendor is not registered, or that is of a type which its vendor does not know, needs no
@@ -236,6 +236,15 @@ class Requirements(OptionalInterface, Protocol):
 
     def check(self, node: NodeView) -> None:
         """Raise PlanError where a requirement is not met: then a configuration is refused, and the offer stays."""
+        ...
+
+
+@runtime_checkable
+class ChecksNodes(OptionalInterface, Protocol):
+    """A vendor whose probe cannot know which device nodes containers are to get: that depends on the configuration."""
+
+    def missing_nodes(self, node: NodeView) -> Mapping[str, tuple[str, ...]]:
+        """Return by device the nodes that its containers are to get and that are not there."""
         ...
 
 

@@ -42,6 +42,7 @@ def test_the_nodes_of_the_mounted_driver_root_are_those_that_count(tmp_path: Pat
     touch(tmp_path, "dev/gdrdrv")
     assert existing(tmp_path, wanted_paths()) == {
         "/dev/nvidiactl",
+        "/dev/nvidia0",
         "/dev/nvidia-fs0",
         "/dev/nvidia-caps-imex-channels/channel0",
         "/dev/infiniband/uverbs3",

@@ -22,7 +22,7 @@ from support.trees import mi300x
 OLD, NEW, NEXT = gpu_id(7), gpu_id(8), gpu_id(1)
 GPU = "nvidia.com/gpu"
 RDMA_CM = "/dev/infiniband/rdma_cm"
-CONTROL = frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm"})
+CONTROL = frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"})
 BOTH = said("one=/opt/one", "two=/opt/two")
 
 

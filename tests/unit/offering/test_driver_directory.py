@@ -34,6 +34,7 @@ from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.nvidia import driver_directory, flags
 from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
+from nodedevices_plugin.vendors.nvidia.nodes import NEEDED
 from nodedevices_plugin.vendors.nvidia.vendor import Nvidia
 from nodedevices_plugin.vendors.registry import VendorValues
 from nodedevices_probe.protocol import DeviceFact
@@ -90,7 +91,7 @@ def test_a_container_gets_its_gpus_nodes_and_the_driver_and_no_variable() -> Non
 
 
 def test_optional_control_nodes_are_passed_only_where_they_exist() -> None:
-    answer = answered(gpu_id(0), existing=frozenset(driver_directory.NEEDED))
+    answer = answered(gpu_id(0), existing=frozenset(NEEDED))
     assert answer.devices == nodes("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0")
 
 

@@ -17,9 +17,9 @@ from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import show
 
 from nodedevices_plugin.model import Mount, OfferedResource, PlanError, SchedulableId, cuda_mps
+from nodedevices_plugin.vendors.nvidia.nodes import NEEDED
 
 STRATEGY = "driver-directory"  # of injection.deviceListStrategies
-NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")  # Google's plugin waits for both before it offers anything
 MPS = "mps"  # the sharing mode
 
 
@@ -56,7 +56,7 @@ def check_alone(strategies: Sequence[str]) -> None:
 
 
 def check(existing: Set[str]) -> None:
-    """Raises PlanError where containers would start without what every GPU needs."""
+    """Raises PlanError where containers would start without what every GPU needs, as Google's plugin waits for it."""
     missing = [path for path in NEEDED if path not in existing]
     if missing:
         do = "do" if len(missing) > 1 else "does"

@@ -46,6 +46,7 @@ _EVENTS: Mapping[str, Meaning] = {
 REASONS = (
     *(f"Xid{number}" for number in range(1, MAX_XID + 1)),
     *(known.reason for known in _EVENTS.values()),
+    "DeviceNodeMissing",
     *conditions.REASONS,
     *kernel_log.REASONS,
 )

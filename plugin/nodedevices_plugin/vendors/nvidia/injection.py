@@ -99,11 +99,27 @@ class InjectionContext:
             driver_directory=own.driver_directory,
         )
 
+    @property
+    def passes_nodes(self) -> bool:
+        """True when containers get device nodes from the kubelet."""
+        strategies = frozenset(self.device_list_strategies)
+        only_cdi = bool(strategies) and strategies <= STRATEGIES
+        return driver_directory.STRATEGY in strategies or (self.pass_device_specs and not only_cdi)
+
+    def missing_nodes(self, inventory: Inventory) -> Mapping[str, tuple[str, ...]]:
+        """Return by device the nodes that its containers are to get from here and that are not there. What the
+        container toolkit brings, by a variable or its own CDI specification, it sees to itself."""
+        ours: set[str] = set()
+        if self.passes_nodes or not STRATEGIES.isdisjoint(self.device_list_strategies):
+            units = cdi.present_units(inventory)
+            ours = {unit.device.fact.id for unit in units if self.passes_nodes or unit.id not in self.cdi_names}
+        facts = (device.fact for device in inventory.devices if device.fact.id in ours)
+        return {fact.id: lacking for fact in facts if (lacking := nodes.missing(fact, self.host.existing))}
+
     def edits(self, grant: Grant) -> ContainerEdits:
         """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""
         resource, granted = grant.resource, grant.ids
         strategies = frozenset(self.device_list_strategies)
-        only_cdi = bool(strategies) and strategies <= STRATEGIES
         names = tuple(dict.fromkeys(_name(each, resource, self) for each in granted))
         envs = {FEATURE_VARIABLES[feature]: "enabled" for feature in self.host.features}
         mounts: tuple[Mount, ...] = ()
@@ -115,18 +131,16 @@ class InjectionContext:
         if "volume-mounts" in strategies:
             envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
             mounts = tuple(_marker(name) for name in (*names, *(f"imex/{each}" for each in channels)))
-        pass_nodes = self.pass_device_specs and not only_cdi
         if driver_directory.STRATEGY in strategies and granted:
             mounts += self.driver_directory.mounts()
             memory = {id_: handle.memory_bytes for id_, handle in self.handles.items()}
             envs |= driver_directory.mps_limits(resource, granted, memory)
-            pass_nodes = True
         by_cdi = _qualified(granted, resource, self) if strategies & STRATEGIES else ()
         annotate = by_cdi and "cdi-annotations" in strategies
         return ContainerEdits(
             envs=envs,
             mounts=mounts,
-            devices=_specs(granted, resource, self) if pass_nodes else (),
+            devices=_specs(granted, resource, self) if self.passes_nodes and granted else (),
             annotations={_annotation(resource, granted, self): ",".join(by_cdi)} if annotate else {},
             cdi_devices=by_cdi if "cdi-cri" in strategies else (),
         )

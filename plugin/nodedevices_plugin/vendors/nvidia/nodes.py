@@ -19,6 +19,8 @@ from nodedevices_plugin.vendors.nvidia.units import computing_gpus
 
 # Needed with any GPU; each is passed only if it exists (NVIDIA's plugin alike).
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+NEEDED = CONTROL_NODES[:2]  # without which no program can use a GPU
+GPU_NODES = "/dev/nvidia[0-9]*"
 # What goes with a GPU on request: nodes by glob, and files of the host (NVIDIA's container toolkit looks for the same).
 FEATURE_NODES: Mapping[str, tuple[str, ...]] = {
     "gdrcopy": ("/dev/gdrdrv",),
@@ -29,6 +31,7 @@ FEATURE_FILES: Mapping[str, tuple[str, ...]] = {"gds": ("/etc/cufile.json", "/ru
 # All that an adapter has to find besides the devices of the line, as globs.
 OPTIONAL_PATHS = (
     *CONTROL_NODES,
+    GPU_NODES,
     "/dev/nvidia-caps-imex-channels/channel*",
     *(path for paths in FEATURE_NODES.values() for path in paths),
     *(path for paths in FEATURE_FILES.values() for path in paths),
@@ -68,6 +71,15 @@ def _gpu_nodes(fact: DeviceFact) -> tuple[str, ...]:
 
 def control_nodes(existing: Set[str]) -> tuple[str, ...]:
     return tuple(path for path in CONTROL_NODES if path in existing)
+
+
+def missing(fact: DeviceFact, existing: Set[str]) -> tuple[str, ...]:
+    """Return what a container with this GPU would lack. Nothing where none of NVIDIA's nodes is seen: then this agent
+    does not see the host's /dev, since the driver's own library needs them as well."""
+    if not any(path in CONTROL_NODES or fnmatchcase(path, GPU_NODES) for path in existing):
+        return ()
+    of_gpu = (path for path in _gpu_nodes(fact) if fnmatchcase(path, GPU_NODES))
+    return tuple(path for path in (*NEEDED, *of_gpu) if path not in existing)
 
 
 def feature_nodes(feature: str, existing: Set[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
 from nodedevices_plugin.vendors.base import Naming, NodeView, path_score
 from nodedevices_plugin.vendors.cdi import CdiNeeds
-from nodedevices_plugin.vendors.faults import FaultCondition, Meaning
+from nodedevices_plugin.vendors.faults import FaultCondition, Meaning, node_missing
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.nvidia import (
     cdi,
@@ -74,6 +74,9 @@ class Nvidia:
         if driver_directory.STRATEGY in node.injection.device_list_strategies and any(each.present for each in gpus):
             driver_directory.check(node.existing)
 
+    def missing_nodes(self, node: NodeView) -> Mapping[str, tuple[str, ...]]:
+        return self.containers(node).missing_nodes(node.inventory)
+
     def cdi(self, node: NodeView) -> CdiNeeds:
         own = own_flags.settings_of(node.local)
         host, elsewhere = own.host(node.existing), cdi.toolkit_names(node.inventory, node.cdi.toolkit).keys()
@@ -125,7 +128,7 @@ class Nvidia:
         return faults.decide(code, together, driver_action)
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
-        return conditions.read(readings)
+        return (node_missing(readings), *conditions.read(readings))
 
     def file_resources(self, value: object, problems: list[str]) -> Resources | None:
         return v1_file.resources(value, problems)

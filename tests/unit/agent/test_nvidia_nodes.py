@@ -1,0 +1,85 @@
+"""NVIDIA's device nodes that are missing: a fault of the GPUs whose containers are to get them from this agent."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+import pytest
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
+from support.facts import gpu, gpu_id
+from support.stepped_node import Node
+
+GPU = "nvidia.com/gpu"
+EVERY = frozenset({"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"})
+PASSED = {"injection": {"passDeviceSpecs": True}}
+BY_DIRECTORY = {"injection": {"deviceListStrategies": ["driver-directory"]}}
+BY_CDI = {"injection": {"deviceListStrategies": ["cdi-cri"]}}
+BOTH = [gpu_id(0), gpu_id(1)]
+LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--cdi-without-libraries"], {})
+
+
+def node_with(existing: Set[str], config: dict[str, Any], toolkit: tuple[ToolkitDevice, ...] = ()) -> Node:
+    node = Node(gpu(0, minor=0), gpu(1, minor=1), local=LOCAL, existing=EVERY)
+    node.given(cdi={"nvidia": CdiEnvironment(toolkit=toolkit)}).now(config)
+    assert node.offers == {GPU: BOTH}
+    return node.given(existing=frozenset(existing)).now(config)
+
+
+def reasons(node: Node) -> list[str]:
+    return [node.world.verdicts[id_].reason for id_ in BOTH]
+
+
+@pytest.mark.parametrize("config", [PASSED, BY_DIRECTORY, BY_CDI])
+def test_a_gpu_without_its_node_goes_to_no_pod(config: dict[str, Any]) -> None:
+    node = node_with(EVERY - {"/dev/nvidia1"}, config)
+    assert reasons(node) == ["", "DeviceNodeMissing"]
+    assert node.offers == {GPU: [gpu_id(0)]}
+    assert "/dev/nvidia1: not there" in node.world.inventory.problems[0].message
+
+
+@pytest.mark.parametrize("config", [PASSED, BY_DIRECTORY, BY_CDI])
+@pytest.mark.parametrize("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
+def test_without_a_node_that_every_program_needs_no_gpu_is_offered(config: dict[str, Any], gone: str) -> None:
+    node = node_with(EVERY - {gone}, config)
+    assert reasons(node) == ["DeviceNodeMissing", "DeviceNodeMissing"]
+    assert node.offers == {GPU: []}
+    assert f"{gone}: not there" in node.world.inventory.problems[0].message
+    node.given(existing=EVERY)
+    for _ in range(31):  # until the hold-down is over
+        node.clock += 10
+        node.now(config)
+    assert (node.offers, node.world.inventory.problems) == ({GPU: BOTH}, ())
+
+
+@pytest.mark.parametrize("config", [PASSED, BY_CDI])
+def test_at_a_first_start_too_a_gpu_without_its_node_goes_to_no_pod(config: dict[str, Any]) -> None:
+    node = Node(gpu(0, minor=0), gpu(1, minor=1), local=LOCAL, existing=EVERY - {"/dev/nvidia1"})
+    node.given(cdi={"nvidia": CdiEnvironment()}).now(config)
+    assert node.offers == {GPU: [gpu_id(0)]}
+
+
+def test_googles_way_waits_at_its_start_and_holds_nothing_down_then() -> None:
+    node = Node(gpu(0, minor=0), gpu(1, minor=1), existing=EVERY - {"/dev/nvidia-uvm"}).now(BY_DIRECTORY)
+    assert node.world.plan is None
+    assert node.given(existing=EVERY).now(BY_DIRECTORY).offers == {GPU: BOTH}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"injection": {"deviceListStrategies": ["volume-mounts"]}}, {**PASSED, "serving": {"mode": "Observe"}}],
+)
+def test_nodes_that_another_program_gives_are_its_own_matter(config: dict[str, Any]) -> None:
+    node = Node(gpu(0, minor=0), existing=frozenset({"/dev/nvidiactl"})).now(config).now(config)
+    assert node.world.verdicts[gpu_id(0)].reason == ""
+
+
+def test_a_gpu_of_the_container_toolkits_own_specification_needs_no_nodes_from_here() -> None:
+    theirs = tuple(ToolkitDevice(name=gpu_id(index), nodes=frozenset({f"/dev/nvidia{index}"})) for index in (0, 1))
+    assert reasons(node_with(EVERY - {"/dev/nvidia-uvm"}, BY_CDI, theirs)) == ["", ""]
+
+
+def test_an_agent_that_sees_none_of_the_hosts_nodes_calls_none_missing() -> None:
+    node = node_with(frozenset({"/dev/infiniband/uverbs0"}), PASSED)
+    assert (reasons(node), node.offers) == (["", ""], {GPU: BOTH})
