@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES
+from nodedevices_probe.node.sysfs import FOR_GUESTS, PCI_DEVICE, PCI_DEVICES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,6 @@ class Hardware:
         return self.roots.link(f"{PCI_DEVICES}/{function.address}/driver")
 
 
-_FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")  # a function with one of these is a virtual machine's
-
 PresenceCheck = Callable[[Hardware], str]  # why the hardware is there; "" where it is not
 
 
@@ -65,7 +63,7 @@ def on_pci(vendor: str, classes: Collection[str], drivers: Collection[str] = ())
         for each in hardware.pci:
             if each.vendor != vendor:
                 continue
-            if each.pci_class[:6] in classes and hardware.driver(each) not in _FOR_GUESTS:
+            if each.pci_class[:6] in classes and hardware.driver(each) not in FOR_GUESTS:
                 return f"{each.address} is a PCI device of vendor {vendor} and class {each.pci_class}"
             if drivers and (driver := hardware.driver(each)) in drivers:
                 return f"{each.address} is a PCI device of vendor {vendor} with the driver {driver}"

@@ -20,6 +20,8 @@ from nodedevices_probe.protocol import normal_bus_id, text, within
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 # Without VGA, which the display adapters of many server boards are: these count where their driver has them.
 COMPUTE_CLASSES = ("0x0302", "0x0380", "0x1200")
+FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")  # a function with one of these is a virtual machine's
+INTEGRATED = ("0x8086", "0000:00:02.0")  # Intel's graphics in the processor are always there
 PCI_DEVICES = "sys/bus/pci/devices"
 MAX_BYTES = 1 << 20  # of the files of /proc that list things
 # A folder of a device in sysfs; drivers have other files beside these.
@@ -98,12 +100,16 @@ class System:
         return PciePlace(path=self.pci_path(bus_id)).root
 
     def accelerators_on_bus(self, vendor: str) -> int:
-        """Return how many display, 3D and processing-accelerator devices of a vendor (0x10de) the PCI bus shows."""
+        """Return how many display, 3D and processing-accelerator devices of a vendor (0x10de) the PCI bus shows to this
+        machine: not those of its virtual machines, nor a processor's own display that no driver has."""
         roots, count = self.roots, 0
-        for device in (f"{PCI_DEVICES}/{name}" for name in roots.names(PCI_DEVICES)):
+        for name in roots.names(PCI_DEVICES):
+            device = f"{PCI_DEVICES}/{name}"
             if roots.read(f"{device}/class")[:6] in ACCELERATOR_CLASSES and roots.read(f"{device}/vendor") == vendor:
+                driver = roots.link(f"{device}/driver")
+                unused = not driver and (vendor, name) == INTEGRATED
                 # A virtual function is part of a device that is counted already.
-                count += not roots.exists(f"{device}/physfn")
+                count += driver not in FOR_GUESTS and not unused and not roots.exists(f"{device}/physfn")
         return min(count, 65535)
 
     def sees_all_processes(self) -> bool:

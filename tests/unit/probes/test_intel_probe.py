@@ -11,7 +11,15 @@ from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DriverState, PciePath
 from support.stepped_node import Node, nodes
-from support.trees import FLEX_MIB, flex, intel_bus_id
+from support.trees import FLEX_MIB, Tree, flex, intel_bus_id
+
+INTEGRATED, CARD = "0000:00:02.0", "0000:17:00.0"
+
+
+def display(root: Path, bus_id: str, driver: str, pci_class: str = "0x038000") -> None:
+    tree = Tree(root)
+    folder = tree.pci(bus_id, behind=f"pci{bus_id[:7]}", driver=driver, vendor="0x8086", device="0x56c0")
+    tree.file(f"{folder}/class", pci_class)
 
 
 def poll(root: Path) -> SourceFacts:
@@ -39,6 +47,23 @@ def test_a_gpu_is_what_its_driver_says_of_it(tmp_path: Path, driver: str) -> Non
     assert [(each.to, each.path) for each in one.pcie] == [(other.id, PciePath.SINGLE)], "behind one switch"
     assert (one.readings.temperature_celsius, one.readings.power_milliwatts) == (48, 75_000)
     assert facts.accelerators_on_bus == 2
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "pci-stub", "xen-pciback", ""])
+def test_gpus_of_virtual_machines_and_an_integrated_one_without_a_driver_do_not_count(
+    tmp_path: Path, driver: str
+) -> None:
+    flex(tmp_path, gpus=1)
+    display(tmp_path, INTEGRATED, driver)
+    if driver:
+        display(tmp_path, CARD, driver)
+    assert poll(tmp_path).accelerators_on_bus == 1
+
+
+def test_an_integrated_gpu_with_its_driver_and_a_card_without_one_count(tmp_path: Path) -> None:
+    display(tmp_path, INTEGRATED, "i915", "0x030000")
+    display(tmp_path, CARD, "")
+    assert poll(tmp_path).accelerators_on_bus == 2
 
 
 @pytest.mark.parametrize("driver", ["i915", "xe"])
