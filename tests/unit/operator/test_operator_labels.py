@@ -256,6 +256,36 @@ def test_what_single_does_not_allow_is_called_invalid(devices: tuple[dict[str, A
     assert published == {"product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "count": "0", "replicas": "0", "memory": "0"}
 
 
+RTX = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
+
+
+@pytest.mark.parametrize(
+    ("product", "profile", "replicas", "shown"),
+    [
+        (RTX, "1g.24gb", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gb"),
+        (RTX, "1g.24gb-me", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gb-me"),
+        (RTX, "1g.24gb+gfx", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gbgfx"),
+        (RTX, "1g.24gb", 4, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-MIG-1g.24gb-SHARED"),
+        (f"{RTX} II", "", 4, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition-SHARED"),
+        (f"{RTX} Limited", "", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edition-Limited"),
+        ("x" * 70, "1g.24gb", 1, f"{'x' * 51}-MIG-1g.24gb"),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["single", "mixed"])
+def test_a_long_models_name_is_shortened_and_keeps_its_profile_and_that_it_is_shared(
+    strategy: str, product: str, profile: str, replicas: int, shown: str
+) -> None:
+    """NVIDIA/k8s-device-plugin#1880."""
+    base = f"mig-{profile.replace('+', '.')}" if profile and strategy == "mixed" else "gpu"
+    sharing = ("none", None) if replicas == 1 else ("timeSlicing", replicas)
+    found = mig(
+        strategy,
+        gpu(0, product, profiles=(profile,) if profile else ()),
+        offers=(offer(f"nvidia.com/{base}", replicas, *sharing),),
+    )
+    assert found[f"nvidia.com/{base}.product"] == shown
+
+
 def test_shares_of_mig_devices_are_no_replicas_of_whole_gpus_under_a_name_of_their_own() -> None:
     offers = (offer("example.com/whole", 1), offer("nvidia.com/mig-1g.10gb", 4, "timeSlicing", 4))
     found = mig("mixed", gpu(0), gpu(1, profiles=("1g.10gb",)), offers=offers)

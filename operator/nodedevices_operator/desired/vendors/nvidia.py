@@ -9,7 +9,8 @@ They say what the NodeDevices says, and use nothing else. Where GPU Feature Disc
 - `gfd.timestamp` is when one of the other labels last changed; theirs is when the configuration was last read.
 - the resource's own name may be any: sharing is read from what the node offers.
 - a third sharing-strategy, `memory`: `replicas` is then how many units of memory a GPU has, and the product stays.
-- what is no label value (a character, more than 63 of them) is left out of the value; theirs loses the whole label.
+- what is no label value (a character, more than 63 of them) is left out of the value, of a product the end of the
+  model's name and not its MIG profile or -SHARED; theirs loses the whole label.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _models(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> dict[
     same = [device for device in devices if device.model.product == chosen.model.product]
     offer = (_by_memory(record, same) or _offer(record, "gpu")) if whole else _PARENT
     count = sum(not device.missing for device in same)
-    labels = dict(_common("gpu", chosen.model.product, count, offer))
+    labels = dict(_common("gpu", chosen.model.product, (), count, offer))
     if chosen.model.memory_mib:
         labels["gpu.memory"] = str(chosen.model.memory_mib)
     labels |= _architecture(chosen.model)
@@ -146,8 +147,8 @@ def _commonest(devices: Sequence[DeviceRecord]) -> DeviceRecord:
     return max(devices, key=lambda device: counts[device.model.product])
 
 
-def _common(key: str, product: str, count: int, offer: _Offer) -> Iterator[tuple[str, str]]:
-    yield f"{key}.product", _clean(f"{product}-SHARED" if offer.suffix else product)
+def _common(key: str, model: str, ending: Sequence[str], count: int, offer: _Offer) -> Iterator[tuple[str, str]]:
+    yield f"{key}.product", _product(model, *ending, *(("SHARED",) if offer.suffix else ()))
     yield f"{key}.count", str(count)
     yield f"{key}.replicas", str(offer.replicas)
     yield f"{key}.sharing-strategy", offer.strategy
@@ -205,7 +206,7 @@ def _profiles(devices: Sequence[DeviceRecord]) -> dict[PartitionProfile, tuple[s
 
 
 def _mig(key: str, profile: PartitionProfile, product: str, count: int, offer: _Offer) -> dict[str, str]:
-    labels = dict(_common(key, _product(product, "MIG", profile.name), count, offer))
+    labels = dict(_common(key, product, ("MIG", profile.name), count, offer))
     shape = _PROFILE.fullmatch(profile.name)
     gi = int(shape["gi"]) if shape is not None else None
     facts = {
@@ -249,8 +250,13 @@ def _by_memory(record: NodeDevicesRecord, devices: Sequence[DeviceRecord]) -> _O
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
-def _product(*parts: str) -> str:
-    return "-".join(_clean(part) for part in parts)
+def _product(model: str, *ending: str) -> str:
+    """Return the product: of one that is too long, as many words of the model as leave room for the whole ending."""
+    name, end = _clean(model), "".join(f"-{_clean(part)}" for part in ending)
+    room = max(0, MAX_VALUE - len(end))
+    if len(name) > room:
+        name = name[: room + 1].rpartition("-")[0] or name[:room]
+    return _clean(f"{name}{end}")
 
 
 def _clean(text: str) -> str:
