@@ -27,6 +27,7 @@ from nodedevices_plugin.offering.nearness import Near, near
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.offering.shares import chosen_units, units_of_rule
 from nodedevices_plugin.offering.units import units
+from nodedevices_plugin.sharing.memory.mode import NAME as BY_MEMORY
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.files import FileNames
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
@@ -109,6 +110,8 @@ def _shares(
             notes.append(Unmatched(section="sharing", entry=f"{entry}.match {wanted}".rstrip(), message=message))
         else:
             notes += _some_lacking(units, rule, entry, vendors)
+            if sharing.strategy_of(rule) == BY_MEMORY:
+                notes += _without_memory(units_of_rule(units, rule, around, vendors), rule, entry)
     return notes
 
 
@@ -122,6 +125,14 @@ def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str, vendo
         for at, each in enumerate(rule.devices or ())
         if not chosen_units(units, [each], vendors)
     ]
+
+
+def _without_memory(units: Sequence[Unit], rule: SharedResource, entry: str) -> list[Unmatched]:
+    """Return a note on the devices that are to be shared by memory and have none of their own, as a GB10, which uses
+    the machine's: they have no shares."""
+    lacking = listing(f"{unit.index} ({unit.id})" for unit in units if not unit.memory_bytes)
+    message = f"the driver reports no memory for {lacking}, so no shares of it are offered; use timeSlicing for it"
+    return [Unmatched(section="sharing", entry=f"{entry}.name {rule.name}", message=message)] if lacking else []
 
 
 def _rules(

@@ -72,6 +72,21 @@ def test_a_device_of_a_list_that_this_node_lacks_is_named_although_it_has_others
     assert notes(sharing=shared(entry)) == [f"sharing.resources[0].devices[1] 99: {here}"]
 
 
+@pytest.mark.parametrize("match", [None, {"productName": "NVIDIA *"}])
+def test_a_gpu_without_memory_of_its_own_that_is_to_be_shared_by_memory(match: dict[str, Any] | None) -> None:
+    """kubernetes-sigs/dra-driver-nvidia-gpu#1115: a GB10 uses the machine's memory, and NVML has none of it."""
+    gb10 = gpu(0, product_name="NVIDIA GB10", memory_bytes=0)
+    rule = {"name": "nvidia.com/gpu", "memoryUnit": "1Gi", **({} if match is None else {"match": match})}
+    by_memory = {"strategy": "memory", "resources": [rule]}
+    note = (
+        f"sharing.resources[0].name nvidia.com/gpu: the driver reports no memory for 0 ({gpu_id(0)}), so no shares of "
+        "it are offered; use timeSlicing for it"
+    )
+    assert notes(gb10, sharing=by_memory) == [note]
+    assert notes(gb10, gpu(1), sharing=by_memory) == [note], "the other one has shares"
+    assert notes(gb10, sharing=shared({"name": "nvidia.com/gpu", "replicas": 4})) == []
+
+
 def capacities(*entries: dict[str, Any], devices: tuple[DeviceFact, ...] = (gpu(0),)) -> list[str]:
     sections = Sections.model_validate({"capacity": list(entries)})
     return [each.text for each in unmatched_capacity(inventory_of(*devices), sections.capacity or ())]
