@@ -615,7 +615,9 @@ class Resource(Loose):
     sharing: Word = Field(description="none, timeSlicing, mps or memory.")
     replicas: Count | None = Field(default=None, description="Shares of each device.")
     free: Count | None = Field(
-        default=None, description="Number of ids that a new container can get now: offered, healthy and not held."
+        default=None,
+        description="Number of ids that a new container can get now: offered, healthy and not held. The scheduler sees "
+        "fewer while pods hold ids that are withheld: it subtracts what they request from what can be allocated.",
     )
     unit: Quantity | None = Field(default=None, description="Memory of each share, where memory is shared.")
     packing: Word | None = Field(

@@ -553,12 +553,19 @@ def _in_words(
     devices: tuple[api.Device, ...], resources: tuple[api.Resource, ...], worst: api.Device | None, too_few: str
 ) -> str:
     """Sum the node up in a sentence or two: which expected devices are not there; which ids new containers cannot get
-    and why; what is wrong with the worst device, since when, and what helps."""
+    and why, and which are free and the scheduler does not see; what is wrong with the worst device, since when, and
+    what helps."""
     said = [f"{too_few}."] if too_few else []
     for resource in resources:
         if resource.withheld:
             why = "; ".join(f"{_ids_withheld(each)}: {each.message}" for each in resource.withheld)
             said.append(f"{resource.name}: {resource.healthy} of {resource.capacity} can be allocated ({why}).")
+        seen = max(0, resource.healthy - resource.allocated)  # Kubernetes: allocatable less requests
+        if resource.free is not None and resource.free > seen:
+            said.append(
+                f"{resource.name}: {resource.free} free, of which the scheduler sees {seen}: it subtracts all that "
+                "pods hold, also what is withheld, until these pods end."
+            )
     if worst is not None:
         since = rfc3339(worst.health.since)
         said.append(f"{worst.name}: {worst.health.reason} since {since}: {worst.health.message}.")

@@ -11,6 +11,7 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition, find
 from nodedevices_plugin.granting.twice import DoubleAllocation
 from nodedevices_plugin.model import (
+    Blocked,
     Fault,
     HealthState,
     Holder,
@@ -383,6 +384,29 @@ def test_allocated_counts_ids_and_held_counts_devices() -> None:
     made = report(facts(3, holdings=holding(holder(gpu_id(0), gpu_id(1)), holder(gpu_id(1), pod="other"))))
     assert made.summary is not None
     assert (made.resources[0].allocated, made.summary.held) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("holdings", "free", "sees"),
+    [
+        (holding(holder(gpu_id(0))), 1, "1 free, of which the scheduler sees 0: "),
+        (holding(holder(gpu_id(0)), holder(gpu_id(1), pod="other")), 0, ""),
+        (holding(holder(gpu_id(1))), 0, ""),
+        (holding(), 1, ""),
+    ],
+)
+def test_a_gpu_that_is_free_and_that_the_scheduler_does_not_see_is_said(
+    holdings: Holdings, free: int, sees: str
+) -> None:
+    """kubernetes/kubernetes#92592: a pod holds a GPU that failed, and another is Pending beside a healthy free GPU."""
+    lost = SchedulableId(id=gpu_id(0), device_id=gpu_id(0), blocked=Blocked(reason="Unhealthy", message="Xid79"))
+    ids = (lost, SchedulableId(id=gpu_id(1), device_id=gpu_id(1)))
+    plan = Plan(resources=(OfferedResource(name=GPU, ids=ids),))
+    made = report(facts(plan=plan, verdicts=healthy(gpu(1)) | {gpu_id(0): bad()}, holdings=holdings))
+    assert made.summary is not None
+    assert (made.resources[0].healthy, made.resources[0].free) == (1, free)
+    assert ("the scheduler" in made.summary.message) is bool(sees)
+    assert sees in made.summary.message
 
 
 @pytest.mark.parametrize(
