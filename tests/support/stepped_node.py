@@ -46,6 +46,7 @@ def report_of(world: World, now: datetime) -> NodeDevicesStatus:
             unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
             drained=world.state.drained,
             lost_contexts=world.state.lost_contexts,
+            conflicts=world.conflicts,
             started=START,
             probes=(ProbeFacts(name="any", inventory=world.inventory),),
             now=now,

@@ -151,7 +151,12 @@ class PodMarksConcern:
                 holding = pods.without_own_health(holding)  # noqa: PLW2901
                 if not holding.severity and not always:
                     continue
-            if holding.application or sections.faults.pod_condition == "Never":
+            if holding.application:
+                seen.events_only.setdefault(uid, holding)
+                holding = pods.without_own_health(holding)  # noqa: PLW2901
+                if holding.application or not (holding.severity or always):
+                    continue
+            if sections.faults.pod_condition == "Never":
                 seen.events_only.setdefault(uid, holding)
             elif always or uid in seen.known or await self._should_mark(seen, uid, holding):
                 seen.marks.setdefault(uid, holding)
@@ -363,7 +368,8 @@ class PodMarksConcern:
             return
         about = events.About("Pod", holding.holder.pod, uid, holding.holder.namespace)
         what = events.EventIdentity(seen.record.name, holding.device, holding.health.reason, holding.health.since)
-        self._events.write(what.node, events.fault(about, what, pods.fault_text(holding), self._writer.now()))
+        write = events.noticed if holding.application else events.fault
+        self._events.write(what.node, write(about, what, pods.fault_text(holding), self._writer.now()))
 
     async def _take_back(self, seen: MarksObserved, entry: Affected) -> bool:
         """Returns True when the entry can be removed. A pod that has ended keeps its condition: that is evidence."""

@@ -16,6 +16,7 @@ from datetime import datetime
 from nodedevices_api.conditions import CONFIG_INVALID
 from nodedevices_probe.protocol import ProbeEvent
 
+from nodedevices_plugin.granting.conflicts import conflicts
 from nodedevices_plugin.granting.twice import Comparison, held_twice
 from nodedevices_plugin.health import notices
 from nodedevices_plugin.health.events import LoggedEvent, logged_events
@@ -153,6 +154,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         inventory=inventory, existing=inputs.existing, cdi=inputs.cdi, mount_dirs=local.container_mount_dirs
     )
     judged_from = expected.judged_from(known.probes, known.probe_set.since)
+    given = access.access(active.effective, devices, plan) if plan is not None else Access()
     expected_now = _expected(active, assessed, state.most_seen or (), judged_from)
     after = World(
         known=known,
@@ -162,7 +164,8 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         holdings=holdings,
         config=config,
         helpers=helpers,
-        access=access.access(active.effective, devices, plan) if plan is not None else Access(),
+        access=given,
+        conflicts=conflicts(plan, holdings.holders, given.containers) if observed is None else {},
         state=state,
         confirm_problems=assessed.confirm.problems,
         confirm_spent=spent_entries(

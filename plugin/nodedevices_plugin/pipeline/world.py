@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import Snapshot
 
+from nodedevices_plugin.granting.conflicts import Conflicts
 from nodedevices_plugin.granting.twice import Comparison
 from nodedevices_plugin.health import history, lasting, rates
 from nodedevices_plugin.health.events import EventCursor
@@ -109,6 +110,7 @@ class World:
     config: ConfigStatus = field(default_factory=ConfigStatus)
     helpers: tuple[Helper, ...] | None = None  # wanted by sharing modes; None: not known yet
     access: Access = field(default_factory=Access)  # how containers get what they are granted
+    conflicts: Conflicts = field(default_factory=dict)  # containers of which two resources set one variable
     state: State  # what the state file should say
     confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
     confirm_spent: tuple[str, ...] = ()  # entries that were acted on, of devices with a fault still or again

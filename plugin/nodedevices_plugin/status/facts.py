@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nodedevices_api.conditions import Condition
 
+from nodedevices_plugin.granting.conflicts import Conflicts
 from nodedevices_plugin.granting.twice import DoubleAllocation
 from nodedevices_plugin.model import (
     CoresHeld,
@@ -66,6 +67,7 @@ class NodeFacts:
     drained: Mapping[str, datetime] = field(default_factory=dict)  # of these, what can be taken out of the machine
     clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
     lost_contexts: Mapping[str, Verdict] = field(default_factory=dict)  # by pipeline.lost_contexts.key
+    conflicts: Conflicts = field(default_factory=dict)
     modes: SharingModes = MODES
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()

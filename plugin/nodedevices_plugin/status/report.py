@@ -435,10 +435,11 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
         part, namespace, pod, container, resource, claim = key
         device = by_id[part].id if part in by_id else part
         verdict = lost.get((namespace, pod, container, resource))
-        if verdict is None and (
-            (judged := facts.verdicts.get(device)) is None or judged.state is not HealthState.UNHEALTHY
-        ):
+        judged = facts.verdicts.get(device)
+        if verdict is None and (judged is None or judged.state is not HealthState.UNHEALTHY):
             verdict = facts.lost_contexts.get(lost_key(namespace, pod, container, resource or claim, device))
+        if verdict is None and judged is not None and judged.state is HealthState.HEALTHY:
+            verdict = facts.conflicts.get((namespace, pod, container, resource or ""))
         memory = None if key in without_share else memory_of(ids)
         make = partial(
             api.Holder,

@@ -97,6 +97,7 @@ class Reporter:
             drained=world.state.drained,
             clients=world.state.clients.clients,
             lost_contexts=world.state.lost_contexts,
+            conflicts=world.conflicts,
             modes=world.active.effective.modes,
             started=self._started,
             running_seconds=time.monotonic() - world.started,

@@ -132,6 +132,29 @@ def well(index: int, *holders: str) -> Raw:
     return device(index, holders=[holder(name) for name in holders])
 
 
+# --- what a container asked for --------------------------------------------------------------------------------------
+def conflicting(index: int, *holders: str) -> Raw:
+    """A device that is well, whose holders have another resource that sets the same variable."""
+    conflict = health("Degraded", "EnvironmentConflict", message="only one is seen", faultDomain="Application")
+    return device(index, holders=[holder(name) | {"health": conflict} for name in holders])
+
+
+@pytest.mark.parametrize(("condition", "mark"), [("OnFault", ("", "")), ("Always", ("True", "Healthy"))])
+async def test_a_conflict_of_two_resources_is_a_notice_on_the_pod_whose_devices_are_well(
+    condition: str, mark: tuple[str, str]
+) -> None:
+    cluster = Cluster()
+    cluster.policy(faults={"podCondition": condition})
+    cluster.pod("two", "n1")
+    await cluster.start(n1=[conflicting(0, "two"), conflicting(1, "two")])
+    await cluster.report("n1", conflicting(0, "two"), conflicting(1, "two"))
+    [event] = [it for it in cluster.kube.events if it["involvedObject"]["name"] == "two"]
+    assert event["reason"] == "DeviceNotice"
+    assert "EnvironmentConflict: only one is seen" in event["message"]
+    assert cluster.pod_mark("two") == mark
+    assert cluster.affected("n1") == []
+
+
 # --- what a program did to itself ------------------------------------------------------------------------------------
 def struck(index: int, *holders: str, code: str = "Xid31", count: int = 1, since: str = SINCE, **more: Any) -> Raw:
     """A device that is well, where a program of these pods failed."""
