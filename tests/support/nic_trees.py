@@ -210,6 +210,24 @@ def solarflare(root: Path) -> Nics:
     return nics
 
 
+def mock_infiniband(root: Path, *, card: bool = False) -> Nics:
+    """HCAs as NVIDIA's mock of InfiniBand writes them (k8s-test-infra, pkg/network/mockib/render at 3b2b865): folders
+    in the place of links, and no PCI devices. `card`: with one, to which the first HCA's `device` links."""
+    nics = Nics(root)
+    for name, guid in (("mlx5_0", "a088:c203:0000:0010"), ("mlx5_1", "a088:c203:0000:0012")):
+        nics.rdma(name, VIRTUAL, layer="InfiniBand", guid=guid)
+        entry = root / "sys/class/infiniband" / name
+        entry.unlink()
+        (root / VIRTUAL / "infiniband" / name).rename(entry)
+        nics.tree.file(f"sys/class/infiniband/{name}/ports/1/gid_attrs/ndevs/0", "1")
+        if card and name == "mlx5_0":
+            folder = nics.card("0000:17:00.0", vendor=MELLANOX, device=CONNECTX_7, driver="mlx5_core")
+            nics.tree.link(f"sys/class/infiniband/{name}/device", folder)
+        else:
+            nics.tree.file(f"sys/class/infiniband/{name}/device/modalias", "pci:v000015B3d00001017sv000015B3sd00000008")
+    return nics
+
+
 def e810(root: Path) -> Nics:
     """With RDMA as an auxiliary device of the card, and one sub-function."""
     nics = Nics(root)

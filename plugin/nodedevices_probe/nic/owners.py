@@ -4,6 +4,9 @@ links to.
 class/net/eth0          -> devices/pci0000:00/0000:00:03.0/virtio2/net/eth0
 class/net/enp3s0f0s88   -> devices/pci0000:00/.../0000:03:00.0/mlx5_core.sf.2/net/enp3s0f0s88
 class/infiniband/rxe0   -> devices/virtual/infiniband/rxe0
+
+A mock of sysfs may have folders in the place of these links, as NVIDIA's mock of InfiniBand has (k8s-test-infra,
+pkg/network/mockib): such an entry is of the device that its own link `device` names, if it has one.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ class SysfsOwner:
 
 
 def owner(roots: Roots, path: str) -> SysfsOwner | None:
-    """Return the owner of the entry of this path, which is a link; None: it is gone."""
-    parts = roots.target(path)
-    if not parts:
+    """Return the owner of the entry of this path, which is a link, or a folder of a mock; None: it is gone."""
+    link = roots.target(path)
+    if not link and not roots.exists(path):
         return None
     found = SysfsOwner()
-    for part in parts[:-1]:
+    for part in link[:-1] if link else roots.target(f"{path}/device"):
         if PCI_DEVICE.fullmatch(part):
             found = SysfsOwner(part)
         elif auxiliary_type(part) == SUB_FUNCTION:

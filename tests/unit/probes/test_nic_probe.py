@@ -32,6 +32,7 @@ from support.nic_trees import (
     Nics,
     connectx_7_pair,
     e810,
+    mock_infiniband,
     plain,
     soft_roce,
     solarflare,
@@ -199,6 +200,28 @@ def test_rdma_that_the_kernel_makes_of_an_interface_is_a_device(
     assert {extra(device)[each] for each in ("ifName", "pfName")} == {"eth0"}
     assert device.device_nodes == tuple(f"/dev/infiniband/{each}" for each in nodes)
     assert device.readings.conditions == (), "iWARP has no management datagrams, so no umad"
+
+
+def test_a_mock_whose_class_entries_are_folders_is_read(tmp_path: Path) -> None:
+    mock_infiniband(tmp_path)
+    first, other = poll(tmp_path).devices
+    assert [(each.id, each.type, each.product_name) for each in (first, other)] == [
+        ("mlx5_0", "nic", "MT4129"),
+        ("mlx5_1", "nic", "MT4129"),
+    ]
+    assert first.device_nodes == ("/dev/infiniband/uverbs0", "/dev/infiniband/issm0", "/dev/infiniband/umad0")
+    assert (extra(first)["linkType"], extra(first)["speedGbps"], extra(first)["nodeGUID"]) == (
+        "infiniband",
+        400,
+        "a088:c203:0000:0010",
+    )
+    assert first.readings.conditions == ()
+
+
+def test_a_folder_of_a_mock_is_of_the_card_that_its_device_links_to(tmp_path: Path) -> None:
+    mock_infiniband(tmp_path, card=True)
+    card, alone = poll(tmp_path).devices
+    assert (card.id, extra(card)["rdmaDevice"], alone.id) == ("0000:17:00.0", "mlx5_0", "mlx5_1")
 
 
 def test_soft_roce_of_an_older_kernel_belongs_to_the_card_below(tmp_path: Path) -> None:
