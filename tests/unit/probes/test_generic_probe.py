@@ -272,6 +272,32 @@ def test_a_node_that_one_device_has_alone_is_no_others_whatever_it_is_called(tmp
     assert len(machine.poll().devices) == 2
 
 
+SQUATS_SOUND = """
+domain: squat.ai
+devices:
+- {name: audio, groups: [{count: 10, paths: [{path: /dev/snd}]}]}
+- {name: capture, groups: [{COUNT paths: [{path: /dev/snd/controlC0}, {path: /dev/snd/pcmC0D0c}]}]}
+"""
+
+
+def test_of_audio_and_capture_of_squats_daemonset_the_first_is_offered_until_capture_has_a_count(
+    tmp_path: Path,
+) -> None:
+    """squat/generic-device-plugin 179b1fe, manifests/generic-device-plugin.yaml: there both have the same nodes."""
+    machine = Machine(tmp_path, SQUATS_SOUND.replace("COUNT", ""))
+    for name in ("controlC0", "pcmC0D0c"):
+        machine.tree.node(f"/dev/snd/{name}")
+    facts = machine.poll()
+    assert [each.id for each in facts.devices] == ["dev-snd"]
+    [problem] = facts.problems
+    assert problem.message.startswith("capture: /dev/snd/controlC0 is the device dev-snd's already; give both a count")
+    machine.says(SQUATS_SOUND.replace("COUNT", "count: 2,"))
+    assert {name: len(ids) for name, ids in machine.node().offers.items()} == {
+        "squat.ai/audio": 10,
+        "squat.ai/capture": 2,
+    }
+
+
 # --- health ----------------------------------------------------------------------------------------------------------
 def test_what_is_required_and_is_not_there_has_a_reason(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "[{preset: kvm, required: true, count: 1}, {preset: fuse, count: 1}]")
