@@ -248,6 +248,7 @@ class Agent:
         )
         self._cores.remember(await self._allocations.read())
         self._holders.with_offers = self._world.active.needs_offers
+        self._holders.saved = self._world.state.held_since
         if self._world.active.applied_once:
             self._state.saved = self._world.active.effective
         try:

@@ -74,6 +74,27 @@ async def test_what_is_granted_while_the_event_loop_is_held_counts_when_it_runs_
         assert kubelet.views[GPU].healthy == {f"{other}::{n}" for n in range(4)}
 
 
+async def test_since_when_a_pod_has_its_gpu_outlives_the_agent(node: Node, kubelet: StandInKubelet) -> None:
+    def since() -> dict[str, str]:
+        held = (holder for device in node.devices.values() for holder in device.get("holders", ()))
+        return {holder["pod"]: holder["since"] for holder in held}
+
+    async with node.running():
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+        await kubelet.allocate(GPU, 1, pod="train-0")
+        await kubelet.allocate(GPU, 1, pod="train-1")
+        await node.until(lambda: len(since()) == 2)
+        before = since()
+    kubelet.release("train-1")
+    node.store.statuses.clear()
+    async with node.running():
+        await node.until(lambda: kubelet.allocatable(GPU) == 2)
+        await kubelet.allocate(GPU, 1, pod="train-1")
+        await node.until(lambda: len(since()) == 2)
+        assert since()["train-0"] == before["train-0"]
+        assert since()["train-1"] > before["train-1"]
+
+
 async def test_a_kubelet_that_forgot_its_pods_ends_no_wait(node: Node, kubelet: StandInKubelet) -> None:
     async with node.running():
         await node.until(lambda: kubelet.allocatable(GPU) == 2)

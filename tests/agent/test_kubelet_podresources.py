@@ -21,7 +21,7 @@ from nodedevices_plugin.kubelet.podresources import (
     track,
     wanted_after_allocate,
 )
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate, tenure_key
 from nodedevices_plugin.runtime.worker import Worker
 from support.kubelet import Owner, StandInKubelet
 from support.offers import GPU, offered, plan
@@ -69,6 +69,23 @@ def test_a_pod_made_again_under_its_name_is_another_holder_by_the_checkpoint() -
     assert (other.uid, other.since) == ("new", at(15))
     [handed] = track(first, listing, [allocate(4, "GPU-0")], recorded=None, now=at(5), taken=6.0).holders
     assert (handed.uid, handed.since) == ("", at(4))
+
+
+def test_a_restarted_agent_knows_since_when_a_pod_has_its_devices() -> None:
+    saved = {tenure_key("old", "main", GPU): at(-900), tenure_key("ahead", "main", GPU): at(900)}
+
+    def first(
+        *recorded: CheckpointEntry, recent: tuple[RecentAllocate, ...] = (), before: Holdings = NOTHING
+    ) -> list[datetime]:
+        return since(track(before, [entry("GPU-0")], recent, recorded=recorded, saved=saved, now=NOON, taken=1.0))
+
+    assert first(given_to("old", "GPU-0")) == [at(-900)]
+    assert first(given_to("new", "GPU-0")) == [NOON], "it was made again under its name meanwhile"
+    assert first() == [NOON], "it may have been"
+    assert first(given_to("ahead", "GPU-0")) == [NOON], "the clock was set back"
+    assert first(given_to("old", "GPU-0"), recent=(allocate(-5, "GPU-0"),)) == [at(-5)]
+    unread = track(NOTHING, [entry("GPU-0")], [], recorded=None, saved=saved, now=at(-5), taken=1.0)
+    assert (since(unread), first(given_to("old", "GPU-0"), before=unread)) == ([at(-5)], [at(-900)])
 
 
 def test_without_an_allocate_of_ours_it_is_the_first_list_that_shows_it() -> None:

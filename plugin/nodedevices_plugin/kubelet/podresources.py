@@ -44,7 +44,7 @@ from nodedevices_probe.protocol import MAX_MESSAGE, text
 
 from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate, tenure_key
 from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.runtime.worker import Worker
 
@@ -120,15 +120,16 @@ def track(
     recent: Sequence[RecentAllocate],
     *,
     recorded: Sequence[checkpoint.CheckpointEntry] | None = None,
+    saved: Mapping[str, datetime] | None = None,
     now: datetime,
     taken: float,
 ) -> Holdings:
     """The holders now, each with its `since`.
 
-    `since` is when one of its ids was last handed out by an Allocate of ours; without one (a DRA claim, another plugin,
-    an agent that restarted) it is the first List that shows this container with one of these ids. `recent` is oldest
-    first; `recorded`: the checkpoint's entries, which tell a pod from one made anew under its name; `taken` is
-    time.monotonic() when the List was called.
+    `since` is when one of its ids was last handed out by an Allocate of ours; without one (a DRA claim, another plugin)
+    it is the first List that showed this container with one of these ids. An agent that was restarted has it `saved`,
+    by `tenure_key`, where the checkpoint says which pod it is. `recent` is oldest first; `recorded`: the checkpoint's
+    entries, which tell a pod from one made anew under its name; `taken` is time.monotonic() when the List was called.
     """
     uids: dict[tuple[str, str | None, tuple[str, ...]], set[str]] = {}
     for record in recorded or ():
@@ -145,7 +146,10 @@ def track(
         if known is not None and (set(known.ids).isdisjoint(entry.ids) or (uid and known.uid and uid != known.uid)):
             known = None
         times = [] if entry.resource is None else [handed_out.get((entry.resource, id_)) for id_ in entry.ids]
-        since = max(filter(None, times), default=now if known is None else known.since)
+        first = now if known is None else known.since
+        if uid and saved:
+            first = min(first, saved.get(tenure_key(uid, entry.container, entry.resource), first))
+        since = max(filter(None, times), default=first)
         return Holder(
             namespace=entry.namespace,
             pod=entry.pod,
@@ -356,12 +360,13 @@ def taken_from(
     own_pod: tuple[str, str] | None,
     recorded: Sequence[checkpoint.CheckpointEntry] | None,
     unreadable: str = "",
+    saved: Mapping[str, datetime] | None = None,
     now: datetime,
     taken: float,
 ) -> Holdings:
     """Return the holders after this List. `complete`: it is settled, or the same kubelet has given a complete one
-    before. The other arguments: as in `lacks`."""
-    holdings = track(previous, now_listed, recent, recorded=recorded, now=now, taken=taken)
+    before. The other arguments: as in `lacks` and `track`."""
+    holdings = track(previous, now_listed, recent, recorded=recorded, saved=saved, now=now, taken=taken)
     if not complete:
         why = lacks(now_listed, own_pod=own_pod, known=previous.holders, recorded=recorded, unreadable=unreadable)
         if why:
@@ -411,6 +416,7 @@ class PodResourcesClient:
         )  # whose they are, and from when
         self.with_offers = False
         self.with_rewrites = False
+        self.saved: Mapping[str, datetime] = {}  # as in `track`
         self.holdings = Holdings(state=HoldersState.UNAVAILABLE, message="the kubelet has not been queried yet")
 
     async def list(self) -> Holdings:
@@ -454,6 +460,7 @@ class PodResourcesClient:
             own_pod=self._own_pod,
             recorded=recorded,
             unreadable=unreadable,
+            saved=self.saved,
             now=datetime.now(UTC),
             taken=started,
         )

@@ -21,6 +21,7 @@ from nodedevices_plugin.model.holders import (
     Offer,
     RecentAllocate,
     held_key,
+    tenure_key,
 )
 from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit, devices_by_id, facts_by_id, numbered
 from nodedevices_plugin.model.most_seen import MostSeen
@@ -95,5 +96,6 @@ __all__ = [
     "held_key",
     "numbered",
     "served_by_others",
+    "tenure_key",
     "with_each_fault",
 ]

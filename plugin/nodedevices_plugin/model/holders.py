@@ -19,8 +19,13 @@ class Holder:
     claim: str | None = None
     ids: tuple[str, ...] = ()  # schedulable ids (device plugin) or device names (DRA), sorted
     also: tuple[str, ...] = ()  # what else it was given: the other devices of a resource that is given whole
-    since: datetime  # last Allocate that handed out one of these ids, or first List that shows it
+    since: datetime  # last Allocate that handed out one of these ids, or first List that showed it
     uid: str = ""  # of the pod, by the kubelet's checkpoint: one that is made anew has the same name. "": not known
+
+
+def tenure_key(pod_uid: str, container: str, resource: str | None) -> str:
+    """Return the key of a container's time with a resource, which a restart of the agent does not end."""
+    return f"{pod_uid}/{container} {resource or ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

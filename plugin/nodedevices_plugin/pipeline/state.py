@@ -47,7 +47,7 @@ from nodedevices_plugin.sharing.clients import Clients
 MAX_BYTES = 16 << 20
 VERSION = 1  # of what is written; of another version all parts are read that it has in common with this one
 _EACH_BY_ITSELF = frozenset(
-    {"verdicts", "drained", "notices", "history", "tenures", "given", "lost_contexts"}
+    {"verdicts", "drained", "notices", "history", "held_since", "tenures", "given", "lost_contexts"}
 )  # parts by device or id
 NAMED = 8  # verdicts or devices that cannot be read, in one message
 
@@ -87,6 +87,7 @@ class State:
     history: Mapping[str, tuple[Occurrences, ...]] = field(default_factory=dict)  # by device (health.history)
     cursors: Mapping[str, EventCursor] = field(default_factory=dict)  # by probe, what of its events is in all this
     waiting: tuple[WaitingEvent, ...] = ()  # events of devices that are not known yet (pipeline.routing)
+    held_since: Mapping[str, datetime] = field(default_factory=dict)  # by tenure_key, Holder.since
     tenures: Mapping[str, Tenure] = field(default_factory=dict)  # by device (pipeline.idle)
     probes: tuple[str, ...] = ()  # those that run, as configured, for a start whose configuration file cannot be read
     auto_probes: tuple[str, ...] = ()  # those of them that stand for `auto` (pipeline.auto_probes)
@@ -121,7 +122,8 @@ def to_save(state: State, inventory: Inventory, verdicts: Mapping[str, Verdict])
 
 def same_but_times(one: State, other: State) -> bool:
     """True when they differ only in when a fault was last seen, in how often an event came that waits, in notices,
-    history, cursors and tenures: worth a write now and then, not at each line, and the kubelet need not wait for it."""
+    history, cursors, tenures and since when devices are held: worth a write now and then, not at each line, and the
+    kubelet need not wait for it."""
     return _without_times(one) == _without_times(other)
 
 
@@ -131,7 +133,9 @@ def _without_times(state: State) -> State:
         for key, verdict in state.verdicts.items()
     }
     waiting = tuple(replace(kept, event=replace(kept.event, count=1)) for kept in state.waiting)
-    return replace(state, verdicts=verdicts, waiting=waiting, notices={}, history={}, cursors={}, tenures={})
+    return replace(
+        state, verdicts=verdicts, waiting=waiting, notices={}, history={}, cursors={}, held_since={}, tenures={}
+    )
 
 
 def restored_devices(state: State, now: datetime) -> tuple[InventoryDevice, ...]:

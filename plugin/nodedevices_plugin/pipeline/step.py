@@ -31,6 +31,7 @@ from nodedevices_plugin.model import (
     Uses,
     facts_by_id,
     served_by_others,
+    tenure_key,
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
 from nodedevices_plugin.offering.occupancy import Parts, with_all
@@ -254,6 +255,7 @@ def _state(
         cursors=known.cursors,
         waiting=assessed.waiting,
         given={key: given for key, given in known.given.items() if given != known.given_now.get(given.part_id)},
+        held_since=_held_since(world.state.held_since, inputs.holdings),
         tenures=idle.tenures(uses, world.state.tenures, active.effective.sections.idle.after_seconds),
         clients=follow(
             world.state.clients,
@@ -272,6 +274,16 @@ def _state(
             boot_id=world.state.boot_id,
         ),
     )
+
+
+def _held_since(before: Mapping[str, datetime], holdings: Holdings) -> Mapping[str, datetime]:
+    """Return since when each container holds its devices; of a pod whose uid is not known it would be a guess."""
+    now = {
+        tenure_key(holder.uid, holder.container, holder.resource): holder.since
+        for holder in holdings.holders
+        if holder.uid
+    }
+    return now if holdings.known else {**before, **now}
 
 
 def _compared(world: World, inputs: Inputs, index: DeviceIndex, plan: Plan | None) -> Comparison:
