@@ -237,7 +237,7 @@ BOARD = Board(
                 "the circuit breaker, blocked by a PodDisruptionBudget, done.",
                 {"{{kind}} {{result}}": "sum by (kind, result) (nodedevices_operator_actions_total)"},
                 width=8,
-                alerts=("NodeDevicesActionsStopped",),
+                alerts=("NodeDevicesActionRefused", "NodeDevicesActionsStopped"),
                 empty="no policy acts on faults",
             ),
             lines(
