@@ -1,4 +1,5 @@
-"""`kubectl nodedevices pods`: a row for each pod that holds devices."""
+"""`kubectl nodedevices pods`: a row for each pod that holds devices. Who may read a namespace only has them from the
+pods' own status."""
 
 from __future__ import annotations
 
@@ -6,10 +7,13 @@ import click
 from nodedevices_common.raw import Raw
 
 from nodedevices_kubectl import options
-from nodedevices_kubectl.listing import Listing, Source, show
+from nodedevices_kubectl.listing import Listing, Source, print_rows, show
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.table import Row
 from nodedevices_kubectl.views import pods as view
+from nodedevices_kubectl.views import pods_alone
+
+FORBIDDEN = 403
 
 
 @click.command(short_help="List pods that hold devices: which ones, and are they well.")
@@ -26,6 +30,8 @@ def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: 
     kubectl nodedevices pods -A --sort-by health
     kubectl nodedevices pods train-0 -n ml -o wide     # by which resource, how many shares, which ids
     """
+    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415 - after the options are known to be good
+
     if namespace and all_namespaces:
         raise click.UsageError("give -n or -A, not both")
     if listing.several and not (namespace or all_namespaces):
@@ -38,4 +44,26 @@ def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: 
 
     place = f"in {where} namespace" if where else "in any namespace"
     who = f"Pod {', '.join(names)} holds no devices" if names else "No pods that hold devices found"
-    show(session, listing, Source(view.KIND, rows, empty=f"{who} {place}."))
+    empty = f"{who} {place}."
+    try:
+        show(session, listing, Source(view.KIND, rows, empty=empty))
+    except ApiError as error:
+        if error.status != FORBIDDEN or not where or listing.watch or listing.selector or listing.several:
+            raise
+        _show_alone(session, listing, where, wanted, empty)
+
+
+def _show_alone(session: Session, listing: Listing, namespace: str, wanted: frozenset[str], empty: str) -> None:
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    items, _ = session.api.list_all(objects.pods(namespace))
+    rows = [row for pod in items for row in pods_alone.rows(pod) if not wanted or row.fields["pod"] in wanted]
+    session.say(
+        "You may not list NodeDevices, which are of the whole cluster (role nodedevices-view): this is what the pods' "
+        "own status says."
+    )
+    if rows or listing.output in {"json", "yaml"}:
+        print_rows(session, listing, view.KIND, rows)
+    else:
+        session.say(empty)
+    session.flush()
