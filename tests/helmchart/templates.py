@@ -75,6 +75,15 @@ _WORKLOADS: Mapping[str, Mapping[str, str]] = {
 }
 _MONITOR = "    {{- with .Values.components.prometheus.labels }}\n    {{- toYaml . | nindent 4 }}\n    {{- end }}\n"
 
+
+def _account(component: str, namespace: str) -> Mapping[str, str]:
+    """The admission policies know an account by its exact name: here it is known, in a kustomization it is not."""
+    pattern = f"matches('^system:serviceaccount:[^:]+:[^:]*nodedevices-{component}[^:]*$')"
+    return {f"username.{pattern}\n": f"username == 'system:serviceaccount:{namespace}:nodedevices-{component}'\n"}
+
+
+_OPERATOR = _account("operator", '{{ include "nodedevices.operatorNamespace" . }}')
+_AGENT = _account("agent", "{{ .Release.Namespace }}")
 _GPU_NODES = '    - key: nvidia.com/gpu.present\n      operator: In\n      values: ["true"]\n'
 
 TEMPLATES: tuple[Template, ...] = (
@@ -83,8 +92,13 @@ TEMPLATES: tuple[Template, ...] = (
         for kind in ("nodedevices", "devicepolicies")
     ),
     *(
-        Template(f"{BASE}/admission/{name}.yaml", f"admission-{name}.yaml")
-        for name in ("operator-own-fields", "operator-own-keys", "operator-own-record", "own-node-only")
+        Template(f"{BASE}/admission/{name}.yaml", f"admission-{name}.yaml", changes=changes)
+        for name, changes in (
+            ("operator-own-fields", _OPERATOR),
+            ("operator-own-keys", _OPERATOR),
+            ("operator-own-record", _OPERATOR),
+            ("own-node-only", _AGENT),
+        )
     ),
     Template(f"{BASE}/people/roles.yaml", "people-roles.yaml", ".Values.people.enabled"),
     Template(
@@ -127,11 +141,13 @@ TEMPLATES: tuple[Template, ...] = (
         f"{COMPONENTS}/delete-rejected-pods/own-deletions.yaml",
         "admission-operator-own-deletions.yaml",
         _component("deleteRejectedPods"),
+        changes=_OPERATOR,
     ),
     Template(
         f"{COMPONENTS}/cluster-properties/own-properties.yaml",
         "admission-operator-own-properties.yaml",
         _component("clusterProperties"),
+        changes=_OPERATOR,
     ),
     Template(
         f"{COMPONENTS}/metrics-services/services.yaml",

@@ -13,6 +13,7 @@ import pickle
 import re
 import shutil
 import tempfile
+import textwrap
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from functools import cache
@@ -425,6 +426,28 @@ def test_another_namespace_and_other_names_are_a_line_each_in_a_kustomization(tm
         assert account["namespace"] == "gpu-tools"
     bound = of_kind(objects, "ValidatingAdmissionPolicyBinding")["my-nodedevices-own-node-only"]
     assert bound["spec"]["policyName"] in of_kind(objects, "ValidatingAdmissionPolicy")
+
+
+@needs_kubectl
+@pytest.mark.parametrize("prefix", ["", "my-"])
+def test_the_page_on_security_has_the_patch_for_exact_names(tmp_path: Path, prefix: str) -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    [block] = re.findall(r"^    patches:\n(?:    .*\n)+", page, re.MULTILINE)
+    relative = os.path.relpath(MANIFESTS, tmp_path.resolve())
+    document = yaml.safe_load(textwrap.dedent(block)) | {
+        "namePrefix": prefix,
+        "resources": [f"{relative}/overlays/default"],
+        "components": [f"{relative}/components/{name}" for name in ("delete-rejected-pods", "cluster-properties")],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    assert KUBECTL is not None
+    policies = of_kind(render(tmp_path, KUBECTL), "ValidatingAdmissionPolicy")
+    assert len(policies) == 6
+    for name, policy in policies.items():
+        account = "agent" if name.endswith("own-node-only") else "operator"
+        [condition] = policy["spec"]["matchConditions"]
+        exact = f"system:serviceaccount:nodedevices-system:nodedevices-{account}"
+        assert condition["expression"] == f"request.userInfo.username == '{exact}'"
 
 
 @needs_kubectl

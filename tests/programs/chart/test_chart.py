@@ -373,6 +373,25 @@ def test_the_clean_up_may_do_nothing_that_the_operator_may_not(components: dict[
 
 
 @needs_helm
+@pytest.mark.parametrize("moved", [False, True], ids=["together", "operator apart"])
+def test_the_admission_policies_are_about_the_accounts_of_this_release_and_no_other(moved: bool) -> None:
+    wanted = ("deleteRejectedPods", "clusterProperties", *(("operatorNamespace",) if moved else ()))
+    done = helm.template({"components": {each: {"enabled": True} for each in wanted}}, "--no-hooks")
+    objects = [one for one in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if one]
+    accounts = {
+        one["metadata"]["name"]: f"system:serviceaccount:{one['metadata']['namespace']}:{one['metadata']['name']}"
+        for one in objects
+        if one["kind"] == "ServiceAccount"
+    }
+    policies = {one["metadata"]["name"]: one for one in objects if one["kind"] == "ValidatingAdmissionPolicy"}
+    assert len(policies) == 6
+    for name, policy in policies.items():
+        [condition] = policy["spec"]["matchConditions"]
+        account = accounts["nodedevices-agent" if name == "nodedevices-own-node-only" else "nodedevices-operator"]
+        assert condition["expression"] == f"request.userInfo.username == '{account}'"
+
+
+@needs_helm
 def test_the_chart_has_the_version_of_the_project() -> None:
     chart = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
