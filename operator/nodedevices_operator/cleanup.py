@@ -6,6 +6,10 @@ server-side apply does with keys that the next apply leaves out. A condition of 
 is removed by JSON patch, and so is our taint. Objects that cannot be cleaned are said, and counted in the result; the
 rest goes on.
 
+Agents whose account went with them could not say that they were stopped, and their reports would say Ready for ever.
+With `agents_gone` it is said in their place, as their own field manager: an agent that comes back owns its status as
+before.
+
 Two kinds of pods keep the condition: those that end or have ended (it is evidence, and they are not written), and those
 whose readinessGates name it: they would never be ready again without it, and keep it as True/NotMonitored.
 """
@@ -17,7 +21,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
-from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY, POD_DEVICE_HEALTHY, POD_DEVICE_IDLE
+from nodedevices_api.conditions import (
+    AGENT_STOPPED,
+    NODE_DEVICES_HEALTHY,
+    NODE_READY,
+    POD_DEVICE_HEALTHY,
+    POD_DEVICE_IDLE,
+    READY,
+)
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.desired import pods
@@ -33,6 +44,10 @@ log = structlog.get_logger()
 
 TAINT_TRIES = 5
 OURS = f"{names.MANAGER}-"  # every field manager of the operator begins so
+AGENTS = "nodedevices-agent"  # the agents' field manager
+GONE = (
+    "NodeDevices was removed from the cluster; what stands here is from then, and pods keep the devices that they hold"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ PLACES = (
 )
 
 
-async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = False) -> int:
+async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = False, agents_gone: bool = False) -> int:
     """Remove, or with `dry_run` only say, what is ours; ClusterProperty objects only where there is a right to look for
     them. Returns how many objects could not be cleaned."""
     cleaned = failed = 0
@@ -62,6 +77,8 @@ async def clean_up(kube: Kube, *, dry_run: bool, cluster_properties: bool = Fals
                 done, not_done = await _clean(kube, place, item, dry_run=dry_run)
                 cleaned += done
                 failed += not_done
+                if agents_gone and place.kind == "NodeDevices":
+                    failed += await _say_stopped(kube, item, dry_run=dry_run)
         except KubeError as error:
             if error.status != 404:  # no CRD: nothing of ours there
                 log.warning("failed to list", kind=place.kind, error=str(error))
@@ -141,6 +158,40 @@ async def _clean(kube: Kube, place: _Place, item: Mapping[str, Any], *, dry_run:
         return 0, 1
     log.info("removed", kind=place.kind, name=shown, keys=keys)
     return 1, not_released
+
+
+async def _say_stopped(kube: Kube, item: Mapping[str, Any], *, dry_run: bool) -> int:
+    """Have a NodeDevices say that its agent is gone; returns 1 where that failed. The object is read again: what is
+    left of its status once the operator's part is taken back, is the agent's."""
+    name, uid = item["metadata"]["name"], item["metadata"]["uid"]
+    if not _says_ready(item):
+        return 0
+    if dry_run:
+        log.info("would say that the agent is gone", kind="NodeDevices", name=name)
+        return 0
+    path = named(names.NODE_DEVICES, name)
+    try:
+        item = await kube.get(path)
+        if item["metadata"]["uid"] != uid or not _says_ready(item):
+            return 0
+        status = item["status"]
+        said = {"status": "False", "reason": AGENT_STOPPED, "message": GONE, "lastTransitionTime": utc_now()}
+        conditions = [{**each, **said} if each["type"] == READY else each for each in status["conditions"]]
+        summary = {**(status.get("summary") or {}), "reason": AGENT_STOPPED}
+        body = {"status": {**status, "conditions": conditions, "summary": summary}}
+        await kube.apply(f"{path}/status", identified("NodeDevices", name, uid) | body, AGENTS)
+    except KubeError as error:
+        if error.gone:
+            return 0
+        log.warning("failed to say that the agent is gone", kind="NodeDevices", name=name, error=str(error))
+        return 1
+    log.info("said that the agent is gone", kind="NodeDevices", name=name)
+    return 0
+
+
+def _says_ready(item: Mapping[str, Any]) -> bool:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == READY and each.get("status") == "True" for each in conditions)
 
 
 async def _untaint(kube: Kube, path: str, uid: str) -> None:

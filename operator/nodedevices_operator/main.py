@@ -98,8 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _clean_up(settings: OperatorSettings) -> int:
     kube = await KubeClient.connect(settings.kubeconfig)
     try:
-        properties = settings.cluster_properties
-        return FAILED if await clean_up(kube, dry_run=settings.dry_run, cluster_properties=properties) else 0
+        failed = await clean_up(
+            kube,
+            dry_run=settings.dry_run,
+            cluster_properties=settings.cluster_properties,
+            agents_gone=settings.agents_gone,
+        )
+        return FAILED if failed else 0
     finally:
         await kube.close()
 

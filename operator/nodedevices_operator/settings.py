@@ -131,6 +131,7 @@ class OperatorSettings(Common):
     )
     command: str  # run | cleanup | check
     dry_run: bool
+    agents_gone: bool
 
 
 OPTIONS = options_of(OperatorSettings)
@@ -146,15 +147,22 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSe
         )
     if parsed.dry_run and parsed.command != "cleanup":
         raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
+    if parsed.agents_gone and parsed.command != "cleanup":
+        raise InputError("--agents-gone: only valid with cleanup")
     given = defaults(OPTIONS) | variables | flags
-    return OperatorSettings(**settings_of(OperatorSettings, given), command=parsed.command, dry_run=parsed.dry_run)
+    return OperatorSettings(
+        **settings_of(OperatorSettings, given),
+        command=parsed.command,
+        dry_run=parsed.dry_run,
+        agents_gone=parsed.agents_gone,
+    )
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="nodedevices-operator",
         description="Applies DevicePolicies to nodes, and reports faulty devices on Nodes and pods.",
-        epilog=f"Every flag but --dry-run can be given as a variable: {PREFIX}HTTP_ADDRESS for --http-address.",
+        epilog=f"Every setting can be given as a variable: {PREFIX}HTTP_ADDRESS for --http-address.",
     )
     parser.add_argument(
         "command",
@@ -167,6 +175,11 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="cleanup only: log what would be removed, and change nothing"
+    )
+    parser.add_argument(
+        "--agents-gone",
+        action="store_true",
+        help="cleanup only: the agents are removed as well; each NodeDevices that says Ready says AgentStopped then",
     )
     parser.add_options(OPTIONS, title="settings")
     return parser

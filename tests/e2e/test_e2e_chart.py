@@ -164,6 +164,7 @@ def test_a_release_comes_changes_goes_back_and_goes_under_pods_that_hold_devices
     assert cleanup
     assert [one.text for one in cleanup if one.refused] == []
     assert ours_on_nodes(rig) == set()
+    assert {rig.condition("nodedevices", name, "Ready")["reason"] for name in (rig.a, rig.b)} == {"AgentStopped"}
     assert rig.condition("pod", WHOLE, HEALTHY, NAMESPACE) == {}
     rig.until("no part is left", lambda: parts(rig) == [])
     assert {one["metadata"]["name"] for one in rig.kubectl.items("devicepolicies")} >= {"slices", "everything"}

@@ -63,6 +63,27 @@ def test_cleanup_leaves_no_key_of_ours_and_everything_else(
     assert "status" not in (kubectl.get("dp", "memory") or {}) or not (kubectl.get("dp", "memory") or {})["status"]
 
 
+def test_where_the_agents_are_gone_nothing_says_ready_and_one_that_comes_back_does(
+    touched: FleetNode, kubectl: Kubectl, apiserver: ApiServer
+) -> None:
+    said = clean_up(apiserver, "--agents-gone", "--dry-run")
+    assert "would say that the agent is gone" in said
+    assert condition(touched.object, "Ready")["status"] == "True"
+    clean_up(apiserver, "--agents-gone")
+    item = touched.object
+    assert (condition(item, "Ready")["status"], condition(item, "Ready")["reason"]) == ("False", "AgentStopped")
+    assert item["status"]["summary"]["reason"] == "AgentStopped"
+    assert [device["health"]["state"] for device in item["status"]["devices"]] == ["Unhealthy", "Healthy"]
+    after = everything(kubectl)
+    clean_up(apiserver, "--agents-gone")
+    assert everything(kubectl) == after
+    touched.recover(0)
+    item = touched.object
+    assert (condition(item, "Ready")["status"], item["status"]["summary"]["reason"]) == ("True", "")
+    statuses = [each for each in item["metadata"]["managedFields"] if each.get("subresource") == "status"]
+    assert [each["manager"] for each in statuses] == ["nodedevices-agent"]
+
+
 def test_a_condition_of_ours_that_somebody_else_wrote_last_goes_too(
     touched: FleetNode, kubectl: Kubectl, apiserver: ApiServer
 ) -> None:

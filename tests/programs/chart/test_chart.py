@@ -370,6 +370,7 @@ def test_the_clean_up_may_do_nothing_that_the_operator_may_not(components: dict[
     assert rights(cleanup)
     looks = ("about.k8s.io", "clusterproperties", "list") in rights(cleanup)
     assert looks is ("--cluster-properties" in cleanup) is bool(components)
+    assert "--agents-gone" in cleanup
 
 
 @needs_helm

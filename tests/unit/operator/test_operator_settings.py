@@ -50,6 +50,7 @@ def test_variables_that_kubernetes_makes_for_services_are_none_of_ours() -> None
         (["run", "cleanup"], {}, ["cleanup", "--help"]),
         (["clean"], {}, ["clean", "cleanup"]),
         (["--dry-run"], {}, ["--dry-run", "cleanup"]),
+        (["--agents-gone"], {}, ["--agents-gone", "cleanup"]),
         (["--kubeconfig=/none"], {}, ["--kubeconfig", "'/none'", "path"]),
         ([], {"KUBECONFIG": "/none"}, ["KUBECONFIG", "'/none'"]),
         (["--namespace=Ops.Team"], {}, ["--namespace", "'Ops.Team'", "lower-case letters, digits and '-', at most 63"]),
