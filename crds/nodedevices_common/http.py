@@ -9,7 +9,8 @@ finds no place the container is killed. So:
   room, first of the peer that has most; a request that arrives at once is answered before anybody can take its place.
 - One peer (an IPv4 address, an IPv6 /64) has at most PEER_SHARE places.
 - Headers come within HEAD_SECONDS, the answer is taken within ANSWER_SECONDS.
-- A server takes at most so many connections a second, so a flood costs the loop a bounded part of its time.
+- A server takes at most so many connections a second, so a flood costs the loop a bounded part of its time; with TLS a
+  handshake is part of what each costs.
 - The kubelet's probes have their own server, on a port that the manifests' NetworkPolicy opens to no pod (a node always
   reaches its pods), so a flood of the metrics' port is not theirs. It answers on the same event loop as everything
   else, on purpose: a loop that hangs has to fail the probe. An exec probe would need no port, but a disk, and a disk
@@ -22,14 +23,17 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from nodedevices_common.address import Address, listening
+from nodedevices_common.guard import Guard
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +45,8 @@ PEER_SHARE = 8
 SCRAPES_PER_SECOND = 32  # taken by a server of metrics, which cost some milliseconds each
 PROBES_PER_SECOND = 512  # taken by a server of nothing but probes
 RETRY_SECONDS = 5.0
+METRICS = "/metrics"
+CHALLENGE = "WWW-Authenticate: Bearer\r\n"
 TEXT = "text/plain; charset=utf-8"
 METRICS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -56,6 +62,7 @@ HttpHandler = Callable[[], Response]
 _REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
     500: "Internal Server Error",
@@ -96,8 +103,58 @@ def makes_room(connections: Collection[Connection], peer: str) -> Connection | N
     return min(candidates, key=lambda each: (each.complete, each.opened))
 
 
+class _Stream(Protocol):
+    """A connection whose bytes are read and written; `close` never waits."""
+
+    async def receive(self) -> bytes: ...
+    async def send(self, content: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+class _PlainStream:
+    def __init__(self, accepted: socket.socket) -> None:
+        self._socket = accepted
+        self._loop = asyncio.get_running_loop()
+
+    async def receive(self) -> bytes:
+        return await self._loop.sock_recv(self._socket, HEAD_BYTES)
+
+    async def send(self, content: bytes) -> None:
+        await self._loop.sock_sendall(self._socket, content)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _TlsStream:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def over(cls, accepted: socket.socket, context: ssl.SSLContext) -> _TlsStream:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=HEAD_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, accepted, ssl=context, ssl_shutdown_timeout=ANSWER_SECONDS
+        )
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+    async def receive(self) -> bytes:
+        return await self._reader.read(HEAD_BYTES)
+
+    async def send(self, content: bytes) -> None:
+        self._writer.write(content)
+        self._writer.close()
+        await self._writer.wait_closed()  # all of it is sent by then
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
 class HttpServer:
-    """Serves `handlers` by path, on the running loop. `what` it serves is for the log."""
+    """Serves `handlers` by path, on the running loop. `what` it serves is for the log. `guard`: by TLS alone, and whom
+    /metrics is for."""
 
     def __init__(
         self,
@@ -106,21 +163,25 @@ class HttpServer:
         handlers: Mapping[str, HttpHandler],
         *,
         per_second: int = SCRAPES_PER_SECOND,
+        guard: Guard | None = None,
     ) -> None:
         self._what = what
         self._address = address
         self._handlers = handlers
         self._per_second = per_second
+        self._guard = guard
         self._socket: socket.socket | None = None
         self._open: dict[asyncio.Task[None], Connection] = {}
         self.port: int | None = None  # the one that is listened on
 
     def listen(self) -> socket.socket:
-        """Take the address, unless that is done. Raises OSError when it cannot be had."""
+        """Take the address, unless that is done. Raises OSError when it, or the guard's files, cannot be had."""
         if self._socket is None:
+            if self._guard is not None:
+                self._guard.load()
             self._socket = listening(self._address)
             self.port = int(self._socket.getsockname()[1])
-            log.info(f"serving {self._what}", port=self.port)
+            log.info(f"serving {self._what}", port=self.port, tls=self._guard is not None)
         return self._socket
 
     async def run(self) -> None:
@@ -169,21 +230,30 @@ class HttpServer:
                 task.cancel()
 
     async def _serve(self, accepted: socket.socket, connection: Connection) -> None:
-        loop = asyncio.get_running_loop()
         # What fails here is the client's affair; a cancelled one made room, or the process ends.
-        with accepted, contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
+        with contextlib.ExitStack() as closing, contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
+            closing.callback(accepted.close)
             async with asyncio.timeout(HEAD_SECONDS):
-                head = await _read_head(loop, accepted)
+                stream = await self._stream(accepted)
+                closing.pop_all()
+                closing.callback(stream.close)
+                head = await _read_head(stream)
             if head is None:
                 return
             connection.complete = True
             answer, with_body = self._answer(head)
             text = (
                 f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
+                f"{CHALLENGE if answer.status == 401 else ''}"
                 f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
             )
             async with asyncio.timeout(ANSWER_SECONDS):
-                await loop.sock_sendall(accepted, text.encode("ascii") + (answer.body if with_body else b""))
+                await stream.send(text.encode("ascii") + (answer.body if with_body else b""))
+
+    async def _stream(self, accepted: socket.socket) -> _Stream:
+        if self._guard is None:
+            return _PlainStream(accepted)
+        return await _TlsStream.over(accepted, self._guard.context())
 
     def _answer(self, head: bytes) -> tuple[Response, bool]:
         parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
@@ -196,6 +266,8 @@ class HttpServer:
         handler = self._handlers.get(path)
         if handler is None:
             return Response(404, f"there are {', '.join(sorted(self._handlers))}\n".encode()), method == "GET"
+        if path == METRICS and self._guard is not None and not self._guard.allows(head):
+            return Response(401, b"Authorization: Bearer, with the token of the metrics, is needed\n"), method == "GET"
         try:
             return handler(), method == "GET"
         except Exception:
@@ -204,23 +276,29 @@ class HttpServer:
 
 
 def servers(
-    metrics: Address | None, probes: Address | None, *, scrape: Callable[[], bytes], checks: Mapping[str, HttpHandler]
+    metrics: Address | None,
+    probes: Address | None,
+    *,
+    scrape: Callable[[], bytes],
+    checks: Mapping[str, HttpHandler],
+    guard: Guard | None = None,
 ) -> list[HttpServer]:
-    """One of /metrics and the checks, and one of the checks alone for the kubelet; None: without it."""
+    """One of /metrics and the checks, which `guard` is for, and one of the checks alone for the kubelet; None: without
+    it."""
     made = []
     if metrics is not None:
-        answers = {"/metrics": lambda: Response(200, scrape(), METRICS_TEXT), **checks}
-        made.append(HttpServer("metrics and health", metrics, answers))
+        answers = {METRICS: lambda: Response(200, scrape(), METRICS_TEXT), **checks}
+        made.append(HttpServer("metrics and health", metrics, answers, guard=guard))
     if probes is not None:
         made.append(HttpServer("the kubelet's probes", probes, checks, per_second=PROBES_PER_SECOND))
     return made
 
 
-async def _read_head(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes | None:
+async def _read_head(stream: _Stream) -> bytes | None:
     """The request up to the empty line; None when it ends before that or is too long."""
     head = bytearray()
     while b"\r\n\r\n" not in head:
-        chunk = await loop.sock_recv(accepted, HEAD_BYTES)
+        chunk = await stream.receive()
         head += chunk
         if not chunk or len(head) > HEAD_BYTES:
             return None

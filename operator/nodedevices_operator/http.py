@@ -10,17 +10,24 @@ from collections.abc import Callable
 
 from nodedevices_common import http
 from nodedevices_common.address import Address
+from nodedevices_common.guard import Guard
 from nodedevices_common.http import HttpHandler, HttpServer, Response
 
 HealthCheck = Callable[[], str]  # empty: all is well; else what is wrong
 
 
 def servers(
-    metrics: Address, probes: Address, *, scrape: Callable[[], bytes], healthy: HealthCheck, ready: HealthCheck
+    metrics: Address,
+    probes: Address,
+    *,
+    scrape: Callable[[], bytes],
+    healthy: HealthCheck,
+    ready: HealthCheck,
+    guard: Guard | None = None,
 ) -> list[HttpServer]:
-    """Both, listening. OSError when an address cannot be had."""
+    """Both, listening. OSError when an address, or a file of the guard, cannot be had."""
     checks = {"/healthz": _answer(healthy), "/readyz": _answer(ready)}
-    made = http.servers(metrics, probes, scrape=scrape, checks=checks)
+    made = http.servers(metrics, probes, scrape=scrape, checks=checks, guard=guard)
     for each in made:
         each.listen()
     return made

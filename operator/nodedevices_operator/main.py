@@ -198,7 +198,14 @@ async def run(settings: OperatorSettings) -> None:
         await _until_one_ends(working)
 
     try:
-        listening = servers(settings.http_address, settings.health_address, scrape=scrape, healthy=healthy, ready=ready)
+        listening = servers(
+            settings.http_address,
+            settings.health_address,
+            scrape=scrape,
+            healthy=healthy,
+            ready=ready,
+            guard=settings.guard,
+        )
         tasks += [asyncio.create_task(each.run(), name="http") for each in listening]
         tasks += manager.watching()
         tasks += [asyncio.create_task(each.watch_credentials(), name="credentials") for each in clients]

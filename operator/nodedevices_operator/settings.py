@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from nodedevices_common import logs
+from nodedevices_common import guard, logs
 from nodedevices_common.address import Address, parse_address
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import (
     PREFIX,
+    Given,
     Parser,
     defaults,
     from_environment,
@@ -64,6 +65,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def check_together(given: Mapping[str, Given]) -> None:
+    """InputError for flags that only go with another one that is not given."""
+    alone = [name for name, other in guard.ONLY_WITH.items() if given[name].value and not given[other].value]
+    if alone:
+        raise InputError([f"{given[name].place}: only goes with --{guard.ONLY_WITH[name]}" for name in alone])
+
+
 def _level(text: str) -> logs.Level:
     return cast("logs.Level", text)
 
@@ -92,10 +100,17 @@ class Common:
         metavar="HOST:PORT",
         read=parse_address,
     )
+    metrics_cert_file: str = setting(guard.CERT_HELP, metavar="FILE")
+    metrics_key_file: str = setting(guard.KEY_HELP, metavar="FILE")
+    metrics_token_file: str = setting(guard.TOKEN_HELP, metavar="FILE")
     log_level: logs.Level = setting("minimum level of log messages", default="info", choices=logs.LEVELS, read=_level)
     log_format: logs.Format = setting(
         "auto: JSON unless on a terminal", default="auto", choices=logs.FORMATS, read=_format
     )
+
+    @property
+    def guard(self) -> guard.Guard | None:
+        return guard.Guard.from_files(self.metrics_cert_file, self.metrics_key_file, self.metrics_token_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +165,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSe
     if parsed.agents_gone and parsed.command != "cleanup":
         raise InputError("--agents-gone: only valid with cleanup")
     given = defaults(OPTIONS) | variables | flags
+    check_together(given)
     return OperatorSettings(
         **settings_of(OperatorSettings, given),
         command=parsed.command,

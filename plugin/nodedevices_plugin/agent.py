@@ -25,6 +25,7 @@ from pathlib import Path
 
 import structlog
 from nodedevices_common import __version__, logs
+from nodedevices_common.guard import Guard
 from nodedevices_common.http import HttpServer, servers
 from nodedevices_probe.wanted import Wanted
 
@@ -513,7 +514,14 @@ class Agent:
 
     def _http_servers(self) -> list[HttpServer]:
         checks = {"/healthz": self._readiness.healthz, "/readyz": self._readiness.readyz}
-        return servers(self._local.http_address, self._local.health_address, scrape=self._metrics.render, checks=checks)
+        local = self._local
+        return servers(
+            local.http_address,
+            local.health_address,
+            scrape=self._metrics.render,
+            checks=checks,
+            guard=Guard.from_files(local.metrics_cert_file, local.metrics_key_file, local.metrics_token_file),
+        )
 
 
 def main(arguments: Sequence[str] | None = None, *, spare: Spare | None = None) -> int:

@@ -44,6 +44,8 @@ CUSTOM: dict[str, Any] = {
     "operator": {
         "replicas": 1,
         "flags": {"leader-elect": False, "relist-seconds": 300},
+        "volumes": [{"name": "metrics", "secret": {"secretName": "nodedevices-metrics"}}],
+        "volumeMounts": [{"name": "metrics", "mountPath": "/etc/nodedevices-metrics"}],
         "podAnnotations": {"note": "here"},
         "podDisruptionBudget": {"enabled": False},
     },

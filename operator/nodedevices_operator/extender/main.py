@@ -192,6 +192,7 @@ async def run(settings: ExtenderSettings) -> None:
             scrape=extender.scrape,
             healthy=healthy,
             ready=extender.problem,
+            guard=settings.guard,
         )
         await server.start()
         tasks += [asyncio.create_task(each.run(), name="http") for each in listening]

@@ -13,12 +13,9 @@ what would be right. The certificate is read again when its files change; one th
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import orjson
 import structlog
@@ -26,6 +23,7 @@ from aiohttp import web
 from nodedevices_common import __version__
 from nodedevices_common.address import Address
 from nodedevices_common.errors import InputError
+from nodedevices_common.guard import Certificate, stamp
 from nodedevices_common.http import METRICS_TEXT
 from nodedevices_common.periodic import Periodic
 
@@ -57,38 +55,6 @@ class ServerLimits:
 
 
 WHOLE_NODES = ServerLimits(body_bytes=64 << 20, reading=2)  # 5,000 whole Nodes are 46 MiB
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """The server's, and the authority whose clients alone are let in; None: all."""
-
-    file: Path
-    key: Path
-    client_ca: Path | None = None
-
-    def files(self) -> list[Path]:
-        return [each for each in (self.file, self.key, self.client_ca) if each is not None]
-
-    def load(self, context: ssl.SSLContext) -> None:
-        """OSError (ssl.SSLError is one) when they cannot be used."""
-        context.load_cert_chain(self.file, self.key)
-        if self.client_ca is not None:
-            context.load_verify_locations(self.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-
-    def context(self) -> ssl.SSLContext:
-        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.load(made)
-        return made
-
-    def stamp(self) -> list[tuple[int, int, int]]:
-        found = []
-        for each in self.files():
-            with contextlib.suppress(OSError):
-                stat = each.stat()
-                found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
-        return found
 
 
 class Server:
@@ -124,7 +90,7 @@ class Server:
     async def start(self) -> None:
         """Listen. OSError when the address or the certificate cannot be had."""
         self._context = self._certificate.context() if self._certificate is not None else None
-        self._stamp = self._certificate.stamp() if self._certificate is not None else []
+        self._stamp = stamp(self._certificate.files()) if self._certificate is not None else []
         application = web.Application(client_max_size=self._limits.body_bytes)
         application.add_routes(
             [
@@ -163,7 +129,7 @@ class Server:
 
     async def _reload(self) -> None:
         certificate, context = self._certificate, self._context
-        if certificate is None or context is None or (stamp := certificate.stamp()) == self._stamp:
+        if certificate is None or context is None or (now := stamp(certificate.files())) == self._stamp:
             return
         try:
             certificate.context()  # a pair that does not match must not be half in use
@@ -172,7 +138,7 @@ class Server:
             log.warning("failed to reload the certificate, keeping the previous one", error=str(error))
         else:
             log.info("certificate reloaded")
-        self._stamp = stamp
+        self._stamp = now
 
     # --- requests ----------------------------------------------------------------------------------------------------
     def _measured(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nodedevices_common.address import Address, parse_address
 from nodedevices_common.errors import InputError
+from nodedevices_common.guard import Certificate
 from nodedevices_common.options import (
     PREFIX,
     Parser,
@@ -23,8 +24,8 @@ from nodedevices_common.options import (
     settings_of,
 )
 
-from nodedevices_operator.extender.server import WHOLE_NODES, Certificate, ServerLimits
-from nodedevices_operator.settings import Common
+from nodedevices_operator.extender.server import WHOLE_NODES, ServerLimits
+from nodedevices_operator.settings import Common, check_together
 
 COMMAND = "extender"
 ADDRESS = "127.0.0.1:9739"
@@ -93,6 +94,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
     variables = from_environment(OPTIONS, environment, prefix=PREFIX)
     _, flags = parser.read(arguments, rest=f"unknown argument; see nodedevices-operator {COMMAND} --help")
     given = defaults(OPTIONS) | variables | flags
+    check_together(given)
     found = ExtenderSettings(**settings_of(ExtenderSettings, given))
     if found.certificate is None and (found.tls_cert_file or found.tls_key_file or found.tls_client_ca_file):
         absent = "tls-key-file" if found.tls_cert_file else "tls-cert-file"

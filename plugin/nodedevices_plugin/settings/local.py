@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nodedevices_common import logs, unix_socket
+from nodedevices_common import guard, logs, unix_socket
 from nodedevices_common.address import Address, parse_address
 from nodedevices_common.options import Value, setting
 from nodedevices_common.text import show
@@ -216,6 +216,9 @@ class Local:
         metavar="HOST:PORT",
         read=_address,
     )
+    metrics_cert_file: str | None = setting(guard.CERT_HELP, group="service", metavar="FILE", read=_or_none)
+    metrics_key_file: str | None = setting(guard.KEY_HELP, group="service", metavar="FILE", read=_or_none)
+    metrics_token_file: str | None = setting(guard.TOKEN_HELP, group="service", metavar="FILE", read=_or_none)
     log_level: str = setting(
         "minimum level of log messages",
         group="service",

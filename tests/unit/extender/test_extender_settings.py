@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from nodedevices_common.address import Address
 from nodedevices_common.errors import InputError
+from nodedevices_common.guard import Certificate
 from nodedevices_operator.extender import settings
-from nodedevices_operator.extender.server import Certificate, ServerLimits
+from nodedevices_operator.extender.server import ServerLimits
 from nodedevices_operator.main import main
 
 

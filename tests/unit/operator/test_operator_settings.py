@@ -51,6 +51,8 @@ def test_variables_that_kubernetes_makes_for_services_are_none_of_ours() -> None
         (["clean"], {}, ["clean", "cleanup"]),
         (["--dry-run"], {}, ["--dry-run", "cleanup"]),
         (["--agents-gone"], {}, ["--agents-gone", "cleanup"]),
+        (["--metrics-cert-file=/x"], {}, ["--metrics-cert-file: only goes with --metrics-key-file"]),
+        ([], {"NODEDEVICES_METRICS_TOKEN_FILE": "/x"}, ["METRICS_TOKEN_FILE: only goes with --metrics-cert-file"]),
         (["--kubeconfig=/none"], {}, ["--kubeconfig", "'/none'", "path"]),
         ([], {"KUBECONFIG": "/none"}, ["KUBECONFIG", "'/none'"]),
         (["--namespace=Ops.Team"], {}, ["--namespace", "'Ops.Team'", "lower-case letters, digits and '-', at most 63"]),

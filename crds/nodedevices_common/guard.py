@@ -1,0 +1,147 @@
+"""TLS for /metrics, and a token that a scrape has to bring, both from files that may be replaced at any time.
+
+Metrics name namespaces and pods. Where a NetworkPolicy is not enough, agent and operator serve them by TLS alone, and
+to those alone who send `Authorization: Bearer TOKEN`. Files that cannot be used are no reason to serve without them: at
+the start nothing is served until they can be, and later what was good last stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+CHECK_SECONDS = 10.0
+CERT, KEY, TOKEN = "metrics-cert-file", "metrics-key-file", "metrics-token-file"
+ONLY_WITH: Mapping[str, str] = {CERT: KEY, KEY: CERT, TOKEN: CERT}  # flags; a token is sent by TLS alone
+CERT_HELP = (
+    "certificate, in PEM, with which /metrics, /healthz and /readyz of `--http-address` are served by TLS; read again "
+    "within ten seconds when it changes, and a pair that cannot be used leaves the one before"
+)
+KEY_HELP = "its key"
+TOKEN_HELP = (
+    "with TLS: file of a token; /metrics is served to those alone who send it "  # noqa: S105  no token
+    "(`Authorization: Bearer`); read again as well"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The server's, and the authority whose clients alone are let in; None: all."""
+
+    file: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def files(self) -> list[Path]:
+        return [each for each in (self.file, self.key, self.client_ca) if each is not None]
+
+    def load(self, context: ssl.SSLContext) -> None:
+        """OSError (ssl.SSLError is one) when they cannot be used."""
+        context.load_cert_chain(self.file, self.key)
+        if self.client_ca is not None:
+            context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+
+    def context(self) -> ssl.SSLContext:
+        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.load(made)
+        return made
+
+
+Stamp = list[tuple[int, int, int]]
+
+
+def stamp(files: list[Path]) -> Stamp:
+    """Return what changes when one of the files does."""
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            stat = file.stat()
+            found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    return found
+
+
+class Guard:
+    """Whom /metrics is served to."""
+
+    def __init__(
+        self, certificate: Certificate, token: Path | None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._certificate = certificate
+        self._token_file = token
+        self._clock = clock
+        self._files = [*certificate.files(), *([token] if token is not None else [])]
+        self._stamp: Stamp = []
+        self._looked = 0.0
+        self._context: ssl.SSLContext | None = None
+        self._token = b""
+
+    @classmethod
+    def from_files(
+        cls,
+        certificate: str | None,
+        key: str | None,
+        token: str | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Guard | None:
+        """Return the guard of these files; None where no certificate is given."""
+        if not certificate or not key:
+            return None
+        return cls(Certificate(Path(certificate), Path(key)), Path(token) if token else None, clock=clock)
+
+    def load(self) -> None:
+        """Read the files. OSError where they cannot be used."""
+        for file in self._files:
+            if not file.is_file():
+                raise OSError(f"{file} is not there")
+        self._stamp, self._looked = stamp(self._files), self._clock()
+        context, token = self._certificate.context(), self._read_token()
+        self._context, self._token = context, token
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a connection is served by."""
+        if self._clock() - self._looked >= CHECK_SECONDS:
+            self._looked = self._clock()
+            if stamp(self._files) != self._stamp:
+                self._reload()
+        if self._context is None:
+            self.load()
+        assert self._context is not None  # noqa: S101  `load` has set it, or raised
+        return self._context
+
+    def allows(self, head: bytes) -> bool:
+        """True when this request may have the metrics."""
+        if self._token_file is None:
+            return True
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            scheme, _, given = value.strip().partition(b" ")
+            if name.strip().lower() == b"authorization" and scheme.lower() == b"bearer":
+                return hmac.compare_digest(given.strip(), self._token)
+        return False
+
+    def _reload(self) -> None:
+        try:
+            self.load()
+        except OSError as error:
+            log.warning("failed to reload certificate or token, keeping the previous ones", error=str(error))
+        else:
+            log.info("certificate and token reloaded")
+
+    def _read_token(self) -> bytes:
+        if self._token_file is None:
+            return b""
+        token = self._token_file.read_bytes().strip()
+        if not token:
+            raise OSError(f"{self._token_file} is empty; write a token into it")
+        return token
