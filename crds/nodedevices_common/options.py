@@ -26,7 +26,7 @@ PREFIX = "NODEDEVICES_"  # of variables
 TRUE = frozenset({"true", "1", "t"})  # as Go's strconv.ParseBool, which NVIDIA's plugin uses
 FALSE = frozenset({"false", "0", "f"})
 # NODEDEVICES_OPERATOR_SERVICE_HOST, NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR, ...
-_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
+SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
 _ONE_DASH = re.compile(r"^-[A-Za-z][\w-]")  # not -h
 
 
@@ -277,7 +277,7 @@ def from_environment(options: Sequence[Option], environment: Mapping[str, str], 
     for variable in sorted(environment):
         if variable.startswith(prefixes):
             continue
-        if variable.startswith(prefix) and variable not in known and not _SERVICE_LINK.search(variable):
+        if variable.startswith(prefix) and variable not in known and not SERVICE_LINK.search(variable):
             hint = nearest(variable, known)
             problems.append(f"environment variable {variable}: unknown setting{hint}")
     if problems:

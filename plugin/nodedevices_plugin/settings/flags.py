@@ -29,14 +29,13 @@ from nodedevices_plugin.settings.options import (
 )
 from nodedevices_plugin.settings.options import values as by_option
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.settings.together import DOMAIN_PATTERN, NOT_WITH, ONLY_WITH
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 __all__ = ["Local", "parse"]
 CONFIGURING = frozenset({"serving-mode", "resource-prefix", *memory_flags.NAMES})  # beside the options that a file has
-ONLY_WITH: Mapping[str, str] = {"default-config": "config-dir", "fallback-strategies": "config-dir"}  # the chart's, too
-NOT_WITH: Mapping[str, str] = {"config-file": "config-dir"}  # the chart's, too
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
-_DOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$")
+_DOMAIN = re.compile(DOMAIN_PATTERN)
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Vendors = VENDORS) -> Local:

@@ -21,6 +21,7 @@ from nodedevices_common.text import show
 from nodedevices_plugin.model import PlanError, resource_names
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.memory.mode import SHARES_NAME
+from nodedevices_plugin.vendors.flags import FlagRule
 
 GROUP = "memory"
 TITLE = "sharing NVIDIA's GPUs by memory"
@@ -69,6 +70,10 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 NAMES = tuple(option.name for option in OPTIONS)
+RULES = tuple(
+    FlagRule(when=name, needs=(UNIT, *(f"{RESOURCE}={each}" for each in MEMORY_UNITS)))
+    for name in (RESERVE, RESOURCE, PACKING, DEVICES)
+)
 
 
 def sharing(values: Values, resource_prefix: str = "") -> Mapping[str, Any] | None:

@@ -18,14 +18,26 @@ from nodedevices_plugin.model.optional import OptionalInterface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlagRule:
+    """Where `when` is given, one of `needs` has to be, and none of `excludes` may be: terms (settings.together)."""
+
+    when: str
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VendorFlags:
     """`group`: the group of its options in --help, headed by `title`; an option may be in one of the agent's groups,
-    too. `variables`: environment variables without a flag; `settings` finds their text by their name."""
+    too. `variables`: environment variables without a flag; `settings` finds their text by their name. `rules` and
+    `absolute`, options whose value is an absolute path: what `settings` refuses, for the chart."""
 
     group: str
     title: str
     options: tuple[Option, ...] = ()
     variables: tuple[str, ...] = ()
+    rules: tuple[FlagRule, ...] = ()
+    absolute: tuple[str, ...] = ()
 
 
 @runtime_checkable

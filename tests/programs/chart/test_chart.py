@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,14 @@ import pytest
 import yaml
 from dashboards.files import BOARDS, path
 from helmchart.values import FLAGS, OF_THE_CHART
-from nodedevices_common import __version__
+from nodedevices_common import __version__, guard
+from nodedevices_common.errors import InputError
 from nodedevices_operator import settings as operator_settings
-from nodedevices_plugin.settings.flags import NOT_WITH, ONLY_WITH, parse
+from nodedevices_plugin.settings import together
+from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.settings.options import variables as agents_variables
 from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.vendors.flags import FlagRule
 from support import helm
 from support.repository import ROOT
 
@@ -134,23 +138,145 @@ def test_values_that_cannot_work_together_are_all_named_with_what_would_be_right
     as_reviewed("refused", "\n".join(line for line in done.stderr.splitlines() if line.startswith("  - ")) + "\n")
 
 
+# Of a flag that is needed, or not to be there, in a rule.
+SAMPLES: Mapping[str, str] = {
+    "config-file": "/etc/nodedevices/config.yaml",
+    "default-config": "a",
+    "fallback-strategies": "single",
+    "memory-devices": "0",
+    "memory-packing": "spread",
+    "memory-reserve": "512Mi",
+    "memory-resource": "example.com/gpu-memory",
+    "memory-unit": "GiB",
+    "simulated-file": "/etc/devices.yaml",
+    "simulated-profile": "h100 x 2",
+    **dict.fromkeys(guard.ONLY_WITH, "/etc/metrics/file"),
+}
+BY_COMPONENT: Mapping[str, str] = {
+    "config-dir": "namedConfigs",
+    "fpga-names-file": "fpgaNames",
+    "generic-config-file": "generic",
+    "remote-config-file": "remote",
+}
+RULES: Mapping[str, Sequence[FlagRule]] = {
+    "agent": (*together.rules(), *together.probe_rules()),
+    "operator": tuple(FlagRule(when=name, needs=(other,)) for name, other in guard.ONLY_WITH.items()),
+}
+
+
+def with_needs(terms: tuple[str, ...], rules: Sequence[FlagRule]) -> tuple[str, ...]:
+    """What is given, with all that it needs."""
+    for rule in rules:
+        if rule.when in terms and rule.needs and not set(rule.needs) & set(terms):
+            return with_needs((*terms, rule.needs[0]), rules)
+    return terms
+
+
+def both_refuse(program: str, terms: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What the program, and the chart, say of flags, variables and components."""
+    flags, variables, components = dict[str, list[str]](), dict[str, str](), {"hostDev": {"enabled": True}}
+    arguments = []
+    for term in terms:
+        name, _, value = term.partition("=")
+        value = value or SAMPLES.get(name, "/etc/file")
+        if name in BY_COMPONENT:
+            components[BY_COMPONENT[name]] = {"enabled": True}
+            arguments.append(f"--{name}={value}")
+        elif name in agents_variables():
+            variables[name] = value
+        else:
+            flags.setdefault(name, []).append(value)
+    arguments += [f"--{name}={','.join(values)}" for name, values in flags.items()]
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    given = {name: values if len(values) > 1 else values[0] for name, values in flags.items()}
+    done = helm.template({program: {"flags": given, "env": env}, "components": components})
+    by_chart = re.findall(r"^  - (.*)$", done.stderr, re.MULTILINE)
+    assert (done.returncode != 0) == bool(by_chart), done.stderr
+    try:
+        if program == "agent":
+            parse(arguments, {"NODE_NAME": "n1", **variables})
+        else:
+            operator_settings.read(arguments, variables)
+    except InputError as error:
+        return list(error.problems), by_chart
+    return [], by_chart
+
+
 @needs_helm
-def test_flags_that_the_agent_refuses_together_with_others_are_refused_by_the_chart() -> None:
-    only: dict[str, Any] = {"default-config": "a", "fallback-strategies": ["single"]}
-    alone: dict[str, Any] = {"config-file": "/etc/nodedevices/config.yaml"}
-    assert (set(only), set(alone)) == (set(ONLY_WITH), set(NOT_WITH))
-    named = {"namedConfigs": {"enabled": True}}
-    for flags, components in ((only, {}), (alone, named)):
-        done = helm.template({"agent": {"flags": flags}, "components": components})
-        assert done.returncode != 0
-        assert re.findall(r"^  - agent\.flags\.([\w-]+): ", done.stderr, re.MULTILINE) == sorted(flags)
-        folder = ["--config-dir=/etc/nodedevices/configs"] if components else []
-        given = [f"--{name}={value if isinstance(value, str) else ','.join(value)}" for name, value in flags.items()]
-        with pytest.raises(ConfigError, match="--config-dir"):
-            parse([*given, *folder], {"NODE_NAME": "n1"})
-    for flags, components in ((only, named), (alone, {})):
-        done = helm.template({"agent": {"flags": flags}, "components": components})
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("program", "rule"),
+    [
+        pytest.param(program, rule, id=f"{program} {rule.when}{' needs' if rule.needs else ''}")
+        for program, rules in RULES.items()
+        for rule in rules
+    ],
+)
+def test_what_a_program_refuses_together_the_chart_refuses_and_nothing_else(program: str, rule: FlagRule) -> None:
+    good = with_needs((rule.when,), RULES[program])
+    assert both_refuse(program, good) == ([], [])
+    name = rule.when.partition("=")[0]
+    place = f"{program}.env: {name}" if name in agents_variables() else f"{program}.flags.{name}"
+    wrong = [(rule.when,)] * bool(rule.needs) + [(*good, term) for term in rule.excludes[:1]]
+    for terms in wrong:
+        by_program, by_chart = both_refuse(program, terms)
+        assert by_program, terms
+        assert [each for each in by_chart if each.startswith(f"{place}: ")], (terms, by_chart)
+
+
+@needs_helm
+def test_values_and_variables_that_the_agent_refuses_are_refused_by_the_chart() -> None:
+    paths = {name: "etc/file" for name, pattern in together.patterns().items() if pattern == "^/"}
+    others = {"resource-prefix": "nvidia", "container-mount-dir": ["/opt/limiter", "/opt/../etc"]}
+    flags = {name: value for name, value in (paths | others).items() if name not in OF_THE_CHART}
+    env = [
+        {"name": "MIG_STRATEGY", "value": "some"},
+        {"name": "NODEDEVICES_MEMORY_RESERVE", "value": "1Gi"},
+        {"name": "NODEDEVICES_NO_SUCH_THING", "value": "1"},
+        {"name": "NODEDEVICES_ADD_PROBE_MINE", "value": "generic,acme=unix:/run/acme.sock"},
+        {"name": "NODEDEVICES_STATE_FILE", "value": "state.json"},
+        {"name": "NODEDEVICES_OPERATOR_SERVICE_HOST", "value": "10.0.0.1"},
+        {"name": "NVIDIA_DRIVER_ROOT", "value": ""},
+        {"name": "PATH", "value": "somewhere"},
+    ]
+    done = helm.template({"agent": {"flags": {**flags, "probe": "simulated", "simulated-profile": "h100"}, "env": env}})
+    said = dict(re.findall(r"^  - (agent\.(?:flags\.[\w-]+|env: \w+)): (.*)$", done.stderr, re.MULTILINE))
+    variables = (
+        "MIG_STRATEGY",
+        "NODEDEVICES_MEMORY_RESERVE",
+        "NODEDEVICES_NO_SUCH_THING",
+        "NODEDEVICES_ADD_PROBE_MINE",
+    )
+    expected = {f"agent.env: {name}" for name in (*variables, "NODEDEVICES_STATE_FILE")}
+    # a file for the simulated probe beside a profile, and one half of metrics' files are rules' matter
+    assert said.keys() - {
+        f"agent.flags.{name}" for name in ("simulated-file", "simulated-profile", *guard.ONLY_WITH)
+    } == (
+        expected
+        | {f"agent.flags.{name}" for name in flags}
+        - {f"agent.flags.{name}" for name in ("simulated-file", *guard.ONLY_WITH)}
+    )
+    assert said["agent.flags.container-mount-dir"].startswith("/opt/../etc is not allowed")
+    assert said["agent.env: MIG_STRATEGY"] == "some is not allowed; give none or single or mixed"
+    assert said["agent.env: NODEDEVICES_ADD_PROBE_MINE"] == "generic needs components.generic"
+    for name, value in (paths | others).items():
+        with pytest.raises(ConfigError, match=f"--{name}"):
+            parse([f"--{name}={value if isinstance(value, str) else ','.join(value)}"], {"NODE_NAME": "n1"})
+
+
+@needs_helm
+def test_a_variable_whose_value_is_elsewhere_is_refused_for_nothing() -> None:
+    source = {"configMapKeyRef": {"name": "mine", "key": "k"}}
+    names = ("NODEDEVICES_MEMORY_RESOURCE", "NODEDEVICES_PROBE", "NODEDEVICES_SIMULATED_FILE", "NVIDIA_DRIVER_ROOT")
+    env = [{"name": name, "valueFrom": source} for name in names]
+    done = helm.template({"agent": {"env": env}})
+    assert done.returncode == 0, done.stderr
+
+
+@needs_helm
+def test_a_flag_takes_the_place_of_its_variable() -> None:
+    env = [{"name": "NODEDEVICES_PROBE", "value": "generic"}, {"name": "NODEDEVICES_SIMULATED_PROFILE", "value": "x"}]
+    done = helm.template({"agent": {"flags": {"probe": "simulated", "simulated-profile": "h100"}, "env": env}})
+    assert done.returncode == 0, done.stderr
 
 
 @needs_helm

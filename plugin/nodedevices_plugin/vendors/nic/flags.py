@@ -73,6 +73,7 @@ FLAGS = VendorFlags(
             metavar="DIR",
         ),
     ),
+    absolute=(INFO_OPTION,),
 )
 FILES = (
     DeviceFile(

@@ -17,7 +17,7 @@ from nodedevices_common.options import Option, Values, option, with_flag_variabl
 from nodedevices_common.text import show
 
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.vendors.flags import VendorFlags
+from nodedevices_plugin.vendors.flags import FlagRule, VendorFlags
 from nodedevices_plugin.vendors.nvidia import driver_directory, imex
 from nodedevices_plugin.vendors.nvidia.cdi import FEATURES, Host
 from nodedevices_plugin.vendors.nvidia.driver_directory import DriverDirectory
@@ -29,6 +29,7 @@ from nodedevices_plugin.vendors.nvidia.health_variables import (
 )
 
 GROUP = "NVIDIA"
+STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", driver_directory.STRATEGY)
 CDI_PREFIX = "cdi.k8s.io/"
 
 
@@ -140,7 +141,7 @@ OPTIONS: tuple[Option, ...] = (
         "how a container gets its devices; one or several",
         key="flags.plugin.deviceListStrategy",
         default=("envvar",),
-        choices=("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", driver_directory.STRATEGY),
+        choices=STRATEGIES,
     ),
     _nvidia(
         "device-id-strategy",
@@ -263,4 +264,14 @@ FLAGS = VendorFlags(
     title="as NVIDIA's device plugin has them, with DP_DISABLE_HEALTHCHECKS, DP_ENABLE_HEALTHCHECKS and XID_CONFIG",
     options=OPTIONS,
     variables=(DISABLE_VARIABLE, ENABLE_VARIABLE, GOOGLE_VARIABLE),
+    rules=(
+        FlagRule(
+            when=f"device-list-strategy={driver_directory.STRATEGY}",
+            excludes=tuple(f"device-list-strategy={each}" for each in STRATEGIES if each != driver_directory.STRATEGY),
+        ),
+    ),
+    absolute=(
+        *("driver-root", "dev-root", "nvidia-cdi-hook-path", "driver-directory", "driver-directory-ctr-path"),
+        *("vulkan-icd-directory", "vulkan-icd-ctr-path"),
+    ),
 )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from nodedevices_common.options import Values, option
 
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.vendors.flags import VendorFlags
+from nodedevices_plugin.vendors.flags import FlagRule, VendorFlags
 
 GROUP = "FPGA"
 NAMES_FILE = "fpga-names-file"
@@ -130,4 +130,5 @@ FLAGS = VendorFlags(
         ),
     ),
     variables=(VIRTUAL, VIRTUAL_COUNT, CUSTOMIZE),
+    rules=(FlagRule(when=f"{CUSTOMIZE}=true", needs=(NAMES_FILE,)),),
 )

@@ -1,0 +1,61 @@
+"""Which flags need others, which do not go together, and how values are written: what the agent refuses, as data.
+
+The chart refuses the same before anything is installed: its table is made of this one (tests/helmchart). A term is a
+flag that is given, `simulated-file`, or one of its values, `device-list-strategy=envvar`; `probe=simulated` is a probe
+by its name, wherever it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from nodedevices_api.fields import HOST_PATH_PATTERN
+from nodedevices_common import guard
+from nodedevices_probe.registry import KINDS
+
+from nodedevices_plugin.settings import memory_flags
+from nodedevices_plugin.settings.options import paths, vendors_flags
+from nodedevices_plugin.vendors.flags import FlagRule
+from nodedevices_plugin.vendors.registry import VENDORS, Vendors
+
+ONLY_WITH: Mapping[str, str] = {
+    "default-config": "config-dir",
+    "fallback-strategies": "config-dir",
+    **guard.ONLY_WITH,
+}
+NOT_WITH: Mapping[str, str] = {"config-file": "config-dir"}
+DOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$"
+_ABSOLUTE = "^/"
+
+
+def rules(vendors: Vendors = VENDORS) -> tuple[FlagRule, ...]:
+    """Return what holds wherever probes are configured."""
+    return (
+        *(FlagRule(when=name, needs=(other,)) for name, other in ONLY_WITH.items()),
+        *(FlagRule(when=name, excludes=(other,)) for name, other in NOT_WITH.items()),
+        *memory_flags.RULES,
+        *(rule for each in vendors_flags(vendors) for rule in each.rules),
+    )
+
+
+def probe_rules() -> Iterator[FlagRule]:
+    """Yield what holds where flags say which probes run, or nothing does: not a configuration file."""
+    for kind in KINDS.values():
+        probe = f"probe={kind.name}"
+        for option in kind.requires:
+            yield FlagRule(when=probe, needs=(option,))
+        if kind.one_of:
+            yield FlagRule(when=probe, needs=kind.one_of)
+        for option in kind.one_of:
+            yield FlagRule(when=option, needs=(probe,), excludes=tuple(each for each in kind.one_of if each != option))
+
+
+def patterns(vendors: Vendors = VENDORS) -> Mapping[str, str]:
+    """Return by flag how its value, or each of them, is written; an empty one is not given."""
+    absolute = [each.name for each in paths(vendors)]
+    absolute += [name for each in vendors_flags(vendors) for name in each.absolute]
+    return {
+        **dict.fromkeys(absolute, _ABSOLUTE),
+        "resource-prefix": DOMAIN_PATTERN,
+        "container-mount-dir": HOST_PATH_PATTERN,
+    }
