@@ -176,6 +176,6 @@ def test_a_release_comes_changes_goes_back_and_goes_under_pods_that_hold_devices
     rig.marked(WHOLE, "False")
     holding.withdrawn()
     rig.until("the policies are in effect", lambda: MEMORY in ours_on_nodes(rig))
-    holding.cure()
+    holding.cure(off_the_bus=True)
     rig.pod("next", rig.a, {GPU: 6})
     assert rig.visible("next") == holding.ids[rig.a] - holding.held[WHOLE]

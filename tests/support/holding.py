@@ -57,9 +57,12 @@ class Holding:
         """The failed one, and no other."""
         self.rig.until("it is withdrawn", lambda: self.rig.ids(self.rig.a) == self.ids[self.rig.a] - {self.bad})
 
-    def cure(self) -> None:
+    def cure(self, *, off_the_bus: bool = False) -> None:
         self.rig.hardware(self.rig.a, simulated.h100s())
-        self.rig.marked(WHOLE, "True")
+        if off_the_bus:
+            self.rig.lost_it(WHOLE)
+        else:
+            self.rig.marked(WHOLE, "True")
         self.unchanged()
 
     def _held(self) -> dict[str, set[str]]:
