@@ -49,7 +49,7 @@ def conflicts(plan: Plan | None, holders: Sequence[Holder], node: NodeContainers
 
 
 def _given(resource: OfferedResource, holder: Holder, node: NodeContainers) -> ContainerEdits:
-    ids = tuple(each for each in (*resource.ids, *resource.retained) if each.id in holder.ids)
+    ids = tuple(offered for offered in resource.ids if offered.id in holder.ids)
     try:
         return edits(Grant(resource=resource, ids=ids), node) if ids else ContainerEdits()
     except AllocationError:  # a device that left
