@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.node.sysfs import System, unbound
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Machine, Problem
 
 KERNEL = "linux"  # the driver's name where any driver will do
@@ -53,6 +53,18 @@ class SysfsSource:
             pcie_generation_possible=link.generation_possible,
         )
         return replace(device, readings=readings)
+
+    def gpus(
+        self, modules: Sequence[str], pci_vendor: str, devices: Callable[[], tuple[DeviceFact, ...]]
+    ) -> SourceFacts:
+        """Return the facts of one maker's GPUs, and which on the PCI bus no driver has."""
+        accelerators = self.system.accelerators(pci_vendor)
+
+        def find() -> Found:
+            listed = devices()
+            return Found(devices=listed, problems=unbound(accelerators, listed))
+
+        return self.facts(modules, find, on_bus=len(accelerators))
 
     def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> SourceFacts:
         """Return what `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The

@@ -19,6 +19,7 @@ from nodedevices_probe.wanted import Wanted
 from support.agentprocess import AgentProcess
 from support.probes import cancelled, device, eventually
 from support.served import probe_server
+from support.trees import Tree
 
 if TYPE_CHECKING:
     from nvml.conftest import FakeMachine
@@ -74,6 +75,19 @@ def test_eight_gpus_are_reported_with_all_that_identifies_them(machine: FakeMach
     assert fifth.readings.recovery_action == "None"
     assert fifth.readings.nvlinks_inactive == 0
     assert fifth.readings.temperature_celsius == 41
+
+
+def test_a_gpu_that_fell_off_the_bus_before_the_driver_had_it_is_named_by_its_address(machine: FakeMachine) -> None:
+    for bus_id, driver in (("0000:17:00.0", "nvidia"), ("0000:b3:00.0", ""), ("0000:c1:00.0", "vfio-pci")):
+        folder = Tree(machine.root).pci(bus_id, behind="pci0000:16", driver=driver, vendor="0x10de")
+        machine.file(f"{folder}/class", "0x030200\n")
+    machine.say(count=1)
+
+    seen = machine.poll()
+
+    assert (len(seen.devices), seen.accelerators_on_bus) == (1, 2)
+    [problem] = seen.problems
+    assert (problem.code, problem.message.split(": ")[0]) == ("DriverUnbound", "0000:b3:00.0")
 
 
 def test_bridged_gpus_are_linked_with_each_other(machine: FakeMachine) -> None:

@@ -2,8 +2,9 @@
 
 A device's state is its status: Unhealthy is CRITICAL, Degraded WARNING, Unknown UNKNOWN. While a fault is undecided,
 and the agent gives the device to no new pod, it is UNKNOWN. What is lacking is CRITICAL, and what could not be learned
-UNKNOWN; that the kernel's log was not read is a WARNING. Of several the worst counts, in the order CRITICAL, UNKNOWN,
-WARNING: what is not known may be a fault that makes a device unusable, and a warning never is.
+UNKNOWN; that the kernel's log was not read, or that no driver has an accelerator of the PCI bus, is a WARNING. Of
+several the worst counts, in the order CRITICAL, UNKNOWN, WARNING: what is not known may be a fault that makes a device
+unusable, and a warning never is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from datetime import datetime
 from enum import IntEnum
 
 from nodedevices_common.text import some
+from nodedevices_probe.node.sysfs import DRIVER_UNBOUND
 from nodedevices_probe.protocol import DriverState
 from nodedevices_probe.registry import KINDS
 
@@ -134,7 +136,7 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
     findings += [_of_device(each) for each in devices if each.status is not Status.OK]
     of_probes = _of_probes(reading, known.owned, devices=bool(every))
     if not chosen or any(not each.device for each in findings):  # what is wrong here may be why a device is not there
-        findings += of_probes.values()
+        findings += [*of_probes.values(), *_without_driver(known.owned)]
     findings += [] if chosen else [_of_count(each, _types(every)) for each in reading.expected if each.lacking]
     return Result(
         node=node,
@@ -256,6 +258,16 @@ def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: boo
     return found
 
 
+def _without_driver(parts: Mapping[str, Inventory]) -> list[Finding]:
+    """Return which accelerators never came up, or were unbound."""
+    return [
+        Finding(status=Status.WARNING, what=f"probe {name}: {problem.code}", message=f"probe {name}: {problem.message}")
+        for name, part in parts.items()
+        for problem in part.problems
+        if problem.code == DRIVER_UNBOUND
+    ]
+
+
 def _no_driver(part: Inventory) -> str:
     said = "; ".join(each.message for each in part.problems[:3]) or "its driver is not loaded"
     on_bus = part.accelerators_on_bus
@@ -276,7 +288,8 @@ def _state(name: str, part: Inventory, reading: Reading) -> ProbeState:
 def _notes(parts: Mapping[str, Inventory]) -> tuple[str, ...]:
     notes = []
     for name, part in parts.items():
-        notes += [f"probe {name}: {each.code}: {each.message}" for each in part.problems]
+        problems = (problem for problem in part.problems if problem.code != DRIVER_UNBOUND)
+        notes += [f"probe {name}: {problem.code}: {problem.message}" for problem in problems]
         here = sum(each.present and each.fact.type not in _NOT_ON_BUS_COUNT for each in part.devices)
         if 0 < here < part.accelerators_on_bus:
             notes.append(

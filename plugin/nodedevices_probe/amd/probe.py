@@ -31,7 +31,7 @@ from nodedevices_probe.protocol import (
     PcieNeighbour,
     Readings,
 )
-from nodedevices_probe.source import Found, SysfsSource
+from nodedevices_probe.source import SysfsSource
 
 PCI_VENDOR = "0x1002"
 MODULE = "amdgpu"
@@ -70,8 +70,7 @@ class AmdSource(SysfsSource):
     exporter: Exporter | None = None  # AMD's, whose socket is looked for below the same root
 
     def poll(self) -> SourceFacts:
-        on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
-        return self.facts((MODULE,), lambda: Found(devices=self._devices()), on_bus=on_bus)
+        return self.gpus((MODULE,), PCI_VENDOR, self._devices)
 
     def _devices(self) -> tuple[DeviceFact, ...]:
         bus_ids = self.system.bus_ids(BOUND)

@@ -25,7 +25,7 @@ from nodedevices_probe.protocol import (
     Readings,
     within,
 )
-from nodedevices_probe.source import Found, SysfsSource
+from nodedevices_probe.source import SysfsSource
 
 PCI_VENDOR = "0x8086"
 MODULES = tuple(reversed(DRIVERS))  # where both are loaded, the newer one is the driver
@@ -43,8 +43,7 @@ class IntelSource(SysfsSource):
     denied: frozenset[str] = frozenset()
 
     def poll(self) -> SourceFacts:
-        on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
-        return self.facts(MODULES, lambda: Found(devices=self._devices()), on_bus=on_bus)
+        return self.gpus(MODULES, PCI_VENDOR, self._devices)
 
     def _devices(self) -> tuple[DeviceFact, ...]:
         found = {

@@ -9,6 +9,9 @@ from __future__ import annotations
 # NVIDIA. An XID itself is NVML's to report; here is what NVML does not say of it.
 SXID = "sxid"  # an NVSwitch's error, "Non-fatal" in the driver's own words
 SXID_FATAL = "sxid-fatal"
+NVIDIA_OFF_BUS = "nvidia-off-bus"  # a GPU that did not answer when the driver was to take it
+NVIDIA_PROBE_FAILED = "nvidia-probe-failed"
+NVIDIA_INIT_FAILED = "nvidia-init-failed"
 XID_DETAIL = "xid-detail"  # of 13: gpc, tpc, sm; of 74: link, and register1 to register7 where they are not 0
 
 # mlx5

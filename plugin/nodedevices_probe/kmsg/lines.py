@@ -22,17 +22,20 @@ from nodedevices_probe.protocol import normal_bus_id, text
 
 MAX_LINES = 1000  # with one word, of one look at the log
 MAX_LINE_BYTES = 1024  # printk's LOG_LINE_MAX is less
-_PREFIX = re.compile(rb"<(\d{1,3})>(?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?")  # CONFIG_PRINTK_CALLER adds the last
+_STAMP = rb"(?:\[ *\d+\.\d+\] ?)?(?:\[ *[TC]\d+\] ?)?"  # CONFIG_PRINTK_CALLER adds the last
+_PREFIX = re.compile(rb"<(\d{1,3})>" + _STAMP)
 _PCI = rb"(?P<address>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`word`: is in each such line. Groups of `pattern`: `address`, `code`; others are details by their names."""
+    """`word`: is in each such line. Groups of `pattern`: `address`, `code`; others are details by their names.
+    `lines`: so many the pattern may need, with the one that has the word."""
 
     word: bytes
     kind: str
     pattern: re.Pattern[bytes]
+    lines: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +49,16 @@ class Said:
     seconds: float | None
 
 
-def _row(word: bytes, kind: str, pattern: bytes) -> Row:
-    return Row(word, kind, re.compile(pattern.replace(b"%PCI", _PCI)))
+def _row(word: bytes, kind: str, pattern: bytes, lines: int = 1) -> Row:
+    return Row(word, kind, re.compile(pattern.replace(b"%PCI", _PCI)), lines)
 
 
+_NVIDIA_GPU, _NVIDIA_INIT, _NVIDIA_PROBE = (
+    b"NVRM: The NVIDIA GPU ",
+    b"RmInitAdapter failed",
+    b"nvidia failed with error",
+)
+_NVIDIA_PROBE_EARLIER = b"nvidia: probe of "  # of earlier kernels
 _XID, _MLX5, _AMDGPU, _PCIE = b"Xid (PCI:", b"mlx5_core ", b"amdgpu ", b"PCIe Bus Error: severity=Uncorrect"
 _SXID_LINE = rb"nvidia-nvswitch\d+: SXid \(PCI:%PCI\): (?P<code>\d{1,9}), "
 _LINK = rb"(?:Link (?P<link>\d{1,3}) )?(?P<text>.+)"
@@ -69,6 +78,29 @@ ROWS = (
         kinds.XID_DETAIL,
         rb"NVRM: Xid \(PCI:%PCI\): (?P<code>74), .*NVLink: fatal error detected on link (?P<link>\d{1,3}) ?"
         rb"\((?P<registers>0x[0-9a-fA-F]{1,8}(?:, ?0x[0-9a-fA-F]{1,8}){6})\)",
+    ),
+    # One sentence of the driver, whose line ends vary between its versions.
+    _row(
+        _NVIDIA_GPU,
+        kinds.NVIDIA_OFF_BUS,
+        rb"NVRM: The NVIDIA GPU %PCI\b[^\n]*(?:\n<[0-7]>" + _STAMP + rb"NVRM: (?!The )[^\n]*){0,2}"
+        rb"(?P<text>fallen off the bus and is not responding)",
+        lines=3,
+    ),
+    _row(
+        _NVIDIA_INIT,
+        kinds.NVIDIA_INIT_FAILED,
+        rb"NVRM: GPU %PCI: (?P<text>RmInitAdapter failed!? ?\([0-9a-fx:]{1,32}\))",
+    ),
+    _row(
+        _NVIDIA_PROBE,
+        kinds.NVIDIA_PROBE_FAILED,
+        rb"nvidia %PCI: probe with driver nvidia failed with (?P<text>error -\d{1,9})",
+    ),
+    _row(
+        _NVIDIA_PROBE_EARLIER,
+        kinds.NVIDIA_PROBE_FAILED,
+        rb"nvidia: probe of %PCI failed with (?P<text>error -\d{1,9})",
     ),
     _row(_MLX5, kinds.MLX5_STALLED, _MLX5_LINE + rb"device's health compromised - reached miss count"),
     _row(_MLX5, kinds.MLX5_FATAL, _MLX5_LINE + rb"(?P<text>Fatal error \d{1,9} detected)"),
@@ -100,7 +132,7 @@ ROWS = (
     _row(_PCIE, kinds.PCIE_NON_FATAL, _PCIE_LINE + rb"\(Non-Fatal\), type=(?P<layer>[\w ]{1,32})"),
     _row(_PCIE, kinds.PCIE_FATAL, _PCIE_LINE + rb"\(Fatal\), type=(?P<layer>[\w ]{1,32})"),
 )
-_BY_WORD = {word: tuple(row for row in ROWS if row.word == word) for word in (_XID, _MLX5, _AMDGPU, _PCIE)}
+_BY_WORD = {word: tuple(row for row in ROWS if row.word == word) for word in dict.fromkeys(row.word for row in ROWS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +149,7 @@ def read(lines: bytes, *, most: int | None = MAX_LINES) -> Found:
     said = list[Said]()
     unread = False
     for word, rows in _BY_WORD.items():
-        for number, line in enumerate(_with(word, lines)):
+        for number, line in enumerate(_with(word, lines, max(row.lines for row in rows))):
             if most is not None and number >= most:
                 unread = True
                 break
@@ -126,13 +158,16 @@ def read(lines: bytes, *, most: int | None = MAX_LINES) -> Found:
     return Found(tuple(said), unread)
 
 
-def _with(word: bytes, lines: bytes) -> Iterator[bytes]:
+def _with(word: bytes, lines: bytes, count: int) -> Iterator[bytes]:
+    """Return each line that has the word, and those after it up to `count` together."""
     at = lines.find(word)
     while at >= 0:
-        end = lines.find(b"\n", at)
-        end = len(lines) if end < 0 else end
-        yield lines[lines.rfind(b"\n", 0, at) + 1 : end]
-        at = lines.find(word, end)
+        ends = [at]
+        for _ in range(count):
+            end = lines.find(b"\n", ends[-1] + 1)
+            ends.append(len(lines) if end < 0 else end)
+        yield lines[lines.rfind(b"\n", 0, at) + 1 : ends[-1]]
+        at = lines.find(word, ends[1])
 
 
 def _event(line: bytes, rows: tuple[Row, ...]) -> Said | None:

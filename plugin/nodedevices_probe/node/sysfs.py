@@ -7,14 +7,16 @@ error. Texts are as the line may carry them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nodedevices_api.bounds import MAX_NUMA_NODE
+from nodedevices_common.text import some
 
 from nodedevices_probe.node.pcie import NO_LINK, PcieLink, PciePlace, pcie_link
 from nodedevices_probe.node.roots import Roots
-from nodedevices_probe.protocol import normal_bus_id, text, within
+from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, normal_bus_id, text, within
 
 # pci_ids.h: VGA, 3D and other display controllers, and processing accelerators. Audio, USB and bridges are not counted.
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
@@ -22,12 +24,24 @@ ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 COMPUTE_CLASSES = ("0x0302", "0x0380", "0x1200")
 FOR_GUESTS = ("vfio-pci", "pci-stub", "xen-pciback")  # a function with one of these is a virtual machine's
 INTEGRATED = ("0x8086", "0000:00:02.0")  # Intel's graphics in the processor are always there
+DRIVER_UNBOUND = "DriverUnbound"  # the problem that names accelerators without a driver
+UNBOUND_NAMED = 8
 PCI_DEVICES = "sys/bus/pci/devices"
 MAX_BYTES = 1 << 20  # of the files of /proc that list things
 # A folder of a device in sysfs; drivers have other files beside these.
 PCI_DEVICE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _MIG_MINOR = re.compile(r"gpu([0-9]{1,5})/gi([0-9]{1,5})(?:/ci([0-9]{1,5}))?/access ([0-9]{1,7})")
+
+
+def unbound(accelerators: Mapping[str, str], devices: Iterable[DeviceFact]) -> tuple[Problem, ...]:
+    """Return a problem for the accelerators that no driver has, where it has others: those that never came up."""
+    listed = {device.pci_bus_id for device in devices}
+    alone = sorted(address for address, driver in accelerators.items() if not driver and address not in listed)
+    if not alone:
+        return ()
+    why = "on the PCI bus without a driver: did not start (dmesg says why), or unbound"
+    return (Problem(code=DRIVER_UNBOUND, message=text(f"{some(alone, UNBOUND_NAMED)}: {why}", MAX_MESSAGE)),)
 
 
 def parse_mig_minors(lines: str) -> dict[tuple[int, int, int | None], int]:
@@ -99,18 +113,24 @@ class System:
     def pcie_root(self, bus_id: str) -> str:
         return PciePlace(path=self.pci_path(bus_id)).root
 
-    def accelerators_on_bus(self, vendor: str) -> int:
-        """Return how many display, 3D and processing-accelerator devices of a vendor (0x10de) the PCI bus shows to this
-        machine: not those of its virtual machines, nor a processor's own display that no driver has."""
-        roots, count = self.roots, 0
+    def accelerators(self, vendor: str) -> dict[str, str]:
+        """Return by PCI address the drivers ("": none) of the display, 3D and processing-accelerator devices of a
+        vendor (0x10de): not those of virtual machines, nor a processor's own display without a driver."""
+        return {
+            name: driver
+            for name, driver in self._every_accelerator(vendor).items()
+            if driver not in FOR_GUESTS and (driver or (vendor, name) != INTEGRATED)
+        }
+
+    def _every_accelerator(self, vendor: str) -> dict[str, str]:
+        roots, found = self.roots, {}
         for name in roots.names(PCI_DEVICES):
             device = f"{PCI_DEVICES}/{name}"
-            if roots.read(f"{device}/class")[:6] in ACCELERATOR_CLASSES and roots.read(f"{device}/vendor") == vendor:
-                driver = roots.link(f"{device}/driver")
-                unused = not driver and (vendor, name) == INTEGRATED
-                # A virtual function is part of a device that is counted already.
-                count += driver not in FOR_GUESTS and not unused and not roots.exists(f"{device}/physfn")
-        return min(count, 65535)
+            is_one = roots.read(f"{device}/class")[:6] in ACCELERATOR_CLASSES
+            # A virtual function is part of a device that is counted already.
+            if is_one and roots.read(f"{device}/vendor") == vendor and not roots.exists(f"{device}/physfn"):
+                found[name] = roots.link(f"{device}/driver")
+        return found
 
     def sees_all_processes(self) -> bool:
         """True in the first pid namespace (its number is PROC_PID_INIT_INO, include/linux/proc_ns.h)."""

@@ -23,7 +23,7 @@ from nodedevices_api.bounds import MAX_DEVICES
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.pcie import NO_LINK
-from nodedevices_probe.node.sysfs import System
+from nodedevices_probe.node.sysfs import System, unbound
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.nvidia.calls import DriverGoneError, NvmlCalls, describe
 from nodedevices_probe.nvidia.events import Monitor
@@ -129,7 +129,7 @@ class NvmlSource:
         """Only one code says that no driver is loaded, and the kernel may say so of GPUs that are there. A container
         without permission, or whose driver root is not mounted yet, is no evidence: what is loaded anew is healed."""
         mismatch = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-        on_bus = self.system.accelerators_on_bus(PCI_VENDOR)
+        on_bus = len(self.system.accelerators(PCI_VENDOR))
         state = DriverState.UNKNOWN
         if mismatch:
             state = DriverState.VERSION_MISMATCH
@@ -178,12 +178,13 @@ class NvmlSource:
         devices, doubts = self._doubt(self._joined(gpus))
         before_any = bool(doubts) and not self._began  # the first line is a whole one: what it lacks is missing
         self._began = True
-        problems += doubts
+        accelerators = self.system.accelerators(PCI_VENDOR)
+        problems += [*doubts, *unbound(accelerators, devices)]
         problems += self._watch({gpu.fact.id: gpu.handle for gpu in gpus if gpu.handle is not None}, devices)
         return SourceFacts(
             driver=self._driver,
             machine=self._machine(gpus),
-            accelerators_on_bus=self.system.accelerators_on_bus(PCI_VENDOR),
+            accelerators_on_bus=len(accelerators),
             problems=tuple(problems),
             devices=devices,
             poll_again=bool(doubts),

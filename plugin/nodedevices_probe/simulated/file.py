@@ -17,7 +17,7 @@ from nodedevices_probe.files import document
 from nodedevices_probe.files.check import CheckError, wrong
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import attributes as nic
-from nodedevices_probe.node.sysfs import parse_mig_minors
+from nodedevices_probe.node.sysfs import parse_mig_minors, unbound
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import (
     MAX_OWN,
@@ -92,6 +92,10 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
     boards = {entry.index: entry.board for entry in entries}
     models = {entry.model for entry in entries if entry.model}
     machine, only = value.get("machine", {}), MODELS[models.pop()] if len(models) == 1 else NO_MODEL
+    count = sum(device.type not in nic.TYPES for device in devices)
+    on_bus = value.get("acceleratorsOnBus", count)
+    gone = [device.pci_bus_id for device in every if device.index in absent and device.type not in nic.TYPES]
+    without_driver = dict.fromkeys(gone[: max(0, on_bus - count)], "")
     driver = _driver(value.get("driver", {}), entries[0].board if entries else only)
     loaded = driver.state is DriverState.LOADED
     facts = SourceFacts(
@@ -103,8 +107,11 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
             vgpu_version=machine.get("vgpuVersion", ""),
             vgpu_branch=machine.get("vgpuBranch", ""),
         ),
-        accelerators_on_bus=value.get("acceleratorsOnBus", sum(each.type not in nic.TYPES for each in devices)),
-        problems=tuple(Problem(code=each["code"], message=each["message"]) for each in value.get("problems", ())),
+        accelerators_on_bus=on_bus,
+        problems=(
+            *(Problem(code=each["code"], message=each["message"]) for each in value.get("problems", ())),
+            *unbound(without_driver, devices),
+        ),
         devices=_connected(devices, value.get("links", ()), boards, seats) if loaded else (),
         silent=value.get("silent", False),
     )

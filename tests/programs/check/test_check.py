@@ -366,6 +366,14 @@ def test_a_driver_that_lists_fewer_devices_than_the_bus_has_is_noted(machine: Si
     assert "accelerators" not in machine.check("profile: l4 x 2\nacceleratorsOnBus: 2\n").out
 
 
+def test_a_gpu_on_the_bus_that_never_came_up_is_a_warning_with_its_address(machine: Simulated) -> None:
+    done = machine.check(f"{ONE_LEFT}acceleratorsOnBus: 2\n")
+    assert (done.code, done.lines[0]) == (WARNING, "DEVICES WARNING - probe simulated: DriverUnbound")
+    assert done.lines[1].startswith("probe simulated: 0000:")
+    assert done.lines[1].endswith(": on the PCI bus without a driver: did not start (dmesg says why), or unbound")
+    assert machine.check(ONE_LEFT).code == OK
+
+
 def test_a_probe_whose_hardware_is_not_there_is_no_fault_beside_others(machine: Simulated, tmp_path: Path) -> None:
     (none := tmp_path / "none.yaml").write_text("driver: {state: NotLoaded}\nacceleratorsOnBus: 0\n")
     other = f"other={sys.executable} -m nodedevices_probe.main simulated --file {none}"

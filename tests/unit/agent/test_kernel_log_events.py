@@ -108,6 +108,26 @@ def test_what_needs_no_repair_is_over_after_the_hold_down() -> None:
     assert node.passes(HOLD + 10).states["NIC-0"] == WELL
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (kinds.NVIDIA_OFF_BUS, "OffBusAtStart"),
+        (kinds.NVIDIA_PROBE_FAILED, "DriverProbeFailed"),
+        (kinds.NVIDIA_INIT_FAILED, "DriverInitFailed"),
+    ],
+)
+def test_a_gpu_that_never_came_up_is_logged_by_its_address_and_one_that_is_listed_shows_it(
+    kind: str, reason: str
+) -> None:
+    node = Logged().log(kind, "0000:b3:00.0", text="why")
+    assert node.last is not None
+    [logged] = node.last.logged
+    assert (logged.pci_bus_id, logged.reason, logged.message.split(", ")[1]) == ("0000:b3:00.0", reason, "why")
+    assert [(said.kind, said.pci_bus_id) for said in node.last.addressed] == [(kind, "0000:b3:00.0")]
+    node.log(kind, "0000:1b:00.0")
+    assert ([code for code, _, _ in node.notices(gpu_id(0))], set(node.states.values())) == ([reason], {WELL})
+
+
 def test_a_non_fatal_sxid_changes_no_device_and_is_counted() -> None:
     node = Logged().log(kinds.SXID, SWITCH_AT, 20001, count=7, link="3")
     assert set(node.states.values()) == {WELL}

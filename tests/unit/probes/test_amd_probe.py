@@ -225,6 +225,16 @@ def test_a_gpu_given_to_another_driver_is_no_longer_listed_and_comes_back(tmp_pa
     assert len(poll(tmp_path).devices) == 2
 
 
+def test_a_gpu_that_its_driver_could_not_take_is_named(tmp_path: Path) -> None:
+    mi300x(tmp_path, gpus=2)
+    (tmp_path / "sys/module/amdgpu/drivers/pci:amdgpu" / amd_bus_id(1)).unlink()
+    (folder(tmp_path, 1) / "driver").unlink()
+    facts = poll(tmp_path)
+    assert (len(facts.devices), facts.accelerators_on_bus) == (1, 2)
+    [problem] = facts.problems
+    assert (problem.code, problem.message.split(": ")[0]) == ("DriverUnbound", amd_bus_id(1))
+
+
 def test_without_the_driver_the_bus_still_shows_that_there_are_gpus(tmp_path: Path) -> None:
     mi300x(tmp_path, gpus=2)
     shutil.rmtree(tmp_path / "sys/module/amdgpu")

@@ -57,13 +57,21 @@ def test_gpus_of_virtual_machines_and_an_integrated_one_without_a_driver_do_not_
     display(tmp_path, INTEGRATED, driver)
     if driver:
         display(tmp_path, CARD, driver)
-    assert poll(tmp_path).accelerators_on_bus == 1
+    facts = poll(tmp_path)
+    assert (facts.accelerators_on_bus, facts.problems) == (1, ())
 
 
 def test_an_integrated_gpu_with_its_driver_and_a_card_without_one_count(tmp_path: Path) -> None:
     display(tmp_path, INTEGRATED, "i915", "0x030000")
     display(tmp_path, CARD, "")
     assert poll(tmp_path).accelerators_on_bus == 2
+
+
+def test_a_card_that_no_driver_has_is_named_beside_those_that_work(tmp_path: Path) -> None:
+    flex(tmp_path, gpus=1)
+    display(tmp_path, CARD, "")
+    [problem] = poll(tmp_path).problems
+    assert (problem.code, problem.message[: len(CARD)]) == ("DriverUnbound", CARD)
 
 
 @pytest.mark.parametrize("driver", ["i915", "xe"])

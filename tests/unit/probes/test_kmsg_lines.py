@@ -29,6 +29,18 @@ COMMAND = (
     "mlx5_core 0000:03:00.0: wait_func:1195:(pid 1967079): ENABLE_HCA(0x104) timeout. Will cause a leak of a command "
     "resource"
 )
+# One record of the kernel, whose lines each have its priority and time (NVIDIA's osinit.c, NVSentinel's tests).
+NO_ANSWER = "fallen off the bus and is not responding"
+OFF_BUS = (
+    "NVRM: The NVIDIA GPU 0000:b3:00.0\n"
+    "<3>[  830.456422] NVRM: (PCI ID: 10de:26b5) installed in this system has\n"
+    f"<3>[  830.456422] NVRM: {NO_ANSWER} to commands."
+)
+NOT_SUPPORTED = (
+    "NVRM: The NVIDIA GPU 0000:0b:00.0 (PCI ID: 10de:0dd8)\n"
+    "<3>[  830.456422] NVRM: installed in this system is not supported by the\n"
+    f"<3>[  830.456422] NVRM: The NVIDIA GPU {NO_ANSWER}"
+)
 KNOWN: tuple[tuple[str, tuple[str, str, int | None, dict[str, str]]], ...] = (
     (
         "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)",
@@ -44,6 +56,23 @@ KNOWN: tuple[tuple[str, tuple[str, str, int | None, dict[str, str]]], ...] = (
     ),
     (NVLINK, (kinds.XID_DETAIL, "0003:00:00.0", 74, {"link": "14", "register3": "0x10000"})),
     (GRAPHICS, (kinds.XID_DETAIL, "0000:38:00.0", 13, {"gpc": "9", "tpc": "1", "sm": "1"})),
+    (OFF_BUS, (kinds.NVIDIA_OFF_BUS, "0000:b3:00.0", None, {"text": NO_ANSWER})),
+    (
+        f"NVRM: The NVIDIA GPU 0000:05:00.0 installed in this system has {NO_ANSWER} to commands.",
+        (kinds.NVIDIA_OFF_BUS, "0000:05:00.0", None, {"text": NO_ANSWER}),
+    ),
+    (
+        "NVRM: GPU 0000:b3:00.0: RmInitAdapter failed! (0x26:0x56:1474)",
+        (kinds.NVIDIA_INIT_FAILED, "0000:b3:00.0", None, {"text": "RmInitAdapter failed! (0x26:0x56:1474)"}),
+    ),
+    (
+        "nvidia: probe of 0000:b3:00.0 failed with error -1",
+        (kinds.NVIDIA_PROBE_FAILED, "0000:b3:00.0", None, {"text": "error -1"}),
+    ),
+    (
+        "nvidia 0000:b3:00.0: probe with driver nvidia failed with error -1",
+        (kinds.NVIDIA_PROBE_FAILED, "0000:b3:00.0", None, {"text": "error -1"}),
+    ),
     (STALLED, (kinds.MLX5_STALLED, "0000:d2:00.0", None, {})),
     (COMMAND, (kinds.MLX5_COMMAND_TIMEOUT, "0000:03:00.0", None, {"text": "ENABLE_HCA(0x104)"})),
     (
@@ -94,6 +123,9 @@ KNOWN: tuple[tuple[str, tuple[str, str, int | None, dict[str, str]]], ...] = (
 )
 HARMLESS = (
     "NVRM: Xid (PCI:0000:4e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",  # NVML says it
+    NOT_SUPPORTED,
+    "NVRM: The NVIDIA probe routine failed for 1 device(s).",  # the kernel's own line has the address
+    "NVRM: RmInitAdapter failed! (0x27:0x38:1193)",
     "nvidia-nvswitch2: SXid (PCI:0000:c4:00.0): 10002, Severity 5 Engine instance 00 Sub-engine instance 00",
     "amdgpu 0000:c3:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
     "amdgpu 0000:c3:00.0: amdgpu: 0 uncorrectable hardware errors detected in umc block",

@@ -161,6 +161,13 @@ def test_a_driver_that_is_not_loaded_hides_the_devices_but_not_the_bus() -> None
     assert facts.accelerators_on_bus == 8
 
 
+def test_a_device_that_is_absent_and_on_the_bus_is_one_that_never_came_up() -> None:
+    absent = "devices: [{index: 5, absent: true, pciBusId: '0000:b3:00.0'}, {index: 6, absent: true}]"
+    assert state(f"{{profile: h100 x 8, {absent}}}").facts.problems == ()
+    [problem] = state(f"{{profile: h100 x 8, {absent}, acceleratorsOnBus: 7}}").facts.problems
+    assert (problem.code, problem.message.split(": ")[0]) == ("DriverUnbound", "0000:b3:00.0")
+
+
 def test_an_old_driver_has_no_recovery_action() -> None:
     (device,) = state("{profile: t4 x 1, recoveryActionSupported: false}").facts.devices
     assert device.readings.recovery_action is None

@@ -1,4 +1,5 @@
-"""What lines of NVIDIA's driver in the kernel's log mean: SXIDs, and what they say of an XID beside its number.
+"""What lines of NVIDIA's driver in the kernel's log mean: SXIDs, GPUs that do not start, and what they say of an XID
+beside its number.
 
 An SXID names a link of a switch, not the GPU at its other end. NVIDIA's guide says that a fatal one reaches that GPU as
 XID 74, which NVML reports: so an SXID is shown on the GPUs that are linked to a switch, and withdraws none of them. One
@@ -150,6 +151,15 @@ _DETAILS: Mapping[str, Meaning] = {
         effect=Effect.NOTICE,
         message="where a graphics engine exception (XID 13) occurred; always at the same place: the hardware",
         domain="Application",
+    ),
+    kinds.NVIDIA_OFF_BUS: Meaning(
+        reason="OffBusAtStart", effect=Effect.NOTICE, message="GPU did not answer when the driver was to take it"
+    ),
+    kinds.NVIDIA_PROBE_FAILED: Meaning(
+        reason="DriverProbeFailed", effect=Effect.NOTICE, message="driver could not take the GPU"
+    ),
+    kinds.NVIDIA_INIT_FAILED: Meaning(
+        reason="DriverInitFailed", effect=Effect.NOTICE, message="driver could not start the GPU"
     ),
     **{
         each.kind: Meaning(reason=each.reason, effect=Effect.NOTICE, message=f"{each.message} (registers of XID 74)")
