@@ -37,6 +37,7 @@ HEARTBEAT_SECONDS = 5.0
 LINE_SPACING_SECONDS = 0.1
 POLL_SPACING_SECONDS = 1.0  # an event brings the next poll forward, but a flood of them not to more than this
 NO_DRIVER = Driver(state=DriverState.NOT_LOADED)
+NONE_NEEDED = Driver(state=DriverState.LOADED)  # of a probe whose node has no device of its kind
 EXIT_WANTS_FRESH_PROCESS = 75  # sysexits.h EX_TEMPFAIL
 
 

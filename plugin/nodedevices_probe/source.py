@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nodedevices_probe.events import EventLog
-from nodedevices_probe.loop import SourceFacts
+from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System, unbound
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Machine, Problem
@@ -57,14 +57,18 @@ class SysfsSource:
     def gpus(
         self, modules: Sequence[str], pci_vendor: str, devices: Callable[[], tuple[DeviceFact, ...]]
     ) -> SourceFacts:
-        """Return the facts of one maker's GPUs, and which on the PCI bus no driver has."""
+        """Return the facts of one maker's GPUs, and which on the PCI bus no driver has. Where virtual machines have all
+        of them, no driver is missing."""
         accelerators = self.system.accelerators(pci_vendor)
 
         def find() -> Found:
             listed = devices()
             return Found(devices=listed, problems=unbound(accelerators, listed))
 
-        return self.facts(modules, find, on_bus=len(accelerators))
+        facts = self.facts(modules, find, on_bus=len(accelerators))
+        if facts.driver.state is not DriverState.LOADED and self.system.only_for_guests(pci_vendor):
+            return SourceFacts(driver=NONE_NEEDED, machine=facts.machine)
+        return facts
 
     def facts(self, modules: Sequence[str], find: Callable[[], Found], *, on_bus: int = 0) -> SourceFacts:
         """Return what `find` finds, where one of these kernel modules is loaded (none given: any kernel has them). The

@@ -77,6 +77,16 @@ def test_eight_gpus_are_reported_with_all_that_identifies_them(machine: FakeMach
     assert fifth.readings.temperature_celsius == 41
 
 
+def test_where_virtual_machines_have_all_gpus_no_driver_is_missing(machine: FakeMachine) -> None:
+    folder = Tree(machine.root).pci("0000:17:00.0", behind="pci0000:16", driver="vfio-pci", vendor="0x10de")
+    machine.file(f"{folder}/class", "0x030200\n")
+    machine.say(init=9)
+
+    seen = machine.poll()
+
+    assert (seen.driver.state, seen.devices, seen.accelerators_on_bus, seen.problems) == ("Loaded", (), 0, ())
+
+
 def test_a_gpu_that_fell_off_the_bus_before_the_driver_had_it_is_named_by_its_address(machine: FakeMachine) -> None:
     for bus_id, driver in (("0000:17:00.0", "nvidia"), ("0000:b3:00.0", ""), ("0000:c1:00.0", "vfio-pci")):
         folder = Tree(machine.root).pci(bus_id, behind="pci0000:16", driver=driver, vendor="0x10de")

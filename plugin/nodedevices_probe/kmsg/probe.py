@@ -20,9 +20,9 @@ from pathlib import Path
 from nodedevices_probe.events import EventKey
 from nodedevices_probe.kmsg import lines
 from nodedevices_probe.kmsg.log import Follower, Tail, file_tail, kernel_tail
-from nodedevices_probe.loop import SourceFacts
+from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.sysfs import System
-from nodedevices_probe.protocol import MAX_MESSAGE, Driver, DriverState, Problem, text
+from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 from nodedevices_probe.source import Found, SysfsSource
 
 BOOTED_SECONDS = 600.0  # a kubelet starts the agent's pod within these
@@ -47,7 +47,7 @@ class KernelLogSource(SysfsSource):
 
     def poll(self) -> SourceFacts:
         """Without a driver's name: the kernel is no driver of devices that this probe lists."""
-        return replace(self.facts((), self._look), driver=Driver(state=DriverState.LOADED))
+        return replace(self.facts((), self._look), driver=NONE_NEEDED)
 
     def _look(self) -> Found:
         try:

@@ -122,6 +122,11 @@ class System:
             if driver not in FOR_GUESTS and (driver or (vendor, name) != INTEGRATED)
         }
 
+    def only_for_guests(self, vendor: str) -> bool:
+        """True when virtual machines have a vendor's accelerators, and this machine has none."""
+        guests = set(FOR_GUESTS).intersection(self._every_accelerator(vendor).values())
+        return bool(guests) and not self.accelerators(vendor)
+
     def _every_accelerator(self, vendor: str) -> dict[str, str]:
         roots, found = self.roots, {}
         for name in roots.names(PCI_DEVICES):

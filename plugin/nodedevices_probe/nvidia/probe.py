@@ -21,7 +21,7 @@ import pynvml
 from nodedevices_api.bounds import MAX_DEVICES
 
 from nodedevices_probe.events import EventLog
-from nodedevices_probe.loop import SourceFacts
+from nodedevices_probe.loop import NONE_NEEDED, SourceFacts
 from nodedevices_probe.node.pcie import NO_LINK
 from nodedevices_probe.node.sysfs import System, unbound
 from nodedevices_probe.nvidia import attributes as nvidia
@@ -128,6 +128,9 @@ class NvmlSource:
     def _without_driver(self, code: int, *, clean: bool) -> SourceFacts:
         """Only one code says that no driver is loaded, and the kernel may say so of GPUs that are there. A container
         without permission, or whose driver root is not mounted yet, is no evidence: what is loaded anew is healed."""
+        if self.system.only_for_guests(PCI_VENDOR):
+            machine = Machine(type=self.system.machine_type())
+            return SourceFacts(driver=NONE_NEEDED, machine=machine, needs_fresh_process=not clean)
         mismatch = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
         on_bus = len(self.system.accelerators(PCI_VENDOR))
         state = DriverState.UNKNOWN

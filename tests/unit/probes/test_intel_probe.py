@@ -61,6 +61,16 @@ def test_gpus_of_virtual_machines_and_an_integrated_one_without_a_driver_do_not_
     assert (facts.accelerators_on_bus, facts.problems) == (1, ())
 
 
+@pytest.mark.parametrize("driver", ["vfio-pci", "pci-stub", "xen-pciback"])
+def test_where_virtual_machines_have_all_gpus_no_driver_is_missing(tmp_path: Path, driver: str) -> None:
+    display(tmp_path, CARD, driver)
+    display(tmp_path, INTEGRATED, "")
+    facts = poll(tmp_path)
+    assert (facts.driver.state, facts.driver.name, facts.problems) == (DriverState.LOADED, "", ())
+    display(tmp_path, "0000:18:00.0", "")
+    assert poll(tmp_path).driver.state is DriverState.NOT_LOADED
+
+
 def test_an_integrated_gpu_with_its_driver_and_a_card_without_one_count(tmp_path: Path) -> None:
     display(tmp_path, INTEGRATED, "i915", "0x030000")
     display(tmp_path, CARD, "")
