@@ -16,6 +16,9 @@ from nodedevices_plugin.model import (
     Fault,
     Given,
     HealthState,
+    Holder,
+    HoldersState,
+    Holdings,
     Inventory,
     InventoryDevice,
     Notice,
@@ -23,6 +26,7 @@ from nodedevices_plugin.model import (
     Period,
     Shown,
     Verdict,
+    tenure_key,
 )
 from nodedevices_plugin.pipeline.routing import WaitingEvent
 from nodedevices_plugin.pipeline.state import (
@@ -286,3 +290,18 @@ def test_a_notice_is_saved_and_nothing_waits_for_it(file: StateFile) -> None:
     assert same_but_times(FULL, noticed)
     file.save(noticed)
     assert file.load() == noticed
+
+
+def test_since_when_devices_are_held_is_kept_until_the_kubelet_says_that_they_are_not(file: StateFile) -> None:
+    holder = Holder(namespace="ml", pod="p", container="c", resource="x/y", ids=(gpu_id(0),), since=NOW, uid="u1")
+    listed = Holdings(state=HoldersState.SYNCED, holders=(holder, replace(holder, container="d", uid="")), taken=1.0)
+    node = Node(gpu(0)).given(holdings=listed).line()
+    kept = {tenure_key("u1", "c", "x/y"): NOW}
+    assert node.world.state.held_since == kept
+    assert same_but_times(replace(node.world.state, held_since={}), node.world.state)
+    file.save(node.world.state)
+    assert file.load().held_since == kept
+    for silent in (Holdings(state=HoldersState.UNAVAILABLE), replace(listed, holders=(), unread_because="torn")):
+        node.restarts().given(holdings=silent).line()
+        assert node.world.state.held_since == kept
+    assert node.given(holdings=replace(listed, holders=())).line().world.state.held_since == {}
