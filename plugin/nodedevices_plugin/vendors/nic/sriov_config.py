@@ -12,8 +12,8 @@ a card through which the node's own traffic goes, unless `pciAddresses` names it
 
 Keys may be written in any case, and the SR-IOV operator writes some as Go does (`IsRdma`, `SelectorObjs`).
 
-`pfNames` and `rootDevices` are names, whatever their case. What has a character that no name has is a regular
-expression (expressions), which is searched for: this agent's alone, for that plugin compares names (at 40b6f50).
+`pfNames` and `rootDevices` are compared, whatever their case (as there, at 40b6f50); what no interface is
+called, such as an expression, is refused, for it would select nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from pydantic import (
     model_validator,
 )
 
-from nodedevices_plugin.vendors.nic import expressions
 from nodedevices_plugin.vendors.nic.listed_resource import (
     ADDRESS_HINT,
     MAX_RESOURCES,
@@ -68,8 +67,6 @@ NET, ACCELERATOR, AUXILIARY = DEVICE_TYPES = ("netDevice", "accelerator", "auxNe
 VIRTIO, VHOST = "virtio", "vhost"
 ALL_DEVICES = "*"  # of additionalInfo
 MAX_FUNCTION = 65_535
-MAX_EXPRESSION = 64
-MAX_INTERFACE = 16  # characters of what an expression is searched in: an interface's name, a PCI address
 
 LIST = "resourceList"
 # Selectors that not every device type has.
@@ -80,16 +77,19 @@ FOREIGN: Mapping[str, Sequence[str]] = {
     ACCELERATOR: (*_OF_NET, *_OF_NICS, "auxTypes"),
     AUXILIARY: (*_OF_NET, "pciAddresses"),
 }
-_EXPRESSION = re.compile(r"[\\^$*+?()\[\]{}|]")
+_NO_NAME = re.compile(r"[\\^$*+?()\[\]{}|]")
 _DECIMAL = re.compile(r"[0-9]{1,5}")
 _KEY = re.compile(r"0x[0-9a-fA-F]{1,4}")
 
 
 def _functions(value: str, *, address: bool) -> str:
-    """A name or address, or an expression, and behind # which virtual functions: `p0#0,2-7`."""
+    """A name or address, and behind # which virtual functions: `p0#0,2-7`."""
     function, hash_sign, indices = value.partition("#")
     problem = "" if function else "a name before # is missing"
-    problem = problem or _name_problem(function, address=address)
+    if _NO_NAME.search(function) is not None:
+        problem = "names are compared and not searched for; list them"
+    elif address and re.fullmatch(PCI_ADDRESS, function) is None:
+        problem = problem or ADDRESS_HINT
     for part in indices.split(",") if hash_sign else ():
         low, dash, high = part.partition("-")
         high = high if dash else low
@@ -99,18 +99,6 @@ def _functions(value: str, *, address: bool) -> str:
     if problem:
         raise ValueError(f"{show(value)}: {problem}")
     return value
-
-
-def _name_problem(function: str, *, address: bool) -> str:
-    if _EXPRESSION.search(function) is None:
-        return ADDRESS_HINT if address and re.fullmatch(PCI_ADDRESS, function) is None else ""
-    if len(function) > MAX_EXPRESSION:
-        return f"an expression may have {MAX_EXPRESSION} characters; list the names"
-    try:
-        expressions.parse(function)
-    except expressions.ExpressionError as error:
-        return f"not a regular expression ({error})"
-    return ""
 
 
 Index = Annotated[Text, matching("[0-9]{1,9}", "give a number, as text")]
@@ -258,24 +246,12 @@ def _has(functions: str, name: str, index: int | None) -> bool:
     """True when a physical function's name and a virtual one's index are among them. Without indices: all, and the
     physical function itself."""
     function, hash_sign, indices = functions.partition("#")
-    if not name or not _called(function, name):
+    if not name or function.lower() != name.lower():
         return False
     ranges = (part.partition("-") for part in indices.split(","))
     return not hash_sign or (
         index is not None and any(int(low) <= index <= int(high or low) for low, _, high in ranges)
     )
-
-
-def _called(name_or_expression: str, name: str) -> bool:
-    if name_or_expression.lower() == name.lower():
-        return True
-    expression = _compiled(name_or_expression)
-    return expression is not None and len(name) <= MAX_INTERFACE and expression.search(name) is not None
-
-
-@lru_cache(maxsize=512)
-def _compiled(name_or_expression: str) -> re.Pattern[str] | None:
-    return expressions.parse(name_or_expression) if _EXPRESSION.search(name_or_expression) is not None else None
 
 
 def _keys(given: Sequence[str]) -> set[int]:
