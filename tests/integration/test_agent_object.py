@@ -254,6 +254,7 @@ def test_the_operators_fields_stay_through_the_agents_writes(agent: AgentProcess
 
 
 def test_a_field_of_the_agents_that_somebody_takes_is_set_again(agent: AgentProcess, kubectl: Kubectl) -> None:
+    wait_until("reported once", lambda: status(kubectl)["summary"]["healthy"] == 8)
     kubectl.patch("nodedevices", NODE, {"status": {"summary": {"healthy": 1}}}, subresource="status")
     wait_until("set again", lambda: status(kubectl)["summary"]["healthy"] == 8)
     wait_until(

@@ -36,6 +36,7 @@ from support.stepped_node import report_of
 from support.steps import step
 
 LOCAL = parse(["--standalone", "--mig-strategy=mixed"], {})
+ATTEMPTS = 3
 LIMIT_SECONDS = 0.1
 WORK, WORK_SECONDS = 1_000_000, 0.07  # so many rounds of a loop, and how long they take where the limit holds
 TICK_SECONDS = 0.002
@@ -108,10 +109,16 @@ def slowness() -> float:
 
 
 async def check(during: Callable[[], Awaitable[object]]) -> None:
-    limit = LIMIT_SECONDS * slowness()
-    floor = await worst_stall(lambda: asyncio.sleep(0.2))
-    worst = await worst_stall(during)
-    assert worst < floor + limit, f"the loop stood still for {worst:.3f} s, beside nothing for {floor:.3f} s"
+    """`during` does its work anew at each call: what the work costs, it costs each time, and a neighbour does not."""
+    found = []
+    for _ in range(ATTEMPTS):
+        limit = LIMIT_SECONDS * slowness()
+        floor = await worst_stall(lambda: asyncio.sleep(0.2))
+        worst = await worst_stall(during)
+        if worst < floor + limit:
+            return
+        found.append(f"{worst:.3f} s, beside nothing for {floor:.3f} s")
+    raise AssertionError(f"the loop stood still for {'; for '.join(found)}")
 
 
 @pytest.mark.parametrize("what", HOSTILE_LINES)
@@ -121,8 +128,12 @@ async def test_no_line_of_a_probe_stops_the_loop(what: str, tmp_path: Path) -> N
     command = [sys.executable, "-c", WRITER, str(line)]
     process = ProbeProcess(on_snapshot=lambda _: None, command=command)
 
+    def read() -> int:
+        return process.counters.lines + process.counters.bad_lines
+
     async def lines() -> None:
-        await eventually(lambda: process.counters.lines + process.counters.bad_lines >= 5)
+        before = read()
+        await eventually(lambda: read() >= before + 5)
 
     running = asyncio.create_task(process.run())
     try:
@@ -151,17 +162,21 @@ async def test_no_pass_over_an_accepted_line_stops_the_loop() -> None:
 async def test_no_configuration_file_stops_the_loop(what: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(HOSTILE_FILES[what])
-    outcomes: list[FileOutcome] = []
-    file = ConfigFile(path, worker=Worker("config-file"), on_change=outcomes.append)
-    following = asyncio.create_task(file.run())
-    try:
-        file.soon()
-        await check(lambda: eventually(lambda: outcomes))
-    finally:
-        following.cancel()
+
+    async def read() -> None:
+        outcomes: list[FileOutcome] = []
+        file = ConfigFile(path, worker=Worker("config-file"), on_change=outcomes.append)
+        following = asyncio.create_task(file.run())
+        try:
+            file.soon()
+            await eventually(lambda: outcomes)
+        finally:
+            following.cancel()
+
+    await check(read)
 
 
 @pytest.mark.parametrize("name", HOSTILE_SPECS)
 async def test_no_specification_of_the_toolkit_stops_the_loop(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(HOSTILE_SPECS[name])
-    await check(ToolkitSpecs([tmp_path], SOURCE, worker=Worker("cdi"), on_change=lambda: None).ready)
+    await check(lambda: ToolkitSpecs([tmp_path], SOURCE, worker=Worker("cdi"), on_change=lambda: None).ready())
