@@ -8,16 +8,17 @@ two decisions is one look at every node's revision, and of a roll-out a queue th
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
+from msgspec.structs import replace
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.desired.configuration import PolicyOutcome
 from nodedevices_operator.desired.fleet import TAINT, Action, Fleet, Survey, arrivals, decide
@@ -91,23 +92,25 @@ class Known:
         self.names = [f"node-{at}" for at in range(nodes)]
         for at, name in enumerate(self.names):
             ref = PolicyRef(f"policy-{at % POLICIES}", 1, 0, ("faults",))
-            self._observe(Kind.NODE, replace(machine, name=name, labels=labels | {"pool": f"pool-{at % POLICIES}"}))
-            mine = replace(model, name=name, uid=name, config={"faults": SECTION}, policies=(ref,))
-            self._observe(Kind.NODE_DEVICES, replace(mine, devices=self._own("Healthy")))
+            self._observe(
+                Kind.NODE, dataclasses.replace(machine, name=name, labels=labels | {"pool": f"pool-{at % POLICIES}"})
+            )
+            mine = dataclasses.replace(model, name=name, uid=name, config={"faults": SECTION}, policies=(ref,))
+            self._observe(Kind.NODE_DEVICES, dataclasses.replace(mine, devices=self._own("Healthy")))
 
     def report(self, name: str, state: str) -> None:
-        self._observe(Kind.NODE_DEVICES, replace(self.cache.node_devices[name], devices=self._own(state)))
+        self._observe(Kind.NODE_DEVICES, dataclasses.replace(self.cache.node_devices[name], devices=self._own(state)))
 
     def edit(self, name: str) -> None:
         edited = self.cache.policies[name]
-        self._observe(Kind.POLICY, replace(edited, generation=edited.generation + 1))
+        self._observe(Kind.POLICY, dataclasses.replace(edited, generation=edited.generation + 1))
 
     def _own(self, state: str) -> tuple[DeviceRecord, ...]:
-        return tuple(replace(each) for each in self._devices[state])
+        return tuple(dataclasses.replace(each) for each in self._devices[state])
 
     def _observe(self, kind: Kind, made: Record) -> None:
         self._version += 1
-        self.cache.observe(kind, replace(made, resource_version=str(self._version)))
+        self.cache.observe(kind, dataclasses.replace(made, resource_version=str(self._version)))
 
 
 def decisions(nodes: int) -> list[Row]:

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
 import yaml
 from google.protobuf.message import Message
+from msgspec.structs import replace
 from nodedevices_api.sections import Injection, Packing, Partitions, Sections, SharedResource, Sharing
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import node_containers
@@ -164,7 +166,7 @@ def serving(case: str) -> Iterator[Offer]:
                     watching = offer.watch()
                     offered = api.ListAndWatchResponse.FromString(next(watching)).devices
                     watching.close()  # type: ignore[attr-defined]  # a generator
-                    yield replace(offer, ids=[each.ID for each in offered])
+                    yield dataclasses.replace(offer, ids=[each.ID for each in offered])
             finally:
                 process.kill()
 

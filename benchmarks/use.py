@@ -13,11 +13,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pynvml
+from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_probe.nvidia.library import Library

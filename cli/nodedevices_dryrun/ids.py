@@ -8,11 +8,11 @@ names that may change are said, without a number, as a DryRun policy does (noded
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import orjson
+from msgspec import Struct
 from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_operator.desired.id_changes import id_changes
@@ -36,8 +36,7 @@ DECIDE_IDS = ("serving", "resources", "sharing", "partitions")  # as Effective.s
 _POLICY = "policy"  # in status.configuration.sources
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceChange:
+class ResourceChange(Struct, frozen=True):
     """Numbers of ids; `gone` and `added` differ from their difference where devices change places."""
 
     name: str
@@ -49,8 +48,7 @@ class ResourceChange:
     by: str = "plugin"
 
 
-@dataclass(frozen=True, slots=True)
-class IdEffect:
+class IdEffect(Struct, frozen=True):
     """`unknown`: why there are no numbers; then `names` are those that may change."""
 
     resources: tuple[ResourceChange, ...] = ()

@@ -8,10 +8,11 @@ found as the operator finds it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
 from nodedevices_common.errors import InputError
@@ -23,8 +24,7 @@ CREATED, CHANGED, DELETED, UNCHANGED = "created", "changed", "deleted", "unchang
 _GIVEN = ("apiVersion", "kind", "metadata", "spec")  # of a file; a status is not the person's to write
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyChange:
+class PolicyChange(Struct, frozen=True):
     """`refusal`: why the API server or the operator would refuse it; then nothing changes by it."""
 
     name: str
@@ -34,8 +34,7 @@ class PolicyChange:
     would_only_report: bool = False  # its mode is DryRun: shown is what Enforce would do
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
+class Policies(Struct, frozen=True):
     before: tuple[PolicyRecord, ...]
     after: tuple[PolicyRecord, ...]
     changes: tuple[PolicyChange, ...]

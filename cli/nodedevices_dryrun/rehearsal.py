@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 from nodedevices_api.conditions import ACTIONS_STOPPED, CONFLICT
 from nodedevices_common.observing import without_effect, would_observe
 from nodedevices_common.raw import Raw, mapping, text
@@ -54,8 +55,7 @@ _CAPACITY = "capacity"
 _RULES = ("health", FAULTS)  # sections whose rules may be about some devices
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """Raw objects of the whole cluster, as an API server gives them. `nodes` None: they cannot be read; then the labels
     of a NodeDevices count, which the operator copies from its Node. `record`: the ConfigMap that `record_of` names;
     None: not read."""
@@ -66,8 +66,7 @@ class Cluster:
     record: Raw | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEffect:
+class NodeEffect(Struct, frozen=True):
     """One node. `sections`: of the effective configuration, that would be others."""
 
     node: str
@@ -130,8 +129,7 @@ class NodeEffect:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
+class Rehearsal(Struct, frozen=True):
     """`nodes`: only those that a change concerns; `selected`, by policy: how many it selects now, and then."""
 
     changes: tuple[PolicyChange, ...]
@@ -156,8 +154,7 @@ class Rehearsal:
         return any(each.refusal for each in self.changes) or any(each.effect in HARMFUL for each in self.nodes)
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     raw: Raw
     record: NodeDevicesRecord
     node: NodeRecord

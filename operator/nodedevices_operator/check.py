@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct, field
 from nodedevices_api.conditions import READY, STALE
 from nodedevices_common.conditions import ConditionRecord, read
 
@@ -26,8 +27,7 @@ LOOK_SECONDS = 3.0  # longer than a leader takes to renew its Lease (kube/electi
 SHOWN = 3  # nodes with their reasons
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """What a NodeDevices says."""
 
     ready: ConditionRecord | None
@@ -36,8 +36,7 @@ class Report:
     healthy: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """One look at the cluster."""
 
     ready_nodes: frozenset[str] = frozenset()

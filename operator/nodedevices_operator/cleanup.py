@@ -17,10 +17,11 @@ whose readinessGates name it: they would never be ready again without it, and ke
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api.conditions import (
     AGENT_STOPPED,
     NODE_DEVICES_HEALTHY,
@@ -50,8 +51,7 @@ GONE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """A place where keys of ours may be."""
 
     kind: str

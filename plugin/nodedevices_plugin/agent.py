@@ -18,12 +18,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 from nodedevices_common import __version__, logs
 from nodedevices_common.guard import Guard
 from nodedevices_common.http import HttpServer, servers

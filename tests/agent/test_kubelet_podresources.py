@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
 import grpc
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.kubelet import podresources, rpc
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry

@@ -7,13 +7,13 @@ import contextlib
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.recent import RECENT_ALLOCATIONS, RecentAllocations
 from nodedevices_plugin.kubelet.server import SnapshotError, is_valid_choice, plain_choice, snapshot

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.base import to_dict
 from nodedevices_api.withheld import HELD_IN_ANOTHER_SHAPE

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from nodedevices_plugin.model import HealthState, Registration, RegistrationState
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.status.facts import NodeFacts

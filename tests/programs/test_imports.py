@@ -17,7 +17,7 @@ def test_a_dry_run_needs_no_package_that_the_command_line_is_not_installed_with(
     script += "if name[0] != '_' and 'site-packages' in (getattr(it, '__file__', None) or '')})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     pydantic = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}
-    assert set(done.stdout.split()) <= {*pydantic, "orjson", "yaml"}
+    assert set(done.stdout.split()) <= {*pydantic, "msgspec", "orjson", "yaml"}
 
 
 def test_what_the_operator_decides_by_loads_no_input_or_output() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State

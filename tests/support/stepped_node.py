@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from msgspec.structs import replace
 from nodedevices_api.nodedevices import NodeDevicesStatus
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Holder, HoldersState, Holdings
@@ -176,7 +177,7 @@ class Node(Steps):
         events = []
         for each in xids:
             self._events += 1
-            events.append(replace(each, sequence=self._events))
+            events.append(dataclasses.replace(each, sequence=self._events))
         return self.step(snapshot(*(devices or self.devices), **{"events": tuple(events), **line}))
 
     def now(self, requested: dict[str, Any] | None = None, *holders: Holder) -> Self:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from nodedevices_api.fields import RecoveryAction
 from nodedevices_api.sections import SECTION_NAMES
 from nodedevices_kubectl.commands import COMMANDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,6 +66,8 @@ def dry_run(
         cluster = _saved(saved, rehearsal) if saved else _read(session, rehearsal)
         found = rehearsal.rehearse(cluster, policies, deleted, session.now())
     if listing.selector:
+        from msgspec.structs import replace  # noqa: PLC0415
+
         from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
         wanted = set(session.api.names(objects.NODE_DEVICES, selector=listing.selector))

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from msgspec import Struct, field
 from nodedevices_api.conditions import STALE
 
 from nodedevices_operator.records.kinds import Kind, Record
@@ -24,8 +25,7 @@ from nodedevices_operator.records.objects import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Dirty:
+class Dirty(Struct, frozen=True):
     """The keys that are to be reconciled because of a change."""
 
     nodes: frozenset[str] = frozenset()
@@ -41,8 +41,7 @@ NOTHING = Dirty()
 HEALTHY = "Healthy"
 
 
-@dataclass(slots=True)
-class Cache:
+class Cache(Struct):
     """Records by name. One event loop only; records are frozen.
 
     What is in one stays the same objects for as long as nothing changes: with each heartbeat's own copies kept, the

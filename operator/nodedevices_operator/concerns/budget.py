@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 # Another writer that changes our value back: after so many repairs within the window we stop for a while, and say so.
 FIGHT_REPAIRS, FIGHT_WINDOW_SECONDS = 3, 60.0
 
 
-@dataclass(slots=True)
-class Repairs:
+class Repairs(Struct):
     """Repairs of one value that another writer may keep changing back. Times are by the monotonic clock."""
 
     _times: tuple[float, ...] = ()  # of the last of them; most nodes have none

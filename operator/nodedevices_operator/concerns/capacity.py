@@ -9,9 +9,10 @@ listed again).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import structlog
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import CapacityEntry
 
@@ -31,16 +32,14 @@ RECHECK_SECONDS = 10.0  # after lowering; the scheduler and the kubelet have see
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class _Memory:
+class _Memory(Struct):
     names: frozenset[str] = frozenset()
     values: Mapping[str, int] | None = None
     repairs: Repairs = field(default_factory=Repairs)
     recheck: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityObserved:
+class CapacityObserved(Struct, frozen=True):
     entries: Sequence[CapacityEntry]
     node: NodeRecord
     ours: frozenset[str]  # names that we are known to have set

@@ -7,9 +7,9 @@ The first of the concerns: the others act by what it resolves, and on the Node o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
@@ -39,8 +39,7 @@ from nodedevices_operator.records.objects import (
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """Objects that a configuration is made of."""
 
     node: NodeRecord

@@ -6,8 +6,9 @@ A fault of long before the operator's start was written then, and is not written
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
@@ -18,8 +19,7 @@ from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 FaultyDevices = Mapping[str, DeviceRecord]  # Unhealthy devices, by id
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEventStep:
+class DeviceEventStep(Struct, frozen=True):
     """An Event, if there is one to be written, and the device that is known as faulty afterwards; None: it is not."""
 
     identity: str
@@ -27,8 +27,7 @@ class DeviceEventStep:
     known: DeviceRecord | None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFaults:
+class KnownFaults(Struct, frozen=True):
     faults: FaultyDevices | None  # those of which Events were written; None: we have just started
 
 

@@ -6,9 +6,9 @@ One for each device and set of pods that it names. One of long before the operat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from nodedevices_api.conditions import ALLOCATED_ONCE, DOUBLE_ALLOCATION
 from nodedevices_common.conditions import ConditionRecord
 
@@ -18,8 +18,7 @@ from nodedevices_operator.desired import events
 from nodedevices_operator.desired.pods import may_have_expired
 
 
-@dataclass(frozen=True, slots=True)
-class DoubleAllocationNews:
+class DoubleAllocationNews(Struct, frozen=True):
     """What the condition says, and the Event about it; None: it was written long ago."""
 
     message: str

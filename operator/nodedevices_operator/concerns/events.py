@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.desired import events
@@ -27,8 +28,7 @@ SUM_UP_SECONDS = 60.0  # from the first suppressed Event to the one that sums th
 LIMIT = f"at most {BURST} at once, then one every {SECONDS_PER_EVENT:g} s"
 
 
-@dataclass(slots=True)
-class _NodeBudget:
+class _NodeBudget(Struct):
     """Budgets of one node. Times are by the monotonic clock."""
 
     budget: CallBudget

@@ -16,10 +16,10 @@ When a fault was first seen is noticed whether or not a policy evicts for it, be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import structlog
+from msgspec import Struct, field
 from nodedevices_api import conditions as names
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.times import rfc3339
@@ -55,8 +55,7 @@ log = structlog.get_logger()
 EvictionKey = tuple[HolderRecord, str, str]  # of a holder entry, its device, and since when that is at fault
 
 
-@dataclass(slots=True)
-class Subject:
+class Subject(Struct):
     """A pod that a holder entry means; rebuilt from the cluster when lost. Times are by the monotonic clock."""
 
     uid: str = ""  # "": it is not the pod that is meant
@@ -69,15 +68,13 @@ class Subject:
     blocked: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionsObserved:
+class EvictionsObserved(Struct, frozen=True):
     subjects: Sequence[tuple[Due, Subject]]
     problems: tuple[KubeError, ...]
     not_yet: bool  # a pod does not say enough about itself so far
 
 
-@dataclass(slots=True)
-class EvictionTally:
+class EvictionTally(Struct):
     """Pods by what became of them, and when to go on."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)  # reason, text

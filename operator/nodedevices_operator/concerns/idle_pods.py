@@ -13,10 +13,10 @@ has had its Event then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
+from msgspec import Struct, field
 from nodedevices_api import conditions as names
 from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.sections import Idle
@@ -54,8 +54,7 @@ Period = tuple[tuple[str, str], str, str, str]  # the pod, the device, the word,
 Settled = tuple[tuple[IdleHolding, ...], str]  # with why the node was stale; empty: it was not
 
 
-@dataclass(slots=True)
-class IdleMemory:
+class IdleMemory(Struct):
     """Of one node."""
 
     reads: CallBudget
@@ -67,8 +66,7 @@ class IdleMemory:
     uids: dict[tuple[str, str], str | None] = field(default_factory=dict)  # None: the holder means another pod
 
 
-@dataclass(slots=True)
-class IdleObserved:
+class IdleObserved(Struct):
     section: Idle
     memory: IdleMemory
     wanted: Pods
@@ -82,8 +80,7 @@ class IdleObserved:
         return self.wanted[pod], "" if self.stale is None else self.stale.reason
 
 
-@dataclass(frozen=True, slots=True)
-class IdlePlan:
+class IdlePlan(Struct, frozen=True):
     """`conditions`: to write. `back`: pods of which nothing is unused any more."""
 
     seen: IdleObserved

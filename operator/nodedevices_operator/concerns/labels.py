@@ -8,9 +8,9 @@ policies, so a policy can undo its own reason: writes to one node are few in a m
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
 
@@ -26,15 +26,13 @@ MOST_WRITES, WINDOW_SECONDS = 20, 60.0  # a take-over alone changes them several
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class LabelsObserved:
+class LabelsObserved(Struct, frozen=True):
     section: Labels
     node: NodeRecord
     now: int  # seconds since 1970
 
 
-@dataclass(frozen=True, slots=True)
-class LabelsDesired:
+class LabelsDesired(Struct, frozen=True):
     node: NodeRecord
     plan: LabelPlan
     configured: bool  # whether a policy enables labels

@@ -3,10 +3,10 @@ carries both: what changes them changes them together."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from msgspec import Struct
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY
 from nodedevices_common.conditions import same
 
@@ -21,8 +21,7 @@ from nodedevices_operator.records.objects import NodeRecord
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeConditionObserved:
+class NodeConditionObserved(Struct, frozen=True):
     node: NodeRecord
     staleness: Staleness
     wanted: bool  # by the policy

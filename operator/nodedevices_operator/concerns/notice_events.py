@@ -8,8 +8,9 @@ the Event's name says who wrote it already. A notice of long before the operator
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
@@ -27,16 +28,14 @@ READS_WAIT_SECONDS = 10.0
 NoticeKey = tuple[HolderRecord, str, str, str]
 
 
-@dataclass(slots=True)
-class NoticeMemory:
+class NoticeMemory(Struct):
     """Of one node."""
 
     reads: CallBudget
     settled: set[NoticeKey] = field(default_factory=set)  # an Event was written, or none is to be
 
 
-@dataclass(slots=True)
-class NoticesObserved:
+class NoticesObserved(Struct):
     memory: NoticeMemory
     to_write: list[tuple[Noticed, str]] = field(default_factory=list)  # with the pod's uid
     requeue_after: float | None = None

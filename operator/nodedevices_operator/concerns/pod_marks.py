@@ -14,10 +14,10 @@ remembered only saves reads: which pod a holder entry means, what a pod's condit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
+from msgspec import Struct, field
 from nodedevices_api.conditions import HOLDERS_KNOWN
 from nodedevices_api.sections import Faults
 from nodedevices_common.conditions import same
@@ -46,8 +46,7 @@ HolderKey = tuple[HolderRecord, str]
 Mark = tuple[str, str, str, str]  # device, since, state, text
 
 
-@dataclass(slots=True)
-class MarkMemory:
+class MarkMemory(Struct):
     """Of one node; rebuilt from the cluster when lost."""
 
     reads: CallBudget
@@ -59,8 +58,7 @@ class MarkMemory:
     restarted: set[HolderKey] = field(default_factory=set)  # holders whose container runs since after its fault
 
 
-@dataclass(slots=True)
-class MarksObserved:
+class MarksObserved(Struct):
     """Facts about one node's pods; filled by reads alone."""
 
     record: NodeDevicesRecord
@@ -91,8 +89,7 @@ class MarksObserved:
         return entry if entry is not None and pods.fault_over(self.record, entry) else None
 
 
-@dataclass(frozen=True, slots=True)
-class MarkPlan:
+class MarkPlan(Struct, frozen=True):
     """What to write. `entries` is affectedPods while marking."""
 
     seen: MarksObserved

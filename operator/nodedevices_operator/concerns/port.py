@@ -10,10 +10,10 @@ file in this folder and a line in registry.py (docs/extending.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeVar
 
+from msgspec import Struct, field
 from nodedevices_api import conditions as names
 from nodedevices_api.defaults import Resolved
 
@@ -33,8 +33,7 @@ Observed = TypeVar("Observed")
 Desired = TypeVar("Desired")
 
 
-@dataclass(frozen=True, slots=True)
-class Info:
+class Info(Struct, frozen=True):
     """A concern's description of itself."""
 
     name: str  # of its metrics and log lines
@@ -52,8 +51,7 @@ class Shown(Enum):
     REMOVED = "removed"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """Result of a reconciliation of one concern."""
 
     verdict: ConditionVerdict | Shown = Shown.KEPT  # of its condition
@@ -150,8 +148,7 @@ class AtOnce:
         return
 
 
-@dataclass(slots=True)
-class View:
+class View(Struct):
     """One reconciliation of one node: what is known of it, and what concerns have found so far.
 
     Each of the later fields has one writer, the concern that it is named after; concerns run in the registry's order.

@@ -11,7 +11,8 @@ these have a budget of their own, and what is beyond it is not written, since it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
@@ -23,16 +24,14 @@ from nodedevices_operator.records.rejected import RejectedPod
 BURST, SECONDS_PER_EVENT = 16, 30.0  # of one node
 
 
-@dataclass(slots=True)
-class RejectionMemory:
+class RejectionMemory(Struct):
     """Of one node."""
 
     budget: CallBudget
     done: dict[str, float] = field(default_factory=dict)  # uids of pods about which nothing more is written, since when
 
 
-@dataclass(frozen=True, slots=True)
-class RejectionEvent:
+class RejectionEvent(Struct, frozen=True):
     pod: RejectedPod
     text: str
     wait: float  # seconds until it is written

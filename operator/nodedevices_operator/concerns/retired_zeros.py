@@ -10,9 +10,9 @@ differ.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
@@ -23,14 +23,12 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class RetiredObserved:
+class RetiredObserved(Struct, frozen=True):
     node: NodeRecord
     seen: Mapping[Retirement, float]  # for how many seconds
 
 
-@dataclass(frozen=True, slots=True)
-class RetiredDesired:
+class RetiredDesired(Struct, frozen=True):
     node: NodeRecord
     due: tuple[str, ...]  # names whose zeros go now
     next_seconds: float | None  # until another one is due

@@ -8,7 +8,8 @@ deleted comes back with its entries: that is no news.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
@@ -19,8 +20,7 @@ from nodedevices_operator.records.objects import OutOfServiceRecord
 KnownOutOfService = Mapping[str, OutOfServiceRecord]  # by id
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceEventsDesired:
+class ServiceEventsDesired(Struct, frozen=True):
     now: KnownOutOfService
     bodies: tuple[Mapping[str, object], ...]
     next_seconds: float | None  # until an entry is over by itself

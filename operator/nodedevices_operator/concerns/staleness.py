@@ -6,8 +6,7 @@ and then silence says nothing about the agent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
@@ -21,8 +20,7 @@ from nodedevices_operator.records.objects import HeartbeatArrival
 AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(Struct, frozen=True):
     """Signs that the agent runs, by the operator's monotonic clock."""
 
     arrival: HeartbeatArrival
@@ -31,8 +29,7 @@ class Signs:
     problems: tuple[KubeError, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     staleness: Staleness
     since: Since
     problems: tuple[KubeError, ...]

@@ -11,9 +11,9 @@ keeps changing our entry back (machine controllers set the whole list), we pause
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 import structlog
+from msgspec import Struct, field
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Faults
 
@@ -30,24 +30,21 @@ from nodedevices_operator.records.objects import NodeRecord, TaintRecord
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class TaintObserved:
+class TaintObserved(Struct, frozen=True):
     node: NodeRecord
     section: Faults
     stale: bool
     acted_on: Collection[str] | None  # ids of what the taint that is there is for; None: not known
 
 
-@dataclass(frozen=True, slots=True)
-class TaintDesired:
+class TaintDesired(Struct, frozen=True):
     node: NodeRecord
     configured: bool  # whether the policy taints Nodes
     kept: bool = False  # leave it as it is
     tainting: Tainting | None = None
 
 
-@dataclass(slots=True)
-class TaintMemory:
+class TaintMemory(Struct):
     """Of one node; lost, one repair more is made."""
 
     written: tuple[TaintRecord, ...] | None = None  # our entries, as they were last written or found right

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.concerns.events import NodeEvents
@@ -16,8 +17,7 @@ from nodedevices_operator.metrics import OperatorMetrics
 SETTLED_SECONDS = 6 * 60.0  # the kubelet's endpointStopGracePeriod is 5 min, checked with the next node status
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """One set for all concerns. A concern takes what it needs."""
 
     writer: Writer

@@ -7,10 +7,10 @@ refuses a value that differs (409), and the policy says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from msgspec import Struct
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import same
 
@@ -25,8 +25,7 @@ from nodedevices_operator.records.objects import NodeRecord
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class XidConditionObserved:
+class XidConditionObserved(Struct, frozen=True):
     node: NodeRecord
     wanted: bool  # by the policy
 

@@ -10,9 +10,9 @@ An Unknown device that the agent still offers counts as healthy, as in `resource
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import CapacityEntry, DeviceMatch
 from nodedevices_common.raw import mapping
@@ -26,8 +26,7 @@ FINISHED = frozenset({"Succeeded", "Failed"})
 _WITHDRAWN = frozenset({names.DRIVER_NOT_LOADED, names.MISSING})
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityPlan:
+class CapacityPlan(Struct, frozen=True):
     """`values` are what the Node shall show from us: exactly these keys, no others of ours."""
 
     values: Mapping[str, int]

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 from nodedevices_api import conditions as names
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import with_defaults
@@ -30,16 +30,14 @@ HASH_DIGITS = 16
 MAX_POLICIES = 32  # spec.policies
 
 
-@dataclass(frozen=True, slots=True)
-class Previous:
+class Previous(Struct, frozen=True):
     """Content of the node's spec now. `config` None: it was never resolved."""
 
     config: Mapping[str, Any] | None = None
     policies: tuple[PolicyRef, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyOutcome:
+class PolicyOutcome(Struct, frozen=True):
     """How one policy fares on this node."""
 
     supplies: tuple[str, ...] = ()
@@ -49,8 +47,7 @@ class PolicyOutcome:
     generation: int = 0  # of the policy that is in effect here
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """A DryRun policy as it would be for this node, if it were enforced."""
 
     supplies: tuple[str, ...] = ()
@@ -62,8 +59,7 @@ class Trial:
     then: Mapping[str, Any] = field(default_factory=dict)  # and with it
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Struct, frozen=True):
     config: Mapping[str, Any]
     config_name: str
     config_hash: str
@@ -76,8 +72,7 @@ class Configuration:
     held: frozenset[str] = frozenset()  # policies whose change waits for its turn here (desired.rollout)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True):
     name: str
     generation: int
     priority: int

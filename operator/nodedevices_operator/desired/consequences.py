@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
+from msgspec import Struct
 from nodedevices_api.sections import Evict, Faults, Taint
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.times import zoned_time
@@ -41,8 +41,7 @@ HeldFault = tuple[str, str, str, str]  # a pod's namespace and name, the device,
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-@dataclass(frozen=True, slots=True)
-class Tainting:
+class Tainting(Struct, frozen=True):
     """The taint that a Node shall have, and the fault that it is for."""
 
     taint: TaintRecord
@@ -50,8 +49,7 @@ class Tainting:
     since: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
+class Due(Struct, frozen=True):
     """A pod that holds what is at fault, and is to be evicted."""
 
     holding: Holding

@@ -9,9 +9,9 @@ duplicate, whichever replica writes it and however often the operator was killed
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from nodedevices_api import API_VERSION
 from nodedevices_api.conditions import (
     ACTIONS_STOPPED,
@@ -39,8 +39,7 @@ CLUSTER_SCOPED_NAMESPACE = "default"  # where Events about cluster-scoped object
 REPORTER = "nodedevices-operator"
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(Struct, frozen=True):
     """The object that an Event is about."""
 
     kind: str  # Pod, NodeDevices or DevicePolicy
@@ -53,8 +52,7 @@ class About:
         return self.namespace or CLUSTER_SCOPED_NAMESPACE
 
 
-@dataclass(frozen=True, slots=True)
-class EventIdentity:
+class EventIdentity(Struct, frozen=True):
     """What happened to which device; together with the object's uid it is the Event's name."""
 
     node: str

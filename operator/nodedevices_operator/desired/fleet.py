@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 from nodedevices_api import conditions as names
 from nodedevices_common.times import rfc3339, zoned_time
 
@@ -47,8 +48,7 @@ Arrivals = Mapping[str, Mapping[tuple[str, str], float | None]]  # node -> id, s
 # seconds by the operator's monotonic clock; None: it was there when the operator began
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Action:
+class Action(Struct, frozen=True, order=True):
     """One proposal; equal ones are the same action, however often and after whatever restart it is proposed."""
 
     since: str  # RFC 3339, of the fault: a later fault is another action
@@ -58,15 +58,13 @@ class Action:
     reason: str  # of the fault
 
 
-@dataclass(frozen=True, slots=True)
-class ActionAnswer:
+class ActionAnswer(Struct, frozen=True):
     granted: bool
     reason: str = ""  # why not, for people
     stopped: bool = False  # by the breaker
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyLimits:
+class PolicyLimits(Struct, frozen=True):
     """Limits that one policy sets."""
 
     per_hour: int | None = None  # actions; None: as many as the record holds
@@ -76,8 +74,7 @@ class PolicyLimits:
     reset_seconds: int | None = None  # the breaker closes after so many; None: a person closes it
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """The nodes whose section `faults` comes from one policy."""
 
     policy: str
@@ -93,8 +90,7 @@ class Pool:
         return self.nodes | self.coming
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """The fleet as it is now."""
 
     pools: Sequence[Pool] = ()
@@ -115,8 +111,7 @@ class Survey:
         return node in self.silent or any(each in now for each in ids)
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """The record."""
 
     breaker: str = CLOSED
@@ -136,16 +131,14 @@ class Fleet:
     )  # node that was acted upon -> what was at fault then; as long as any of it is
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(Struct, frozen=True):
     """Claims of the policies' own status about the record."""
 
     elsewhere: str = ""  # namespace/name of another one than this operator's
     stopped: bool = False  # whether any says that the breaker is open
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     fleet: Fleet  # to be written before anything is granted
     granted: frozenset[Action] = frozenset()
     refused: Mapping[Action, str] = field(default_factory=dict)  # with why, for people
@@ -473,7 +466,7 @@ def from_data(data: Mapping[str, Any]) -> Fleet | None:
 
 
 _TEXTS = ("breaker", "cause", "reason", "opened", "until", "closed", "resumed", "place")
-_ACTION = tuple(each.name for each in fields(Action))
+_ACTION = Action.__struct_fields__
 _ORDER = attrgetter(*_ACTION)  # as actions are compared, at a fraction of the cost
 
 

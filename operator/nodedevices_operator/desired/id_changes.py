@@ -6,9 +6,9 @@ Which ids there are is the agent's to say: `kubectl nodedevices policy dry-run` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from nodedevices_api import conditions
 from nodedevices_api.defaults import Resolved
 from nodedevices_api.sections import SharedResource, Sharing
@@ -26,8 +26,7 @@ SHARES_OF_MEMORY = "nodedevices.io/gpu-memory"  # of sharing by memory, without 
 WHOLE = "none"  # Sharing.strategy
 
 
-@dataclass(frozen=True, slots=True)
-class IdChanges:
+class IdChanges(Struct, frozen=True):
     """What may change on one node."""
 
     names: tuple[str, ...] = ()  # of resources

@@ -7,9 +7,9 @@ condition. A pod with several such devices has one condition, about all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from nodedevices_api import conditions as names
 from nodedevices_common import conditions
 from nodedevices_common.conditions import ConditionRecord
@@ -28,8 +28,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class IdlePod:
+class IdlePod(Struct, frozen=True):
     """A running pod, and who it is."""
 
     namespace: str
@@ -37,8 +36,7 @@ class IdlePod:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class IdleHolding:
+class IdleHolding(Struct, frozen=True):
     """A container that holds a device and does not use it."""
 
     holding: Holding

@@ -7,8 +7,8 @@ a key that shows another value and is not ours is left out and reported (LabelsS
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Labels
 from nodedevices_common.text import some
@@ -20,8 +20,7 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord
 NAMED = 5  # keys in a message
 
 
-@dataclass(frozen=True, slots=True)
-class LabelPlan:
+class LabelPlan(Struct, frozen=True):
     """`values` are the labels that shall be ours: exactly these keys, no others."""
 
     values: Mapping[str, str]

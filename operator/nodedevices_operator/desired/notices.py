@@ -7,9 +7,9 @@ pod that failed with it wants to know whether it was its code or the device.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 
+from msgspec import Struct
 from nodedevices_common.times import seconds_between
 
 from nodedevices_operator.desired.pods import Holding
@@ -19,8 +19,7 @@ from nodedevices_operator.records.objects import HolderRecord, NodeDevicesRecord
 CLOCKS = timedelta(seconds=1)  # a notice's time has whole seconds, a holder's has microseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Noticed:
+class Noticed(Struct, frozen=True):
     """One notice, and one container that had the device then."""
 
     notice: NoticeRecord

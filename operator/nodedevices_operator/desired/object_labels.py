@@ -8,7 +8,8 @@ theirs, whatever its value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodedevices_operator.records.objects import NodeDevicesRecord
 
@@ -26,8 +27,7 @@ LEFT_OUT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectLabelPlan:
+class ObjectLabelPlan(Struct, frozen=True):
     values: Mapping[str, str]  # the labels that shall be ours: exactly these keys
     cut: tuple[str, ...] = ()  # keys of the Node beyond the most
 

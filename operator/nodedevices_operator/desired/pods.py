@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.bounds import WORD_PATTERN
 from nodedevices_api.defaults import Resolved
@@ -49,8 +50,7 @@ NO_DEVICE = "unknown"  # in affectedPods, of a mark that was found on the pod an
 NOT_MONITORED = "this pod's devices are no longer monitored; the condition remains because of the pod's readinessGates"
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """One holder of one device or partition, with the state of what it holds."""
 
     holder: HolderRecord
@@ -89,8 +89,7 @@ def _severity(health: HealthRecord) -> int:
     return _SEVERITY.get(health.state, _SEVERITY["Unknown"])
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """Node and resources about which its NodeDevices may speak."""
 
     node: str

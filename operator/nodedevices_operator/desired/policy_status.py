@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import MESSAGE_LIMIT, build, same
 from nodedevices_common.observing import without_effect
@@ -49,16 +50,14 @@ _ONE_OF_A_LIST = re.compile(r"\.devices\[[0-9]+\] ")  # of sharing.resources: an
 ConditionVerdict = tuple[str, str, str]  # status, reason, message
 
 
-@dataclass(frozen=True, slots=True)
-class Hindrance:
+class Hindrance(Struct, frozen=True):
     """Why the operator could not put a section in effect on a node."""
 
     message: str
     passing: bool = False  # it ends by itself: pods end, the API server is back
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """A hint for a policy's author about one of its entries on one node. `text`: for people."""
 
     section: str
@@ -66,8 +65,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOutcome:
+class NodeOutcome(Struct, frozen=True):
     """The state of one node with regard to the policies that select it."""
 
     selected: frozenset[str] = frozenset()  # policies, refused ones included
@@ -119,8 +117,7 @@ class NodeOutcome:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(Struct, frozen=True):
     """Numbers that one node adds to the counts of one policy that it is one of the nodes of."""
 
     mine: PolicyOutcome | None = None
@@ -130,8 +127,7 @@ class Contribution:
     notes: tuple[Note, ...] = ()  # what of it matches nothing there, or has no effect
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Tally(Struct, frozen=True, kw_only=True):
     selected: int
     applied: int
     overridden: int

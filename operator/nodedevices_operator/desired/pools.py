@@ -11,11 +11,11 @@ acted upon.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import merge
 
 import orjson
+from msgspec import Struct, field
 from nodedevices_api import conditions as names
 from nodedevices_api.errors import parse
 from nodedevices_api.meta import LabelSelector
@@ -29,15 +29,13 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, 
 SECTION = "faults"
 
 
-@dataclass(slots=True)
-class _Members:
+class _Members(Struct):
     generation: int = -1
     section: object = None  # of the newest generation that any of the nodes has
     nodes: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(Struct, frozen=True):
     """Policy that supplies a node's section."""
 
     policy: str
@@ -45,8 +43,7 @@ class _Source:
     section: object
 
 
-@dataclass(frozen=True, slots=True)
-class FleetNode:
+class FleetNode(Struct, frozen=True):
     """One node as budgets and breakers see it."""
 
     faults: Mapping[str, str]  # id of what is at fault -> since when

@@ -20,10 +20,12 @@ one that offers nothing, whose Node is not Ready, whose agent is silent or refus
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.devicepolicy import Rollout
 from nodedevices_common.times import seconds_between
@@ -41,8 +43,7 @@ REFUSED = (names.CONFIG_INVALID, names.REGISTRATION_REJECTED)  # of ConfigApplie
 USUAL = Rollout()
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """One node in the roll-outs of its policies."""
 
     members: frozenset[str] = frozenset()  # policies that supply a staged section here, or shall
@@ -53,8 +54,7 @@ class Standing:
     again: float | None = None  # seconds after which to look again
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutWatch:
+class RolloutWatch(Struct, frozen=True):
     """Times, by its monotonic clock, at which this operator saw what a node shows of its change. Another one sees it
     anew."""
 
@@ -68,8 +68,7 @@ class RolloutWatch:
         return self.started + SETTLE_SECONDS - clock
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutState:
+class RolloutState(Struct, frozen=True):
     """One policy's roll-out."""
 
     waiting: int = 0  # nodes
@@ -242,14 +241,14 @@ def held_back(wanted: Configuration, record: NodeDevicesRecord, held: Set[str], 
 def _references(wanted: Configuration, record: NodeDevicesRecord, held: Set[str]) -> tuple[PolicyRef, ...]:
     """A policy of which a section stays is there with the generation that the section is of."""
     found = {
-        ref.name: replace(ref, sections=tuple(each for each in ref.sections if each not in held))
+        ref.name: dataclasses.replace(ref, sections=tuple(each for each in ref.sections if each not in held))
         for ref in wanted.policies
     }
     for ref in record.policies:
         kept = tuple(each for each in ref.sections if each in held)
         if kept:
             new = found.get(ref.name)
-            found[ref.name] = replace(ref, sections=(*kept, *(new.sections if new is not None else ())))
+            found[ref.name] = dataclasses.replace(ref, sections=(*kept, *(new.sections if new is not None else ())))
     refs = sorted(found.values(), key=lambda ref: -ref.priority)
     silent = len(refs) - MAX_POLICIES  # so many are too many
     dropped = {ref.name for ref in [ref for ref in reversed(refs) if not ref.sections][: max(0, silent)]}

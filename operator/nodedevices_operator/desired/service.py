@@ -7,8 +7,8 @@ entry that names no device of the node takes nothing out of service; the agent's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_api import RESTORED_BY
 from nodedevices_common.times import seconds_between
 
@@ -19,8 +19,7 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, OutOfService
 REASON = "OutOfService"  # in the Event's name
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceChange:
+class ServiceChange(Struct, frozen=True):
     what: EventIdentity
     text: str  # for people
     back: bool  # in service again

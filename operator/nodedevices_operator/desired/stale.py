@@ -10,8 +10,7 @@ verdict on the object stays until there is evidence against it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.records.objects import HeartbeatArrival, NodeDevicesRecord, NodeRecord
@@ -21,16 +20,14 @@ LOST_AFTER_SECONDS = 60.0
 OVERDUE_AFTER_SECONDS = 15 * 60.0  # three heartbeats
 
 
-@dataclass(frozen=True, slots=True)
-class Staleness:
+class Staleness(Struct, frozen=True):
     status: str
     reason: str
     message: str
     wait: float  # seconds until the answer could change without any event
 
 
-@dataclass(frozen=True, slots=True)
-class Since:
+class Since(Struct, frozen=True):
     """Since when a sign of the agent's end is there; None: it is not."""
 
     none_allocatable: float | None = None  # every served name shows allocatable 0

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import orjson
+from msgspec import Struct
 from nodedevices_api.base import wire_name
 from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import explain, parse
@@ -27,8 +27,7 @@ WIRE_SECTIONS = tuple(wire_name(name) for name in SECTION_NAMES)
 MAX_CONFIGS = 256  # remembered; a fleet has few different ones
 
 
-@dataclass(frozen=True, slots=True)
-class Understood:
+class Understood(Struct, frozen=True):
     """`problems`: what was left out, a line each; empty: nothing."""
 
     sections: Resolved

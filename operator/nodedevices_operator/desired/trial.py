@@ -10,10 +10,10 @@ or got the device after its fault was known, is not checked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import orjson
+from msgspec import Struct
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
 from nodedevices_common.observing import without_effect, would_observe
@@ -30,16 +30,14 @@ from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord
 MAX_PODS = 5  # named
 
 
-@dataclass(frozen=True, slots=True)
-class Eviction:
+class Eviction(Struct, frozen=True):
     action: Action
     pod: str  # namespace/name
     grace_seconds: int
     kept: str = ""  # why the pod would not be evicted now, whatever the fleet answers
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(Struct, frozen=True):
     """Preview of one node. Nothing of it: nothing would change."""
 
     changes: str = ""  # of the configuration

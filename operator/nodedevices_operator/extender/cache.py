@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
 from sys import intern
 
+from msgspec import Struct, field
 from nodedevices_common.raw import Raw, mapping
 
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
@@ -28,8 +28,7 @@ _WITHOUT_SIGNS = str.maketrans("", "", "-T:Z")
 FINISHED = ("Succeeded", "Failed")
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Struct):
     """Facts of one node."""
 
     shares: NodeShares

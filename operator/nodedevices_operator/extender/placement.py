@@ -12,16 +12,15 @@ that of those which reuse its shares.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_common.packing import choose
 from nodedevices_common.pod_requests import INIT, WHOLE, Demand
 
 from nodedevices_operator.extender.requests import Steps
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """`devices` has one for each container up to the first for which there is no room."""
 
     devices: tuple[str, ...]
@@ -32,8 +31,7 @@ class Placement:
         return len(self.devices) == len(steps)
 
 
-@dataclass(slots=True)
-class Cores:
+class Cores(Struct):
     """Computing power of devices that share it."""
 
     left: dict[str, int]  # in percent times the device's shares, as Demand.scaled

@@ -8,8 +8,8 @@ passes and the kubelet judges it.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_common.pod_requests import ALL, Demand, Want, amounts, pod_containers, raw_containers, wants
 from nodedevices_common.raw import Raw, mapping
 
@@ -17,8 +17,7 @@ ContainerRequest = tuple[int, int]  # the kind of one container, and how many sh
 Steps = tuple[ContainerRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PodRequest:
+class PodRequest(Struct, frozen=True):
     """Requests of one pod's containers for one resource; those that request none are left out."""
 
     steps: Steps

@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import orjson
 import structlog
 from aiohttp import web
+from msgspec import Struct
 from nodedevices_common import __version__
 from nodedevices_common.address import Address
 from nodedevices_common.errors import InputError
@@ -40,8 +40,7 @@ JSON = "application/json"
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
+class ServerLimits(Struct, frozen=True):
     """Bounds of what requests may cost; and how often the certificate's files are checked."""
 
     body_bytes: int = 3 << 20  # a pod has 1.5 MiB at most (etcd), and 20,000 names of 70 characters the rest
@@ -54,6 +53,7 @@ class ServerLimits:
     check_seconds: float = 10.0
 
 
+LIMITS = ServerLimits()
 WHOLE_NODES = ServerLimits(body_bytes=64 << 20, reading=2)  # 5,000 whole Nodes are 46 MiB
 
 
@@ -70,7 +70,7 @@ class Server:
         metrics: ExtenderMetrics,
         ready: HealthCheck,
         scrape: Callable[[], bytes],
-        limits: ServerLimits = ServerLimits(),
+        limits: ServerLimits = LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address

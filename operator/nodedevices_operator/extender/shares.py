@@ -7,10 +7,10 @@ Made from the raw JSON of every watch event: a missing or odd field reads as abs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
 
+from msgspec import Struct, field
 from nodedevices_api.conditions import MISSING, STALE
 from nodedevices_common.raw import Raw, mapping, mappings
 
@@ -18,8 +18,7 @@ OFFERED = ("Healthy", "Degraded")  # states in which a device is offered
 SPREAD = "spread"
 
 
-@dataclass(frozen=True, slots=True)
-class HeldShares:
+class HeldShares(Struct, frozen=True):
     """Shares of a device that one container holds."""
 
     pod: str  # namespace/name
@@ -29,8 +28,7 @@ class HeldShares:
     cores: int  # percent of the device's computing power; 0: not known
 
 
-@dataclass(frozen=True, slots=True)
-class SharedDevice:
+class SharedDevice(Struct, frozen=True):
     """A device or a partition whose memory is shared."""
 
     id: str
@@ -50,16 +48,14 @@ class SharedDevice:
         return max(0, self.held - sum(each.shares for each in self.holders)) if self.truncated else 0
 
 
-@dataclass(frozen=True, slots=True)
-class WithheldShares:
+class WithheldShares(Struct, frozen=True):
     """Shares of a resource that new containers cannot get, for one reason."""
 
     reason: str  # one of nodedevices_api.withheld, or of a newer agent
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryResource:
+class MemoryResource(Struct, frozen=True):
     """The devices of a node whose shares have this name, by index; there is at least one."""
 
     name: str
@@ -70,8 +66,7 @@ class MemoryResource:
     withheld: tuple[WithheldShares, ...] = ()  # the largest count first; empty: none, or the agent does not say
 
 
-@dataclass(frozen=True, slots=True)
-class NodeShares:
+class NodeShares(Struct, frozen=True):
     """A NodeDevices, as far as it is about shares of memory."""
 
     name: str

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
 from nodedevices_common.packing import choose
 from nodedevices_common.pod_requests import INIT, WHOLE, Demand
 
@@ -29,8 +30,7 @@ MAX_REASONS = 4  # for withholding, of one resource in a refusal
 MAX_SCORE = 10  # extender/v1: MaxExtenderPriority
 
 
-@dataclass(frozen=True, slots=True)
-class BoundPod:
+class BoundPod(Struct, frozen=True):
     """A pod that is bound to a node and has not ended. Sorts by when it was bound."""
 
     order: tuple[int, int, int, str]  # PodScheduled's time, arrival here (0: listed), creation, uid
@@ -43,16 +43,14 @@ class BoundPod:
         return self.order[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class EndedPod:
+class EndedPod(Struct, frozen=True):
     """A pod that was bound to the node and has ended, or is gone."""
 
     pod: BoundPod
     at: int  # as the arrival of a BoundPod
 
 
-@dataclass(frozen=True, slots=True)
-class PodFit:
+class PodFit(Struct, frozen=True):
     """Result for a pod on a node. `refusal` empty: every container has room."""
 
     score: int = 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 from nodedevices_common.errors import InputError
 from nodedevices_common.raw import Raw, mapping
 
@@ -24,8 +24,7 @@ MAX_NODES = 20_000  # in a call; the scheduler itself stops at some thousands th
 LAG_SECONDS = 0.02  # by which the watches here may be behind the scheduler's
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """ExtenderArgs."""
 
     pod: Raw
@@ -38,8 +37,7 @@ class Arguments:
         return str(mapping(self.pod.get("metadata")).get("uid", ""))
 
 
-@dataclass(slots=True)
-class Filtered:
+class Filtered(Struct):
     """Nodes by what becomes of them."""
 
     passed: list[str] = field(default_factory=list)

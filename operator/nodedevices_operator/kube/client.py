@@ -13,13 +13,13 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 import structlog
 from aiohttp import ClientError, ClientSSLError, ClientTimeout
 from kubernetes.aio import client
+from msgspec import Struct
 from nodedevices_common import __version__
 from nodedevices_common.errors import retry_after_seconds
 from nodedevices_common.periodic import Periodic
@@ -56,8 +56,7 @@ Requested = Callable[[str, str, int, float], None]
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True):
     what: str  # for messages
     verb: str  # for metrics
     method: str

@@ -9,12 +9,12 @@ cannot be used, such as one half written, leaves what was in use.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kubernetes.aio import client, config
 from kubernetes.aio.config import incluster_config
+from msgspec import Struct
 from nodedevices_common.errors import OperationError
 
 MAX_CALLS = 32  # at once; two cores of API server answer about 600 small writes a second (measured with 32 at once)
@@ -29,8 +29,7 @@ class CredentialsError(OperationError):
     """Credentials that cannot be read or used; the text says where they come from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Struct, frozen=True):
     """A Configuration of kubernetes.aio, and what it was made of. Equal ones need no new connection."""
 
     configuration: Any

@@ -26,11 +26,11 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
 import structlog
+from msgspec import Struct
 from nodedevices_common.errors import OperationError
 from nodedevices_common.times import rfc3339
 
@@ -69,8 +69,7 @@ class LeaseKube(Protocol):
     async def apply(self, path: str, body: JsonObject, manager: str, *, force: bool = True) -> JsonObject: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(Struct, frozen=True, kw_only=True):
     """A Lease as it was read or written. `holder` empty: it was released."""
 
     uid: str

@@ -21,11 +21,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.times import rfc3339
@@ -64,8 +65,7 @@ FAILURES = 3  # to read or write the record one after the other, and it is shown
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Why no action is granted: an open breaker, or a record that cannot be written."""
 
     reason: str  # of the policies' condition

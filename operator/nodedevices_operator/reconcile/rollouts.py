@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from nodedevices_operator.desired.rollout import RolloutState, Standing, most_nodes, resumed, wrong_word
 from nodedevices_operator.records.objects import PolicyRecord
@@ -19,8 +20,7 @@ PolicyGroup = frozenset[str]  # policies whose sections come to a node together,
 NAMED = 3  # nodes
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """State that is remembered of a node."""
 
     members: frozenset[str] = frozenset()
@@ -35,16 +35,14 @@ class _Entry:
         return frozenset[str]().union(*self.groups)
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(Struct):
     """Nodes that wait for the same policies; those that take no place come first, then by name."""
 
     nodes: set[str] = field(default_factory=set)
     heap: list[tuple[bool, str]] = field(default_factory=list)  # with some that do not wait any more
 
 
-@dataclass(slots=True)
-class _Nodes:
+class _Nodes(Struct):
     """The nodes of one policy."""
 
     members: set[str] = field(default_factory=set)

@@ -11,8 +11,10 @@ handled meanwhile.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
 from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.desired.fleet import Survey
@@ -21,8 +23,7 @@ from nodedevices_operator.desired.pools import FleetNode, Reacting, coming, flee
 AT_ONCE = 200  # nodes, some 5 ms
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     revision: int
     reacting: Reacting
     node: FleetNode

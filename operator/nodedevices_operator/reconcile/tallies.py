@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from nodedevices_operator.desired.configuration import Trial
 from nodedevices_operator.desired.policy_status import (
@@ -32,8 +33,7 @@ from nodedevices_operator.records.objects import PolicyRecord
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Supplied:
+class _Supplied(Struct):
     """Nodes where one generation of the policy supplies something and has not failed."""
 
     applied: int = 0
@@ -45,8 +45,7 @@ class _Supplied:
         return self.applied + len(self.waiting)
 
 
-@dataclass(slots=True)
-class _Sum:
+class _Sum(Struct):
     selected: int = 0
     overridden: int = 0
     silent: int = 0

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nodedevices_plugin.check.sources import Sources
 from nodedevices_plugin.health import reasons
@@ -35,8 +38,7 @@ STARTS = 3  # of a probe that has written no line, with which it is given up
 TICK_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """`refused`: why the configuration cannot be used; then there is nothing else. `silent`: by probe why it has
     written no line. `lost`: probes that see none of the devices that are here or were (pipeline.lost).
     `expects`: a policy says how many devices there must be. `unmatched`: rules of `--policy` that have no effect."""
@@ -91,7 +93,7 @@ def _begin(
         entries = [{"match": {"type": kind}, "count": count} for kind, count in expect.items()]
         given = {**(given or {}), "expect": entries}
     if given is not None:
-        state = replace(state, spec=replace(state.spec or SeenSpec(config={}), config=given))
+        state = dataclasses.replace(state, spec=dataclasses.replace(state.spec or SeenSpec(config={}), config=given))
     world = begin(
         state,
         local,
@@ -121,7 +123,7 @@ def _with_probes(local: Local, sources: Sources) -> Local:
         if local.added_probes:
             return local  # they have their own rule of what runs beside them
         texts = (AUTO,)
-    return replace(local, given={**local.given, "probe": texts})
+    return dataclasses.replace(local, given={**local.given, "probe": texts})
 
 
 def _assess(world: World, local: Local, sources: Sources, line: Line | None) -> Assessment:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 
+from msgspec import Struct
 from nodedevices_common.text import some
 from nodedevices_probe.node.sysfs import DRIVER_UNBOUND
 from nodedevices_probe.protocol import DriverState
@@ -54,8 +54,7 @@ _OF_STATE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing that is not as it should be. `what`: in a few words; `device`: the name of the one that it is about."""
 
     status: Status
@@ -64,8 +63,7 @@ class Finding:
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """A device, or a partition with a verdict of its own (`partition_of`: the device's id)."""
 
     name: str
@@ -84,8 +82,7 @@ class Checked:
         return Status.UNKNOWN if undecided else _OF_STATE[self.verdict.state]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeState:
+class ProbeState(Struct, frozen=True, kw_only=True):
     """A probe, and what it said of itself. `error`: why it has written no line."""
 
     name: str
@@ -95,8 +92,7 @@ class ProbeState:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """The findings are ordered, the worst first."""
 
     node: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
 from nodedevices_api.base import to_dict
 from nodedevices_api.devicepolicy import DevicePolicy
 from nodedevices_api.errors import parse
@@ -33,8 +33,7 @@ from nodedevices_plugin.vendors.files import DeviceFileOutcome
 _OF_OBJECT = ("apiVersion", "kind", "metadata", "spec")
 
 
-@dataclass(slots=True, kw_only=True)
-class Sources:
+class Sources(Struct, kw_only=True):
     """`hardware`: as pipeline.world.Inputs has it. `state_problem`: what of the state file could not be used."""
 
     file: FileOutcome = field(default_factory=FileOutcome)

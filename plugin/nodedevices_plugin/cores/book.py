@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import wraps
 from time import monotonic
 from typing import Concatenate, ParamSpec, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_common.pod_requests import ALL, WHOLE, Demand
 from nodedevices_common.quantity import MEBIBYTE
 
@@ -32,8 +33,7 @@ from nodedevices_plugin.model import (
 SHOWN_AFTER_SECONDS = 0.5  # from an Allocate's answer until PodResources has it: milliseconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocated:
+class Allocated(Struct, frozen=True, kw_only=True):
     """What one container has, as far as it is known. `owner` None: the container is not known; `cores` None: its part
     of the computing power is not known."""
 
@@ -47,8 +47,7 @@ class Allocated:
     memory_total_mib: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class Start(Struct, frozen=True, kw_only=True):
     """Whether a container may start. `wait`: more may be known in a moment; `refusal`: why it may not, "" where it may.
     `allocated`: the record to write for it; None: the written one stays."""
 

@@ -14,10 +14,11 @@ as full. A container that cannot be a candidate, because its pod has not been se
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import NamedTuple
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_common.pod_requests import ALL, WHOLE, Demand, wants
 
 from nodedevices_plugin.model import AllocationError, Holder, NodePod, OfferedResource
@@ -32,8 +33,7 @@ class Owner(NamedTuple):
     container: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """The request of one container for a resource. `problem`: why it cannot be met, for its owner; `admitted`: the
     kubelet has it."""
 
@@ -46,8 +46,7 @@ class Claim:
     seen: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Booking:
+class Booking(Struct, frozen=True, kw_only=True):
     """What is booked for one Allocate. `at`: its time.monotonic(), 0.0 for one before this agent. `owner` None: not
     known yet; then it is one of `candidates`, each with its demand, or, where there are none, a container that has not
     been seen."""
@@ -60,8 +59,7 @@ class Booking:
     owner: Owner | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoreShares:
+class CoreShares(Struct, frozen=True, kw_only=True):
     """The shares of one resource: each one's device, the number of each device, and those that are offered."""
 
     device_of: Mapping[str, str]
@@ -78,8 +76,7 @@ class CoreShares:
         return cls(device_of=device_of, totals=totals, healthy=healthy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(Struct, frozen=True, kw_only=True):
     """The bookings of one resource's devices. `unknown`: ids that are held by a container that is not known.
     `complete`: every id that is held is in a booking or in `unknown`; False after a start, until the kubelet has said
     what is held; `known`: devices for which it has. `asked`: time.monotonic() when the kubelet last said which ids are
@@ -98,8 +95,7 @@ class Ledger:
         return tuple(each for each in self.bookings if not each.ids & ids)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """The need of a request from any of its candidates. `known`: it is one of `claims`; otherwise its pod has not been
     seen."""
 
@@ -108,8 +104,7 @@ class Wanted:
     known: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Room(Struct, frozen=True, kw_only=True):
     """The devices with the computing power that a request needs, and the percentage that each has left without it."""
 
     wanted: Wanted
@@ -130,8 +125,7 @@ class Room:
         return f"{needed} of its computing power free{why}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class Recorded(Struct, frozen=True, kw_only=True):
     """The record from when a container's ids were first known to be its own."""
 
     uid: str

@@ -8,7 +8,8 @@ long as it is, and an id that it is not shown cannot go to the next pod when thi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nodedevices_plugin.gates.base import Check, Gate, GateFacts
 from nodedevices_plugin.gates.counted import counted

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from nodedevices_plugin.model import (
     Blocked,
@@ -25,16 +26,14 @@ from nodedevices_plugin.sharing.helpers import Answers
 Check = Callable[[OfferedResource, SchedulableId], Blocked | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingChange:
+class WaitingChange(Struct, frozen=True, kw_only=True):
     """A change of the configuration that waits. `shape`: what it will offer; `waits_for`: pods, <namespace>/<pod>."""
 
     shape: Plan
     waits_for: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingLibraries:
+class MissingLibraries(Struct, frozen=True, kw_only=True):
     """Devices of one vendor would come without the driver's libraries. `devices`: their ids; `elsewhere`: devices and
     partitions that another CDI specification brings libraries for."""
 
@@ -43,8 +42,7 @@ class MissingLibraries:
     elsewhere: Set[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateFacts:
+class GateFacts(Struct, frozen=True, kw_only=True):
     """The input of gates, beside the shape: the node as it is now."""
 
     inventory: Inventory

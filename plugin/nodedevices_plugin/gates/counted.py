@@ -8,8 +8,8 @@ first: those of a pod say nothing about its device.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 
+from msgspec.structs import replace
 from nodedevices_api.withheld import UNHEALTHY
 
 from nodedevices_plugin.gates.base import GateFacts

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from nodedevices_plugin.cores import container as core_container
 from nodedevices_plugin.cores.book import CoreBook

@@ -8,8 +8,9 @@ partition those of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.cores.ids import is_counted
@@ -22,8 +23,7 @@ from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeContainers:
+class NodeContainers(Struct, frozen=True, kw_only=True):
     """What containers of this node need. `vendors`: by device that a vendor knows, the vendor's name; `by_vendor`: the
     needs for their devices; `others`: the needs for devices that no vendor knows; `modes`: the node's flags that
     sharing modes read."""

@@ -11,7 +11,8 @@ beginnings of each length.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodedevices_plugin.granting.topology import Topology
 from nodedevices_plugin.model import SchedulableId
@@ -19,8 +20,7 @@ from nodedevices_plugin.model import SchedulableId
 MAX_BEGINNINGS = 128  # of one length; 8 devices have 70
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
+class _Taken(Struct, frozen=True, kw_only=True):
     """Devices of which everything is taken, in order. `gains`: what one more partition of each device would add."""
 
     devices: tuple[int, ...] = ()

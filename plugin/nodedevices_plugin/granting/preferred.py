@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from operator import itemgetter
+
+from msgspec import Struct
 
 from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.cores.ledger import Room
@@ -118,8 +119,7 @@ def _closest(
     return [members[each] for each in best]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
+class _Search(Struct, frozen=True, kw_only=True):
     """The search for members, by their positions: `to_fixed` and `degree` are sums of scores, to `must` and to all."""
 
     candidates: range

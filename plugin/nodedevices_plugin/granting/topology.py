@@ -5,9 +5,9 @@ PCIe. Devices of two vendors are compared by PCIe alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
 from itertools import combinations
 
+from msgspec import Struct, field
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory
@@ -15,8 +15,7 @@ from nodedevices_plugin.vendors.base import GatheredPartitions, PairScore, path_
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(Struct, frozen=True):
     """Pair scores of the devices of a node, computed once per inventory: `scores[position[a]][position[b]]`. Of
     a device with itself: 0, or how well two of its partitions work together where these are `gathered`."""
 

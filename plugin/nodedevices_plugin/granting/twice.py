@@ -15,14 +15,15 @@ that has ended and is listed still: the kubelet takes its devices from it before
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nodedevices_plugin.model.ids import is_core
 from nodedevices_plugin.offering.occupancy import HeldId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class DoubleAllocation:
+class DoubleAllocation(Struct, frozen=True, kw_only=True, order=True):
     """A device, a partition or a share of one, and the pods that hold it. `pods`: <namespace>/<pod>, sorted."""
 
     device_id: str
@@ -30,8 +31,7 @@ class DoubleAllocation:
     pods: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """`found`: shown by two Lists in a row; None before the first complete List. `latest`: shown by the last one.
     `taken`: time.monotonic() when that was called."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Snapshot
 
 from nodedevices_plugin.health import signals
@@ -48,8 +49,7 @@ class EventCursor:
     logged: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedEvent:
+class LoggedEvent(Struct, frozen=True, kw_only=True):
     """Events of one line that do not change the device's state but are worth a log line. `xid` None: the event has no
     number of a device's."""
 

@@ -8,10 +8,10 @@ it meanwhile: a condition that has not lasted long enough neither begins a fault
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from nodedevices_probe.protocol import DriverState
 
 from nodedevices_plugin.health.levels import of_readings

@@ -11,8 +11,8 @@ not faulty.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from nodedevices_api.conditions import MISSING
 from nodedevices_probe.protocol import DeviceFact, Readings
 

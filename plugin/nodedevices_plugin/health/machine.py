@@ -26,12 +26,14 @@ again was never missing, and needs no hold-down for that.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api.conditions import MISSING
 from nodedevices_common.text import clip, some
 from nodedevices_probe.protocol import DriverState, ProbeEvent
@@ -65,8 +67,7 @@ def always_in_use(device_id: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
+class _View(Struct, frozen=True, kw_only=True):
     """The inputs of one judgement that are the same for every device, but for `rules`."""
 
     inventory: Inventory
@@ -88,8 +89,7 @@ class _View:
         return self if rules is self.rules else replace(self, rules=rules)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
+class _Subject(Struct, frozen=True, kw_only=True):
     """The device that is judged, with the conditions that its readings show."""
 
     device: InventoryDevice
@@ -194,7 +194,9 @@ def clock_set(verdicts: Mapping[str, Verdict], by: timedelta) -> dict[str, Verdi
 
 
 def _moved(fault: Fault, by: timedelta) -> Fault:
-    return replace(fault, since=fault.since + by, last_seen=None if fault.last_seen is None else fault.last_seen + by)
+    return dataclasses.replace(
+        fault, since=fault.since + by, last_seen=None if fault.last_seen is None else fault.last_seen + by
+    )
 
 
 def _view(
@@ -304,7 +306,7 @@ def _judge(
     `has_levels`: False for a partition: the readings are the physical device's, it has only its own events.
     """
     if previous is not None and confirmed:
-        previous = with_each_fault(previous, lambda fault: replace(fault, confirmed=True))
+        previous = with_each_fault(previous, lambda fault: dataclasses.replace(fault, confirmed=True))
     if previous is not None and not view.started:
         return previous
     faults = {
@@ -328,7 +330,7 @@ def _judge(
             reason: _settled(_gone_before(fault, device, says, view), subject, view) for reason, fault in faults.items()
         }
     elif view.driver_unloaded:
-        faults = {reason: replace(fault, driver_reloaded=True) for reason, fault in faults.items()}
+        faults = {reason: dataclasses.replace(fault, driver_reloaded=True) for reason, fault in faults.items()}
     if view.good:
         everything = tuple(faults.values())
         faults = {
@@ -343,7 +345,7 @@ def _judge(
 
 def _not_future(fault: Fault, now: datetime) -> Fault:
     """Replace times in the future by now: the clock that wrote them was set back since."""
-    return replace(
+    return dataclasses.replace(
         fault, since=min(fault.since, now), last_seen=None if fault.last_seen is None else min(fault.last_seen, now)
     )
 
@@ -362,7 +364,7 @@ def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -
         domain = "Node" if state is HealthState.UNKNOWN else "Device"
         usual = Usual(state=level.state, action=level.action, domain=domain)
         if known is not None and _reported(known, level, state):
-            faults[level.reason] = replace(known, boot_id=boot_id, confirmed=False, usual=usual)
+            faults[level.reason] = dataclasses.replace(known, boot_id=boot_id, confirmed=False, usual=usual)
         else:
             faults[level.reason] = Fault(
                 reason=level.reason,
@@ -378,7 +380,7 @@ def _apply_level(faults: dict[str, Fault], level: FaultCondition, view: _View) -
     elif known is not None and known.state is HealthState.UNKNOWN:
         del faults[level.reason]  # its probe was blind, and sees it again
     elif known is not None and known.last_seen is None and (level.evident is False or _outdated(known, boot_id)):
-        faults[level.reason] = replace(known, last_seen=view.now)
+        faults[level.reason] = dataclasses.replace(known, last_seen=view.now)
 
 
 def _reported(known: Fault, level: FaultCondition, state: HealthState) -> bool:
@@ -404,7 +406,7 @@ def _gone_before(fault: Fault, device: InventoryDevice, says: str | None, view: 
     away = not device.present or device.fact.readings.lost
     its_own_absence = fault.reason in {MISSING, levels.FALLEN_OFF_BUS}
     action_required = says not in {None, actions.NO_ACTION}
-    return replace(fault, left=True) if action_required or (away and not its_own_absence) else fault
+    return dataclasses.replace(fault, left=True) if action_required or (away and not its_own_absence) else fault
 
 
 def _read_since(fault: Fault, inventory: Inventory) -> bool:
@@ -424,7 +426,7 @@ def _driver_action(fault: Fault, says: str | None, inventory: Inventory) -> str 
 def _settled(fault: Fault, subject: _Subject, view: _View) -> Fault:
     """Start the hold-down of an edge without a time (from the state file) at the first good line."""
     edge = fault.last_seen is None and fault.reason not in subject.conditions
-    return replace(fault, last_seen=view.now) if edge else fault
+    return dataclasses.replace(fault, last_seen=view.now) if edge else fault
 
 
 def _held_until(fault: Fault, everything: Sequence[Fault], rules: HealthRules) -> datetime | None:
@@ -519,9 +521,9 @@ def _verdict(
         )
     else:
         verdict = Verdict(state=HealthState.HEALTHY, reason="", message="", since=view.now, offered=True)
-    verdict = replace(verdict, ignored=ignored)
+    verdict = dataclasses.replace(verdict, ignored=ignored)
     if previous is not None and (previous.state, previous.reason) == (verdict.state, verdict.reason):
-        return replace(verdict, since=previous.since)
+        return dataclasses.replace(verdict, since=previous.since)
     return verdict
 
 

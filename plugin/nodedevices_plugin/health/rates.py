@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 
+from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact, DriverState
 
 from nodedevices_plugin.model import Inventory, InventoryDevice
@@ -33,8 +33,7 @@ PARTS = 12  # of a window: a rise counts for up to a twelfth of it less than the
 CounterKey = tuple[str, str, str]  # device, reason, counter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+class Count(Struct, frozen=True, kw_only=True):
     """Times are those of time.monotonic()."""
 
     value: int

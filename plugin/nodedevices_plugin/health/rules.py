@@ -11,9 +11,10 @@ of them. So a fault that such a rule made keeps its rule, and the rule's hold-do
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_api.sections import DegradedRule, Health, HealthRule
 from nodedevices_probe.protocol import DeviceFact
 
@@ -24,8 +25,7 @@ SILENCE_SECONDS = 15.0  # how long the probe's last line counts (NVML can hang i
 CORRELATION_SECONDS = 10.0  # how long an XID may wait for its neighbours
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthRules:
+class HealthRules(Struct, frozen=True, kw_only=True):
     """`rules`: states for some reasons; the first rule that matches decides. `near`: for each device the types of the
     others on its PCIe root (matching.near_types), those of other probes among them. `occurrences`: for each device how
     often reasons came (health.history)."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import structlog
+from msgspec import Struct, field
 from nodedevices_common import safe_yaml
 from nodedevices_common.periodic import Periodic
 
@@ -86,8 +86,7 @@ class ToolkitSpecs(Periodic):
             self._on_change()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Found(Struct, frozen=True, kw_only=True):
     """good, broken: by path, a later folder last."""
 
     signature: Signature

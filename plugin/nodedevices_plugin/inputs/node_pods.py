@@ -8,12 +8,13 @@ Odd values in a pod count as absent, except the annotation's text, which its rea
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import structlog
+from msgspec.structs import replace
 from nodedevices_common.pod_requests import pod_containers
 from nodedevices_common.raw import mapping, mappings
 
@@ -107,7 +108,9 @@ def seen(now: NodePod, before: NodePod | None, at: float) -> NodePod:
         return replace(now, seen=at)
     kept = {each.name: each for each in before.containers}
     containers = tuple(
-        replace(kept[each.name], started=each.started or kept[each.name].started) if each.name in kept else each
+        dataclasses.replace(kept[each.name], started=each.started or kept[each.name].started)
+        if each.name in kept
+        else each
         for each in now.containers
     )
     return replace(now, seen=before.seen, containers=containers, strays=before.strays)

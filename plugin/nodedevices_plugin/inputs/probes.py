@@ -10,14 +10,16 @@ the longest.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_probe.protocol import MAX_EVENTS, Snapshot
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.requests import INTERVAL
@@ -39,8 +41,7 @@ MAX_EVENTS_WAITING = 4 * MAX_EVENTS  # of one line: what a flood of one event br
 MAX_WAITING = 8  # lines of one probe, of as many processes
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A line, the probe that wrote it, and when it came (time.monotonic())."""
 
     probe: str
@@ -48,8 +49,7 @@ class Line:
     arrived: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(Struct, frozen=True):
     """A probe that runs, and what is configured of it."""
 
     text: str
@@ -195,4 +195,4 @@ def _with_events_of(replaced: Snapshot, line: Snapshot) -> Snapshot:
     many."""
     repeated = {event.sequence for event in line.events}
     missing = tuple(event for event in replaced.events if event.sequence not in repeated)
-    return replace(line, events=(*missing, *line.events)[-MAX_EVENTS_WAITING:]) if missing else line
+    return dataclasses.replace(line, events=(*missing, *line.events)[-MAX_EVENTS_WAITING:]) if missing else line

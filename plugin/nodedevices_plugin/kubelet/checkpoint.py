@@ -12,10 +12,10 @@ private matter: anything unexpected makes the file unreadable, never empty.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec import Struct
 from nodedevices_common.errors import OperationError
 
 T = TypeVar("T", list[Any], dict[str, Any])
@@ -35,8 +35,7 @@ class CheckpointIdentity(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class CheckpointEntry:
+class CheckpointEntry(Struct, frozen=True, order=True):
     """The ids that one container has of one resource, sorted."""
 
     pod_uid: str

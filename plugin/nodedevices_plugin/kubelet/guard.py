@@ -25,9 +25,10 @@ first, for a while.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+
+from msgspec import Struct
 
 from nodedevices_plugin.kubelet import sockets
 
@@ -45,8 +46,7 @@ Lists = Callable[[str], Awaitable[bool | None]]
 """Returns whether the kubelet lists a healthy id of this name; None: it does not answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(Struct, frozen=True, kw_only=True):
     """Another plugin serves the name. `who`: the plugin, as text. `until`: with a kubelet that has restarted since,
     until when (time.monotonic()) that plugin may register first; None while it serves."""
 

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient, wanted_after_allocate
 from nodedevices_plugin.model import HoldersState, RecentAllocate

@@ -7,13 +7,12 @@ several threads has the lock (kubelet.server).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 NOTHING_SENT = 0  # the version that a new reader has
 
 
-@dataclass(slots=True)
-class NewestList:
+class NewestList(Struct):
     shown: bytes
     version: int = NOTHING_SENT + 1
 

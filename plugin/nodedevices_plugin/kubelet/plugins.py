@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 from nodedevices_api.withheld import UNHEALTHY
 
 from nodedevices_plugin.kubelet import sockets

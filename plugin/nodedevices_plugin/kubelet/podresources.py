@@ -32,13 +32,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
 import grpc.aio
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_common.backoff import Backoff
 from nodedevices_probe.protocol import MAX_MESSAGE, text
 
@@ -65,8 +66,7 @@ BACKOFF = Backoff(initial_seconds=2.0, max_seconds=60.0)
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedHolder:
+class ListedHolder(Struct, frozen=True, kw_only=True):
     """A container's devices of one resource or claim, as one List shows them."""
 
     namespace: str
@@ -171,8 +171,7 @@ Pods = frozenset[tuple[str, str]]
 """Namespace and name of every pod in a List, also of pods without devices."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settling:
+class Settling(Struct, frozen=True):
     """Since when the Lists of one kubelet have the same pods, by time.monotonic()."""
 
     kubelet: object = None
@@ -223,8 +222,7 @@ Given = frozenset[tuple[str, str | None, tuple[str, ...]]]
 """Container, resource and ids of all that a List shows."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownEntries:
+class ShownEntries(Struct, frozen=True):
     """Those of the checkpoint's entries that the Lists of one kubelet have shown. An init container's is never among
     them; and while an entry's pod has not ended, that kubelet lists it."""
 
@@ -286,8 +284,7 @@ def merged(previous: Holdings, incomplete: Holdings, *, message: str) -> Holding
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBefore:
+class HeldBefore(Struct, frozen=True):
     """What pods held before this kubelet was started, as long as it lists nothing of it. A kubelet takes no device from
     a pod that runs: where it lists such a pod, it has lost its record (Holdings.forgotten). Up to 1.33 it lists pods
     that have ended as well."""

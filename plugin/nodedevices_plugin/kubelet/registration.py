@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -33,6 +32,7 @@ from typing import Any
 
 import grpc.aio
 import structlog
+from msgspec import Struct
 from nodedevices_common.backoff import Backoff
 from nodedevices_probe.protocol import MAX_MESSAGE, text
 
@@ -62,8 +62,7 @@ Keep = Callable[[str, Callable[[], Awaitable[None]]], Coroutine[Any, Any, None]]
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deadlines:
+class Deadlines(Struct, frozen=True, kw_only=True):
     """Time limits for the kubelet's answers."""
 
     register_seconds: float = 15.0  # the kubelet dials us for up to 10 s inside Register

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from nodedevices_common.text import place_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Struct, frozen=True, kw_only=True):
     """A configuration that is not applied, and why. `section`: of a policy; empty: none. `field`: its place, where
     known."""
 
@@ -17,8 +15,7 @@ class Refused:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unmatched:
+class Unmatched(Struct, frozen=True, kw_only=True):
     """An entry without effect on this node. `entry`: its place within the section, and what stands there."""
 
     section: str
@@ -31,8 +28,7 @@ class Unmatched:
         return f"{place_of(self.section, self.entry)}: {self.message}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingPod:
+class WaitingPod(Struct, frozen=True, kw_only=True):
     """A pod that holds what a change waits for. `resource` empty: by a ResourceClaim."""
 
     namespace: str

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+import msgspec
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+
+class Holder(Struct, frozen=True, kw_only=True):
     """A container that has devices, as PodResources shows it."""
 
     namespace: str
@@ -58,16 +60,14 @@ class HoldersState(StrEnum):
     RATE_LIMITED = "RateLimited"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(Struct, frozen=True, kw_only=True):
     """Ids of a resource that the kubelet may allocate, of any plugin, sorted."""
 
     resource: str
     ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
+class Holdings(Struct, frozen=True, kw_only=True):
     """The holders; after a problem the last good list stays, and `state` says that it may be old.
 
     `offered`: what the kubelet calls healthy, of every plugin on the node; None: not read (Observe reads it, and an
@@ -110,17 +110,15 @@ class Holdings:
         return f"{self.state.value}: {self.message}" if self.message else self.state.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoresHeld:
+class CoresHeld(Struct, frozen=True, kw_only=True):
     """Computing power that containers hold, in percent of a device: by device or partition, and by namespace, pod,
     container and resource. A device that is not in it does not share its own."""
 
-    devices: Mapping[str, int] = field(default_factory=dict)
-    holders: Mapping[tuple[str, str, str, str], int] = field(default_factory=dict)
+    devices: Mapping[str, int] = msgspec.field(default_factory=dict)
+    holders: Mapping[tuple[str, str, str, str], int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecentAllocate:
+class RecentAllocate(Struct, frozen=True, kw_only=True):
     """An Allocate that we answered: the kubelet may not show it in PodResources yet."""
 
     resource: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import Struct, field
 from nodedevices_probe.protocol import DeviceFact, Driver, Machine, Partition, Problem, memory_bytes
 
 
@@ -20,8 +21,7 @@ class InventoryDevice:
     departed_partitions: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class Inventory(Struct, frozen=True, kw_only=True):
     """Every device that one probe reports or reported, or all of them together (inventory.together); by type, index
     and id."""
 
@@ -52,8 +52,7 @@ def facts_by_id(inventory: Inventory) -> dict[str, DeviceFact]:
     return {id_: device.fact for id_, device in devices_by_id(inventory).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """One thing that can be handed out whole: a device, or a partition of one."""
 
     device: InventoryDevice

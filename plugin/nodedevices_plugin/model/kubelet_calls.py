@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Method(StrEnum):
@@ -21,8 +22,7 @@ class Result(StrEnum):
     FAILED = "failed"  # Allocate, GetPreferredAllocation: by a bug; Register: the kubelet did not answer
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletCall:
+class KubeletCall(Struct, frozen=True):
     """`seconds`: its duration, on the agent's side."""
 
     method: Method

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 
+from msgspec import Struct, field
 from nodedevices_common.errors import RefusedError
 
 from nodedevices_plugin.model.sharing import NOT_SHARED, SharingFacts
@@ -26,22 +26,19 @@ class PlanError(RefusedError):
         super().__init__(f"{field}: {value!s}: {hint}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(Struct, frozen=True, kw_only=True):
     container_path: str
     host_path: str
     read_only: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceNode:
+class DeviceNode(Struct, frozen=True, kw_only=True):
     container_path: str
     host_path: str
     permissions: str = "rw"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerEdits:
+class ContainerEdits(Struct, frozen=True, kw_only=True):
     """What a container needs for its grant, through any of the kubelet's APIs. `cdi_devices` are qualified names;
     `annotations` are the container runtime's, not the pod's."""
 
@@ -60,8 +57,7 @@ class ListedAs(IntEnum):
     KEPT_FOR_HOLDER = 2  # it is kept for the pod that holds it alone (OfferedResource.retained)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocked:
+class Blocked(Struct, frozen=True, kw_only=True):
     """Why a new container may not get an id (package gates). `reason`: one of nodedevices_api.withheld; `message`: for
     people, the same as long as nothing changes; `waits_for`: the pods that keep it blocked, <namespace>/<pod>."""
 
@@ -71,8 +67,7 @@ class Blocked:
     listed_as: ListedAs = ListedAs.UNHEALTHY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulableId:
+class SchedulableId(Struct, frozen=True, kw_only=True):
     """One id of one resource, as ListAndWatch shows it."""
 
     id: str  # GPU-..., MIG-..., GPU-...::3
@@ -93,8 +88,7 @@ class SchedulableId:
         return self.partition_id or self.device_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedResource:
+class OfferedResource(Struct, frozen=True, kw_only=True):
     """One extended resource that this node's agent serves to the kubelet."""
 
     name: str  # nvidia.com/gpu
@@ -108,8 +102,7 @@ class OfferedResource:
     unlisted: tuple[SchedulableId, ...] = ()  # blocked, and left out of the kubelet's list: shown to people alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(Struct, frozen=True, kw_only=True):
     """The ids of one resource that go to one container, in the order of the request. `cores`: the percentage of the
     device's computing power that it has, where that is shared and certain."""
 
@@ -118,8 +111,7 @@ class Grant:
     cores: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """The offer that the kubelet is sent. Equal plans need no message."""
 
     resources: tuple[OfferedResource, ...] = ()  # sorted by name

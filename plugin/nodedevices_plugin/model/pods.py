@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_common.pod_requests import Container
 
 
@@ -18,8 +19,7 @@ class PodContainer(Container):
     started: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePod:
+class NodePod(Struct, frozen=True, kw_only=True):
     """`containers`: in the order in which the kubelet allocates. `acknowledged`: the kubelet has admitted it.
     `seen`: time.monotonic() when it was first seen. `strays`: names in its annotations that none of its containers
     has, as they were then."""
@@ -34,8 +34,7 @@ class NodePod:
     seen: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodePods:
+class NodePods(Struct, frozen=True, kw_only=True):
     """`pods` None: not known, for the reason in `problem`. Afterwards the last ones that are known stay, and a problem
     says that they may be old. `forbidden`: the API server refuses to tell."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(slots=True)
-class ProbeCounters:
+class ProbeCounters(Struct):
     """Since the agent started; for metrics. A start is one of its process, or a connection to its socket."""
 
     lines: int = 0  # good ones

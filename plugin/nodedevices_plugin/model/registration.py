@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class RegistrationState(StrEnum):
@@ -15,8 +16,7 @@ class RegistrationState(StrEnum):
     SERVED_BY_ANOTHER = "ServedByAnother"  # another device plugin has the name; we register when it is gone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(Struct, frozen=True, kw_only=True):
     """The state of one resource's registration."""
 
     resource: str

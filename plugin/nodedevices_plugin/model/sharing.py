@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 WHOLE = "none"  # what the way to share is called where there is none
 
@@ -16,8 +17,7 @@ class Mode(Protocol):
     def name(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryShares:
+class MemoryShares(Struct, frozen=True, kw_only=True):
     """Shares that are amounts of memory: a container requests as many as it needs. `unit`: what one share is, as ids
     and messages have it (1Gi); `devices`: all memory of each device or partition, in bytes, by id."""
 
@@ -26,8 +26,7 @@ class MemoryShares:
     devices: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharingFacts:
+class SharingFacts(Struct, frozen=True, kw_only=True):
     """How one resource is shared: made by its mode (sharing.base.SharingMode.split), and given back to it unchanged.
 
     The fields here exist for every mode. A fact that only one mode needs is a field of its own record, which derives

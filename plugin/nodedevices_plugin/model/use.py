@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct, field
 
 NEVER_USED = "NeverUsed"
 IDLE = "Idle"
@@ -24,8 +26,7 @@ class Tenure:
     used: bool = False  # a process was seen, or something was computed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceUse:
+class DeviceUse(Struct, frozen=True, kw_only=True):
     """Of one held device. Times without a zone are time.monotonic()."""
 
     word: str = ""  # one of the above; "": in use, or not observed for long enough
@@ -41,16 +42,14 @@ class DeviceUse:
         return self.since is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSeconds:
+class HeldSeconds(Struct, frozen=True, kw_only=True):
     """Device-seconds of one namespace since the agent's start."""
 
     held: float = 0.0
     unused: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uses:
+class Uses(Struct, frozen=True, kw_only=True):
     """Of all held devices."""
 
     devices: Mapping[str, DeviceUse] = field(default_factory=dict)  # by id

@@ -14,9 +14,10 @@ import select
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from msgspec import Struct
 
 PROC = Path("/proc")
 ENDED_SECONDS = 2.0  # how long a killed process is waited for
@@ -25,8 +26,7 @@ _START_TIME = 19  # field 22 of /proc/PID/stat, counted from the one after the n
 _DEAD = frozenset({b"Z", b"X"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """`start_ticks`: clock ticks after the boot, as in /proc/PID/stat."""
 
     pid: int

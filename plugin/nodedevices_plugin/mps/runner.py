@@ -13,12 +13,12 @@ answers: its clients can write where its sockets are.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 import structlog
+from msgspec import Struct, field
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.files import replace
 
@@ -48,8 +48,7 @@ class Daemons(Protocol):
     def set_mode(self, gpu: str, mode: str) -> None: ...
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """One daemon. `done`: the daemon as it was last told to be; None: it is not known whether it runs."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be (waits)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
+from msgspec import Struct
 from nodedevices_api.errors import parse
 from nodedevices_common.errors import InputError
 from pydantic import AwareDatetime, Field, StringConstraints
@@ -27,8 +27,7 @@ FILE = "nodedevices-running.json"
 Instance = Annotated[str, StringConstraints(max_length=96, pattern=r"^[A-Za-z0-9-]*$")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class Running(Struct, frozen=True, kw_only=True):
     """`instance` and `started` are there where the daemon is a process of the runner's container."""
 
     resource: str

@@ -16,8 +16,8 @@ Devices that come and go by themselves never wait: compare two plans of the same
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_common.text import clip, some
 
 from nodedevices_plugin.model import Holder, Holdings, Offer, OfferedResource, Plan, RecentAllocate
@@ -30,8 +30,7 @@ _SHOWN = 5
 _MESSAGE_LIMIT = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeDecision:
+class ChangeDecision(Struct, frozen=True, kw_only=True):
     """Whether the wanted plan may replace the current one; if not, the holders that it waits for, and the text for
     ConfigApplied."""
 

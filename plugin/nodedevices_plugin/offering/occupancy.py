@@ -9,9 +9,10 @@ an id of another plugin. A device that a container holds under such an id goes t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import Self
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_probe.protocol import Partition
 
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Plan
@@ -19,8 +20,7 @@ from nodedevices_plugin.model.ids import physical_id
 from nodedevices_plugin.sharing.by_nature import NAME as SHARED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldId:
+class HeldId(Struct, frozen=True, kw_only=True):
     """One id that is held: by a listed pod, by one that is not listed yet, or, as the kubelet's checkpoint says, by
     some container. The id is in our form, also where another plugin offered it; `key`: as the kubelet has it
     (model.held_key)."""
@@ -39,8 +39,7 @@ class HeldId:
         return self.partition_id or self.device_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     """The partitions of a node's devices, by id, and those of them that the driver no longer lists."""
 
     listed: Mapping[str, Partition]

@@ -8,9 +8,10 @@ message. Whether a new container may get an id is not decided here: see the pack
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_api.sections import Partitions, Resources, Sections, Serving, Sharing
 from nodedevices_common.quantity import from_bytes
 
@@ -43,8 +44,7 @@ MAX_ANSWER_BYTES = 3 * 1024 * 1024
 _BYTES_BESIDES_ID = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSettings:
+class PlanSettings(Struct, frozen=True, kw_only=True):
     """The settings that decide the shape of the plan. `resource_prefix`: the domain of usual names, empty for each
     vendor's own; `modes`: the node's flags that sharing modes read; `vendors`: vendors' settings from flags and device
     files."""

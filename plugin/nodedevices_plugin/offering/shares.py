@@ -7,9 +7,9 @@ sharing).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from msgspec import Struct
 from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 
 from nodedevices_plugin.model import NOT_SHARED, PlanError, SharingFacts, Unit, resource_names
@@ -22,8 +22,7 @@ from nodedevices_plugin.vendors.base import OwnShares, VendorShares
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(Struct, frozen=True, kw_only=True):
     """One resource as it will be offered: plain units, and units that are offered several times."""
 
     name: str

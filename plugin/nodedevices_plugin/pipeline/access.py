@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from nodedevices_api.sections import Injection
 from nodedevices_probe.protocol import DeviceFact
 
@@ -29,8 +29,7 @@ from nodedevices_plugin.vendors.node_files import FolderFiles, KeepsFiles
 from nodedevices_plugin.vendors.registry import Vendors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(Struct, frozen=True, kw_only=True):
     """How containers get devices, by the configuration in effect and the current devices.
 
     containers: what each needs for what it is granted. cdi: by vendor, where containers get devices by CDI name. files:
@@ -42,8 +41,7 @@ class Access:
     files: tuple[FolderFiles, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class Devices(Struct, frozen=True, kw_only=True):
     """The node's devices, its optional device nodes (host.paths), and its CDI environments, by vendor."""
 
     inventory: Inventory

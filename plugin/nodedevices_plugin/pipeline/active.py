@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nodedevices_plugin.settings.effective import Effective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveConfig:
+class ActiveConfig(Struct, frozen=True, kw_only=True):
     """The configuration in effect. `applied_once`: its plan was made, in this run or before the last restart.
 
     Until then it is the node's own settings without the file: devices are judged by it, and nothing is offered.

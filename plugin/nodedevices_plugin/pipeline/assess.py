@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_probe.protocol import ProbeEvent
 
 from nodedevices_plugin.health import history as stage_history
@@ -59,8 +61,7 @@ from nodedevices_plugin.vendors.faults import FaultSources
 from nodedevices_plugin.vendors.registry import Vendors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
+class Assessment(Struct, frozen=True, kw_only=True):
     """Devices, verdicts and the wanted configuration."""
 
     world: World  # before
@@ -296,12 +297,13 @@ def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: da
     if seen is None or not seen.exists:
         return state.unschedulable
     known = {each.id: each.since for each in state.unschedulable}
-    return tuple(replace(each, since=each.since or known.get(each.id) or now) for each in seen.unschedulable)
+    return tuple(
+        dataclasses.replace(each, since=each.since or known.get(each.id) or now) for each in seen.unschedulable
+    )
 
 
 # --- holders ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Holding:
+class _Holding(Struct, frozen=True, kw_only=True):
     """The held ids before this step's line. `held` None: not known before the first List; then every device and
     partition counts as held."""
 
@@ -373,8 +375,7 @@ def _on_offer(plan: Plan | None) -> frozenset[str]:
 
 
 # --- what the probes report ------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Probed:
+class _Probed(Struct, frozen=True, kw_only=True):
     """The devices of each probe, with this step's line. `source`: the probe that wrote the line; `events`: the line's
     events."""
 

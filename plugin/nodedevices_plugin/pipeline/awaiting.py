@@ -7,7 +7,8 @@ node: which helpers are wanted, whether they answer, and whether they may be sta
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, OfferedResource, Plan
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
@@ -26,8 +27,7 @@ from nodedevices_plugin.sharing.helpers import (
 from nodedevices_plugin.sharing.resources import helper_kind, runs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Awaited:
+class Awaited(Struct, frozen=True, kw_only=True):
     """The helpers that one plan awaits. `why`: which helper is not ready, and its answer; empty: all are.
 
     `unanswered`: the resources with helpers that are not ready. `starting`: these are only being started.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import SECTION_NAMES
 
@@ -21,8 +22,7 @@ from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Helper
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigStatus:
+class ConfigStatus(Struct, frozen=True, kw_only=True):
     """The state of the configuration: the condition ConfigApplied and what else the status says of it."""
 
     reason: str = names.APPLIED  # one of nodedevices_api.conditions
@@ -39,8 +39,7 @@ class ConfigStatus:
     pods_problem: str = ""  # why the pods of this node are not known, or not as they are now, where that matters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigProblem:
+class ConfigProblem(Struct, frozen=True, kw_only=True):
     """Why the wanted configuration is not in effect, or the one in effect does not do what it says."""
 
     # As Configured.refused; holders: it waits for pods; operator: for its configuration; state: to be saved.

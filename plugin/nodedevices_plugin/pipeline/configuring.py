@@ -14,9 +14,10 @@ remembered about an attempt: it succeeds when a file is corrected, a pod ends or
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from functools import partial
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 
 from nodedevices_plugin import gates
@@ -49,8 +50,7 @@ from nodedevices_plugin.sharing.resources import refusal as refused_by_mode
 from nodedevices_plugin.vendors.faults import FaultSources
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """The node as the input of the decision, beside the wanted configuration."""
 
     known: Known
@@ -88,8 +88,7 @@ class Node:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configured:
+class Configured(Struct, frozen=True, kw_only=True):
     """The outcome of one step. `plan` None: there was no good configuration yet.
 
     `to_save`: the configuration that the state file should have: the one in effect, or one that waits for nothing else.
@@ -105,8 +104,7 @@ class Configured:
     helpers: tuple[Helper, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
+class _Running(Struct, frozen=True, kw_only=True):
     """The configuration in effect, with the current devices."""
 
     shape: Plan | None = None
@@ -115,8 +113,7 @@ class _Running:
     problem: ConfigProblem | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _Change(Struct, frozen=True, kw_only=True):
     """The wanted configuration, where it is possible on this node."""
 
     effective: Effective

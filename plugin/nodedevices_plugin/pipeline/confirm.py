@@ -7,8 +7,8 @@ others, and need not know which of them were acted on. A time makes an entry ano
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_api.conditions import MISSING
 
 from nodedevices_plugin.model import Verdict
@@ -21,8 +21,7 @@ CONFIRM_VALUES = ("recovered", "removed")
 ALL_REMOVED = "*=removed"  # all that is not here, also what the node remembers of earlier (pipeline.most_seen)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confirm:
+class Confirm(Struct, frozen=True, kw_only=True):
     value: str
     recovered: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()

@@ -6,8 +6,9 @@ Made once a step from the inventory. Some names mean a device only for ids of a 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.model.device_names import device_names
@@ -16,8 +17,7 @@ from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedPart:
+class IndexedPart(Struct, frozen=True):
     """The device, or the partition of it, that an id names."""
 
     device_id: str

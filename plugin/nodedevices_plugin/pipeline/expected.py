@@ -11,8 +11,8 @@ Nothing is judged until every probe has written its first line since the agent's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_api.matching import described
 from nodedevices_api.sections import ExpectedDevices
 from nodedevices_probe.protocol import DeviceFact
@@ -26,8 +26,7 @@ from nodedevices_plugin.settings.probes import lists_devices
 GRACE_SECONDS = 2 * SILENCE_SECONDS  # for a probe's first line; what is missing is said within 60 s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+class Count(Struct, frozen=True, kw_only=True):
     """One entry of `expect`, and how many such devices are here. `what`: its match, for people. `remembered`: no policy
     says so, the node has had so many (pipeline.most_seen). `lost`: those that are known and gone, for people."""
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
+from msgspec.structs import replace
 from nodedevices_api.withheld import SERVED_BY_ANOTHER
 from nodedevices_common.text import some
 

@@ -18,10 +18,11 @@ A word stays until the device is in use, so that each such period is written onc
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, InventoryDevice, facts_by_id
@@ -104,7 +105,7 @@ def clock_set(uses: Uses | None, by: timedelta, *, booted: datetime, until: date
         id_: replace(
             use,
             since=None if use.since is None else moved(use.since),
-            tenure=None if use.tenure is None else replace(use.tenure, began=moved(use.tenure.began)),
+            tenure=None if use.tenure is None else dataclasses.replace(use.tenure, began=moved(use.tenure.began)),
         )
         for id_, use in uses.devices.items()
     }
@@ -142,9 +143,9 @@ def _tenure(
     name = "/".join((holder.namespace, holder.pod, holder.container, holder.resource or holder.claim or ""))
     if known is not None and known.tenure is not None:
         if (known.tenure.holder, known.tenure.since) == (name, holder.since):
-            return replace(known.tenure, uid=holder.uid or known.tenure.uid)
+            return dataclasses.replace(known.tenure, uid=holder.uid or known.tenure.uid)
     elif passed is None and saved is not None and saved.holder == name and holder.uid and saved.uid == holder.uid:
-        return replace(saved, since=holder.since)
+        return dataclasses.replace(saved, since=holder.since)
     whole = passed is not None and age <= passed + GAP_SECONDS
     return Tenure(holder=name, since=holder.since, began=holder.since, whole=whole, uid=holder.uid)
 
@@ -161,7 +162,7 @@ def _read(use: DeviceUse, readings: Readings, line: float | None) -> DeviceUse:
     )  # the first use of it
     gap = use.read is None or line - use.read > GAP_SECONDS
     quiet = None if busy else line if gap or begins or use.quiet is None else use.quiet
-    tenure = replace(use.tenure, used=True) if begins else use.tenure
+    tenure = dataclasses.replace(use.tenure, used=True) if begins else use.tenure
     return replace(use, tenure=tenure, line=line, read=line, quiet=quiet)
 
 

@@ -14,10 +14,11 @@ them together are the node's.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
 from nodedevices_api.bounds import MAX_DEVICES, MAX_PARTITIONS
 from nodedevices_common.text import some
 from nodedevices_probe.node.drm import NODE_MISSING
@@ -74,7 +75,7 @@ def update(
         if device.present and not driver_loaded:
             devices.append(device)
             continue
-        kept = replace(device, present=False, last_seen=now) if device.present else device
+        kept = dataclasses.replace(device, present=False, last_seen=now) if device.present else device
         overdue = driver_loaded and kept.fact.id not in held_devices and _overdue(kept, now, forget_missing_seconds)
         if not overdue and kept.fact.id not in removed:
             devices.append(_with_partitions(kept, gone))
@@ -112,7 +113,7 @@ def owned(parts: Mapping[str, Inventory]) -> dict[str, Inventory]:
                 )
             elif owner is None and (device.present or device.fact.id not in here):
                 taken |= dict.fromkeys(ids, name)
-                kept.append(device if device.probe == name else replace(device, probe=name))
+                kept.append(device if device.probe == name else dataclasses.replace(device, probe=name))
         result[name] = replace(part, devices=tuple(kept), problems=tuple(problems))
     return result
 
@@ -132,7 +133,9 @@ def with_missing_nodes(part: Inventory, missing: Mapping[str, Sequence[str]]) ->
 def _without_nodes(device: InventoryDevice) -> InventoryDevice:
     readings = device.fact.readings
     conditions = (*readings.conditions, NODE_MISSING)
-    return replace(device, fact=replace(device.fact, readings=replace(readings, conditions=conditions)))
+    return dataclasses.replace(
+        device, fact=dataclasses.replace(device.fact, readings=dataclasses.replace(readings, conditions=conditions))
+    )
 
 
 def together(parts: Mapping[str, Inventory], *, complete: bool) -> Inventory:
@@ -170,7 +173,7 @@ def restore(devices: Iterable[InventoryDevice], *, boot_id: str = "") -> Invento
 
 def clock_set(inventory: Inventory, by: timedelta) -> Inventory:
     """The inventory after the wall clock was set: what is missing is missing for as long as it was."""
-    devices = tuple(replace(device, last_seen=device.last_seen + by) for device in inventory.devices)
+    devices = tuple(dataclasses.replace(device, last_seen=device.last_seen + by) for device in inventory.devices)
     return replace(inventory, devices=devices)
 
 
@@ -190,7 +193,7 @@ def _as_known(fact: DeviceFact, before: DeviceFact) -> DeviceFact:
     """Return the device with its earlier attributes where the line has none."""
     room = MAX_OWN - len(fact.extra) - len(fact.capacity)
     missing = [(name, value) for name, value in before.extra.items() if name not in fact.extra]
-    return replace(fact, extra={**fact.extra, **dict(missing[:room])}) if missing and room > 0 else fact
+    return dataclasses.replace(fact, extra={**fact.extra, **dict(missing[:room])}) if missing and room > 0 else fact
 
 
 def _seen(
@@ -212,14 +215,14 @@ def _seen(
         return InventoryDevice(fact=fact, present=True, last_seen=now)
     if fact.readings.lost or fact.readings.error is not None:
         parts = tuple(part for part in before.fact.partitions if live.get(part.id, fact.id) == fact.id)
-        known = replace(before.fact, index=fact.index, readings=fact.readings, partitions=parts)
-        return replace(before, fact=known, present=True, last_seen=now)
+        known = dataclasses.replace(before.fact, index=fact.index, readings=fact.readings, partitions=parts)
+        return dataclasses.replace(before, fact=known, present=True, last_seen=now)
     if held:
         fact = _as_known(fact, before.fact)
     room = MAX_PARTITIONS - len(fact.partitions)
     gone = tuple(part for part in before.fact.partitions if part.id in departed_and_held)[:room]
     if gone:
-        fact = replace(fact, partitions=(*fact.partitions, *gone))
+        fact = dataclasses.replace(fact, partitions=(*fact.partitions, *gone))
     departed = frozenset(part.id for part in gone)
     return InventoryDevice(fact=fact, present=True, last_seen=now, departed_partitions=departed)
 
@@ -227,8 +230,8 @@ def _seen(
 def _with_partitions(device: InventoryDevice, held_partitions: frozenset[str]) -> InventoryDevice:
     """A missing device: its partitions are listed only while a pod holds them, as on a device that is here."""
     kept = tuple(part for part in device.fact.partitions if part.id in held_partitions)
-    fact = replace(device.fact, partitions=kept)
-    return replace(device, fact=fact, departed_partitions=frozenset(part.id for part in kept))
+    fact = dataclasses.replace(device.fact, partitions=kept)
+    return dataclasses.replace(device, fact=fact, departed_partitions=frozenset(part.id for part in kept))
 
 
 def _without_released_partitions(device: InventoryDevice, held_partitions: frozenset[str]) -> InventoryDevice:
@@ -236,8 +239,8 @@ def _without_released_partitions(device: InventoryDevice, held_partitions: froze
     if not released:
         return device
     partitions = tuple(part for part in device.fact.partitions if part.id not in released)
-    fact = replace(device.fact, partitions=partitions)
-    return replace(device, fact=fact, departed_partitions=device.departed_partitions - released)
+    fact = dataclasses.replace(device.fact, partitions=partitions)
+    return dataclasses.replace(device, fact=fact, departed_partitions=device.departed_partitions - released)
 
 
 def is_released(device: InventoryDevice, now: datetime, removed: Set[str], forget_seconds: int | None) -> bool:

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations
 
+from msgspec import Struct, field
 from nodedevices_common.text import some
 from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 
@@ -39,8 +40,7 @@ NODE, INDEX, PCI = "node ", "index ", "pci "  # how a place begins
 Pair = tuple[str, str]  # a device, and the one that has or had its place
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
+class _Claim(Struct, frozen=True):
     """A unit at a place. `probe`: its number; `alone`: it is to have the place alone; `common`: the whole device and
     all of its partitions have it."""
 
@@ -54,8 +54,7 @@ class _Claim:
         return self.unit.device.fact.id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Places(Struct, frozen=True, kw_only=True):
     """What goes to no new pod, by id of the device or partition. `left`: its device, and the held one that had its
     place; `twice`: its device, and the one that another probe reports there."""
 

@@ -18,12 +18,14 @@ under another id. Of a retired device always holds:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, text
 
 from nodedevices_plugin.model import Inventory, InventoryDevice, Verdict
@@ -41,8 +43,7 @@ DOUBTFUL = "it may be a device that a probe of before reported, and that is stil
 PROVEN_SECONDS = SILENCE_SECONDS + 5.0  # five seconds after a retired device has last been offered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retired:
+class Retired(Struct, frozen=True, kw_only=True):
     """The devices of a probe that was taken away, with what it reported last. `since`: time.monotonic(). `offered`:
     new pods may still get them."""
 
@@ -51,8 +52,7 @@ class Retired:
     offered: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeSet:
+class ProbeSet(Struct, frozen=True, kw_only=True):
     """`texts`: the probes that run, as configured, the first one first. `auto`: the names of those of them that `auto`
     added (auto_probes). `since`: when each was started, by name."""
 
@@ -222,14 +222,18 @@ def clock_set(probe_set: ProbeSet, by: timedelta) -> ProbeSet:
 
 def _left_by(name: str, part: Inventory) -> Inventory:
     """Return a probe's last report, without the parts that only a running probe can report."""
-    devices = tuple(replace(each, probe=name) for each in part.devices)
+    devices = tuple(dataclasses.replace(each, probe=name) for each in part.devices)
     return replace(part, devices=devices, problems=(), accelerators_on_bus=0)
 
 
 def _without(device: InventoryDevice, partitions: Set[str]) -> InventoryDevice:
     """Return the device without those partitions: another device has them now."""
     left = tuple(part for part in device.fact.partitions if part.id not in partitions)
-    return device if left == device.fact.partitions else replace(device, fact=replace(device.fact, partitions=left))
+    return (
+        device
+        if left == device.fact.partitions
+        else dataclasses.replace(device, fact=dataclasses.replace(device.fact, partitions=left))
+    )
 
 
 def _ids(device: InventoryDevice) -> set[str]:

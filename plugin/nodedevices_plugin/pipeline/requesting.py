@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Value
 
@@ -22,8 +22,7 @@ from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
 NOT_READ = DeviceFileOutcome(error="not read yet")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenObject:
+class SeenObject(Struct, frozen=True, kw_only=True):
     """The parts of the node's own NodeDevices that the agent uses. `exists` False: the API server has no such
     object."""
 
@@ -37,8 +36,7 @@ class SeenObject:
     most_seen: tuple[MostSeen, ...] = ()  # status.mostSeen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestedConfig:
+class RequestedConfig(Struct, frozen=True, kw_only=True):
     """The configuration that file and `spec.config` request together, or why there is none; both where devices of a
     vendor are withheld for a device file that is wrong. `others`: everything that is refused, each by itself, also
     where the configuration is in effect with a file's last good content."""
@@ -146,8 +144,7 @@ def request_config(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _Read(Struct, frozen=True, kw_only=True):
     """The device files as read. `error`: why a vendor's devices, or with `whole` all of the configuration, wait for a
     good one; `refused`: all that are wrong."""
 

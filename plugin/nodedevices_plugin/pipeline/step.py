@@ -9,10 +9,12 @@ matters: state file, then kubelet, then API server.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api.conditions import CONFIG_INVALID
 from nodedevices_probe.protocol import ProbeEvent
 
@@ -63,8 +65,7 @@ UNSURE_SECONDS = 1.0  # between two looks for the List that confirms the one bef
 MAX_RETIRED = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """A step's outcome, besides the world: what only has to be reported, and when to run the next step."""
 
     world: World
@@ -232,7 +233,7 @@ def _state(
     """Return the state to save. `applied`: the configuration that it is to have."""
     world, known, now = assessed.world, assessed.known, assessed.now
     offered, retired = _offered(world.state, plan, observed, now)
-    return replace(
+    return dataclasses.replace(
         to_save(world.state, known.inventory, known.verdicts),
         applied=to_saved(applied) if applied is not None else world.state.applied,
         applied_hash=active.applied_hash,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api.conditions import WAITING_FOR_DAEMON, WAITING_FOR_HOLDERS
 from nodedevices_probe.protocol import Snapshot
 
@@ -52,24 +56,23 @@ CLOCK_SET_SECONDS = 1.0  # less is a clock that is being slewed, or the schedule
 RequestedFrom = tuple[FileOutcome, SeenSpec | None, DeviceFiles, Mapping[str, object]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
+class Inputs(Struct, frozen=True, kw_only=True):
     """The latest of everything that comes from outside."""
 
     snapshot: Snapshot | None = None  # a line that no step has seen yet
     source: str = ""  # the probe that wrote it; "": the only one
     arrived: float = 0.0  # time.monotonic() when it came
-    file: FileOutcome = field(default_factory=FileOutcome)
+    file: FileOutcome = msgspec.field(default_factory=FileOutcome)
     files: NamedFiles | None = None  # in its place: a folder of them, where the agent has one
-    device_files: DeviceFiles = field(default_factory=dict)
+    device_files: DeviceFiles = msgspec.field(default_factory=dict)
     seen: SeenObject | None = None  # None: not read from the API server (yet)
     holdings: Holdings
     recent: Sequence[RecentAllocate] = ()
     registrations: tuple[Registration, ...] = ()
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.paths)
-    helpers: HelperFacts = field(default_factory=HelperFacts)  # what sharing modes await
-    cdi: Mapping[str, CdiEnvironment] = field(default_factory=dict)  # what CDI finds, by vendor
-    pods: NodePods = field(default_factory=NodePods)  # of this node, while computing power is shared
+    helpers: HelperFacts = msgspec.field(default_factory=HelperFacts)  # what sharing modes await
+    cdi: Mapping[str, CdiEnvironment] = msgspec.field(default_factory=dict)  # what CDI finds, by vendor
+    pods: NodePods = msgspec.field(default_factory=NodePods)  # of this node, while computing power is shared
     hardware: frozenset[str] | None = None  # built-in probes with hardware that was found; None: not known yet
     saved: Effective | None = None  # the configuration that the state file has; None: none, or it is not known
     unsaved_because: str = ""  # why the state file cannot be written
@@ -98,8 +101,7 @@ class Known:
     requested_from: RequestedFrom | None = None  # what `requested` was made of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class World(Struct, frozen=True, kw_only=True):
     """The agent's knowledge between two steps. `plan` None: no good line yet, and nothing is registered."""
 
     known: Known  # by the last step
@@ -107,19 +109,21 @@ class World:
     plan: Plan | None = None
     observed: Plan | None = None  # what others offer the kubelet; None: this agent serves it
     holdings: Holdings  # by our own ids
-    config: ConfigStatus = field(default_factory=ConfigStatus)
+    config: ConfigStatus = msgspec.field(default_factory=ConfigStatus)
     helpers: tuple[Helper, ...] | None = None  # wanted by sharing modes; None: not known yet
-    access: Access = field(default_factory=Access)  # how containers get what they are granted
-    conflicts: Conflicts = field(default_factory=dict)  # containers of which two resources set one variable
+    access: Access = msgspec.field(default_factory=Access)  # how containers get what they are granted
+    conflicts: Conflicts = msgspec.field(default_factory=dict)  # containers of which two resources set one variable
     state: State  # what the state file should say
     confirm_problems: tuple[str, ...] = ()  # parts of the annotation nodedevices.io/confirm that were not understood
     confirm_spent: tuple[str, ...] = ()  # entries that were acted on, of devices with a fault still or again
-    departed: Mapping[str, datetime] = field(default_factory=dict)  # partition -> since when it is gone
-    lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of their devices, and why (lost)
+    departed: Mapping[str, datetime] = msgspec.field(default_factory=dict)  # partition -> since when it is gone
+    lost: Mapping[str, str] = msgspec.field(
+        default_factory=dict
+    )  # probes that see none of their devices, and why (lost)
     expected: tuple[Count, ...] | None = ()  # by `expect`; None: not all probes have reported yet
-    allocations: Comparison = field(default_factory=Comparison)  # with the holders that the kubelet lists
+    allocations: Comparison = msgspec.field(default_factory=Comparison)  # with the holders that the kubelet lists
     uses: Uses | None = None  # of held devices; None: no policy asks for it (idle)
-    left: Mapping[str, int] = field(default_factory=dict)  # by probe of before: its devices known at the start
+    left: Mapping[str, int] = msgspec.field(default_factory=dict)  # by probe of before: its devices known at the start
     started: float  # time.monotonic()
     wall_offset: float  # seconds that the wall clock is ahead of time.monotonic()
 
@@ -199,7 +203,7 @@ def begin(
         active=active,
         holdings=Holdings(state=HoldersState.UNAVAILABLE),
         left=probe_sets.left_by_others(state, probe_set),
-        state=replace(state, clients=restored_clients(state.clients)),
+        state=dataclasses.replace(state, clients=restored_clients(state.clients)),
         started=monotonic,
         wall_offset=now.timestamp() - monotonic,
     )
@@ -213,7 +217,7 @@ def clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
     if abs(by) < CLOCK_SET_SECONDS:
         return world
     moved = timedelta(seconds=by)
-    known = replace(
+    known = dataclasses.replace(
         world.known,
         inventory=stage_inventory.clock_set(world.inventory, moved),
         probes={name: stage_inventory.clock_set(part, moved) for name, part in world.probes.items()},
@@ -222,7 +226,9 @@ def clock_adjusted(world: World, *, now: datetime, monotonic: float) -> World:
     )
     booted = datetime.fromtimestamp(world.wall_offset, UTC)  # time.monotonic() counts from the boot on
     until = now - moved
-    state = replace(world.state, history=history.clock_set(world.state.history, moved, booted=booted, until=until))
+    state = dataclasses.replace(
+        world.state, history=history.clock_set(world.state.history, moved, booted=booted, until=until)
+    )
     uses = idle.clock_set(world.uses, moved, booted=booted, until=until)
     return replace(world, wall_offset=offset, known=known, state=state, uses=uses)
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 import structlog
+from msgspec import Struct
 
 from nodedevices_plugin.runtime.worker import Worker
 
@@ -31,8 +31,7 @@ HANGING_AFTER_SECONDS = 30.0
 MAX_PROBLEM = 300
 
 
-@dataclass(slots=True)
-class SupervisedPart:
+class SupervisedPart(Struct):
     """One background part and its failures. Times are monotonic seconds."""
 
     failures: int = 0  # since the start

@@ -8,9 +8,10 @@ own settings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved, with_defaults
 from nodedevices_api.errors import parse
@@ -30,8 +31,7 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 SPEC_CONFIG = "spec.config"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effective:
+class Effective(Struct, frozen=True, kw_only=True):
     """Everything that decides what is offered and how its health is judged. Equal values mean that nothing changed."""
 
     sections: Resolved

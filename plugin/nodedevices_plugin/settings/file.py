@@ -13,8 +13,8 @@ and `sharing` by the vendor that has the format (vendors.base.FileFormat).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from nodedevices_api.sections import Resources, Sharing
 from nodedevices_common import safe_yaml
 from nodedevices_common.errors import InputProblem
@@ -42,8 +42,7 @@ FEATURE_DISCOVERY: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileConfig:
+class FileConfig(Struct, frozen=True, kw_only=True):
     """The content of a file: `flags` by option name, and two sections.
 
     unused: keys that have no effect here. empty: the file has no key at all, which NVIDIA's plugin accepts, too.
@@ -56,8 +55,7 @@ class FileConfig:
     empty: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileOutcome:
+class FileOutcome(Struct, frozen=True, kw_only=True):
     """The configuration file as it was read last: its content, or why it cannot be used. Neither: there is none.
 
     `place` is for people, where it is one of several (settings.named). `field`: where in the file the error is.

@@ -10,8 +10,9 @@ NVIDIA's config-manager ends instead, and takes the node's plugin with it at its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from nodedevices_common.text import show
 
 from nodedevices_plugin.model.listing import listing
@@ -21,8 +22,7 @@ LABEL = "nvidia.com/device-plugin.config"
 DEFAULT_NAME = "default"  # what the fallback `named` looks for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedFiles:
+class NamedFiles(Struct, frozen=True, kw_only=True):
     """The folder as it was read last. `error`: why it cannot be read; then `files` counts for nothing."""
 
     folder: str

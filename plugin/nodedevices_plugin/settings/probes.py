@@ -18,8 +18,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_api.bounds import MAX_PROBE_NAME, MAX_PROBES, PROBE_NAME_PATTERN
 from nodedevices_common import unix_socket
 from nodedevices_common.options import Value
@@ -37,8 +37,7 @@ AUTOMATIC = tuple(kind.name for kind in KINDS.values() if kind.automatic)  # wha
 _RIGHT = f"give {AUTO}, {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeSpec:
+class ProbeSpec(Struct, frozen=True):
     """A probe by its name. `command`: the program; `socket`: the path where it listens; neither: the built-in one, or
     `auto`."""
 

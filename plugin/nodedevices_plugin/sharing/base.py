@@ -15,11 +15,11 @@ that hold the resource.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from msgspec import Struct, field
 from nodedevices_api.sections import SharedResource
 from nodedevices_common.quantity import from_bytes
 from nodedevices_probe.protocol import DeviceFact
@@ -39,8 +39,7 @@ from nodedevices_plugin.model.optional import OptionalInterface
 Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag's name: {"mps-root": "/run/nvidia/mps"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTraits:
+class NodeTraits(Struct, frozen=True, kw_only=True):
     """The facts that decide whether a mode is possible on a node, before any device is considered. `rules`: those of
     the configuration."""
 
@@ -49,8 +48,7 @@ class NodeTraits:
     rules: Sequence[SharedResource]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRequest:
+class SplitRequest(Struct, frozen=True, kw_only=True):
     """The request of a configuration for one resource.
 
     place: the path of the rule, `sharing.resources[nvidia.com/gpu]`. units: those that the rule selects; none where the
@@ -66,8 +64,7 @@ class SplitRequest:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Struct, frozen=True, kw_only=True):
     """The number of shares of each unit, in the units' order. `sharing`: what stays with the resource, a record of the
     mode's own where it needs to know more later. `numa`: whether the kubelet is sent the NUMA nodes of shares."""
 
@@ -157,8 +154,7 @@ class Announced(OptionalInterface, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelperTexts:
+class HelperTexts(Struct, frozen=True, kw_only=True):
     """The texts of a kind of helper in messages."""
 
     title: str  # of the mode, in a sentence: MPS
@@ -202,8 +198,7 @@ class HelperState(StrEnum):
     READY = "Ready"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelperAnswer:
+class HelperAnswer(Struct, frozen=True, kw_only=True):
     """The result of querying a helper. message: why it is not ready, for people: it `is being started`."""
 
     state: HelperState
@@ -215,8 +210,7 @@ BEING_STARTED = HelperAnswer(state=HelperState.STARTING, message="is being start
 READY = HelperAnswer(state=HelperState.READY)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelperProcess:
+class HelperProcess(Struct, frozen=True, kw_only=True):
     """The process of a helper. `answers` None: it has not been queried, is being started, or cannot be queried."""
 
     answers: bool | None = None
@@ -224,8 +218,7 @@ class HelperProcess:
     started: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelperFacts:
+class HelperFacts(Struct, frozen=True, kw_only=True):
     """The known facts about the helpers, of all modes together.
 
     answers: by Helper.key; a helper that is not in it has not been queried yet. processes: by resource. before: those

@@ -3,7 +3,7 @@ pool outside the node. Their vendor decides how often each is offered (vendors.b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nodedevices_plugin.model import ContainerEdits, Grant, PlanError, SharingFacts
 from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest
@@ -11,8 +11,7 @@ from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRe
 NAME = "shared"
 
 
-@dataclass(frozen=True, slots=True)
-class ByNature:
+class ByNature(Struct, frozen=True):
     name = NAME
     helper = None
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_probe.nvidia.attributes import compute_capability
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
@@ -52,8 +53,7 @@ MAX_SERVERS = 64
 SERVERS = "get_server_list"  # a control command; one server for each user that has clients
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """A GPU of a daemon, and the most memory that a client may have of it (MiB; 0: no limit, the GPU does not say)."""
 
     id: str
@@ -61,8 +61,7 @@ class Gpu:
     limit_mib: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Daemon:
+class Daemon(Struct, frozen=True, kw_only=True):
     """The control daemon that a resource needs. Its GPUs are to be in compute mode EXCLUSIVE_PROCESS first. `waits`:
     not yet, since they are offered otherwise (sharing.base.Announced)."""
 
@@ -133,8 +132,7 @@ def max_clients(capability: str) -> int:
     return CLIENTS if tuple(int(each) for each in numbers) >= VOLTA else CLIENTS_BEFORE_VOLTA
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonKind:
+class DaemonKind(Struct, frozen=True):
     """The control daemon as sharing.base.HelperKind."""
 
     exclusive = True
@@ -169,8 +167,7 @@ class DaemonKind:
 DAEMON = DaemonKind()
 
 
-@dataclass(frozen=True, slots=True)
-class Mps:
+class Mps(Struct, frozen=True):
     name = NAME
     helper = DAEMON
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nodedevices_plugin.model import NOT_SHARED, ContainerEdits, Grant
 from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest
@@ -10,8 +10,7 @@ from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRe
 NAME = NOT_SHARED.name
 
 
-@dataclass(frozen=True, slots=True)
-class NoSharing:
+class NoSharing(Struct, frozen=True):
     name = NAME
     helper = None
 

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.sharing.base import HelperTexts, SharingMode
@@ -16,8 +17,7 @@ from nodedevices_plugin.sharing.none import NoSharing
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 
 
-@dataclass(frozen=True, slots=True)
-class SharingModes:
+class SharingModes(Struct, frozen=True):
     """Sharing modes, in the order in which messages name them."""
 
     modes: tuple[SharingMode, ...]

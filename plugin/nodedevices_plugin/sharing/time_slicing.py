@@ -3,7 +3,7 @@ processes; nothing keeps their memory or their faults apart."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nodedevices_plugin.model import ContainerEdits, Grant
 from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest, by_replicas
@@ -11,8 +11,7 @@ from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRe
 NAME = "timeSlicing"
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSlicing:
+class TimeSlicing(Struct, frozen=True):
     name = NAME
     helper = None
 

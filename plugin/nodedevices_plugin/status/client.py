@@ -20,11 +20,11 @@ import random
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from msgspec import Struct
 from nodedevices_api import GROUP, RESTORED_BY, VERSION
 from nodedevices_common import __version__
 from nodedevices_common.backoff import Backoff, Draw
@@ -54,15 +54,13 @@ Object = Mapping[str, Any]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ListedItems(Generic[T]):
+class ListedItems(Struct, Generic[T], frozen=True):
     """Everything that exists now."""
 
     items: tuple[T, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ChangedItem(Generic[T]):
+class ChangedItem(Struct, Generic[T], frozen=True):
     """One item that was added or changed, or (`gone`) deleted."""
 
     item: T

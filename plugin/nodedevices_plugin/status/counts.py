@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_probe.protocol import Driver, DriverState
 
 from nodedevices_plugin.model import (
@@ -33,8 +33,7 @@ MAX_RESOURCES = 32
 NO_DRIVER = frozenset({DriverState.NOT_LOADED, DriverState.UNKNOWN})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareCounts:
+class ShareCounts(Struct, frozen=True, kw_only=True):
     """The shares that one resource has of one device or partition (`part`)."""
 
     resource: OfferedResource

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
 from nodedevices_api.conditions import Condition
 
 from nodedevices_plugin.granting.conflicts import Conflicts
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 STARTING_SECONDS = 15.0  # how long a first answer of the kubelet may take
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeFacts:
+class ProbeFacts(Struct, frozen=True, kw_only=True):
     """One probe and its state."""
 
     name: str  # as configured
@@ -44,8 +43,7 @@ class ProbeFacts:
     error: str | None = None  # why its last line or process was no good
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True, kw_only=True):
     """The whole input of a report."""
 
     inventory: Inventory

@@ -8,10 +8,10 @@ The last token is kept for a device's change of state, so that a flood of holder
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct
 from nodedevices_common.backoff import Backoff
 
 BURST = 5
@@ -69,8 +69,7 @@ class Cause(StrEnum):
     STOP = "stop"  # the agent ends: at once, and once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """The publisher's knowledge at one moment. Times are monotonic seconds."""
 
     wanted: Mapping[str, Any] | None  # status without heartbeatTime; None: nothing to say yet
@@ -90,8 +89,7 @@ class Situation:
     recreations: int = 0  # how often in a row the object vanished soon after it was created
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextWrite:
+class NextWrite(Struct, frozen=True, kw_only=True):
     """The next request to the API server."""
 
     need: Need

@@ -23,12 +23,12 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol
 
 import structlog
+from msgspec import Struct
 from nodedevices_common.backoff import Backoff, Draw
 from nodedevices_common.times import rfc3339
 
@@ -57,8 +57,7 @@ class PublisherMetrics(Protocol):
     def publishing(self, *, works: bool) -> None: ...
 
 
-@dataclass(slots=True)
-class ConnectionState:
+class ConnectionState(Struct):
     """One of the two connections to the API server, and its error. Times are monotonic seconds."""
 
     what: str

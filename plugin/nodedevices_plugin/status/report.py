@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from nodedevices_api import nodedevices as api
 from nodedevices_api.base import to_dict, wire_name
 from nodedevices_api.withheld import EXCLUDED, MEANINGS

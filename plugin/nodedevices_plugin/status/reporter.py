@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec.structs import replace
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import CONFIG_APPLIED, Condition, find
 

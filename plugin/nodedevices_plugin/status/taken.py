@@ -9,8 +9,9 @@ that another plugin serves waits for that plugin to leave; the condition Ready s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import Sections
 
@@ -21,8 +22,7 @@ _OVER = {names.APPLIED, names.NO_CONFIG, names.WAITING_FOR_HOLDERS, names.WAITIN
 _THERE = {RegistrationState.REGISTERED, RegistrationState.SERVED_BY_ANOTHER}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class Taken(Struct, frozen=True, kw_only=True):
     """The state of one configuration with the kubelet."""
 
     config_hash: str | None = None  # of the configuration in effect

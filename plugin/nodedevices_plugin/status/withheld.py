@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from nodedevices_api.withheld import MEANINGS, SERVED_BY_ANOTHER
 
 from nodedevices_plugin.model import Blocked, OfferedResource, SchedulableId
@@ -12,8 +11,7 @@ _ORDER = {reason: number for number, reason in enumerate(MEANINGS)}
 _SERVED_BY_ANOTHER = Blocked(reason=SERVED_BY_ANOTHER, message="another device plugin serves this resource")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Withheld:
+class Withheld(Struct, frozen=True, kw_only=True):
     """The ids that one reason withholds, with each id's own message."""
 
     reason: str

@@ -17,9 +17,9 @@ its last facts, and stays a unit: its id must stay listed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from msgspec import Struct, field
 from nodedevices_api.sections import Injection, Resources, Sharing
 from nodedevices_probe.protocol import DeviceFact, PciePath
 
@@ -28,8 +28,7 @@ from nodedevices_plugin.model.optional import OptionalInterface
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, CdiSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
+class NodeView(Struct, frozen=True, kw_only=True):
     """The node, without its devices' health, as the input for what containers need.
 
     injection: the effective section. existing: those of HostPaths.host_paths that exist. local: the settings of this
@@ -45,8 +44,7 @@ class NodeView:
     cdi: CdiEnvironment = field(default_factory=CdiEnvironment)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Naming:
+class Naming(Struct, frozen=True, kw_only=True):
     """The settings that decide the usual names of a vendor's units. `strategy`: `partitions.strategy`. `prefix`: the
     domain to use (--resource-prefix), empty for the vendor's own. `local` and `files`: as for NodeView."""
 
@@ -110,8 +108,7 @@ class Elsewhere(OptionalInterface, Protocol):
     def elsewhere(self) -> Literal[True]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VendorShares:
+class VendorShares(Struct, frozen=True, kw_only=True):
     """How many shares each unit of a resource has, in the units' order. together: a container that gets one share gets
     all devices of the resource."""
 

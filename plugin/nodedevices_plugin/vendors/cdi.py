@@ -10,17 +10,16 @@ files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec import Struct
 from nodedevices_probe.programs import Program
 
 Document = Mapping[str, Any]
 STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})  # of injection.deviceListStrategies: those that are CDI
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Libraries:
+class Libraries(Struct, frozen=True, kw_only=True):
     """The need of a class of devices for more than their nodes: the driver's files, which an image does not have.
 
     node_prefix: the beginning of the class's device nodes (`/dev/nvidia`): by its nodes a device is found in another
@@ -31,8 +30,7 @@ class Libraries:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdiSpec:
+class CdiSpec(Struct, frozen=True, kw_only=True):
     """One spec: its kind, the name of its file, and its content (JSON). `libraries` None: nodes are enough."""
 
     kind: str
@@ -41,16 +39,14 @@ class CdiSpec:
     libraries: Libraries | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolkitDevice:
+class ToolkitDevice(Struct, frozen=True, kw_only=True):
     """A device of a container toolkit's spec, and the device nodes that it brings."""
 
     name: str
     nodes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdiEnvironment:
+class CdiEnvironment(Struct, frozen=True, kw_only=True):
     """The state of CDI on this node for one vendor, as far as it was read.
 
     unwritable: why none of our files can be written; empty: no obstacle is known. toolkit: the devices of
@@ -68,8 +64,7 @@ class CdiEnvironment:
     kept: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdiSource:
+class CdiSource(Struct, frozen=True, kw_only=True):
     """The names of a vendor's specifications.
 
     kind: the kind of those that its container toolkit keeps on the node; toolkit_files: the usual names of their files.
@@ -116,8 +111,7 @@ class SpecRequest(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CdiNeeds:
+class CdiNeeds(Struct, frozen=True, kw_only=True):
     """The specifications that containers of one vendor need on this node.
 
     specs: those of ours that are needed, with device nodes alone. request: to the program that makes the one with

@@ -15,8 +15,9 @@ A file that another program wrote under our name, with names that running pods h
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec, Document, Libraries
 

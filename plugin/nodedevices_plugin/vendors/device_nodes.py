@@ -6,7 +6,8 @@ Devices without a vendor have nothing else, and most vendors' devices need nothi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode, Grant, InventoryDevice
 
@@ -14,8 +15,7 @@ from nodedevices_plugin.model import AllocationError, ContainerEdits, DeviceNode
 SHARED_NODES = frozenset({"/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceNodes:
+class DeviceNodes(Struct, frozen=True, kw_only=True):
     """`nodes`: device nodes by id of the device or partition; a partition's own alone. `common`: nodes that every
     container with a granted device gets as well."""
 

@@ -12,10 +12,10 @@ listed, does not answer, requires an action) hold for them, too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from msgspec import Struct
 from nodedevices_probe.kmsg.attributes import PCIE_FATAL, PCIE_NON_FATAL
 from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
@@ -35,8 +35,7 @@ class Effect(StrEnum):
     REPAIRED = "Repaired"  # the driver has repaired the device: the evidence that Meaning.repairs need
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
+class Meaning(Struct, frozen=True, kw_only=True):
     """The meaning of one event by itself."""
 
     reason: str  # the health reason, which a policy's rules name: Xid79, LinkFlap
@@ -54,8 +53,7 @@ class Meaning:
     decides_others: bool = False  # it decides undecided events around it: a flood of others must not hide it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultCondition:
+class FaultCondition(Struct, frozen=True, kw_only=True):
     """One condition that the readings of a line show. `evident`: it lasts, it is over, or (None) it cannot be read.
     `unused`: the state of a device that is in no resource, where it differs: a port without a cable. `for_seconds`: it
     is a fault once each line has shown it for so long (health.lasting). `threshold`: tells conditions of one reason
@@ -113,8 +111,7 @@ class ReadsDetails(OptionalInterface, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterLimit:
+class CounterLimit(Struct, frozen=True, kw_only=True):
     """A condition that holds while a counter of `readings.counters` has risen by more than `limit` within the window,
     and has done so for `for_seconds`. Rows with the same reason are one condition, which any of them makes evident."""
 

@@ -14,9 +14,9 @@ root on the node.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from msgspec import Struct
 from nodedevices_common.options import Option
 
 from nodedevices_plugin.model.optional import OptionalInterface
@@ -27,8 +27,7 @@ def _no_sections(content: Any) -> Mapping[str, Any]:
     return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFile:
+class DeviceFile(Struct, frozen=True, kw_only=True):
     """`option`: the flag that names the file. `parse`: returns the content, or raises InputError with all errors.
     `type`: the type of the content, a frozen dataclass or model of plain values. `sections`: returns the sections of
     the configuration that a content sets, as a policy writes them; a flag, the agent's configuration file and a policy
@@ -63,8 +62,7 @@ class FileNames(OptionalInterface, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFileOutcome:
+class DeviceFileOutcome(Struct, frozen=True, kw_only=True):
     """One device file as it was read last: its content, or why it cannot be used. `field`: where the error is."""
 
     content: object = None

@@ -9,16 +9,15 @@ node's configuration, which a policy replaces, and to a value of its own type, w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from msgspec import Struct
 from nodedevices_common.options import Option, Values
 
 from nodedevices_plugin.model.optional import OptionalInterface
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlagRule:
+class FlagRule(Struct, frozen=True, kw_only=True):
     """Where `when` is given, one of `needs` has to be, and none of `excludes` may be: terms (settings.together)."""
 
     when: str
@@ -26,8 +25,7 @@ class FlagRule:
     excludes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VendorFlags:
+class VendorFlags(Struct, frozen=True, kw_only=True):
     """`group`: the group of its options in --help, headed by `title`; an option may be in one of the agent's groups,
     too. `variables`: environment variables without a flag; `settings` finds their text by their name. `rules` and
     `absolute`, options whose value is an absolute path: what `settings` refuses, for the chart."""

@@ -7,16 +7,16 @@ when nothing needs them. A folder that cannot be written is reported, and withho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct, field
 
 from nodedevices_plugin.model import OfferedResource
 from nodedevices_plugin.model.optional import OptionalInterface
 from nodedevices_plugin.vendors.base import NodeView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FolderFiles:
+class FolderFiles(Struct, frozen=True, kw_only=True):
     """`files`: texts by name: all files that we want in that folder. Other programs' files there stay."""
 
     folder: str

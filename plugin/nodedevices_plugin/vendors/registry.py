@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+import msgspec
+from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Unit
@@ -145,8 +147,7 @@ class Vendors:
 VENDORS = Vendors((Nvidia(), Amd(), Intel(), Generic(), Xilinx(), Nic(), Remote()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VendorValues:
+class VendorValues(Struct, frozen=True, kw_only=True):
     """The vendors that are known, and what flags and device files say to them.
 
     local: of each vendor with flags of its own its value. files: the content of each device file, by the option's name.
@@ -155,8 +156,8 @@ class VendorValues:
     """
 
     known: Vendors = VENDORS
-    local: Mapping[str, object] = field(default_factory=dict)
-    files: Mapping[str, object] = field(default_factory=dict)
+    local: Mapping[str, object] = msgspec.field(default_factory=dict)
+    files: Mapping[str, object] = msgspec.field(default_factory=dict)
     withheld: Set[str] = frozenset()
 
     def naming(self, vendor: str, *, strategy: str, prefix: str) -> Naming:

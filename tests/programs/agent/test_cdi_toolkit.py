@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from nodedevices_plugin.host.cdi_files import CdiFiles
 from nodedevices_plugin.host.cdi_program import ProgramSpec, generate
 from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs

@@ -7,11 +7,13 @@ condition, taint and evictions; a few nodes are one. No I/O; what would be in th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
+from msgspec.structs import replace
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import DEVICES_HEALTHY, NODE_DEVICES_HEALTHY, Condition
 from nodedevices_api.defaults import Resolved, with_defaults
@@ -273,7 +275,7 @@ class Whole:
     def heartbeats(self, at: float, probes: Collection[str]) -> None:
         known = self.steps.world.known
         running = {name: repeated(part, at) if name in probes else part for name, part in known.probes.items()}
-        self.steps.world = replace(self.steps.world, known=replace(known, probes=running))
+        self.steps.world = replace(self.steps.world, known=dataclasses.replace(known, probes=running))
 
     def restart(self, at: float) -> int:
         self.steps.clock = at

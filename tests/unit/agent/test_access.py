@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.model import ContainerEdits
 from nodedevices_plugin.pipeline.assess import Assessment, assess
 from nodedevices_plugin.settings.flags import parse

@@ -6,11 +6,11 @@ import asyncio
 import json
 import threading
 from collections.abc import Collection, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api.sections import Injection
 from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.book import CoreBook

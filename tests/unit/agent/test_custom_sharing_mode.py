@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.sharing.base import HelperFacts, HelperProcess
 from nodedevices_plugin.sharing.clients import client_verdict, with_helpers
@@ -33,7 +34,7 @@ MODES_HERE = MODES.with_(ExclusiveWindow())
 
 
 def node_with(helpers: HelperFacts | None = None, *, modes: SharingModes = MODES_HERE) -> Node:
-    return helped(Node(*DEVICES, local=replace(LOCAL, modes=modes)), helpers or HelperFacts())
+    return helped(Node(*DEVICES, local=dataclasses.replace(LOCAL, modes=modes)), helpers or HelperFacts())
 
 
 def helped(node: Node, helpers: HelperFacts) -> Node:

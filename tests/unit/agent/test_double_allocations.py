@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.granting.twice import Comparison, DoubleAllocation, held_twice
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.offering.occupancy import HeldId

@@ -3,11 +3,12 @@ docs/operations.md, by the agent's steps."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.model import Cordon, Holder, HoldersState, Holdings, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import StateFile
@@ -21,7 +22,7 @@ OLD, NEW = gpu_id(1), gpu_id(2)
 
 def card(index: int, readings: Readings | None = None) -> DeviceFact:
     """One whose product and address make the node remember that it had it."""
-    return replace(gpu(index, readings=readings), pci_bus_id=f"0000:{index + 16:02x}:00.0")
+    return dataclasses.replace(gpu(index, readings=readings), pci_bus_id=f"0000:{index + 16:02x}:00.0")
 
 
 FIRST, SECOND, THIRD = card(0), card(1), card(2)
@@ -112,7 +113,7 @@ def test_it_is_drained_only_once_the_probe_has_had_the_time_to_say_what_runs_on_
 
 def test_a_probe_that_sees_no_device_at_all_makes_no_faulty_one_forgotten() -> None:
     made = node()
-    cordoned(made.line(xids=(replace(xid(79, 1), time=made.time),))).line(after=20)
+    cordoned(made.line(xids=(dataclasses.replace(xid(79, 1), time=made.time),))).line(after=20)
     assert list(drained(made)) == [OLD]
     made.clock += 5
     made.step(snapshot()).step()

@@ -3,11 +3,11 @@ whatever restarts in between."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State, StateFile

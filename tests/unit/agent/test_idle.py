@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api.nodedevices import Holder as Shown
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.pipeline.idle import MAX_NAMESPACES
@@ -80,7 +82,7 @@ def periods(node: Node, trace: Iterable[Readings]) -> list[Period]:
         if word:
             assert since is not None
             if found and (found[-1].word, found[-1].since) == (word, since):
-                found[-1] = replace(found[-1], until=node.time)
+                found[-1] = dataclasses.replace(found[-1], until=node.time)
             else:
                 found.append(Period(word, since, node.time, node.time))
         if number % 60 == 0 or (known is not None and known.devices[gpu_id(0)].word != word):  # reports take their time

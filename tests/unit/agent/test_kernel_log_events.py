@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from datetime import timedelta
 from typing import Any, Self
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.routing import routed
 from nodedevices_probe.kmsg import attributes as kinds
@@ -240,7 +241,7 @@ def test_an_address_may_be_written_as_nvml_has_it(address: str, said: str) -> No
 def test_what_is_said_of_a_place_concerns_the_card_that_is_there_now() -> None:
     event = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id="0000:1b:00.0")
     [old_card] = inventory_of(gpu(0, pci_bus_id="0000:1b:00.0")).devices
-    gone = replace(old_card, present=False)
+    gone = dataclasses.replace(old_card, present=False)
     part = inventory_of(gpu(1, pci_bus_id="0000:1b:00.0"))
     both = replace(part, devices=(gone, *part.devices))
     assert [each.device_id for each in routed((event,), "kmsg", {"nvml": both})[0]["nvml"]] == [gpu_id(1)]
@@ -263,8 +264,10 @@ def test_what_a_new_process_of_the_probe_reads_again_counts_once() -> None:
     for number in range(4):
         node.passes(10).line("kmsg", events=(event,), instance=f"process-{number}")
     assert node.states["NIC-0"] == WELL
-    node.passes(120).line("kmsg", events=(replace(event, time=node.time),), instance="process-4")  # another one
-    node.line("kmsg", events=(replace(event, time=node.time, sequence=2),), instance="process-4")
+    node.passes(120).line(
+        "kmsg", events=(dataclasses.replace(event, time=node.time),), instance="process-4"
+    )  # another one
+    node.line("kmsg", events=(dataclasses.replace(event, time=node.time, sequence=2),), instance="process-4")
     assert node.states["NIC-0"] == ("Unhealthy", "SlotPower")
 
 
@@ -289,8 +292,10 @@ def test_what_the_log_says_before_a_probes_first_line_is_judged_by_it_however_la
 
 def test_what_waits_is_logged_only_once_it_is_certain_that_no_device_has_it_and_counted_at_once() -> None:
     node = Logged().restarts()
-    event = replace(STALLED, pci_bus_id="0000:ff:00.0")
-    node.line("kmsg", events=(event,)).line("nvml", *GPUS).line("kmsg", events=(replace(event, sequence=8),))
+    event = dataclasses.replace(STALLED, pci_bus_id="0000:ff:00.0")
+    node.line("kmsg", events=(event,)).line("nvml", *GPUS).line(
+        "kmsg", events=(dataclasses.replace(event, sequence=8),)
+    )
     assert node.last is not None
     assert (len(node.last.addressed), node.last.logged) == (1, ())
     node.line("nics", nic())
@@ -314,7 +319,7 @@ def test_what_waits_is_over_after_a_reboot() -> None:
 @pytest.mark.parametrize("state", [DriverState.UNKNOWN, DriverState.VERSION_MISMATCH])
 def test_a_driver_that_cannot_be_asked_yet_may_have_the_device(state: DriverState) -> None:
     node = Node(FILE).line("nics", nic()).line("nvml", driver=Driver(state=state))
-    event = replace(STALLED, kind=kinds.SXID_FATAL, pci_bus_id=SWITCH_AT, xid=12020)
+    event = dataclasses.replace(STALLED, kind=kinds.SXID_FATAL, pci_bus_id=SWITCH_AT, xid=12020)
     node.line("kmsg", **{**SAID, "events": (event,)}).line("nvml", *GPUS)
     assert node.states[gpu_id(0)] == ("Unhealthy", "Sxid12020")
 
@@ -327,14 +332,14 @@ def test_no_device_that_is_known_waits_for_a_probe_that_does_not_report() -> Non
 def test_a_flood_that_waits_is_one_event_with_its_count() -> None:
     node = Node(FILE).line("nvml", *GPUS)
     for number in range(300):
-        node.line("kmsg", events=(replace(STALLED, sequence=number, count=2),))
+        node.line("kmsg", events=(dataclasses.replace(STALLED, sequence=number, count=2),))
     [waiting] = node.world.state.waiting
     assert (waiting.event.count, waiting.event.time) == (600, START)
 
 
 def test_a_fault_that_a_person_has_confirmed_is_not_back_because_a_new_process_reads_the_log_again() -> None:
     node = Logged().log(kinds.MLX5_STALLED, "0000:3b:00.0")
-    event = replace(STALLED, sequence=1, time=node.time - timedelta(seconds=1))
+    event = dataclasses.replace(STALLED, sequence=1, time=node.time - timedelta(seconds=1))
     node.sees(confirm="NIC-0=recovered").line("nics", nic())
     node.passes(120)
     assert node.states["NIC-0"] == WELL
@@ -343,13 +348,13 @@ def test_a_fault_that_a_person_has_confirmed_is_not_back_because_a_new_process_r
     assert node.restarts().line("kmsg", **again, instance="process-3").line("nics", nic()).states["NIC-0"] == WELL
     assert node.last is not None
     assert node.last.addressed == (), "it is counted once, too"
-    newer = {**SAID, "events": (event, replace(event, sequence=2, time=node.time))}
+    newer = {**SAID, "events": (event, dataclasses.replace(event, sequence=2, time=node.time))}
     assert node.line("kmsg", **newer, instance="process-4").states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
 
 
 def test_a_log_whose_probe_was_taken_away_and_came_back_is_not_read_anew() -> None:
     node = Logged().log(kinds.MLX5_STALLED, "0000:3b:00.0")
-    event = replace(STALLED, sequence=1, time=node.time - timedelta(seconds=1))
+    event = dataclasses.replace(STALLED, sequence=1, time=node.time - timedelta(seconds=1))
     node.sees(confirm="NIC-0=recovered").line("nics", nic())
     node.passes(120)
     node.uses(said("nvml", NICS)).uses(FILE)

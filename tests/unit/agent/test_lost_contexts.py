@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
+from msgspec.structs import replace
 from nodedevices_plugin.model import Holder, HoldersState
 from support.facts import START, gpu, gpu_id, mig_id, partition, well, xid
 from support.stepped_node import NOBODY, Node, report_of
@@ -77,6 +78,6 @@ def test_a_fault_under_which_the_gpu_stayed_takes_nothing_from_its_holders() -> 
 def test_who_holds_a_part_of_the_gpu_lost_it_with_the_gpu() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
     node = Node(cut).given(**holding(holder("slice", mig_id(0, 0)))).line()
-    lost = replace(cut, readings=well(lost=True))
+    lost = dataclasses.replace(cut, readings=well(lost=True))
     node.line(lost).line().line(after=BACK).line()
     assert shown(node) == {"slice": ("FallenOffBus", "RestartApp")}

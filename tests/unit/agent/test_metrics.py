@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, SchedulableId, SharingFacts
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.pipeline import inventory as stage

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan, SharingFacts
 from nodedevices_plugin.sharing.base import HelperProcess
 from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, log_message, restored, with_helpers
@@ -86,7 +87,7 @@ def test_while_no_daemon_answers_every_client_is_marked_and_its_devices_are_out_
 def test_a_worse_fault_of_a_device_is_not_hidden_behind_its_daemons() -> None:
     device = gpu(0)
     node = Node().step(20, pod("old")).silent().step(30)
-    bad = replace(healthy(device)[device.id], state=HealthState.UNHEALTHY, reason="Xid79", offered=False)
+    bad = dataclasses.replace(healthy(device)[device.id], state=HealthState.UNHEALTHY, reason="Xid79", offered=False)
     wanted = (Daemon(resource=GPU, percentage=25, gpus=(Gpu(id=device.id, index=0),)),)
     assert with_helpers({device.id: bad}, node.mps, wanted)[device.id].reason == "Xid79"
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
@@ -493,7 +495,7 @@ class TheNodeWithHelpers(TheNode):
         self.wanted: tuple[Helper, ...] = ()  # as its manager keeps them, whatever becomes of the state file
 
     def local(self) -> Local:
-        return replace(super().local(), modes=MODES.with_(ExclusiveWindow()))
+        return dataclasses.replace(super().local(), modes=MODES.with_(ExclusiveWindow()))
 
     def helper_facts(self) -> HelperFacts:
         before = self.wanted if self.world.helpers is None else ()
@@ -530,7 +532,7 @@ class TheNodeWhoseProbesChange(TheNode):
         return self.clock >= self.started_after
 
     def devices(self) -> tuple[DeviceFact, ...]:
-        plain = (replace(each, pci_bus_id=f"0000:0{each.index}:00.0") for each in super().devices())
+        plain = (dataclasses.replace(each, pci_bus_id=f"0000:0{each.index}:00.0") for each in super().devices())
         return tuple(plain) if self.calls_them_plainly() else tuple(map(renamed, plain))
 
     def calls_them_plainly(self) -> bool:
@@ -566,8 +568,8 @@ class TheNodeWhoseProbesChange(TheNode):
 
 
 def renamed(device: DeviceFact) -> DeviceFact:
-    parts = tuple(replace(each, id=ALIAS + each.id) for each in device.partitions)
-    return replace(device, id=ALIAS + device.id, partitions=parts)
+    parts = tuple(dataclasses.replace(each, id=ALIAS + each.id) for each in device.partitions)
+    return dataclasses.replace(device, id=ALIAS + device.id, partitions=parts)
 
 
 TheNodeWhoseProbesChange.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(100))
@@ -591,7 +593,7 @@ class TheNodeWithANic(TheNode):
         self.nic = False
 
     def devices(self) -> tuple[DeviceFact, ...]:
-        gpus = tuple(replace(each, pcie_root="pci0000:16") for each in super().devices())
+        gpus = tuple(dataclasses.replace(each, pcie_root="pci0000:16") for each in super().devices())
         nic = DeviceFact(id="NIC-0", index=0, type="nic", vendor="none", pcie_root="pci0000:16")
         return (*gpus, nic) if self.nic else gpus
 
@@ -622,7 +624,9 @@ class TheNodeWhoseGpusAreReplaced(TheNode):
     def devices(self) -> tuple[DeviceFact, ...]:
         nodes = {each.id: (f"/dev/nvidia{each.index}",) for each in super().devices()}
         return tuple(
-            replace(each, id=gpu_id(each.index + 2 * (each.index in self.second)), device_nodes=nodes[each.id])
+            dataclasses.replace(
+                each, id=gpu_id(each.index + 2 * (each.index in self.second)), device_nodes=nodes[each.id]
+            )
             for each in super().devices()
         )
 
@@ -669,7 +673,7 @@ class TheNodeThatGivesAllOfAResource(TheNode):
     beside the id that the kubelet lists is known from it alone."""
 
     def local(self) -> Local:
-        return replace(LOCAL, device_files={HUB_FLAG: "/etc/hubs.json"}, vendors=VENDORS.with_(Hubs()))
+        return dataclasses.replace(LOCAL, device_files={HUB_FLAG: "/etc/hubs.json"}, vendors=VENDORS.with_(Hubs()))
 
     @initialize(file=st.sampled_from(HUB_FILES))
     def start(self, file: HubFile) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import find
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, Registration, RegistrationState

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nodedevices_plugin.model import (
     Cordon,
     HealthState,
@@ -248,7 +249,7 @@ def test_a_bad_configuration_requests_the_end_of_no_daemon_though_the_state_file
 
 def test_a_configuration_that_fits_no_longer_after_a_restart_requests_the_end_of_no_daemon() -> None:
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
-    old_gpus = [replace(each, extra=nvidia.attributes(compute_capability="6.0")) for each in node.devices]
+    old_gpus = [dataclasses.replace(each, extra=nvidia.attributes(compute_capability="6.0")) for each in node.devices]
     many = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 48}]}}
     node.given(seen=seen(many), helpers=facts({(GPU, 2): ""})).line()
     again = node.restarted().given(seen=seen(many)).line(*old_gpus)
@@ -375,7 +376,7 @@ def test_an_entry_without_a_time_is_out_of_service_since_it_was_first_seen() -> 
     [first] = node.world.state.unschedulable
     assert first.since is not None
     assert node.wait(60).given(seen=cordoned(out(gpu_id(1)))).wait().world.state.unschedulable == (first,)
-    said = replace(out(gpu_id(1)), since=START)
+    said = dataclasses.replace(out(gpu_id(1)), since=START)
     assert node.given(seen=cordoned(said)).wait().world.state.unschedulable == (said,)
 
 
@@ -451,7 +452,7 @@ def test_a_change_to_mps_requests_no_daemon_where_another_plugin_serves() -> Non
 
 
 def test_events_that_a_line_repeats_are_judged_once() -> None:
-    event = replace(xid(79), sequence=1)
+    event = dataclasses.replace(xid(79), sequence=1)
     node = Node(*TWO_GPUS).line()
     first = node.step(snapshot(*node.devices, events=(event,))).last
     again = node.step(snapshot(*node.devices, events=(event,))).last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -181,23 +182,26 @@ class Renumbered:
 def first_gpu_did_not_come_back(*flags: str) -> Renumbered:
     before = tuple(gpu(n, minor=n, device_nodes=(f"/dev/nvidia{n}",)) for n in range(4))
     after = tuple(
-        replace(each, index=n, minor=n, device_nodes=(f"/dev/nvidia{n}",)) for n, each in enumerate(before[1:])
+        dataclasses.replace(each, index=n, minor=n, device_nodes=(f"/dev/nvidia{n}",))
+        for n, each in enumerate(before[1:])
     )
     return Renumbered(before, after, GPU, gpu_id(1), (gpu_id(2),), flags)
 
 
 def first_amd_gpu_did_not_come_back() -> Renumbered:
     before = amd(gpus=4)
-    after = tuple(replace(each, index=n, device_nodes=before[n].device_nodes) for n, each in enumerate(before[1:]))
+    after = tuple(
+        dataclasses.replace(each, index=n, device_nodes=before[n].device_nodes) for n, each in enumerate(before[1:])
+    )
     return Renumbered(before, after, "amd.com/gpu", before[1].id, (before[2].id,), ("--probe=amd",))
 
 
 def another_gpus_partition_has_the_nodes_of_one() -> Renumbered:
     first, second = amd(gpus=2, cut=True)
     parts = list(second.partitions)
-    parts[3] = replace(parts[3], device_nodes=first.partitions[5].device_nodes)
+    parts[3] = dataclasses.replace(parts[3], device_nodes=first.partitions[5].device_nodes)
     extra = {name: each for name, each in first.extra.items() if name != "partitionProfile"}
-    after = (replace(first, partitions=(), extra=extra), replace(second, partitions=tuple(parts)))
+    after = (dataclasses.replace(first, partitions=(), extra=extra), replace(second, partitions=tuple(parts)))
     held = first.partitions[5].id
     return Renumbered((first, second), after, "amd.com/gpu", held, (parts[3].id,), ("--probe=amd",))
 
@@ -205,8 +209,8 @@ def another_gpus_partition_has_the_nodes_of_one() -> Renumbered:
 def nics_changed_places() -> Renumbered:
     first, second, third = (nic(n, device_nodes=(f"/dev/infiniband/uverbs{n}", RDMA_CM)) for n in range(3))
     after = (
-        replace(first, device_nodes=second.device_nodes),
-        replace(second, device_nodes=first.device_nodes),
+        dataclasses.replace(first, device_nodes=second.device_nodes),
+        dataclasses.replace(second, device_nodes=first.device_nodes),
         third,
     )
     return Renumbered((first, second, third), after, RDMA, first.id, (second.id,), ("--probe=nic",), CONFIG)
@@ -300,7 +304,7 @@ def test_a_mig_device_made_in_the_place_of_one_that_a_pod_holds_goes_to_no_other
 
     def part(number: int, gi: int) -> Partition:
         caps = f"/dev/nvidia-caps/nvidia-cap{gi}", f"/dev/nvidia-caps/nvidia-cap{gi + 1}"
-        return replace(partition(0, number, start=number, size=1), device_nodes=caps)
+        return dataclasses.replace(partition(0, number, start=number, size=1), device_nodes=caps)
 
     config, name = {"partitions": {"strategy": "mixed"}}, "nvidia.com/mig-1g.10gb"
     node = Stepped(with_mig(part(0, 12), part(1, 21))).now(config)

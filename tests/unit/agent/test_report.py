@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api.base import to_dict
 from nodedevices_api.conditions import Condition, find
 from nodedevices_plugin.granting.twice import DoubleAllocation
@@ -272,7 +273,7 @@ def test_devices_healthy_says_what_is_wrong_what_would_help_and_whom_it_hits(hol
 
 
 def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
-    undecided = replace(bad("Correlating", HealthState.DEGRADED, recovery_action="None"), offered=False)
+    undecided = dataclasses.replace(bad("Correlating", HealthState.DEGRADED, recovery_action="None"), offered=False)
     made = facts(2, verdicts=healthy(gpu(1)) | {gpu_id(0): undecided})
     summary = report(made).summary
     assert summary is not None
@@ -459,7 +460,7 @@ def test_a_migs_holder_and_health_are_at_the_partition() -> None:
 def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
     inventory = inventory_of(gpu(0, partitions=(partition(0, 0),)))
     [device] = inventory.devices
-    gone = replace(inventory, devices=(replace(device, departed_partitions=frozenset({mig_id(0, 0)})),))
+    gone = replace(inventory, devices=(dataclasses.replace(device, departed_partitions=frozenset({mig_id(0, 0)})),))
     made = facts(1, inventory=gone, previous_departed={mig_id(0, 0): START - timedelta(hours=1)})
     health = report(made).devices[0].partitions[0].health
     assert health is not None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 from nodedevices_api.base import to_dict
 from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import (
@@ -88,13 +91,20 @@ def node() -> NodeFacts:
     )
 
 
+def named(value: Any) -> tuple[str, ...]:
+    """Return the names of a record's fields."""
+    if isinstance(value, Struct):
+        return value.__struct_fields__
+    return tuple(each.name for each in fields(value)) if is_dataclass(value) else ()
+
+
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where texts and numbers are, in values, and keys."""
     if isinstance(value, str | int) and not isinstance(value, Enum | bool):
         yield path
-    elif is_dataclass(value):
-        for each in fields(value):
-            yield from leaves(getattr(value, each.name), (*path, each.name))
+    elif names := named(value):
+        for name in names:
+            yield from leaves(getattr(value, name), (*path, name))
     elif isinstance(value, tuple):
         for at, each in enumerate(value):
             yield from leaves(each, (*path, at))
@@ -107,8 +117,9 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     if not path:
         return new
     first, *rest = path
-    if is_dataclass(value):
-        return replace(value, **{first: changed(getattr(value, first), tuple(rest), new)})  # type: ignore[type-var]
+    if named(value):
+        of = replace if isinstance(value, Struct) else dataclasses.replace
+        return of(value, **{first: changed(getattr(value, first), tuple(rest), new)})
     if isinstance(value, tuple):
         return tuple(changed(each, tuple(rest), new) if at == first else each for at, each in enumerate(value))
     return {key: changed(each, tuple(rest), new) if key == first else each for key, each in value.items()}
@@ -136,7 +147,7 @@ def test_whatever_is_odd_about_a_device_a_pod_or_a_driver_the_fault_of_another_i
 
 def _at(value: Any, path: tuple[Any, ...]) -> Any:
     for each in path:
-        value = getattr(value, each) if is_dataclass(value) else value[each]
+        value = getattr(value, each) if named(value) else value[each]
     return value
 
 

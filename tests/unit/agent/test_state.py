@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.health.events import EPOCH, EventCursor
 from nodedevices_plugin.model import (
     Cordon,
@@ -145,12 +146,12 @@ def test_a_recorded_file_is_read_whole(tmp_path: Path) -> None:
 
 def test_a_prefix_that_was_given_stays(file: StateFile) -> None:
     given = {"resourcePrefix": "nvidia.com", "sections": {}}
-    file.save(replace(FULL, applied=given))
+    file.save(dataclasses.replace(FULL, applied=given))
     assert file.load().applied == given
 
 
 def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
-    file.save(replace(FULL, verdicts={"GPU-1": BAD, "GPU-2": BAD}))
+    file.save(dataclasses.replace(FULL, verdicts={"GPU-1": BAD, "GPU-2": BAD}))
     document = json.loads(file.path.read_bytes())
     document["verdicts"]["GPU-2"]["since"] = "2026-11-21T10:00:00"
     file.path.write_text(json.dumps(document))
@@ -161,22 +162,22 @@ def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> 
 def test_a_history_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
     shown = Shown(count=1, first=NOW, last=NOW, at=NOW)
     listed = (Occurrences(reason="Xid79", periods=(Period(number=1, first=NOW, count=1),), last=NOW, shown=shown),)
-    file.save(replace(FULL, history={"GPU-1": listed, "GPU-2": listed}))
+    file.save(dataclasses.replace(FULL, history={"GPU-1": listed, "GPU-2": listed}))
     document = json.loads(file.path.read_bytes())
     document["history"]["GPU-2"][0]["periods"][0]["count"] = "many"
     file.path.write_text(json.dumps(document))
-    assert file.load() == replace(FULL, history={"GPU-1": listed})
+    assert file.load() == dataclasses.replace(FULL, history={"GPU-1": listed})
     assert file.unread.startswith("history.GPU-2.0.periods.0.count: ")
 
 
 def test_what_was_given_with_an_id_and_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
     given = Given(device="GPU-1", partition="MIG-1", places={"node /dev/nvidia1": True, "node /dev/common": False})
-    file.save(replace(FULL, given={"nvidia.com/gpu GPU-1": given, "nvidia.com/gpu GPU-2": given}))
+    file.save(dataclasses.replace(FULL, given={"nvidia.com/gpu GPU-1": given, "nvidia.com/gpu GPU-2": given}))
     document = json.loads(file.path.read_bytes())
     document["given"]["nvidia.com/gpu GPU-1"]["later"] = "known to a newer version"
     document["given"]["nvidia.com/gpu GPU-2"]["places"] = "everywhere"
     file.path.write_text(json.dumps(document))
-    assert file.load() == replace(FULL, given={"nvidia.com/gpu GPU-1": given})
+    assert file.load() == dataclasses.replace(FULL, given={"nvidia.com/gpu GPU-1": given})
     assert file.unread.startswith("given.nvidia.com/gpu GPU-2.places: ")
 
 
@@ -188,8 +189,8 @@ def test_a_history_without_a_period_stops_no_agent() -> None:
 
 
 def test_a_device_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
-    other = replace(DEVICE, fact=replace(DEVICE.fact, id="GPU-2", index=1))
-    file.save(replace(FULL, devices=(DEVICE, other)))
+    other = dataclasses.replace(DEVICE, fact=dataclasses.replace(DEVICE.fact, id="GPU-2", index=1))
+    file.save(dataclasses.replace(FULL, devices=(DEVICE, other)))
     document = json.loads(file.path.read_bytes())
     document["devices"][1]["fact"]["id"] = "card::3"
     file.path.write_text(json.dumps(document))
@@ -198,7 +199,7 @@ def test_a_device_that_cannot_be_read_takes_no_other_along(file: StateFile) -> N
 
 
 def test_where_a_part_is_lost_a_probes_events_are_read_again(file: StateFile) -> None:
-    file.save(replace(FULL, cursors={"nvml": EventCursor("first", 7)}))
+    file.save(dataclasses.replace(FULL, cursors={"nvml": EventCursor("first", 7)}))
     assert file.load().cursors == {"nvml": EventCursor("first", 7)}
     document = json.loads(file.path.read_bytes()) | {"verdicts": []}
     file.path.write_text(json.dumps(document))
@@ -209,7 +210,7 @@ def test_of_a_newer_versions_file_all_that_is_understood_is_used_and_the_rest_na
     file.save(FULL)
     newer = json.loads(file.path.read_bytes()) | {"version": 9, "ledger": [1], "verdicts": {"GPU-1": {"state": "Fine"}}}
     file.path.write_text(json.dumps(newer))
-    assert file.load() == replace(FULL, verdicts={})
+    assert file.load() == dataclasses.replace(FULL, verdicts={})
     assert file.unread.startswith("verdicts.GPU-1")
     assert file.unread.endswith("kept as nodedevices-state.json.unreadable")
     assert json.loads(file.path.with_name("nodedevices-state.json.unreadable").read_bytes()) == newer
@@ -236,7 +237,7 @@ def test_a_time_without_a_zone_is_refused_by_its_place(
     file.path.write_text(json.dumps(document))
     state = file.load()
     assert file.unread.startswith(f"{where}: a time without a zone; write it as")
-    assert state == replace(FULL, **{str(place[0]): getattr(State(), str(place[0]))})
+    assert state == dataclasses.replace(FULL, **{str(place[0]): getattr(State(), str(place[0]))})
 
 
 def test_a_target_that_cannot_be_replaced_is_reported_and_leaves_no_temporary_file(file: StateFile) -> None:
@@ -248,16 +249,22 @@ def test_a_target_that_cannot_be_replaced_is_reported_and_leaves_no_temporary_fi
 
 def test_neither_readings_nor_healthy_verdicts_are_kept() -> None:
     one = to_save(State(), Inventory(devices=(DEVICE,), boot_id="b"), {"GPU-1": BAD, "GPU-2": GOOD})
-    hotter = replace(DEVICE, fact=replace(DEVICE.fact, readings=Readings(temperature_celsius=90)))
-    later = replace(hotter, last_seen=NOW + timedelta(seconds=9))
+    hotter = dataclasses.replace(
+        DEVICE, fact=dataclasses.replace(DEVICE.fact, readings=Readings(temperature_celsius=90))
+    )
+    later = dataclasses.replace(hotter, last_seen=NOW + timedelta(seconds=9))
     assert list(one.verdicts) == ["GPU-1"]
     assert one == to_save(State(), Inventory(devices=(later,), boot_id="b"), {"GPU-1": BAD})
 
 
 def test_when_a_device_went_missing_is_kept_and_one_that_is_here_counts_as_seen_until_the_start() -> None:
-    gone = replace(DEVICE, present=False)
+    gone = dataclasses.replace(DEVICE, present=False)
     saved = to_save(
-        State(), Inventory(devices=(gone, replace(DEVICE, fact=replace(DEVICE.fact, id="GPU-2", index=1)))), {}
+        State(),
+        Inventory(
+            devices=(gone, dataclasses.replace(DEVICE, fact=dataclasses.replace(DEVICE.fact, id="GPU-2", index=1)))
+        ),
+        {},
     )
     assert [each.last_seen for each in saved.devices] == [NOW, EPOCH]
     later = NOW + timedelta(days=1)
@@ -265,20 +272,20 @@ def test_when_a_device_went_missing_is_kept_and_one_that_is_here_counts_as_seen_
 
 
 def test_newer_evidence_of_a_known_fault_is_not_urgent_but_a_new_fault_is() -> None:
-    again = replace(BAD, faults=(replace(FAULT, last_seen=NOW + timedelta(seconds=5)),))
-    other = replace(BAD, faults=(FAULT, replace(FAULT, reason="Xid48", xid=48)))
-    assert same_but_times(FULL, replace(FULL, verdicts={"GPU-1": again}))
-    assert not same_but_times(FULL, replace(FULL, verdicts={"GPU-1": other}))
+    again = dataclasses.replace(BAD, faults=(dataclasses.replace(FAULT, last_seen=NOW + timedelta(seconds=5)),))
+    other = dataclasses.replace(BAD, faults=(FAULT, dataclasses.replace(FAULT, reason="Xid48", xid=48)))
+    assert same_but_times(FULL, dataclasses.replace(FULL, verdicts={"GPU-1": again}))
+    assert not same_but_times(FULL, dataclasses.replace(FULL, verdicts={"GPU-1": other}))
 
 
 def test_an_event_that_waits_is_saved_at_once_and_its_repeats_later() -> None:
-    assert not same_but_times(replace(FULL, waiting=()), FULL)
-    again = replace(WAITING, event=replace(WAITING.event, count=2))
-    assert same_but_times(FULL, replace(FULL, waiting=(again,)))
+    assert not same_but_times(dataclasses.replace(FULL, waiting=()), FULL)
+    again = dataclasses.replace(WAITING, event=dataclasses.replace(WAITING.event, count=2))
+    assert same_but_times(FULL, dataclasses.replace(FULL, waiting=(again,)))
 
 
 def test_what_is_out_of_service_is_saved_at_once(file: StateFile) -> None:
-    state = replace(FULL, unschedulable=(Cordon(id="GPU-1", reason="RMA 4711", until=NOW),))
+    state = dataclasses.replace(FULL, unschedulable=(Cordon(id="GPU-1", reason="RMA 4711", until=NOW),))
     assert not same_but_times(FULL, state)
     file.save(state)
     assert file.load() == state
@@ -286,7 +293,7 @@ def test_what_is_out_of_service_is_saved_at_once(file: StateFile) -> None:
 
 def test_a_notice_is_saved_and_nothing_waits_for_it(file: StateFile) -> None:
     notice = Notice(code="Xid31", message="m", since=NOW, time=NOW, count=3, counted=NOW, newest=NOW, repeats=2)
-    noticed = replace(FULL, notices={"GPU-1": (notice,)})
+    noticed = dataclasses.replace(FULL, notices={"GPU-1": (notice,)})
     assert same_but_times(FULL, noticed)
     file.save(noticed)
     assert file.load() == noticed
@@ -298,7 +305,7 @@ def test_since_when_devices_are_held_is_kept_until_the_kubelet_says_that_they_ar
     node = Node(gpu(0)).given(holdings=listed).line()
     kept = {tenure_key("u1", "c", "x/y"): NOW}
     assert node.world.state.held_since == kept
-    assert same_but_times(replace(node.world.state, held_since={}), node.world.state)
+    assert same_but_times(dataclasses.replace(node.world.state, held_since={}), node.world.state)
     file.save(node.world.state)
     assert file.load().held_since == kept
     for silent in (Holdings(state=HoldersState.UNAVAILABLE), replace(listed, holders=(), unread_because="torn")):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.granting.containers import edits
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper

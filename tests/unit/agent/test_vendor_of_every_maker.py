@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
+from msgspec.structs import replace
 from nodedevices_plugin.model import Holder, Unit
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
@@ -148,7 +149,7 @@ def test_a_saved_content_that_cannot_be_read_costs_its_devices_alone_until_the_f
     shared = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}
     node = Hubbed(hub(0), gpu(0, readings=old()), file=HubFile(HUB)).now(shared)
     before = node.offers
-    node.world = replace(node.world, state=replace(node.world.state, applied=damaged(node)))
+    node.world = replace(node.world, state=dataclasses.replace(node.world.state, applied=damaged(node)))
     node.breaks("No such file or directory").restarts()
     assert node.world.active.effective.sections.sharing.strategy == "timeSlicing"
     assert node.now(shared).offers == {"nvidia.com/gpu": before["nvidia.com/gpu"]}
@@ -264,5 +265,5 @@ def test_after_a_restart_with_another_file_the_pods_of_before_are_waited_for() -
 
 
 def test_before_a_state_was_ever_written_a_node_has_no_files() -> None:
-    world = begin(State(), replace(local(), device_files={}), now=START, monotonic=1.0)
+    world = begin(State(), dataclasses.replace(local(), device_files={}), now=START, monotonic=1.0)
     assert world.active.effective.node.files == {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nodedevices_plugin.inputs.node_pods import node_pod
 from nodedevices_plugin.inputs.reader import ProbeLineError, parse_line
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api

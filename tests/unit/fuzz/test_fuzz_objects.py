@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nodedevices_api import conditions
 from nodedevices_api.base import to_dict
 from nodedevices_operator.extender.cache import SharesCache

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api import withheld as reasons
 from nodedevices_plugin.gates import GateFacts, MissingLibraries, WaitingChange, apply
 from nodedevices_plugin.gates.full import counts_containers
@@ -92,7 +93,7 @@ def test_a_device_at_fault_is_blocked_with_its_health_reason() -> None:
     ("state", "says"), [(HealthState.UNKNOWN, "not reported by its probe yet"), (HealthState.UNHEALTHY, "Unhealthy")]
 )
 def test_a_device_that_is_withheld_without_a_reason_says_its_state(state: HealthState, says: str) -> None:
-    silent = replace(WELL[gpu_id(0)], state=state, offered=False)
+    silent = dataclasses.replace(WELL[gpu_id(0)], state=state, offered=False)
     blocked = unfit(BOTH.devices[0], None, {gpu_id(0): silent})
     assert blocked is not None
     assert blocked.message == says

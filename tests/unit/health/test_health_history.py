@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nodedevices_api.nodedevices import MAX_HISTORY
 from nodedevices_api.sections import MAX_AFTER, HealthRule
 from nodedevices_plugin.health import history
@@ -47,7 +48,9 @@ def state(of: Node, device: int = 0) -> tuple[str, str]:
 def strike(of: Node, *numbers: int, device: int = 0, count: int = 1, wait: float = 1.0) -> Node:
     """These XIDs, at the time of the line that reports them."""
     time = of.time + timedelta(seconds=wait)
-    return of.line(after=wait, xids=tuple(replace(xid(each, device, count=count), time=time) for each in numbers))
+    return of.line(
+        after=wait, xids=tuple(dataclasses.replace(xid(each, device, count=count), time=time) for each in numbers)
+    )
 
 
 def shown(of: Node, device: int = 0) -> list[tuple[str, int, bool]]:
@@ -177,11 +180,11 @@ def test_a_rule_that_is_met_in_part_is_met_in_whole_after_a_restart(tmp_path: Pa
 
 def test_what_a_probe_repeats_to_an_agent_that_was_restarted_counts_once() -> None:
     of = node(rule("Xid31", count=3, window=DAY))
-    came = replace(xid(31, sequence=1), time=of.time)
+    came = dataclasses.replace(xid(31, sequence=1), time=of.time)
     for _ in range(4):
         of.line(events=(came,)).restarts()
     assert (shown(of.line(events=(came,))), state(of)) == ([("Xid31", 1, False)], ("Healthy", ""))
-    assert state(of.line(events=(came, replace(came, sequence=2, count=2)))) == ("Unhealthy", "Xid31")
+    assert state(of.line(events=(came, dataclasses.replace(came, sequence=2, count=2)))) == ("Unhealthy", "Xid31")
 
 
 def test_a_clock_that_is_set_keeps_the_window() -> None:
@@ -228,7 +231,9 @@ def test_what_came_by_a_clock_that_was_ahead_completes_no_number() -> None:
 def test_an_error_in_a_partition_counts_for_its_device() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
     of = node(rule("Xid13", count=2, window=DAY), devices=(cut,))
-    of.line(xids=(replace(xid(13), device_id=mig_id(0, 0)),)).line(xids=(replace(xid(13), device_id=mig_id(0, 1)),))
+    of.line(xids=(dataclasses.replace(xid(13), device_id=mig_id(0, 0)),)).line(
+        xids=(dataclasses.replace(xid(13), device_id=mig_id(0, 1)),)
+    )
     assert state(of) == ("Unhealthy", "Xid13")
 
 
@@ -322,7 +327,7 @@ def test_an_event_of_a_device_that_is_not_here_costs_no_other_one_its_history() 
 def test_a_fault_of_a_partition_alone_is_one_of_its_device() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0), partition(0, 1)))
     of = node({"reasons": ["Xid94"], "state": "Unhealthy"}, devices=(cut,))
-    of.line(xids=(replace(xid(94, gi=8, ci=0), time=of.time),))
+    of.line(xids=(dataclasses.replace(xid(94, gi=8, ci=0), time=of.time),))
     assert (state(of), of.states[mig_id(0, 1)][0]) == (("Healthy", ""), "Unhealthy")
     assert shown(of) == [("Xid94", 1, True)]
 
@@ -357,7 +362,7 @@ def test_counts_of_old_periods_go_one_by_one() -> None:
     found: History = {}
     for period in range(PERIODS + 3):
         seconds = period * PERIOD.total_seconds()
-        found = after(seconds, replace(xid(31), time=START + timedelta(seconds=seconds)), before=found)
+        found = after(seconds, dataclasses.replace(xid(31), time=START + timedelta(seconds=seconds)), before=found)
     [[only]] = found.values()
     assert only.count == PERIODS
     assert only.periods[0].first == START + 3 * PERIOD
@@ -379,7 +384,7 @@ def test_no_flood_makes_it_larger_than_its_bounds(events: list[tuple[int, int, i
     clock = 0.0
     for number, count, gap in events:
         clock += gap
-        event = replace(xid(number, count=count), time=START + timedelta(seconds=clock))
+        event = dataclasses.replace(xid(number, count=count), time=START + timedelta(seconds=clock))
         found = after(clock, event, before=found)
         for each in (each for listed in found.values() for each in listed):
             _sound(each)
@@ -402,7 +407,9 @@ def test_a_clock_that_is_set_changes_no_distance_and_loses_nothing(
     clock = 0.0
     for number, count, gap in events:
         clock += gap / 10
-        found = after(clock, replace(xid(number, count=count), time=START + timedelta(seconds=clock)), before=found)
+        found = after(
+            clock, dataclasses.replace(xid(number, count=count), time=START + timedelta(seconds=clock)), before=found
+        )
     until = START + timedelta(seconds=clock)
     moved = history.clock_set(found, timedelta(seconds=seconds), booted=START, until=until)
     for own, listed in found.items():
@@ -422,7 +429,7 @@ def test_a_rule_is_met_by_the_event_that_completes_its_number_and_by_no_other(
     for gap in gaps:
         clock += gap
         came.append(clock)
-        found = after(clock, replace(xid(31), time=START + timedelta(seconds=clock)), before=found)
+        found = after(clock, dataclasses.replace(xid(31), time=START + timedelta(seconds=clock)), before=found)
         met = replace(rules, occurrences=found).for_device(gpu(0)).rule("Xid31") is not None
         assert met == (len(came) >= count and came[-1] - came[-count] <= window)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health import lasting, levels
 from nodedevices_plugin.health.rules import HealthRules

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
@@ -471,7 +472,7 @@ def test_a_restarted_agent_remembers_what_was_wrong() -> None:
     story = Story().line(fine, gpu(1), xids=[xid(79)])
     before = story.verdict()
     story.restart()
-    assert replace(story.verdict(), faults=()) == replace(before, faults=())
+    assert dataclasses.replace(story.verdict(), faults=()) == replace(before, faults=())
     assert (story.says(1), story.verdict(1).offered) == (("Unknown", "Starting"), False)
     story.line(fine, gpu(1))
     assert (story.says(0), story.says(1)) == (("Unhealthy", "Xid79"), ("Healthy", ""))
@@ -480,8 +481,8 @@ def test_a_restarted_agent_remembers_what_was_wrong() -> None:
 
 def test_a_fault_whose_time_was_not_kept_begins_its_hold_down_again() -> None:
     story = Story().line(gpu(0), at=0, xids=[xid(62)])
-    faults = tuple(replace(fault, last_seen=None) for fault in story.verdict().faults)
-    story.verdicts[gpu_id(0)] = replace(story.verdict(), faults=faults)
+    faults = tuple(dataclasses.replace(fault, last_seen=None) for fault in story.verdict().faults)
+    story.verdicts[gpu_id(0)] = dataclasses.replace(story.verdict(), faults=faults)
     story.restart()
     story.line(gpu(0), at=HOLD)
     assert keep_alive(story, gpu(0), seconds=HOLD - 1).says() == ("Unhealthy", "Xid62")
@@ -691,7 +692,7 @@ def test_a_rule_says_what_another_event_means(
     kind: str, state: Literal["Ignored", "Unhealthy"], says: tuple[str, str]
 ) -> None:
     reason = {"poison": "Poison", "gpu-unavailable": "GpuUnavailable"}[kind]
-    event = replace(xid(1), kind=kind, xid=None)
+    event = dataclasses.replace(xid(1), kind=kind, xid=None)
     assert Story(ruled({reason: state})).line(gpu(0), xids=[event]).says() == says
 
 
@@ -813,8 +814,8 @@ def test_a_remembered_fault_of_a_clock_that_was_ahead_counts_from_now(last_seen:
     story = Story().line(gpu(0, readings=old()), at=0, xids=[xid(79)])
     [known] = story.verdict().faults
     later = None if last_seen is None else story.now + last_seen
-    ahead = replace(known, since=story.now + timedelta(hours=1), last_seen=later)
-    story.verdicts = {gpu_id(0): replace(story.verdict(), faults=(ahead,))}
+    ahead = dataclasses.replace(known, since=story.now + timedelta(hours=1), last_seen=later)
+    story.verdicts = {gpu_id(0): dataclasses.replace(story.verdict(), faults=(ahead,))}
     [found] = story.line(gpu(0, readings=old()), at=1).verdict().faults
     assert (found.since, found.last_seen is None or found.last_seen <= story.now) == (story.now, True)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.mps import running, wanted
 from nodedevices_plugin.mps.control import ControlError
 from nodedevices_plugin.mps.processes import Process

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api import conditions
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder
 from nodedevices_plugin.settings.flags import Local, parse
@@ -117,7 +118,7 @@ def test_a_rule_gives_whatever_nodes_somebody_elses_probe_lists_of_a_nic_and_of_
 @pytest.mark.parametrize("match", [{"vendor": "intel"}, {"productName": "*"}, {"minMemory": "0"}])
 def test_a_rule_for_products_of_a_maker_does_not_offer_its_nics_by_the_way(match: dict[str, Any]) -> None:
     rules = {"resources": {"devices": [{"match": match, "name": "example.com/gpu"}]}}
-    node = Nics(replace(hca(0), vendor="intel"), gpu(0, readings=old())).now(rules)
+    node = Nics(dataclasses.replace(hca(0), vendor="intel"), gpu(0, readings=old())).now(rules)
     assert port(0) not in node.offers.get("example.com/gpu", [])
     by_type = {"resources": {"devices": [{"match": {**match, "type": "nic"}, "name": "example.com/nic"}]}}
     assert node.now(by_type).offers["example.com/nic"] == [port(0)]
@@ -260,7 +261,9 @@ def test_what_a_container_gets_of_a_function(
 
 def test_a_subfunction_may_need_vhost_net() -> None:
     selector = {"auxTypes": ["sf"], "drivers": ["mlx5_core"], "needVhostNet": True}
-    part = replace(vf(0, auxType="sf", driver="mlx5_core.sf", pfDriver="mlx5_core"), id="mlx5_core.sf.2", type="nic")
+    part = dataclasses.replace(
+        vf(0, auxType="sf", driver="mlx5_core.sf", pfDriver="mlx5_core"), id="mlx5_core.sf.2", type="nic"
+    )
     node = Nics(part, sriov=sriov(selector, deviceType="auxNetDevice")).now()
     assert node.container("intel.com/net_a", "mlx5_core.sf.2").devices == rw("/dev/vhost-net", "/dev/net/tun")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import NodeContainers, edits
 from nodedevices_plugin.granting.grants import grant

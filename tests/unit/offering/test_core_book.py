@@ -3,10 +3,10 @@ what it shows. test_core_shares.py has whole stories."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.book import Allocated, CoreBook, Start
 from nodedevices_plugin.cores.ledger import Owner, Recorded

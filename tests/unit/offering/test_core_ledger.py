@@ -4,10 +4,10 @@ what the kubelet's answers change. test_core_shares.py has what follows from all
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_common.pod_requests import ALL, Demand
 from nodedevices_plugin.cores.ledger import (
     Booking,

@@ -3,13 +3,15 @@ over 100 percent, whatever the order in which pods come, go, and are known."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_common.pod_requests import INIT
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.container import key as folder_name
@@ -132,7 +134,9 @@ class Node:
         self.started.add((name, of))
         self.pods[name] = replace(
             self.pods[name],
-            containers=tuple(replace(e, started=e.started or e.name == of) for e in self.pods[name].containers),
+            containers=tuple(
+                dataclasses.replace(e, started=e.started or e.name == of) for e in self.pods[name].containers
+            ),
         )
         return ""
 

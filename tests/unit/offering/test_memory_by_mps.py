@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api.sections import Partitions, SharedResource, Sharing
 from nodedevices_plugin.granting.containers import NodeContainers, edits
 from nodedevices_plugin.granting.grants import grant

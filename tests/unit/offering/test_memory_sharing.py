@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api.defaults import with_defaults
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Injection, Sections, SharedResource, Sharing

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources, SharedResource, Sharing
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, Mount, Plan, SharingFacts
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api.matching import near_types
 from nodedevices_api.sections import CapacityEntry, DeviceMatch, ResourceRule, Resources
 from nodedevices_operator.desired.capacity import amount
@@ -34,7 +35,9 @@ def nic(number: int, root: str, bus: int = 0x18, **facts: Any) -> DeviceFact:
 def without(missing: str, *devices: DeviceFact) -> Inventory:
     """One of them is listed and no longer there."""
     found = inventory_of(*devices)
-    return replace(found, devices=tuple(replace(each, present=each.fact.id != missing) for each in found.devices))
+    return replace(
+        found, devices=tuple(dataclasses.replace(each, present=each.fact.id != missing) for each in found.devices)
+    )
 
 
 MACHINE = (at(0, "pci0000:16"), at(1, "pci0000:40"), at(2, ""), nic(0, "pci0000:16"), nic(1, ""))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api.sections import Partitions, SharedResource, Sharing
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
 from nodedevices_plugin.kubelet.server import snapshot
@@ -102,8 +103,10 @@ def test_a_gpu_that_was_cut_under_its_pod_keeps_its_mig_devices_back() -> None:
 
 
 def test_a_gpu_that_is_whole_again_is_kept_back_while_a_pod_holds_a_mig_device_of_it() -> None:
-    left = replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
-    left = replace(left, fact=replace(left.fact, extra=nvidia.attributes(mig_enabled=False), partitions=HALVES[:1]))
+    left = dataclasses.replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
+    left = dataclasses.replace(
+        left, fact=dataclasses.replace(left.fact, extra=nvidia.attributes(mig_enabled=False), partitions=HALVES[:1])
+    )
     plan, others = protected(MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], left)))
     assert [each.id for each in others] == [mig_id(1, 0)]
     assert free(plan) == of(gpu_id(0))
@@ -111,8 +114,8 @@ def test_a_gpu_that_is_whole_again_is_kept_back_while_a_pod_holds_a_mig_device_o
 
 def test_of_a_gpu_that_was_partitioned_again_only_what_lies_where_a_held_mig_device_was_is_kept_back() -> None:
     small = (partition(1, 3, start=0, size=2), partition(1, 4, start=4, size=2), partition(1, 5))
-    anew = replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
-    anew = replace(anew, fact=replace(anew.fact, partitions=(HALVES[0], *small)))
+    anew = dataclasses.replace(CUT.devices[1], departed_partitions=frozenset({mig_id(1, 0)}))
+    anew = dataclasses.replace(anew, fact=dataclasses.replace(anew.fact, partitions=(HALVES[0], *small)))
     plan, _ = protected(MIXED, (LARGE, mig_id(1, 0)), inventory=replace(CUT, devices=(CUT.devices[0], anew)))
     assert free(plan) == of(gpu_id(0), mig_id(1, 4)), "nobody knows where the last one lies"
 
@@ -174,7 +177,7 @@ def test_an_id_that_is_no_longer_offered_is_shown_to_the_kubelet_only_when_its_d
     [resource] = plan.resources
     assert [(each.id, each.healthy) for each in resource.retained] == [(gpu_id(0), True)]
     assert gpu_id(0) not in shown(plan)
-    ill = replace(healthy(gpu(0))[gpu_id(0)], offered=False)
+    ill = dataclasses.replace(healthy(gpu(0))[gpu_id(0)], offered=False)
     verdicts = {**healthy(gpu(1)), gpu_id(0): ill}
     taken = held(holdings((GPU, gpu_id(0))), (), DeviceIndex(PLAIN))
     plan = gated(make_shape(PLAIN, shared(2)), PLAIN, verdicts, held=taken)

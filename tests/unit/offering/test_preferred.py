@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_plugin.granting import topology
 from nodedevices_plugin.granting.gathering import gather

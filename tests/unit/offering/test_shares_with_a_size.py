@@ -23,8 +23,7 @@ GPU = "nvidia.com/gpu"
 GPUS = tuple(gpu(number, memory_bytes=size * GIB) for number, size in enumerate((40, 85, 10)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut(SharingFacts):
+class Cut(SharingFacts, frozen=True, kw_only=True):
     """How much of each device no share has, by id."""
 
     left: Mapping[str, int]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.check import Report, Seen, check, judge
 from nodedevices_operator.records import names

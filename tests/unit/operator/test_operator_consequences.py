@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Faults
 from nodedevices_operator.desired import consequences

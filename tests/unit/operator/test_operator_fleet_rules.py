@@ -6,11 +6,11 @@ test_operator_fleet.py has the stories, and the gate that writes the record.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_operator.desired.fleet import (
     CLOSED,

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.desired.configuration import PolicyOutcome, Trial
 from nodedevices_operator.desired.fleet import Arrivals, Survey, arrivals

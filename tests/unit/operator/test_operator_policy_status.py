@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.observing import NO_TAINT
 from nodedevices_operator.desired.configuration import PolicyOutcome, Previous, Trial, resolve
@@ -105,7 +106,7 @@ def answered(reason: str, message: str, status: str = "False", **more: Any) -> N
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     found = record(spec=spec, configuration=refused)
     conditions = (ConditionRecord("ConfigApplied", status, reason, message), *more.get("conditions", ()))
-    return node_outcome({}, {"p": P}, configuration, replace(found, conditions=conditions))
+    return node_outcome({}, {"p": P}, configuration, dataclasses.replace(found, conditions=conditions))
 
 
 def test_a_file_of_the_node_that_is_wrong_beside_its_policies_fails_none_of_them() -> None:
@@ -116,7 +117,9 @@ def test_a_file_of_the_node_that_is_wrong_beside_its_policies_fails_none_of_them
     found = record(
         spec=spec, appliedConfigHash=configuration.config_hash, configuration={"refusals": [{"message": message}]}
     )
-    invalid = replace(found, conditions=(ConditionRecord("ConfigApplied", "False", "ConfigInvalid", message),))
+    invalid = dataclasses.replace(
+        found, conditions=(ConditionRecord("ConfigApplied", "False", "ConfigInvalid", message),)
+    )
     outcome = node_outcome({}, {"p": P}, configuration, invalid)
     assert (outcome.active, outcome.failure) == (True, "")
     assert applied({"n1": outcome})[:2] == ("True", "Applied")
@@ -238,7 +241,7 @@ def shown(*entries: Entry, sections: tuple[str, ...] = ("sharing",)) -> NodeOutc
     named = {"unmatched": [dict(zip(("section", "entry", "message"), entry, strict=True)) for entry in entries]}
     found = record(conditions={}, spec=spec, appliedConfigHash=configuration.config_hash, configuration=named)
     condition = ConditionRecord("ConfigApplied", "True", "Applied", "for people")
-    reported = node_outcome({}, {"p": P}, configuration, replace(found, conditions=(condition,)))
+    reported = node_outcome({}, {"p": P}, configuration, dataclasses.replace(found, conditions=(condition,)))
     return replace(reported, outcomes={"p": PolicyOutcome(sections, generation=1)})
 
 
@@ -358,7 +361,7 @@ def test_the_conditions_of_a_node_say_which_sections_are_not_in_effect(
     expected = {section: Hindrance(f"{reason}: why", passing=passing)}
     kinds = {"CapacitySynced": "capacity", "LabelsSynced": "labels", "TaintSynced": "faults"}
     assert hindrances(record(), {kind: ("False", reason, "why")}, kinds) == expected
-    on_object = replace(record(), conditions=(ConditionRecord(kind, "False", reason, "why"),))
+    on_object = dataclasses.replace(record(), conditions=(ConditionRecord(kind, "False", reason, "why"),))
     assert hindrances(on_object, {}, kinds) == expected
     assert hindrances(on_object, {kind: ("True", "InSync", "")}, kinds) == {}
 

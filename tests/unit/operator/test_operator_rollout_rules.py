@@ -5,10 +5,11 @@ test_operator_rollout.py has the stories of a whole fleet.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.desired.configuration import MAX_POLICIES, Configuration
@@ -73,7 +74,7 @@ def record(*conditions: ConditionRecord, **fields: Any) -> NodeDevicesRecord:
         "summary": SummaryRecord(offered=8),
         "conditions": conditions or (APPLIED,),
     }
-    return replace(node_devices_record({}), **(known | fields))
+    return dataclasses.replace(node_devices_record({}), **(known | fields))
 
 
 def wanted(config: dict[str, object], *refs: PolicyRef) -> Configuration:
@@ -120,7 +121,9 @@ def test_a_node_that_offers_all_its_devices_has_taken_the_change_after_the_pause
     waits = stands(record(), pause=90)
     assert (waits.under_way, waits.again, waits.worse_off) == (frozenset({"p"}), 30.0, "")
     assert stands(record(), pause=90, settle=45.0).again == 45.0
-    assert stands(record(change=replace(CHANGE, time="soon")), pause=90) == Standing(members=frozenset({"p"}))
+    assert stands(record(change=dataclasses.replace(CHANGE, time="soon")), pause=90) == Standing(
+        members=frozenset({"p"})
+    )
 
 
 @pytest.mark.parametrize("summary", [SummaryRecord(offered=5, excluded=2, unschedulable=1), SummaryRecord(offered=9)])
@@ -143,7 +146,7 @@ def test_a_device_that_is_no_longer_offered_is_lost_after_half_a_minute(seconds:
 def test_devices_that_pods_hold_in_their_old_shape_are_not_lost_while_the_change_waits_for_them() -> None:
     held = SummaryRecord(offered=6, held=2)
     assert stands(record(HELD, summary=held, applied_hash="old")).worse_off == ""
-    assert stands(record(HELD, summary=replace(held, held=1), applied_hash="old")).worse_off != ""
+    assert stands(record(HELD, summary=dataclasses.replace(held, held=1), applied_hash="old")).worse_off != ""
     assert stands(record(APPLIED, summary=held)).worse_off != "", "it has been applied: they would be offered"
 
 
@@ -164,9 +167,9 @@ def test_a_node_whose_agent_has_not_applied_the_change_is_waited_for(one: NodeDe
 def test_a_node_that_refuses_the_change_or_is_not_ready_is_worse_off_unless_a_person_accepted_it() -> None:
     assert stands(record(INVALID)).worse_off == "sharing: 0"
     assert stands(record(INVALID)).again is None, "no time changes that"
-    assert stands(record(replace(INVALID, message=""))).worse_off == names.CONFIG_INVALID
-    assert stands(record(replace(INVALID, status="True"))).worse_off == "", "it has got over it"
-    gone = stands(record(), node=replace(NODE, ready=False))
+    assert stands(record(dataclasses.replace(INVALID, message=""))).worse_off == names.CONFIG_INVALID
+    assert stands(record(dataclasses.replace(INVALID, status="True"))).worse_off == "", "it has got over it"
+    gone = stands(record(), node=dataclasses.replace(NODE, ready=False))
     assert (gone.worse_off, gone.again) == ("its Node is not Ready", None)
     assert stands(record(INVALID, accepted_change="aa")) == Standing(members=frozenset({"p"}))
     assert stands(record(INVALID, accepted_change="bb")).worse_off != "", "that was another change"
@@ -188,7 +191,7 @@ def test_a_node_that_refuses_the_change_or_is_not_ready_is_worse_off_unless_a_pe
 )
 def test_a_node_that_can_lose_nothing_gets_its_configuration_at_once(fields: dict[str, Any], free: bool) -> None:
     assert stands(record(**({"change": None} | fields))).free is free
-    assert stands(record(change=None), node=replace(NODE, ready=False)).free
+    assert stands(record(change=None), node=dataclasses.replace(NODE, ready=False)).free
 
 
 # --- what this operator saw -------------------------------------------------------------------------------------------
@@ -284,7 +287,7 @@ def test_a_policy_that_says_nothing_or_is_gone_goes_by_the_default() -> None:
     ],
 )
 def test_a_roll_out_goes_on_by_its_own_generation_alone(word: str, goes_on: bool, wrong: bool) -> None:
-    policy = replace(policy_record(raw_policy("p", partitions={})), generation=3, resume_rollout=word)
+    policy = dataclasses.replace(policy_record(raw_policy("p", partitions={})), generation=3, resume_rollout=word)
     assert resumed(policy) is goes_on
     assert wrong_word(policy) == (
         f'annotation nodedevices.io/resume-rollout "{word}" is not allowed; give the generation that goes on: 3'

@@ -234,7 +234,10 @@ def test_held_mig_devices_that_have_gone_leave_room_for_those_that_are_there() -
 
 def test_times_of_the_year_one_are_times_of_long_ago() -> None:
     may_have_expired = datetime(1000, 1, 1, tzinfo=UTC)
-    events = (replace(xid(48, sequence=1), time=may_have_expired), replace(xid(79, sequence=2), time=may_have_expired))
+    events = (
+        dataclasses.replace(xid(48, sequence=1), time=may_have_expired),
+        replace(xid(79, sequence=2), time=may_have_expired),
+    )
     raw = encode(snapshot(gpu(0), events=events)).replace(b"1000-01-01", b"0001-01-01")
     [device] = follow(parse_line(raw)).devices
     assert device.health.reason == "Xid79"

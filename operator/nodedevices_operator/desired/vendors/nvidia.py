@@ -18,7 +18,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord
 from nodedevices_operator.records.traits import DeviceModel, PartitionProfile, Platform
@@ -106,8 +108,7 @@ def _versions(platform: Platform) -> dict[str, str]:
 
 
 # --- models and MIG --------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class _Offer:
+class _Offer(Struct, frozen=True):
     """How a kind of device is shared."""
 
     replicas: int = 1

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from nodedevices_plugin.model import ContainerEdits, SharingFacts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryFacts(SharingFacts):
+class MemoryFacts(SharingFacts, frozen=True, kw_only=True):
     """Of each device or partition, by id: `indices`, NVML's, and `units`, how many shares it is divided into.
     `container`: what the policy gives each container with shares besides; values may hold $(WORD) (container)."""
 

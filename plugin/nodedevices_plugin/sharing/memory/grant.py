@@ -6,14 +6,13 @@ Each form in which programs read a limit is its own module of pure functions fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nodedevices_plugin.model import Grant
 from nodedevices_plugin.sharing.memory.facts import MemoryFacts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryGrant:
+class MemoryGrant(Struct, frozen=True, kw_only=True):
     """`resource`: the name under which it was requested. device, index: of the GPU or partition, index as NVML counts.
     total_bytes: all its memory; device_units: how many shares it is divided into. units, limit_bytes: the container's.
     cores_shared: whether computing power is shared as well; cores: then its percentage, where it is certain.

@@ -9,8 +9,7 @@ program its limit (memory_variables, memory_presets), limits that MPS enforces (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, PlanError, Unit
@@ -37,8 +36,7 @@ _UNENFORCED = "use enforcement none"
 LEAST_UNIT = MEBIBYTE  # limits are told in MiB
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     name = NAME
     shares_name = SHARES_NAME
     helper = None  # where `enforcement` is mps, that mode's

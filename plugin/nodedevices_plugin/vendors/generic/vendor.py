@@ -8,8 +8,8 @@ no name until both have.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from nodedevices_common.options import Option
 from nodedevices_probe.files.templates import rendered, rendered_path
 from nodedevices_probe.generic import attributes
@@ -86,8 +86,7 @@ class Generic(NoCodes):
         return (node_missing(readings),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenericContainers:
+class GenericContainers(Struct, frozen=True, kw_only=True):
     """`facts`: of all devices, by id."""
 
     facts: Mapping[str, DeviceFact] = field(default_factory=dict)

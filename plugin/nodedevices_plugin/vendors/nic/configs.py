@@ -7,8 +7,8 @@ not be shared by another file's. A rule of `resources.devices` comes before all 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.vendors.nic import onload
@@ -21,8 +21,7 @@ RDMA_OPTION, SRIOV_OPTION = "rdma-config-file", "sriov-config-file"
 NO_SRIOV, NO_RDMA = SriovConfig.model_construct(), RdmaConfig.model_construct()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configs:
+class Configs(Struct, frozen=True, kw_only=True):
     """sriov_prefix: the domain of the SR-IOV plugin's resources that do not say theirs. onload: None without a file."""
 
     sriov: SriovConfig = NO_SRIOV

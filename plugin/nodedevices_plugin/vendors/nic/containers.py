@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from msgspec import Struct, field
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact
 
@@ -43,8 +44,7 @@ class _Part:
     nodes: tuple[DeviceNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NicContainers:
+class NicContainers(Struct, frozen=True, kw_only=True):
     """What containers of one node need for NICs. existing: those of the vendor's host_paths that exist. configs: the
     files' contents. facts: by id; for a partition those of its NIC with its own device nodes."""
 

@@ -21,8 +21,7 @@ at their greatest value.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from nodedevices_probe.nic import attributes
 
 from nodedevices_plugin.model import HealthState

@@ -9,9 +9,9 @@ A class without devices has no spec, and no name in an answer either. How nvidia
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 from nodedevices_probe.nvidia.attributes import mig_enabled
 
 from nodedevices_plugin.model import Inventory, Unit
@@ -43,8 +43,7 @@ ALL = "all"
 _NO_LEGACY = "NVIDIA_VISIBLE_DEVICES=void"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """The facts of the node that an answer or a spec needs, besides its devices.
 
     driver_root, dev_root: paths on the host (--driver-root, --dev-root); an empty dev_root is the driver root.

@@ -11,9 +11,9 @@ what NVIDIA's Health Validation and DCGM, NVSentinel, Azure's healthagent and Me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import HealthState
@@ -45,8 +45,7 @@ COMPLETED = "Completed"
 MANAGER_DISCONNECTED = "managerDisconnected"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     reason: str
     state: HealthState
     message: str

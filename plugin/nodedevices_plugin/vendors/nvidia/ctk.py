@@ -6,9 +6,9 @@ It runs in this container, where the driver root may be mounted at another place
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from msgspec import Struct
 from nodedevices_probe.nvidia.ctk import NVIDIA_CTK
 from nodedevices_probe.programs import Program
 
@@ -18,8 +18,7 @@ from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CtkRequest:
+class CtkRequest(Struct, frozen=True, kw_only=True):
     """A request to nvidia-ctk for a spec.
 
     names: the devices that it must have. path: nvidia-ctk itself; empty: it is searched for. driver_root: where the

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_api.sections import MAX_REASONS, HealthRule
 
 from nodedevices_plugin.vendors.nvidia.xids import MAX_XID
@@ -17,8 +17,7 @@ EVERY_XID = frozenset({"all", "xids"})
 MAX_UNREAD = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentXids:
+class EnvironmentXids(Struct, frozen=True, kw_only=True):
     """The rules of NVIDIA's two variables: a node's own `health.rules`, which a policy's section replaces. `unread`:
     parts without a meaning."""
 

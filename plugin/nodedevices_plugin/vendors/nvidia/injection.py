@@ -9,9 +9,9 @@ One strategy is Google's (driver_directory): it goes with no other, and answers 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
+from msgspec import Struct, field
 from nodedevices_api.sections import Injection
 
 from nodedevices_plugin.model import (
@@ -44,8 +44,7 @@ _PLUGIN = "nvidia-device-plugin"
 _SUFFIXES = UUID("7e7c9e0a-6a0e-5d0c-9d5e-9a1b5c0b7f43")  # our own namespace for uuid5, chosen once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InjectionContext:
+class InjectionContext(Struct, frozen=True, kw_only=True):
     """The way in which containers get their devices.
 
     cdi_names: devices and MIG devices that the container toolkit's own spec has, with their names there; all others are

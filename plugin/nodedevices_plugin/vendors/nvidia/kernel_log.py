@@ -15,8 +15,8 @@ person decides.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_probe.kmsg import attributes as kinds
 from nodedevices_probe.protocol import ProbeEvent
 
@@ -29,8 +29,7 @@ GRAPHICS, NVLINK = 13, 74  # XIDs with details
 _GRAPHICS_KIND = "graphics-exception"
 
 
-@dataclass(frozen=True, slots=True)
-class _Bits:
+class _Bits(Struct, frozen=True):
     """One kind of NVLink error: `registers` by their number, from 1, with the bits that show it."""
 
     kind: str

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory, Unit
@@ -38,8 +38,7 @@ OPTIONAL_PATHS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
+class Handle(Struct, frozen=True):
     """How a runtime identifies a device or MIG device: NVML's index (`3`, `3:1`) and its device nodes. And its
     memory."""
 

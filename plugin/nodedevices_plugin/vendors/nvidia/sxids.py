@@ -7,9 +7,10 @@ one link.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
+
+from msgspec import Struct
 
 
 class Reach(Enum):
@@ -20,8 +21,7 @@ class Reach(Enum):
     FABRIC = auto()  # "always fatal to the entire fabric/system": all GPUs and switches have to be reset
 
 
-@dataclass(frozen=True, slots=True)
-class Sxid:
+class Sxid(Struct, frozen=True):
     number: int
     meaning: str
     reach: Reach

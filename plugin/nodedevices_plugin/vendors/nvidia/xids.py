@@ -13,16 +13,16 @@ Source column:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from nodedevices_plugin.vendors.faults import Effect
 
 MAX_XID = 1023  # no driver has a greater one
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+class Xid(Struct, frozen=True):
     """One row. `action`: `health.recoveryAction`, unless the driver itself (field 230) reports another one."""
 
     number: int

@@ -7,9 +7,9 @@ which program of which pod uses what stays the pool's matter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct, field
 from nodedevices_common.options import Option
 from nodedevices_probe.files.templates import rendered
 from nodedevices_probe.protocol import DeviceFact, Readings
@@ -80,8 +80,7 @@ class Remote(NoCodes):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteContainers:
+class RemoteContainers(Struct, frozen=True, kw_only=True):
     """`pools`: by the device's id; None: the file has it no more."""
 
     pools: Mapping[str, RemotePool | None] = field(default_factory=dict)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
 from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.text import nearest, show
 from nodedevices_probe.fpga.attributes import (
@@ -74,8 +75,7 @@ class Aliases:
     aliases: tuple[Alias, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(Struct, frozen=True, kw_only=True):
     """A card by that plugin's names. `uuid`: its end, in small letters."""
 
     device_type: str
