@@ -144,7 +144,8 @@ part-soak: soak
 # Once, before each worker of pytest would do it: compiling the tests takes longer than reading them.
 .PHONY: collect
 collect: $(VENV)/.stamp
-	@found=$$($(RUN)/python -m pytest --collect-only --quiet) || { tail -40 <<< "$$found"; exit 1; }
+	@[ ! $(TOOLS)/collected -nt $(VENV)/.stamp ] || [ -n "$$(find $(SOURCES) -name '*.py' -newer $(TOOLS)/collected -print -quit)" ] || exit 0; \
+	found=$$($(RUN)/python -m pytest --collect-only --quiet) || { tail -40 <<< "$$found"; exit 1; }; touch $(TOOLS)/collected
 
 .PHONY: unit
 unit: $(VENV)/.stamp ## Only the tests that need neither root nor a cluster
