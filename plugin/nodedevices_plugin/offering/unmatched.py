@@ -18,7 +18,7 @@ from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import clip
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
-from nodedevices_plugin.model import Inventory, Unit, Unmatched
+from nodedevices_plugin.model import Inventory, PlanError, Unit, Unmatched
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.model.selection import selects
@@ -38,8 +38,8 @@ VALUE_LIMIT = 96
 def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] = frozenset()) -> tuple[Unmatched, ...]:
     """A note for each entry of `resources` and `sharing.resources` that is about nothing here.
 
-    from_file: sections that the configuration file gives. A node without devices has none; raises PlanError as
-    `make_plan` does.
+    from_file: sections that the configuration file gives. A node without devices has none, and neither has one with
+    GPUs that the strategy for partitions does not fit: these are left out of the plan, and the configuration says so.
     """
     rules, shares = settings.resources.devices, settings.sharing.resources
     exclude = settings.resources.exclude
@@ -49,7 +49,10 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
         or not (rules or shares or exclude or settings.vendors.files)
     ):
         return ()
-    found = units(inventory, settings.partitions.strategy, settings.resources.exclude, settings.vendors.known)
+    try:
+        found = units(inventory, settings.partitions.strategy, settings.resources.exclude, settings.vendors.known)
+    except PlanError:
+        return ()
     around, known = near(inventory), settings.vendors.known
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
     named = by_name(found, settings.resources, strategy, prefix, values=settings.vendors, near=around)

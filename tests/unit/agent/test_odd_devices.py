@@ -71,6 +71,17 @@ def test_two_gpus_that_are_cut_under_strategy_single_leave_six_whole_ones_in_ser
     assert node.restart().line("nvml", *whole[:6], cut(6, "3g.40gb"), cut(7, "1g.10gb")).offered == node.offered
 
 
+def test_a_missing_gpu_that_does_not_fit_strategy_single_stops_no_step_where_rules_are_looked_at() -> None:
+    node = Node(said("nvml"))
+    node.line("nvml", gpu(0), gpu(1), cut(2, "1g.10gb"))
+    node.line("nvml", gpu(0), gpu(1))
+    rule = {"match": {"productName": "*H100*"}, "name": GPU}
+    config = {"partitions": {"strategy": "single"}, "resources": {"devices": [rule]}}
+    node.sees(generation=1, config=config, config_hash="ab").line("nvml", gpu(0), gpu(1))
+    assert node.offered == [gpu(0).id, gpu(1).id]
+    assert node.world.config.reason == "Applied"
+
+
 # --- a restart --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "odd",
