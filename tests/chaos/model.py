@@ -225,7 +225,9 @@ def after(plan: Plan, action: Action) -> Plan:
         case Strike():
             node = plan.nodes[action.node]
             struck = replace(node, faults={**node.faults, action.index: (action.kind, action.event)})
-            unknown = struck.absent & {action.index} if node.forgets else frozenset()
+            # One that is out of service and drained leaves the node with the word of its driver.
+            leaves = node.forgets or action.index in node.cordoned
+            unknown = struck.absent & {action.index} if leaves else frozenset()
             return plan.node(action.node, faults=struck.faults, forgotten=node.forgotten | unknown)
         case Cure():
             faults = {key: each for key, each in plan.nodes[action.node].faults.items() if key != action.index}
