@@ -31,8 +31,9 @@ def in_use(
         }
         for effective in configurations:
             if effective is not None:
-                named, _ = fitting(inventory, partial(named_units, settings=plan_settings(effective)))
-                ids |= {unit.device.fact.id for some in (named or {}).values() for unit in some}
+                named, misfit = fitting(inventory, partial(named_units, settings=plan_settings(effective)))
+                if named is not None and misfit is None:
+                    ids |= {unit.device.fact.id for some in named.values() for unit in some}
         return frozenset(ids)
 
     return lambda device_id: device_id in found()

@@ -330,9 +330,10 @@ def test_it_is_no_fault_of_the_node_while_nobody_offers_the_nic(condition: str, 
     assert node.offers == {}
 
 
-def test_nor_while_a_configuration_is_requested_that_is_not_possible_here() -> None:
+@pytest.mark.parametrize("resources", [{}, {"devices": [{"match": {"type": "nic"}, "name": "example.com/nic"}]}])
+def test_nor_while_a_configuration_is_requested_that_is_not_possible_here(resources: dict[str, Any]) -> None:
     node = Nics(hca(0, conditions=[attributes.LINK_DOWN]), gpu(1, mig_enabled=True), gpu(2)).now()
-    node.now({"partitions": {"strategy": "single"}})
+    node.now({"partitions": {"strategy": "single"}, "resources": resources})
     assert node.world.config.refused is not None
     assert node.states[port(0)] == ("Degraded", "LinkDown")
 
