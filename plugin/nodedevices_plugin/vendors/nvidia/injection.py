@@ -108,12 +108,12 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
     def missing_nodes(self, inventory: Inventory) -> Mapping[str, tuple[str, ...]]:
         """Return by device the nodes that its containers are to get from here and that are not there. What the
         container toolkit brings, by a variable or its own CDI specification, it sees to itself."""
-        ours: set[str] = set()
-        if self.passes_nodes or not STRATEGIES.isdisjoint(self.device_list_strategies):
-            units = cdi.present_units(inventory)
-            ours = {unit.device.fact.id for unit in units if self.passes_nodes or unit.id not in self.cdi_names}
-        facts = (device.fact for device in inventory.devices if device.fact.id in ours)
-        return {fact.id: lacking for fact in facts if (lacking := nodes.missing(fact, self.host.existing))}
+        passes, existing = self.passes_nodes, self.host.existing
+        if not nodes.seen(existing) or (not passes and STRATEGIES.isdisjoint(self.device_list_strategies)):
+            return {}
+        given = (unit for unit in cdi.present_units(inventory) if passes or unit.id not in self.cdi_names)
+        facts = {unit.device.fact.id: unit.device.fact for unit in given}
+        return {id_: lacking for id_, fact in facts.items() if (lacking := nodes.missing(fact, existing))}
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""

@@ -72,11 +72,14 @@ def control_nodes(existing: Set[str]) -> tuple[str, ...]:
     return tuple(path for path in CONTROL_NODES if path in existing)
 
 
+def seen(existing: Set[str]) -> bool:
+    """True when one of NVIDIA's nodes is there; else this agent does not see the host's /dev, since the driver's own
+    library needs them as well."""
+    return not existing.isdisjoint(CONTROL_NODES) or any(fnmatchcase(path, GPU_NODES) for path in existing)
+
+
 def missing(fact: DeviceFact, existing: Set[str]) -> tuple[str, ...]:
-    """Return what a container with this GPU would lack. Nothing where none of NVIDIA's nodes is seen: then this agent
-    does not see the host's /dev, since the driver's own library needs them as well."""
-    if not any(path in CONTROL_NODES or fnmatchcase(path, GPU_NODES) for path in existing):
-        return ()
+    """Return what a container with this GPU would lack."""
     of_gpu = (path for path in _gpu_nodes(fact) if fnmatchcase(path, GPU_NODES))
     return tuple(path for path in (*NEEDED, *of_gpu) if path not in existing)
 
