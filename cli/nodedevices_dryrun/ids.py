@@ -8,12 +8,11 @@ names that may change are said, without a number, as a DryRun policy does (noded
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import orjson
 from msgspec import Struct
-from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_operator.desired.id_changes import id_changes
 from nodedevices_operator.desired.policy_status import Note
@@ -24,7 +23,7 @@ from nodedevices_plugin.model import Inventory, OfferedResource, Plan, PlanError
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.offering.changes import decide_change, held_as
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise, not_in
-from nodedevices_plugin.offering.shape import PlanSettings, make_shape
+from nodedevices_plugin.offering.shape import PlanSettings, fitting, make_shape
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_rules
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.helpers import run_by
@@ -70,17 +69,16 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
     status = mapping(raw.get("status"))
     inventory = facts.inventory(status)
     before, after = _settings(now), _settings(then)
-    current = _shape(inventory, before)
+    current, _ = _fitting(inventory, before)
     doubt = _doubt(status, record, now, then)
     if not doubt and (current is None or _summary(current) != _shown(status)):
         doubt = "what it offers does not follow from its policies alone: its own flags or files have a part in it"
     if doubt or current is None:
         changes = id_changes(record, now, then)
         return IdEffect(unknown=doubt, names=tuple(sorted({*changes.names, *_shown(status)})), pods=changes.pods)
-    try:
-        wanted = make_shape(inventory, after)
-    except PlanError as error:
-        return IdEffect(refused=str(error))
+    wanted, misfit = _fitting(inventory, after)
+    if wanted is None or misfit is not None:
+        return IdEffect(refused=str(misfit))
     observes = after.serving.mode == "Observe"
     holdings, ids = facts.holdings(status), facts.held(status)
     decision = decide_change(current, wanted, holdings, (), whole=observes)
@@ -151,11 +149,9 @@ def _read(config: bytes) -> PlanSettings:
     return PlanSettings.from_sections(understood(orjson.loads(config)).sections, modes={mps.ROOT: "not known"})
 
 
-def _shape(inventory: Inventory, settings: PlanSettings) -> Plan | None:
-    try:
-        return make_shape(inventory, settings)
-    except NodeDevicesError:
-        return None
+def _fitting(inventory: Inventory, settings: PlanSettings) -> tuple[Plan | None, PlanError | None]:
+    """As the agent does: the plan, without the devices that it does not fit, and why where one of these is here."""
+    return fitting(inventory, partial(make_shape, settings=settings))
 
 
 def _summary(plan: Plan) -> dict[str, tuple[object, ...]]:

@@ -117,6 +117,18 @@ def test_what_the_agent_refuses_is_foretold_in_its_words() -> None:
     assert node.world.config.message.startswith(found.refused)
 
 
+def test_a_missing_gpu_that_does_not_fit_refuses_nothing() -> None:
+    node = Node(*CUT[:1], gpu(2), CUT[1]).now({})
+    node.devices = node.devices[:2]
+    node.now({})
+    single = {"partitions": {"strategy": "single"}, "resources": {"exclude": [gpu_id(2)]}}
+    found = foretold(node.now({}), {}, single)
+    assert (found.unknown, found.refused) == ("", "")
+    node.now(single).now(single)
+    assert node.config == "Applied"
+    assert numbers(node) == {change.name: change.after for change in found.resources}
+
+
 def test_where_the_nodes_own_flags_have_a_part_no_number_is_given() -> None:
     own = parse(["--node-name=n1", AT_ONCE, "--resource-prefix=example.com"], {})
     node = Node(*FOUR, local=own)
