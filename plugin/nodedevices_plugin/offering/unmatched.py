@@ -18,13 +18,13 @@ from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_common.text import clip
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
-from nodedevices_plugin.model import Inventory, PlanError, Unit, Unmatched
+from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.model.selection import selects
 from nodedevices_plugin.offering.naming import by_name, matches_unit, units_matching
 from nodedevices_plugin.offering.nearness import Near, near
-from nodedevices_plugin.offering.shape import PlanSettings
+from nodedevices_plugin.offering.shape import PlanSettings, fitting
 from nodedevices_plugin.offering.shares import chosen_units, units_of_rule
 from nodedevices_plugin.offering.units import units
 from nodedevices_plugin.sharing.memory.mode import NAME as BY_MEMORY
@@ -38,8 +38,8 @@ VALUE_LIMIT = 96
 def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] = frozenset()) -> tuple[Unmatched, ...]:
     """A note for each entry of `resources` and `sharing.resources` that is about nothing here.
 
-    from_file: sections that the configuration file gives. A node without devices has none, and neither has one with
-    GPUs that the strategy for partitions does not fit: these are left out of the plan, and the configuration says so.
+    from_file: sections that the configuration file gives. A node without devices has none. Devices that the plan leaves
+    out are left out here (offering.shape.fitting).
     """
     rules, shares = settings.resources.devices, settings.sharing.resources
     exclude = settings.resources.exclude
@@ -49,12 +49,11 @@ def unmatched(inventory: Inventory, settings: PlanSettings, from_file: Set[str] 
         or not (rules or shares or exclude or settings.vendors.files)
     ):
         return ()
-    try:
-        found = units(inventory, settings.partitions.strategy, settings.resources.exclude, settings.vendors.known)
-    except PlanError:
-        return ()
     around, known = near(inventory), settings.vendors.known
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
+    found, _ = fitting(inventory, lambda here: units(here, strategy, exclude, known))
+    if found is None:
+        return ()
     named = by_name(found, settings.resources, strategy, prefix, values=settings.vendors, near=around)
     places = known.file_format().rule_places(settings.resources) if "resources" in from_file else None
     notes = _rules(found, settings, places, around) + _excludes(inventory, exclude, known)

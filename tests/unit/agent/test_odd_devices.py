@@ -80,6 +80,9 @@ def test_a_missing_gpu_that_does_not_fit_strategy_single_stops_no_step_where_rul
     node.sees(generation=1, config=config, config_hash="ab").line("nvml", gpu(0), gpu(1))
     assert node.offered == [gpu(0).id, gpu(1).id]
     assert node.world.config.reason == "Applied"
+    node.sees(generation=2, config=config | {"resources": {"exclude": ["GPU-9"]}}, config_hash="cd")
+    node.line("nvml", gpu(0), gpu(1))
+    assert [note.entry for note in node.world.config.unmatched] == ["exclude[0] GPU-9"]
 
 
 # --- a restart --------------------------------------------------------------------------------------------------------
