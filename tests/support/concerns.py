@@ -1,4 +1,4 @@
-"""One concern of the operator alone: run through observe, desired and apply, and its outcome as a test reads it."""
+"""One concern of the operator alone: run once, and its outcome as a test reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodedevices_api.defaults import with_defaults
 from nodedevices_api.sections import Sections
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cache.store import Cache
-from nodedevices_operator.concerns.port import Concern, Outcome, Shown, View
+from nodedevices_operator.concerns.port import Concern, Shown, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.fleet import Action, ActionAnswer
 from nodedevices_operator.desired.stored import Understood
@@ -81,16 +81,14 @@ def view(record: NodeDevicesRecord, node: NodeRecord | None, sections: Sections)
 
 
 async def run(
-    concern: Concern[Any, Any], record: NodeDevicesRecord, node: NodeRecord, sections: Sections | None = None
+    concern: Concern, record: NodeDevicesRecord, node: NodeRecord, sections: Sections | None = None
 ) -> Result:
     return await run_seen(concern, view(record, node, sections or Sections()))
 
 
-async def run_seen(concern: Concern[Any, Any], seen: View) -> Result:
+async def run_seen(concern: Concern, seen: View) -> Result:
     """As the reconciler runs it, but that what it raises is raised."""
-    found = await concern.observe(seen)
-    if not isinstance(found, Outcome):
-        found = await concern.apply(seen, concern.desired(seen, found))
+    found = await concern.reconcile(seen)
     await events_sent()
     return Result(found.verdict, found.requeue_after, found.retried)
 
@@ -100,7 +98,7 @@ class RejectionBench:
 
     def __init__(
         self,
-        make: Callable[[Tools], Concern[Any, Any]],
+        make: Callable[[Tools], Concern],
         shown: NodeDevicesRecord,
         *,
         seconds: float,

@@ -5,9 +5,6 @@ Everything that one needs is in this file; its registration is the class itself,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.records import names
@@ -15,13 +12,6 @@ from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import identified, named
 
 ANNOTATION = "example.com/devices"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    uid: str
-    shown: str | None
-    value: str | None
 
 
 class KeptAnnotation:
@@ -32,24 +22,18 @@ class KeptAnnotation:
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
 
-    async def observe(self, view: View) -> dict[str, Any] | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         if view.target() is None:
             return Outcome()
-        return dict(await self._writer.kube.get(named(names.NODES, view.record.name)))
-
-    def desired(self, view: View, observed: dict[str, Any]) -> Wanted:
+        metadata = (await self._writer.kube.get(named(names.NODES, view.record.name)))["metadata"]
         enabled = view.sections is not None and view.sections.labels.feature_discovery
-        metadata = observed["metadata"]
-        shown = metadata.get("annotations", {}).get(ANNOTATION)
-        return Wanted(metadata["uid"], shown, str(len(view.record.devices)) if enabled else None)
-
-    async def apply(self, view: View, desired: Wanted) -> Outcome:
-        verdict = ("True", "InSync", desired.value or "none")
-        if desired.shown == desired.value:
+        value = str(len(view.record.devices)) if enabled else None
+        verdict = ("True", "InSync", value or "none")
+        if metadata.get("annotations", {}).get(ANNOTATION) == value:
             return Outcome(verdict)
-        body = identified("Node", view.record.name, desired.uid)
-        if desired.value is not None:
-            body["metadata"]["annotations"] = {ANNOTATION: desired.value}
+        body = identified("Node", view.record.name, metadata["uid"])
+        if value is not None:
+            body["metadata"]["annotations"] = {ANNOTATION: value}
         path = named(names.NODES, view.record.name)
         view.wrote(Kind.NODE, await self._writer.apply("nodedevices-operator-annotation", path, body))
         return Outcome(verdict)

@@ -14,7 +14,6 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
-from nodedevices_api.sections import CapacityEntry
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
 from nodedevices_operator.concerns.port import Info, Outcome, View, failed_to
@@ -39,13 +38,6 @@ class _Memory(Struct):
     recheck: bool = False
 
 
-class CapacityObserved(Struct, frozen=True):
-    entries: Sequence[CapacityEntry]
-    node: NodeRecord
-    ours: frozenset[str]  # names that we are known to have set
-    requested: Mapping[str, int] | None  # by the node's pods; None: no need to know
-
-
 class CapacityConcern:
     info = Info("capacity", section="capacity", condition=names.CAPACITY_SYNCED)
 
@@ -57,34 +49,26 @@ class CapacityConcern:
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def observe(self, view: View) -> CapacityObserved | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         target = view.target()
         if target is None:
             return Outcome()
-        node, sections = target
+        node, entries = target[0], target[1].capacity
         memory = self._nodes.setdefault(view.record.name, _Memory())
-        entries = sections.capacity
         ours = node.owned | memory.names | claimed_names(view.before)
         shown = view.record.condition(names.CAPACITY_SYNCED)
         recheck = memory.recheck or (shown is not None and shown.reason in {names.PENDING, names.NOT_WRITTEN})
-        requested = None
-        if plan_capacity(entries, view.record, node, ours=ours).needs_requests or (recheck and entries):
+        plan = plan_capacity(entries, view.record, node, ours=ours)
+        if plan.needs_requests or (recheck and entries):
             try:
                 requested = await self._requests(node.name, [entry.name for entry in entries])
             except KubeError as error:
                 return failed_to("list the node's pods", error)
             memory.recheck = False
-        return CapacityObserved(entries, node, ours, requested)
+            plan = plan_capacity(entries, view.record, node, ours=ours, requested=requested)
+        return await self._write(view, node, memory, plan)
 
-    def desired(self, view: View, observed: CapacityObserved) -> tuple[NodeRecord, CapacityPlan]:
-        node = observed.node
-        return node, plan_capacity(
-            observed.entries, view.record, node, ours=observed.ours, requested=observed.requested
-        )
-
-    async def apply(self, view: View, desired: tuple[NodeRecord, CapacityPlan]) -> Outcome:
-        node, plan = desired
-        memory = self._nodes.setdefault(view.record.name, _Memory())
+    async def _write(self, view: View, node: NodeRecord, memory: _Memory, plan: CapacityPlan) -> Outcome:
         outcome = Outcome(
             (plan.status, plan.reason, plan.message), requeue_after=HELD_BACK_SECONDS if plan.held_back else None
         )

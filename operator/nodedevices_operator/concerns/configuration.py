@@ -6,10 +6,7 @@ The first of the concerns: the others act by what it resolves, and on the Node o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import structlog
-from msgspec import Struct
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
@@ -31,20 +28,10 @@ from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import (
     ChangeRecord,
     NodeDevicesRecord,
-    NodeRecord,
-    PolicyRecord,
     PolicyRef,
 )
 
 log = structlog.get_logger()
-
-
-class Sources(Struct, frozen=True):
-    """Objects that a configuration is made of."""
-
-    node: NodeRecord
-    policies: Sequence[PolicyRecord]
-    previous: Previous
 
 
 class ConfigurationConcern:
@@ -58,19 +45,13 @@ class ConfigurationConcern:
         self._watches: dict[str, RolloutWatch] = {}
         self._told: dict[str, str] = {}  # node -> the change of which an Event is there
 
-    async def observe(self, view: View) -> Sources | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         if view.node is None:
             return Outcome()  # its labels are not known
-        previous = Previous(view.record.config, view.record.policies)
-        return Sources(view.node, list(view.cache.policies.values()), previous)
-
-    def desired(self, view: View, observed: Sources) -> Configuration:
-        return resolve(observed.node.labels, observed.policies, observed.previous)
-
-    async def apply(self, view: View, desired: Configuration) -> Outcome:
         record, watched = view.record, view.record.change.policies if view.record.change is not None else ()
-        pause = max((pause_of(view.cache.policies.get(each)) for each in watched), default=0)
-        assert view.node is not None  # noqa: S101  observe has made sure
+        policies, previous = list(view.cache.policies.values()), Previous(record.config, record.policies)
+        desired = resolve(view.node.labels, policies, previous)
+        pause = max((pause_of(view.cache.policies.get(name)) for name in watched), default=0)
         settle = self._settle_seconds(record)
         now = standing(record, view.node, desired, pause_seconds=pause, settle_seconds=settle, now=view.now)
         held = self._rollouts.ask(record.name, now)

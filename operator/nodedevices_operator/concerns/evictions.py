@@ -68,12 +68,6 @@ class Subject(Struct):
     blocked: str = ""
 
 
-class EvictionsObserved(Struct, frozen=True):
-    subjects: Sequence[tuple[Due, Subject]]
-    problems: tuple[KubeError, ...]
-    not_yet: bool  # a pod does not say enough about itself so far
-
-
 class EvictionTally(Struct):
     """Pods by what became of them, and when to go on."""
 
@@ -121,7 +115,7 @@ class EvictionsConcern:
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._wall(), UTC)
 
-    async def observe(self, view: View) -> EvictionsObserved | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         target, name = view.target(), view.record.name
         self._notice(view.record)
         if target is None or view.staleness is None:
@@ -134,10 +128,14 @@ class EvictionsConcern:
         if due and (why := _unknown(view)):
             self._gate.propose(name, EVICT, ())
             return Outcome(("False", names.PENDING, why))
-        known = self._subjects.get(name, {})
+        tally = EvictionTally()
+        await self._act(view, await self._find(view, due, tally), tally)
+        return Outcome(tally.verdict(), min(tally.waits, default=None), tuple(tally.problems))
+
+    async def _find(self, view: View, due: Sequence[Due], tally: EvictionTally) -> list[tuple[Due, Subject]]:
+        """Return the pods that are meant, as far as they could be read."""
+        known = self._subjects.get(view.record.name, {})
         found: dict[EvictionKey, Subject] = {}
-        problems: list[KubeError] = []
-        not_yet = False
         for each in due:
             key = _key(each)
             subject = known.get(key)
@@ -146,24 +144,20 @@ class EvictionsConcern:
                 try:
                     subject = await self._read_pod(each, view)
                 except KubeError as error:
-                    problems.append(error)
+                    tally.problems.append(error)
                     continue
             if subject is None:
-                not_yet = True
+                tally.waits.append(NOT_YET_SECONDS)
             else:
                 found[key] = subject
-        self._subjects[name] = found
-        subjects = [(each, found[_key(each)]) for each in due if _key(each) in found]
-        return EvictionsObserved(subjects, tuple(problems), not_yet)
+        self._subjects[view.record.name] = found
+        return [(each, found[_key(each)]) for each in due if _key(each) in found]
 
-    def desired(self, view: View, observed: EvictionsObserved) -> EvictionsObserved:
-        return observed  # what is to be done about each is in it; when, the clock and the gate say
-
-    async def apply(self, view: View, desired: EvictionsObserved) -> Outcome:
+    async def _act(self, view: View, subjects: Sequence[tuple[Due, Subject]], tally: EvictionTally) -> None:
+        """Evict those that are ready, as far as that is granted."""
         node, now = view.record.name, self._now()
-        tally = EvictionTally(problems=list(desired.problems), waits=[NOT_YET_SECONDS] if desired.not_yet else [])
         ready: list[tuple[Due, Subject, Action]] = []
-        for due, subject in desired.subjects:
+        for due, subject in subjects:
             pod = _shown(due)
             if not subject.uid:
                 tally.waits.append(ASK_AGAIN_SECONDS)
@@ -193,7 +187,6 @@ class EvictionsConcern:
                 continue
             _, reason, text = not_granted(answer, self._gate.stopped())
             tally.lines.append((reason, f"{_shown(due)}: {text}"))
-        return Outcome(tally.verdict(), min(tally.waits, default=None), tuple(tally.problems))
 
     async def _read_pod(self, due: Due, view: View) -> Subject | None:
         """Read the pod. None: it does not say enough about itself so far."""

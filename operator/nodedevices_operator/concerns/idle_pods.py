@@ -54,7 +54,7 @@ Period = tuple[tuple[str, str], str, str, str]  # the pod, the device, the word,
 Settled = tuple[tuple[IdleHolding, ...], str]  # with why the node was stale; empty: it was not
 
 
-class IdleMemory(Struct):
+class _Memory(Struct):
     """Of one node."""
 
     reads: CallBudget
@@ -66,9 +66,9 @@ class IdleMemory(Struct):
     uids: dict[tuple[str, str], str | None] = field(default_factory=dict)  # None: the holder means another pod
 
 
-class IdleObserved(Struct):
+class _Looking(Struct):
     section: Idle
-    memory: IdleMemory
+    memory: _Memory
     wanted: Pods
     stale: Staleness | None  # None: the record is up to date
     found: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)  # pods whose condition may differ
@@ -80,10 +80,10 @@ class IdleObserved(Struct):
         return self.wanted[pod], "" if self.stale is None else self.stale.reason
 
 
-class IdlePlan(Struct, frozen=True):
+class _IdlePlan(Struct, frozen=True):
     """`conditions`: to write. `back`: pods of which nothing is unused any more."""
 
-    seen: IdleObserved
+    seen: _Looking
     conditions: Mapping[IdlePod, Mapping[str, Any]]
     events: Sequence[tuple[Period, Mapping[str, Any]]]
     back: tuple[IdlePod, ...]
@@ -96,12 +96,17 @@ class IdlePodsConcern:
         self._writer = tools.writer
         self._events = tools.events
         self._clock = tools.clock
-        self._nodes: dict[str, IdleMemory] = {}
+        self._nodes: dict[str, _Memory] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def observe(self, view: View) -> IdleObserved | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
+        seen = await self._seen(view)
+        return seen if isinstance(seen, Outcome) else await self._write(view, _plan(view, seen))
+
+    async def _seen(self, view: View) -> _Looking | Outcome:
+        """Find the pods; reads alone. An Outcome: there is nothing to decide."""
         sections, record = view.sections, view.record
         shown = record.condition(names.IDLE_PODS_MARKED)
         try:
@@ -123,7 +128,7 @@ class IdlePodsConcern:
             every = ((each.holding.device, each.since) for held in wanted.values() for each in held)
             after = section.after_seconds or 0  # only then the agent said so
             old = frozenset(each for each in every if pods.may_have_expired(each[1], view.now, after=after))
-            memory = IdleMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock), old, section)
+            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock), old, section)
             self._nodes[record.name] = memory
         if section != memory.section:
             if not section.pod_condition and memory.section.pod_condition:
@@ -141,7 +146,7 @@ class IdlePodsConcern:
         memory.uids = {pod: uid for pod, uid in memory.uids.items() if pod in wanted}
         memory.told &= {_period(pod, each) for pod, held in wanted.items() for each in held}
         stale = view.staleness if view.staleness is not None and view.staleness.status == "True" else None
-        seen = IdleObserved(section, memory, wanted, stale)
+        seen = _Looking(section, memory, wanted, stale)
         for pod, held in wanted.items():
             if memory.settled.get(pod) != seen.settled(pod):
                 await self._find(seen, pod, held, view.scope)
@@ -156,9 +161,7 @@ class IdlePodsConcern:
             found += marked(page)
         return found
 
-    async def _find(
-        self, seen: IdleObserved, at: tuple[str, str], held: Sequence[IdleHolding], scope: pods.Scope
-    ) -> None:
+    async def _find(self, seen: _Looking, at: tuple[str, str], held: Sequence[IdleHolding], scope: pods.Scope) -> None:
         seen.unsure.add(at)
         if not seen.memory.reads.take():
             seen.requeue_after = READS_WAIT_SECONDS
@@ -182,32 +185,11 @@ class IdlePodsConcern:
             seen.memory.uids[at] = None
             seen.memory.settled[at] = seen.settled(at)
 
-    def desired(self, view: View, observed: IdleObserved) -> IdlePlan:
-        section, memory = observed.section, observed.memory
-        writes: dict[IdlePod, Mapping[str, Any]] = {}
-        made: list[tuple[Period, Mapping[str, Any]]] = []
-        for at, pod in observed.found.items():
-            who, idle, shown = identity(pod), observed.wanted[at], own_condition(pod)
-            condition = idle_condition(idle, shown, view.now, stale=observed.stale)
-            if section.pod_condition and condition is not None and not same(shown, condition):
-                writes[who] = condition
-            about = events.About("Pod", who.name, who.uid, who.namespace)
-            for each in idle if section.event and observed.stale is None else ():
-                what = events.EventIdentity(view.record.name, each.holding.device, each.word, each.since)
-                if (each.holding.device, each.since) not in memory.old and _period(at, each) not in memory.told:
-                    made.append((_period(at, each), events.idle(about, what, f"{each.word}: {each.text}", view.now)))
-        back = tuple((memory.carrying or {}).values())
-        if section.pod_condition:  # else all of it goes, whatever is known
-            keeping = {memory.uids[at] for at in observed.wanted if memory.uids.get(at)}
-            unsure = observed.unsure
-            back = tuple(it for it in back if it.uid not in keeping and (it.namespace, it.name) not in unsure)
-        return IdlePlan(observed, writes, made, back)
-
-    async def apply(self, view: View, desired: IdlePlan) -> Outcome:
-        seen, problems = desired.seen, list(desired.seen.problems)
+    async def _write(self, view: View, plan: _IdlePlan) -> Outcome:
+        seen, problems = plan.seen, list(plan.seen.problems)
         carrying = seen.memory.carrying if seen.memory.carrying is not None else {}
         failed: set[tuple[str, str]] = set()
-        for who, condition in desired.conditions.items():
+        for who, condition in plan.conditions.items():
             try:
                 await self._writer.pod_idle(who, condition)
                 carrying[who.uid] = who
@@ -218,12 +200,12 @@ class IdlePodsConcern:
                     seen.requeue_after = seen.requeue_after or NOT_YET_SECONDS
                 else:
                     problems.append(error)
-        for period, event in desired.events:
+        for period, event in plan.events:
             self._events.write(view.record.name, event)
             seen.memory.told.add(period)
         for at in seen.found.keys() - failed:
             seen.memory.settled[at] = seen.settled(at)
-        for who in desired.back:
+        for who in plan.back:
             try:
                 await self._take_back(who, seen.section, view.now)
                 carrying.pop(who.uid, None)
@@ -255,3 +237,26 @@ class IdlePodsConcern:
 
 def _period(pod: tuple[str, str], idle: IdleHolding) -> Period:
     return pod, idle.holding.device, idle.word, idle.since
+
+
+def _plan(view: View, seen: _Looking) -> _IdlePlan:
+    """Decide what to write."""
+    section, memory = seen.section, seen.memory
+    writes: dict[IdlePod, Mapping[str, Any]] = {}
+    made: list[tuple[Period, Mapping[str, Any]]] = []
+    for at, pod in seen.found.items():
+        who, idle, shown = identity(pod), seen.wanted[at], own_condition(pod)
+        condition = idle_condition(idle, shown, view.now, stale=seen.stale)
+        if section.pod_condition and condition is not None and not same(shown, condition):
+            writes[who] = condition
+        about = events.About("Pod", who.name, who.uid, who.namespace)
+        for each in idle if section.event and seen.stale is None else ():
+            what = events.EventIdentity(view.record.name, each.holding.device, each.word, each.since)
+            if (each.holding.device, each.since) not in memory.old and _period(at, each) not in memory.told:
+                made.append((_period(at, each), events.idle(about, what, f"{each.word}: {each.text}", view.now)))
+    back = tuple((memory.carrying or {}).values())
+    if section.pod_condition:  # else all of it goes, whatever is known
+        keeping = {memory.uids[at] for at in seen.wanted if memory.uids.get(at)}
+        unsure = seen.unsure
+        back = tuple(it for it in back if it.uid not in keeping and (it.namespace, it.name) not in unsure)
+    return _IdlePlan(seen, writes, made, back)

@@ -10,32 +10,17 @@ from __future__ import annotations
 from collections import deque
 
 import structlog
-from msgspec import Struct
 from nodedevices_api import conditions as names
-from nodedevices_api.sections import Labels
 
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.labels import LabelPlan, plan_labels
+from nodedevices_operator.desired.labels import plan_labels
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import NodeRecord
 
 MOST_WRITES, WINDOW_SECONDS = 20, 60.0  # a take-over alone changes them several times within a second
 
 log = structlog.get_logger()
-
-
-class LabelsObserved(Struct, frozen=True):
-    section: Labels
-    node: NodeRecord
-    now: int  # seconds since 1970
-
-
-class LabelsDesired(Struct, frozen=True):
-    node: NodeRecord
-    plan: LabelPlan
-    configured: bool  # whether a policy enables labels
 
 
 class LabelsConcern:
@@ -50,21 +35,14 @@ class LabelsConcern:
     def forget(self, node: str) -> None:
         self._writes.pop(node, None)
 
-    async def observe(self, view: View) -> LabelsObserved | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         target = view.target()
         if target is None:
             return Outcome()
-        node, sections = target
-        return LabelsObserved(sections.labels, node, int(self._wall()))
-
-    def desired(self, view: View, observed: LabelsObserved) -> LabelsDesired:
-        section = observed.section
-        plan = plan_labels(section, view.record, observed.node, now=observed.now)
-        return LabelsDesired(observed.node, plan, section.feature_discovery or bool(section.extra))
-
-    async def apply(self, view: View, desired: LabelsDesired) -> Outcome:
-        node, plan = desired.node, desired.plan
-        outcome = Outcome((plan.status, plan.reason, plan.message) if desired.configured else Shown.REMOVED)
+        node, section = target[0], target[1].labels
+        plan = plan_labels(section, view.record, node, now=int(self._wall()))
+        configured = section.feature_discovery or bool(section.extra)
+        outcome = Outcome((plan.status, plan.reason, plan.message) if configured else Shown.REMOVED)
         if plan.matches(node):
             return outcome
         if self._writes_too_often(node.name):

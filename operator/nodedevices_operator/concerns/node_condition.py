@@ -3,28 +3,17 @@ carries both: what changes them changes them together."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import structlog
-from msgspec import Struct
 from nodedevices_api.conditions import NODE_DEVICES_HEALTHY, NODE_READY
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.node import node_conditions
-from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import NodeRecord
 
 log = structlog.get_logger()
-
-
-class NodeConditionObserved(Struct, frozen=True):
-    node: NodeRecord
-    staleness: Staleness
-    wanted: bool  # by the policy
 
 
 class NodeConditionConcern:
@@ -33,20 +22,13 @@ class NodeConditionConcern:
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
 
-    async def observe(self, view: View) -> NodeConditionObserved | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         target = view.target()
         if target is None or view.staleness is None:
             return Outcome()
-        node, sections = target
-        return NodeConditionObserved(node, view.staleness, sections.faults.node_condition)
-
-    def desired(self, view: View, observed: NodeConditionObserved) -> tuple[NodeRecord, tuple[dict[str, Any], ...]]:
-        node = observed.node
-        return node, node_conditions(view.record, observed.staleness, node, wanted=observed.wanted, now=view.now)
-
-    async def apply(self, view: View, desired: tuple[NodeRecord, tuple[dict[str, Any], ...]]) -> Outcome:
-        node, wanted = desired
-        by_type = {each["type"]: each for each in wanted}
+        node, faults = target[0], target[1].faults
+        wanted = node_conditions(view.record, view.staleness, node, wanted=faults.node_condition, now=view.now)
+        by_type = {condition["type"]: condition for condition in wanted}
         shown = {NODE_READY: node.ready_condition, NODE_DEVICES_HEALTHY: node.condition}
         ours = by_type.keys() | node.conditions_owned  # what another wrote and we do not say cannot be taken back
         changed = [kind for kind, it in shown.items() if kind in ours and not same(it, by_type.get(kind))]

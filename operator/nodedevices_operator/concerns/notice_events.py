@@ -7,9 +7,6 @@ the Event's name says who wrote it already. A notice of long before the operator
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec import Struct, field
 
 from nodedevices_operator.concerns.budget import CallBudget
@@ -35,14 +32,11 @@ class NoticeMemory(Struct):
     settled: set[NoticeKey] = field(default_factory=set)  # an Event was written, or none is to be
 
 
-class NoticesObserved(Struct):
+class _Found(Struct):
     memory: NoticeMemory
     to_write: list[tuple[Noticed, str]] = field(default_factory=list)  # with the pod's uid
     requeue_after: float | None = None
     problems: list[KubeError] = field(default_factory=list)
-
-
-Event = tuple[Noticed, Mapping[str, Any]]
 
 
 class NoticeEventsConcern:
@@ -57,7 +51,7 @@ class NoticeEventsConcern:
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def observe(self, view: View) -> NoticesObserved | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         sections, record = view.sections, view.record
         if not view.reported or sections is None or not sections.faults.event:
             return Outcome()
@@ -67,13 +61,18 @@ class NoticeEventsConcern:
             memory = self._nodes[record.name] = NoticeMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
             memory.settled = {each.key for each in wanted if pods.may_have_expired(each.notice.time, view.now)}
         memory.settled &= {each.key for each in wanted}
-        found = NoticesObserved(memory)
+        found = _Found(memory)
         for each in wanted:
             if each.key not in memory.settled:
                 await self._find(found, each, view.scope)
-        return found
+        for each, uid in found.to_write:
+            about = events.About("Pod", each.holding.holder.pod, uid, each.holding.holder.namespace)
+            what = events.EventIdentity(record.name, each.holding.device, each.notice.code, each.notice.since)
+            self._events.write(record.name, events.noticed(about, what, each.text, view.now))
+            memory.settled.add(each.key)
+        return Outcome(requeue_after=found.requeue_after, problems=tuple(found.problems))
 
-    async def _find(self, found: NoticesObserved, each: Noticed, scope: pods.Scope) -> None:
+    async def _find(self, found: _Found, each: Noticed, scope: pods.Scope) -> None:
         holder = each.holding.holder
         if not found.memory.reads.take():
             found.requeue_after = READS_WAIT_SECONDS
@@ -93,18 +92,3 @@ class NoticeEventsConcern:
                 found.memory.settled.add(each.key)
             case pods.HolderMatch.NOT_YET:
                 found.requeue_after = found.requeue_after or NOT_YET_SECONDS
-
-    def desired(self, view: View, observed: NoticesObserved) -> tuple[NoticesObserved, list[Event]]:
-        made: list[Event] = []
-        for each, uid in observed.to_write:
-            about = events.About("Pod", each.holding.holder.pod, uid, each.holding.holder.namespace)
-            what = events.EventIdentity(view.record.name, each.holding.device, each.notice.code, each.notice.since)
-            made.append((each, events.noticed(about, what, each.text, view.now)))
-        return observed, made
-
-    async def apply(self, view: View, desired: tuple[NoticesObserved, list[Event]]) -> Outcome:
-        found, made = desired
-        for each, event in made:
-            self._events.write(view.record.name, event)
-            found.memory.settled.add(each.key)
-        return Outcome(requeue_after=found.requeue_after, problems=tuple(found.problems))

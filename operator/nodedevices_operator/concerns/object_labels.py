@@ -6,14 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import structlog
 
 from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.object_labels import MOST_LABELS, ObjectLabelPlan, plan_object_labels
+from nodedevices_operator.desired.object_labels import MOST_LABELS, plan_object_labels
 from nodedevices_operator.records.kinds import Kind
 
 WRITES_AT_ONCE, SECONDS_PER_WRITE = 5, 30.0
@@ -35,24 +33,21 @@ class ObjectLabelsConcern:
         self._budgets.pop(node, None)
         self._cut.pop(node, None)
 
-    async def observe(self, view: View) -> Mapping[str, str] | Outcome:
-        return Outcome() if view.node is None else view.node.labels
-
-    def desired(self, view: View, observed: Mapping[str, str]) -> ObjectLabelPlan:
-        return plan_object_labels(observed, view.record)
-
-    async def apply(self, view: View, desired: ObjectLabelPlan) -> Outcome:
+    async def reconcile(self, view: View) -> Outcome:
+        if view.node is None:
+            return Outcome()
         record = view.record
-        self._log_cut(record.name, desired.cut)
-        if desired.matches(record):
+        plan = plan_object_labels(view.node.labels, record)
+        self._log_cut(record.name, plan.cut)
+        if plan.matches(record):
             return Outcome()
         budget = self._budgets.get(record.name)
         if budget is None:
             budget = self._budgets[record.name] = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._clock)
         if not budget.take():
             return Outcome(requeue_after=SECONDS_PER_WRITE)
-        view.wrote(Kind.NODE_DEVICES, await self._writer.object_labels(record, desired.values))
-        log.info("labels of the NodeDevices set", node=record.name, labels=len(desired.values))
+        view.wrote(Kind.NODE_DEVICES, await self._writer.object_labels(record, plan.values))
+        log.info("labels of the NodeDevices set", node=record.name, labels=len(plan.values))
         return Outcome()
 
     def _log_cut(self, node: str, cut: tuple[str, ...]) -> None:

@@ -46,7 +46,7 @@ HolderKey = tuple[HolderRecord, str]
 Mark = tuple[str, str, str, str]  # device, since, state, text
 
 
-class MarkMemory(Struct):
+class _Memory(Struct):
     """Of one node; rebuilt from the cluster when lost."""
 
     reads: CallBudget
@@ -58,13 +58,13 @@ class MarkMemory(Struct):
     restarted: set[HolderKey] = field(default_factory=set)  # holders whose container runs since after its fault
 
 
-class MarksObserved(Struct):
+class _Marking(Struct):
     """Facts about one node's pods; filled by reads alone."""
 
     record: NodeDevicesRecord
     scope: Scope
     faults: Faults
-    memory: MarkMemory
+    memory: _Memory
     known: Mapping[str, Affected]  # by uid, the entries of affectedPods and those left behind by an earlier NodeDevices
     marks: dict[str, Holding] = field(default_factory=dict)  # uid -> the worst of what the pod holds
     events_only: dict[str, Holding] = field(default_factory=dict)
@@ -89,10 +89,10 @@ class MarksObserved(Struct):
         return entry if entry is not None and pods.fault_over(self.record, entry) else None
 
 
-class MarkPlan(Struct, frozen=True):
+class _MarkPlan(Struct, frozen=True):
     """What to write. `entries` is affectedPods while marking."""
 
-    seen: MarksObserved
+    seen: _Marking
     marks: Mapping[str, Holding]  # uid -> what its condition shall be about
     leaving: tuple[Affected, ...]  # pods whose mark is to be taken back
     entries: tuple[Affected, ...]
@@ -108,13 +108,31 @@ class PodMarksConcern:
         self._events = tools.events
         self._status = tools.status
         self._clock = tools.clock
-        self._nodes: dict[str, MarkMemory] = {}
+        self._nodes: dict[str, _Memory] = {}
 
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def observe(self, view: View) -> MarksObserved | Outcome:
-        """Find the pods."""
+    async def reconcile(self, view: View) -> Outcome:
+        seen = await self._find(view)
+        if isinstance(seen, Outcome):
+            return seen
+        plan = _plan(seen)
+        for entry in plan.left_out:
+            log.warning("pod not marked, affectedPods is full", node=view.record.name, pod=entry.name)
+        try:
+            await self._status.write(view, plan.entries)
+        except KubeError as error:  # no pod is marked that affectedPods does not name
+            view.affected = None
+            return Outcome(problems=(*seen.problems, error))
+        view.affected = plan.entries
+        view.affected = await self._write(plan, view.cache.changed_at.get(view.record.name))
+        return Outcome(
+            requeue_after=seen.requeue_after, problems=tuple(seen.problems), hindrance=hindered(*seen.problems)
+        )
+
+    async def _find(self, view: View) -> _Marking | Outcome:
+        """Find the pods; reads alone. An Outcome: there is nothing to decide."""
         sections, record = view.sections, view.record
         left: list[Affected] = []
         problems: list[KubeError] = []
@@ -132,10 +150,10 @@ class PodMarksConcern:
         holdings = pods.holdings(record, healthy_too=always)
         memory = self._nodes.get(record.name)
         if memory is None:
-            memory = MarkMemory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
+            memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock))
             if holdings or known:  # most nodes are well, and there is nothing to remember of them
                 self._nodes[record.name] = memory
-        seen = MarksObserved(record, view.scope, sections.faults, memory, known, problems=problems)
+        seen = _Marking(record, view.scope, sections.faults, memory, known, problems=problems)
         self._prune(memory, holdings)
         for holding in holdings:
             if holding.undecided:
@@ -160,40 +178,7 @@ class PodMarksConcern:
         view.restarted = frozenset(memory.restarted)
         return seen
 
-    def desired(self, view: View, observed: MarksObserved) -> MarkPlan:
-        known = observed.known.values()
-        at_fault = {uid: holding for uid, holding in observed.marks.items() if holding.severity}
-        others = [it for it in known if it.uid not in at_fault]
-        staying = [it for it in others if (it.namespace, it.name) in observed.unsure]
-        leaving = tuple(it for it in others if it not in staying)
-        # An entry names the fault that the mark is for, until the mark is written anew.
-        marked = [observed.other_fault(uid, it) or pods.affected(it, uid) for uid, it in at_fault.items()]
-        entries = pods.bounded([*leaving, *staying, *marked])
-        left_out = tuple(entry for entry in marked if entry not in entries)
-        not_marked = {entry.uid for entry in left_out}
-        marks = {
-            uid: it
-            for uid, it in observed.marks.items()
-            if uid not in not_marked and (it.severity or uid not in observed.known)
-        }
-        return MarkPlan(observed, marks, leaving, entries, left_out)
-
-    async def apply(self, view: View, desired: MarkPlan) -> Outcome:
-        seen = desired.seen
-        for entry in desired.left_out:
-            log.warning("pod not marked, affectedPods is full", node=view.record.name, pod=entry.name)
-        try:
-            await self._status.write(view, desired.entries)
-        except KubeError as error:  # no pod is marked that affectedPods does not name
-            view.affected = None
-            return Outcome(problems=(*seen.problems, error))
-        view.affected = desired.entries
-        view.affected = await self._write(desired, view.cache.changed_at.get(view.record.name))
-        return Outcome(
-            requeue_after=seen.requeue_after, problems=tuple(seen.problems), hindrance=hindered(*seen.problems)
-        )
-
-    async def _write(self, plan: MarkPlan, known_at: float | None) -> tuple[Affected, ...]:
+    async def _write(self, plan: _MarkPlan, known_at: float | None) -> tuple[Affected, ...]:
         """Mark the pods, once `plan.entries` is written to affectedPods. Returns what affectedPods shall be afterwards.
 
         `known_at` is when the operator first knew of the newest fault, by its clock.
@@ -232,7 +217,7 @@ class PodMarksConcern:
             log.info("marks of an earlier NodeDevices found", node=view.record.name, pods=len(found))
         return list(pods.bounded(found))
 
-    async def _resolve(self, seen: MarksObserved, holding: Holding) -> str | None:
+    async def _resolve(self, seen: _Marking, holding: Holding) -> str | None:
         """The uid of the pod that the holder entry means; None: none that this NodeDevices may name (now)."""
         memory, holder = seen.memory, holding.holder
         key = (holder, holding.device)
@@ -257,7 +242,7 @@ class PodMarksConcern:
             seen.requeue_after = NOT_YET_SECONDS
         return None
 
-    async def _restarted(self, seen: MarksObserved, holding: Holding) -> bool:
+    async def _restarted(self, seen: _Marking, holding: Holding) -> bool:
         """Pods are not watched: such a one is read again now and then, until its container has restarted."""
         key = (holding.holder, holding.device)
         if key in seen.memory.restarted:
@@ -273,7 +258,7 @@ class PodMarksConcern:
         seen.requeue_after = seen.requeue_after or RESTART_SECONDS
         return False
 
-    async def _should_mark(self, seen: MarksObserved, uid: str, holding: Holding) -> bool:
+    async def _should_mark(self, seen: _Marking, uid: str, holding: Holding) -> bool:
         """True when the pod is to be marked, by podCondition OnFault: that the state of its device is not known, is no
         news for a pod that shows no condition."""
         if not holding.unknown:
@@ -291,7 +276,7 @@ class PodMarksConcern:
         seen.memory.unmarked[uid] = mark
         return False
 
-    async def _read(self, seen: MarksObserved, namespace: str, name: str) -> Mapping[str, Any] | None:
+    async def _read(self, seen: _Marking, namespace: str, name: str) -> Mapping[str, Any] | None:
         for pod in seen.found.values():
             if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
                 return pod
@@ -310,7 +295,7 @@ class PodMarksConcern:
         return pod
 
     @staticmethod
-    def _prune(memory: MarkMemory, holdings: list[Holding]) -> None:
+    def _prune(memory: _Memory, holdings: list[Holding]) -> None:
         """Only what is still listed is remembered, so memory is bounded by the node's holders."""
         live = {(holding.holder, holding.device) for holding in holdings}
         memory.uids = {key: uid for key, uid in memory.uids.items() if key in live}
@@ -322,7 +307,7 @@ class PodMarksConcern:
         memory.restarted &= live
 
     # --- writing -----------------------------------------------------------------------------------------------------
-    async def _mark(self, seen: MarksObserved, uid: str, holding: Holding, known_at: float | None) -> bool:
+    async def _mark(self, seen: _Marking, uid: str, holding: Holding, known_at: float | None) -> bool:
         """Write the pod's condition and Event. False: it has ended, and nothing is written to it any more."""
         mark, over = _mark_of(holding), seen.fault_over(uid, holding)
         if seen.memory.marked.get(uid) == mark and over is None:
@@ -349,7 +334,7 @@ class PodMarksConcern:
         seen.memory.marked[uid] = mark
         return True
 
-    async def _set_condition(self, seen: MarksObserved, entry: Affected, condition: Mapping[str, Any]) -> None:
+    async def _set_condition(self, seen: _Marking, entry: Affected, condition: Mapping[str, Any]) -> None:
         await self._writer.pod_condition(entry, condition)
         log.info(
             "pod condition set",
@@ -360,7 +345,7 @@ class PodMarksConcern:
             reason=condition["reason"],
         )
 
-    def _fault_event(self, seen: MarksObserved, uid: str, holding: Holding) -> None:
+    def _fault_event(self, seen: _Marking, uid: str, holding: Holding) -> None:
         if not seen.faults.event or not (holding.health.state == "Unhealthy" or holding.application):
             return
         about = events.About("Pod", holding.holder.pod, uid, holding.holder.namespace)
@@ -368,7 +353,7 @@ class PodMarksConcern:
         write = events.noticed if holding.application else events.fault
         self._events.write(what.node, write(about, what, pods.fault_text(holding), self._writer.now()))
 
-    async def _take_back(self, seen: MarksObserved, entry: Affected) -> bool:
+    async def _take_back(self, seen: _Marking, entry: Affected) -> bool:
         """Returns True when the entry can be removed. A pod that has ended keeps its condition: that is evidence."""
         record, never = seen.record, seen.faults.pod_condition == "Never"
         device, part = next(((d, p) for d in record.devices for p in d.parts if p.id == entry.device), (None, None))
@@ -407,14 +392,14 @@ class PodMarksConcern:
             await self._set_condition(seen, entry, condition)
         return True
 
-    def _recovered_event(self, seen: MarksObserved, entry: Affected, message: str) -> None:
+    def _recovered_event(self, seen: _Marking, entry: Affected, message: str) -> None:
         if seen.faults.event:
             about = events.About("Pod", entry.name, entry.uid, entry.namespace)
             what = events.EventIdentity(seen.record.name, entry.device, entry.reason, entry.since)
             self._events.write(what.node, events.recovered(about, what, message, self._writer.now()))
 
     @staticmethod
-    def _failed(seen: MarksObserved, uid: str, holding: Holding, error: KubeError) -> None:
+    def _failed(seen: _Marking, uid: str, holding: Holding, error: KubeError) -> None:
         if error.gone:  # the name may belong to another pod by now: read it again
             seen.memory.uids.pop((holding.holder, holding.device), None)
             seen.requeue_after = NOT_YET_SECONDS
@@ -425,3 +410,21 @@ class PodMarksConcern:
 
 def _mark_of(holding: Holding) -> Mark:
     return (holding.device, holding.health.since, holding.health.state, pods.fault_text(holding))
+
+
+def _plan(seen: _Marking) -> _MarkPlan:
+    """Decide what to write."""
+    known = seen.known.values()
+    at_fault = {uid: holding for uid, holding in seen.marks.items() if holding.severity}
+    others = [it for it in known if it.uid not in at_fault]
+    staying = [it for it in others if (it.namespace, it.name) in seen.unsure]
+    leaving = tuple(it for it in others if it not in staying)
+    # An entry names the fault that the mark is for, until the mark is written anew.
+    marked = [seen.other_fault(uid, it) or pods.affected(it, uid) for uid, it in at_fault.items()]
+    entries = pods.bounded([*leaving, *staying, *marked])
+    left_out = tuple(entry for entry in marked if entry not in entries)
+    not_marked = {entry.uid for entry in left_out}
+    marks = {
+        uid: it for uid, it in seen.marks.items() if uid not in not_marked and (it.severity or uid not in seen.known)
+    }
+    return _MarkPlan(seen, marks, leaving, entries, left_out)

@@ -1,17 +1,16 @@
 """The port: one thing that the operator keeps on a Node, a pod or an object.
 
-    observe -> desired -> apply -> outcome
-
-Each time from what the cluster shows, and safe to be killed between any two calls. A concern fails alone: what
-`observe` or `apply` raises is counted and retried by the node's back-off, and the other concerns go on. A new one is a
-file in this folder and a line in registry.py (docs/extending.md).
+A concern is one coroutine: it reads what the view does not have, has a pure function of `desired/` decide, and writes
+what differs. Each time from what the cluster shows, and safe to be killed between any two calls. A concern fails alone:
+what it raises is counted and retried by the node's back-off, and the other concerns go on. A new one is a file in this
+folder and a line in registry.py (docs/extending.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from msgspec import Struct, field
 from nodedevices_api import conditions as names
@@ -28,9 +27,6 @@ from nodedevices_operator.desired.stored import Understood, understood
 from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.objects import Affected, HolderRecord, NodeDevicesRecord, NodeRecord
-
-Observed = TypeVar("Observed")
-Desired = TypeVar("Desired")
 
 
 class Info(Struct, frozen=True):
@@ -67,23 +63,15 @@ class Outcome(Struct, frozen=True):
         return any(not forbidden(error) for error in self.problems)
 
 
-class Concern(Protocol[Observed, Desired]):
+class Concern(Protocol):
     """One thing that the operator keeps, for all nodes; one node at a time by the key queue. What it remembers of a
     node only saves calls: after `forget`, or in a new process, it reaches the same end."""
 
     @property
     def info(self) -> Info: ...
 
-    async def observe(self, view: View) -> Observed | Outcome:
-        """Return what is there; reads only. An Outcome: there is nothing to decide. May raise KubeError."""
-        ...
-
-    def desired(self, view: View, observed: Observed) -> Desired:
-        """Return what shall be there, without a call, a clock or anything remembered."""
-        ...
-
-    async def apply(self, view: View, desired: Desired) -> Outcome:
-        """Write what differs, and nothing where nothing does. May raise KubeError."""
+    async def reconcile(self, view: View) -> Outcome:
+        """Write what differs from what shall be there, and nothing where nothing does. May raise KubeError."""
         ...
 
     def forget(self, node: str) -> None:

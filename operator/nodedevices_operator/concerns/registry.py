@@ -9,12 +9,10 @@ podFailurePolicy acts on its condition. And labels to select by wait for all of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from nodedevices_operator.concerns.capacity import CapacityConcern
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
 from nodedevices_operator.concerns.device_events import DeviceEventsConcern
-from nodedevices_operator.concerns.double_allocation_events import DoubleAllocationEventsConcern
 from nodedevices_operator.concerns.evictions import EvictionsConcern
 from nodedevices_operator.concerns.idle_pods import IdlePodsConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
@@ -27,13 +25,12 @@ from nodedevices_operator.concerns.port import Concern
 from nodedevices_operator.concerns.rejected_pods import RejectedPodsConcern
 from nodedevices_operator.concerns.rejection_events import RejectionEventsConcern
 from nodedevices_operator.concerns.retired_zeros import RetiredZerosConcern
-from nodedevices_operator.concerns.service_events import ServiceEventsConcern
 from nodedevices_operator.concerns.staleness import StalenessConcern
 from nodedevices_operator.concerns.taint import TaintConcern
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.concerns.xid_condition import XidConditionConcern
 
-Factory = Callable[[Tools], Concern[Any, Any]]
+Factory = Callable[[Tools], Concern]
 
 CONCERNS: tuple[Factory, ...] = (
     ConfigurationConcern,
@@ -53,7 +50,5 @@ CONCERNS: tuple[Factory, ...] = (
     RejectedPodsConcern,
     DeviceEventsConcern,
     NoticeEventsConcern,
-    DoubleAllocationEventsConcern,
-    ServiceEventsConcern,
     ObjectLabelsConcern,
 )

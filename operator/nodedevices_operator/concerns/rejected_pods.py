@@ -11,7 +11,6 @@ costs the API server little.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -29,8 +28,6 @@ AGAIN_SECONDS = 1.0
 
 log = structlog.get_logger()
 
-Rejected = tuple[RejectedPod, str]  # with the resource that its message names
-
 
 class RejectedPodsConcern:
     info = Info("rejected-pods")
@@ -47,19 +44,15 @@ class RejectedPodsConcern:
     def forget(self, node: str) -> None:
         self._waiting.discard(node)
 
-    async def observe(self, view: View) -> Sequence[RejectedPod] | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         found = self._pods.on_node(view.record.name) if self._pods is not None and view.reported else ()
-        return [pod for pod in found if pod.owner] or Outcome()
-
-    def desired(self, view: View, observed: Sequence[RejectedPod]) -> Sequence[Rejected]:
-        resources = rejected.shares_by_memory(view.record)
-        named = ((pod, rejected.named(pod.message, resources)) for pod in observed)
-        return [(pod, resource) for pod, resource in named if resource is not None]
-
-    async def apply(self, view: View, desired: Sequence[Rejected]) -> Outcome:
         now, waits, left = datetime.fromtimestamp(self._wall(), UTC), [], MAX_AT_ONCE
         self._waiting.discard(view.record.name)
-        for pod, resource in desired:
+        resources = rejected.shares_by_memory(view.record) if found else ()
+        for pod in found:
+            resource = rejected.named(pod.message, resources) if pod.owner else None
+            if resource is None:
+                continue
             wait = rejected.remaining(pod, now)
             if wait > 0:
                 waits.append(wait)

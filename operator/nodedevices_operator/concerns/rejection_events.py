@@ -10,8 +10,6 @@ these have a budget of their own, and what is beyond it is not written, since it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import Struct, field
 
 from nodedevices_operator.concerns.budget import CallBudget
@@ -19,7 +17,6 @@ from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.rejection import NEWS_SECONDS, SETTLE_SECONDS, age, rejection_text
-from nodedevices_operator.records.rejected import RejectedPod
 
 BURST, SECONDS_PER_EVENT = 16, 30.0  # of one node
 
@@ -29,12 +26,6 @@ class RejectionMemory(Struct):
 
     budget: CallBudget
     done: dict[str, float] = field(default_factory=dict)  # uids of pods about which nothing more is written, since when
-
-
-class RejectionEvent(Struct, frozen=True):
-    pod: RejectedPod
-    text: str
-    wait: float  # seconds until it is written
 
 
 class RejectionEventsConcern:
@@ -51,8 +42,7 @@ class RejectionEventsConcern:
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    async def observe(self, view: View) -> Sequence[tuple[RejectedPod, float]] | Outcome:
-        """The pods that no Event was written about, each with its age."""
+    async def reconcile(self, view: View) -> Outcome:
         sections, node = view.sections, view.record.name
         there = self._pods.on_node(node) if self._pods is not None and view.reported else ()
         if not there or sections is None or not sections.faults.event:
@@ -62,25 +52,19 @@ class RejectionEventsConcern:
             memory = self._nodes[node] = RejectionMemory(CallBudget(BURST, SECONDS_PER_EVENT, self._clock))
         news = self._clock() - NEWS_SECONDS  # of an older pod nothing is written anyway
         memory.done = {uid: since for uid, since in memory.done.items() if since > news}
-        ages = ((pod, age(pod, self._wall())) for pod in there if pod.uid not in memory.done)
-        return [(pod, each) for pod, each in ages if each is not None and each < NEWS_SECONDS] or Outcome()
-
-    def desired(self, view: View, observed: Sequence[tuple[RejectedPod, float]]) -> list[RejectionEvent]:
-        texts = ((pod, rejection_text(pod, view.record), each) for pod, each in observed)
-        return [
-            RejectionEvent(pod, text, max(0.0, SETTLE_SECONDS - each)) for pod, text, each in texts if text is not None
-        ]
-
-    async def apply(self, view: View, desired: list[RejectionEvent]) -> Outcome:
-        memory = self._nodes[view.record.name]
-        for news in desired:
-            if news.wait > 0:
+        waits: list[float] = []
+        for pod in there:
+            seconds = None if pod.uid in memory.done else age(pod, self._wall())
+            text = None if seconds is None or seconds >= NEWS_SECONDS else rejection_text(pod, view.record)
+            if seconds is None or text is None:
+                continue
+            if seconds < SETTLE_SECONDS:
+                waits.append(SETTLE_SECONDS - seconds)
                 continue
             if memory.budget.take():
-                pod = news.pod
                 about = events.About("Pod", pod.name, pod.uid, pod.namespace)
-                self._writer.event(events.unavailable(about, pod.node, news.text, view.now))
+                self._writer.event(events.unavailable(about, pod.node, text, view.now))
             else:
                 self._metrics.suppressed_events.inc()
-            memory.done[news.pod.uid] = self._clock()
-        return Outcome(requeue_after=min((news.wait for news in desired if news.wait > 0), default=None))
+            memory.done[pod.uid] = self._clock()
+        return Outcome(requeue_after=min(waits, default=None))

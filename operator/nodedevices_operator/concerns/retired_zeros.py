@@ -9,10 +9,7 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import structlog
-from msgspec import Struct
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS, Tools
@@ -21,17 +18,6 @@ from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, Retirement
 
 log = structlog.get_logger()
-
-
-class RetiredObserved(Struct, frozen=True):
-    node: NodeRecord
-    seen: Mapping[Retirement, float]  # for how many seconds
-
-
-class RetiredDesired(Struct, frozen=True):
-    node: NodeRecord
-    due: tuple[str, ...]  # names whose zeros go now
-    next_seconds: float | None  # until another one is due
 
 
 class RetiredZerosConcern:
@@ -46,39 +32,32 @@ class RetiredZerosConcern:
     def forget(self, node: str) -> None:
         self._first_seen.pop(node, None)
 
-    async def observe(self, view: View) -> RetiredObserved | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         target = view.target()
         if target is None:
             return Outcome()
-        name, now = view.record.name, self._clock()
+        node, name, now = target[0], view.record.name, self._clock()
         before = self._first_seen.get(name, {})
         seen = {each: before.get(each, now) for each in view.record.retired}
         if seen:
             self._first_seen[name] = seen
         else:
             self.forget(name)
-        return RetiredObserved(target[0], {each: now - since for each, since in seen.items()})
-
-    def desired(self, view: View, observed: RetiredObserved) -> RetiredDesired:
         # What shows no zero needs no requeue: the zero's coming is news of the Node.
-        zeros = set(removable(view.record, observed.node))
-        left = {it.name: self._settled - seconds for it, seconds in observed.seen.items() if it.name in zeros}
+        zeros = set(removable(view.record, node))
+        left = {it.name: self._settled - (now - since) for it, since in seen.items() if it.name in zeros}
         due = tuple(name for name, seconds in left.items() if seconds <= 0)
-        return RetiredDesired(
-            observed.node, due, min((seconds for seconds in left.values() if seconds > 0), default=None)
-        )
-
-    async def apply(self, view: View, desired: RetiredDesired) -> Outcome:
-        if not desired.due:
-            return Outcome(requeue_after=desired.next_seconds)
+        next_seconds = min((seconds for seconds in left.values() if seconds > 0), default=None)
+        if not due:
+            return Outcome(requeue_after=next_seconds)
         try:
-            view.wrote(Kind.NODE, await self._writer.remove_zeros(desired.node, desired.due))
+            view.wrote(Kind.NODE, await self._writer.remove_zeros(node, due))
         except KubeError as error:
             if error.status != 422:  # no longer 0, or no longer there: another client was faster
                 raise
             return Outcome(requeue_after=SETTLED_SECONDS)
-        log.info("retired zeros removed", node=desired.node.name, names=desired.due)
-        return Outcome(requeue_after=desired.next_seconds)
+        log.info("retired zeros removed", node=node.name, names=due)
+        return Outcome(requeue_after=next_seconds)
 
 
 def removable(record: NodeDevicesRecord, node: NodeRecord) -> list[str]:

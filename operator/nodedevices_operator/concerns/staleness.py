@@ -6,7 +6,6 @@ and then silence says nothing about the agent.
 
 from __future__ import annotations
 
-from msgspec import Struct
 from nodedevices_api import conditions as names
 
 from nodedevices_operator.concerns.port import Info, Outcome, View
@@ -20,21 +19,6 @@ from nodedevices_operator.records.objects import HeartbeatArrival
 AWAY_GRACE_SECONDS = 120.0  # for heartbeats to come after the API server's return
 
 
-class Signs(Struct, frozen=True):
-    """Signs that the agent runs, by the operator's monotonic clock."""
-
-    arrival: HeartbeatArrival
-    since: Since
-    now: float
-    problems: tuple[KubeError, ...] = ()
-
-
-class Judged(Struct, frozen=True):
-    staleness: Staleness
-    since: Since
-    problems: tuple[KubeError, ...]
-
-
 class StalenessConcern:
     info = Info("staleness", condition=names.STALE, by_generation=False)
 
@@ -43,36 +27,26 @@ class StalenessConcern:
         self._clock = tools.clock
         self._since: dict[str, Since] = {}  # by node, what `judge` remembers
 
-    async def observe(self, view: View) -> Signs | Outcome:
-        signs = self._signs(view)
-        shown = view.record.condition(names.STALE)
+    async def reconcile(self, view: View) -> Outcome:
+        name, shown = view.record.name, view.record.condition(names.STALE)
+        problems: tuple[KubeError, ...] = ()
+        found, since = self._judge(view)
         overdue = names.HEARTBEAT_OVERDUE
-        if self.desired(view, signs).staleness.reason != overdue or (shown is not None and shown.reason == overdue):
-            return signs
-        name = view.record.name
-        try:
-            view.wrote(Kind.NODE_DEVICES, await self._kube.get(named(NODE_DEVICES, name)))
-        except KubeError as error:
-            view.cache.not_heard(name, self._clock() - OVERDUE_AFTER_SECONDS + AWAY_GRACE_SECONDS)
-            return self._signs(view, error)
-        return self._signs(view)
-
-    def desired(self, view: View, observed: Signs) -> Judged:
-        staleness, since = judge(
-            view.record, view.node, arrival=observed.arrival, since=observed.since, now=observed.now
-        )
-        return Judged(staleness, since, observed.problems)
-
-    async def apply(self, view: View, desired: Judged) -> Outcome:
-        found = view.staleness = desired.staleness
-        self._since[view.record.name] = desired.since
-        return Outcome((found.status, found.reason, found.message), requeue_after=found.wait, problems=desired.problems)
+        if found.reason == overdue and (shown is None or shown.reason != overdue):
+            try:
+                view.wrote(Kind.NODE_DEVICES, await self._kube.get(named(NODE_DEVICES, name)))
+            except KubeError as error:
+                view.cache.not_heard(name, self._clock() - OVERDUE_AFTER_SECONDS + AWAY_GRACE_SECONDS)
+                problems = (error,)
+            found, since = self._judge(view)
+        view.staleness = found
+        self._since[name] = since
+        return Outcome((found.status, found.reason, found.message), requeue_after=found.wait, problems=problems)
 
     def forget(self, node: str) -> None:
         self._since.pop(node, None)
 
-    def _signs(self, view: View, *problems: KubeError) -> Signs:
+    def _judge(self, view: View) -> tuple[Staleness, Since]:
         name, now = view.record.name, self._clock()
-        return Signs(
-            view.cache.heartbeats.get(name) or HeartbeatArrival(now), self._since.get(name, Since()), now, problems
-        )
+        arrival = view.cache.heartbeats.get(name) or HeartbeatArrival(now)
+        return judge(view.record, view.node, arrival=arrival, since=self._since.get(name, Since()), now=now)

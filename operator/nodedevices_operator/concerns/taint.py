@@ -10,38 +10,21 @@ keeps changing our entry back (machine controllers set the whole list), we pause
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import structlog
 from msgspec import Struct, field
 from nodedevices_api import conditions as names
-from nodedevices_api.sections import Faults
 
 from nodedevices_operator.concerns.budget import FIGHT_WINDOW_SECONDS, Repairs
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to, not_granted
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.consequences import Tainting, stronger, tainting, taints
+from nodedevices_operator.desired.consequences import stronger, tainting, taints
 from nodedevices_operator.desired.fleet import TAINT, Action
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 from nodedevices_operator.records.names import TAINT as KEY
-from nodedevices_operator.records.objects import NodeRecord, TaintRecord
+from nodedevices_operator.records.objects import TaintRecord
 
 log = structlog.get_logger()
-
-
-class TaintObserved(Struct, frozen=True):
-    node: NodeRecord
-    section: Faults
-    stale: bool
-    acted_on: Collection[str] | None  # ids of what the taint that is there is for; None: not known
-
-
-class TaintDesired(Struct, frozen=True):
-    node: NodeRecord
-    configured: bool  # whether the policy taints Nodes
-    kept: bool = False  # leave it as it is
-    tainting: Tainting | None = None
 
 
 class TaintMemory(Struct):
@@ -65,29 +48,20 @@ class TaintConcern:
         self._nodes.pop(node, None)
         self._gate.propose(node, TAINT, ())
 
-    async def observe(self, view: View) -> TaintObserved | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         target = view.target()
         if target is None or view.staleness is None:
             return Outcome()
-        node, sections = target
-        stale = view.staleness.status == "True"
-        return TaintObserved(node, sections.faults, stale, self._gate.acted_on(node.name))
-
-    def desired(self, view: View, observed: TaintObserved) -> TaintDesired:
-        node, section, configured = observed.node, observed.section, taints(observed.section)
-        if configured and observed.stale:
-            return TaintDesired(node, configured, kept=True)
-        wanted = tainting(view.record, section, node.taints, observed.acted_on)
-        return TaintDesired(node, configured, tainting=wanted)
-
-    async def apply(self, view: View, desired: TaintDesired) -> Outcome:
-        node, wanted = desired.node, desired.tainting
+        node, section = target[0], target[1].faults
+        configured = taints(section)
+        if configured and view.staleness.status == "True":
+            self._gate.propose(node.name, TAINT, ())
+            return Outcome()
+        wanted = tainting(view.record, section, node.taints, self._gate.acted_on(node.name))
         action = None
         if wanted is not None and stronger(wanted.taint, node.taints):
             action = Action(wanted.since, node.name, TAINT, wanted.taint.effect, wanted.reason)
         self._gate.propose(node.name, TAINT, () if action is None else (action,))
-        if desired.kept:
-            return Outcome()
         if action is not None:
             answer = self._gate.answer(action)
             if answer is None or not answer.granted:
@@ -112,7 +86,7 @@ class TaintConcern:
             if action is not None:
                 self._metrics.actions.labels(TAINT, "done").inc()
         memory.written = listed
-        if not desired.configured:
+        if not configured:
             return Outcome(Shown.REMOVED)
         text = "no fault requires a taint" if taint is None else f"tainted {taint.effect} for {taint.value}"
         return Outcome(("True", names.IN_SYNC, text))

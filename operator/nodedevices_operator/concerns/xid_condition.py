@@ -7,10 +7,7 @@ refuses a value that differs (409), and the policy says so.
 
 from __future__ import annotations
 
-from typing import Any
-
 import structlog
-from msgspec import Struct
 from nodedevices_api import conditions as names
 from nodedevices_common.conditions import same
 
@@ -20,14 +17,8 @@ from nodedevices_operator.desired.policy_status import Hindrance
 from nodedevices_operator.desired.xid_condition import xid_condition
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
-from nodedevices_operator.records.objects import NodeRecord
 
 log = structlog.get_logger()
-
-
-class XidConditionObserved(Struct, frozen=True):
-    node: NodeRecord
-    wanted: bool  # by the policy
 
 
 class XidConditionConcern:
@@ -36,19 +27,12 @@ class XidConditionConcern:
     def __init__(self, tools: Tools) -> None:
         self._writer = tools.writer
 
-    async def observe(self, view: View) -> XidConditionObserved | Outcome:
+    async def reconcile(self, view: View) -> Outcome:
         target = view.target()
         if target is None:
             return Outcome()
-        node, sections = target
-        return XidConditionObserved(node, sections.faults.xid_node_condition)
-
-    def desired(self, view: View, observed: XidConditionObserved) -> tuple[NodeRecord, dict[str, Any] | None]:
-        node = observed.node
-        return node, xid_condition(view.record, node, now=view.now) if observed.wanted else None
-
-    async def apply(self, view: View, desired: tuple[NodeRecord, dict[str, Any] | None]) -> Outcome:
-        node, wanted = desired
+        node, faults = target[0], target[1].faults
+        wanted = xid_condition(view.record, node, now=view.now) if faults.xid_node_condition else None
         if same(node.xid_condition, wanted) or (wanted is None and not node.xid_condition_owned):
             return Outcome()
         try:

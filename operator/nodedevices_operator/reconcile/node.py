@@ -11,7 +11,6 @@ policies, Nodes and Events wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import structlog
 from nodedevices_api.conditions import REFUSED
@@ -61,7 +60,7 @@ class NodeReconciler:
         self._dirty = dirty
         self._tallies = tallies
         self._leftovers = Leftovers(cache, tools.writer, dirty, tools.clock)
-        self._concerns: list[Concern[Any, Any]] = [make(tools) for make in concerns]
+        self._concerns: list[Concern] = [make(tools) for make in concerns]
         self._infos = tuple(concern.info for concern in self._concerns)
         self._counters: dict[tuple[str, str], Counter] = {}
         self._uids: dict[str, str] = {}  # by node, of the Node that what is remembered is about
@@ -125,17 +124,13 @@ class NodeReconciler:
             now=self._now(),
         )
 
-    async def _run(self, concern: Concern[Any, Any], view: View) -> Outcome:
+    async def _run(self, concern: Concern, view: View) -> Outcome:
         """One concern, alone: whatever it raises is its own outcome."""
         name = concern.info.name
         try:
             if (why := view.left_alone(concern.info)) is not None:
                 return Outcome(hindrance=why)
-            observed = await concern.observe(view)
-            if isinstance(observed, Outcome):
-                outcome = observed
-            else:
-                outcome = await concern.apply(view, concern.desired(view, observed))
+            outcome = await concern.reconcile(view)
         except KubeError as error:
             outcome = Outcome(problems=(error,), hindrance=hindered(error))
         except Exception as error:

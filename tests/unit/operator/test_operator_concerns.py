@@ -15,7 +15,7 @@ from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
 from nodedevices_operator.concerns.labels import LabelsConcern
-from nodedevices_operator.concerns.port import Concern, View
+from nodedevices_operator.concerns.port import Concern, Outcome, View
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.fleet import from_data
@@ -55,19 +55,16 @@ RECORD = names.config_map_path("nodedevices-system", NAME)
 TWICE = {"AllocatedOnce": ("False", "DoubleAllocation")}
 
 
-def broken(make: Factory, method: str, error: Exception) -> Factory:
-    """A concern of which one method raises."""
+def broken(make: Factory, error: Exception) -> Factory:
+    """A concern that raises."""
 
-    def made(tools: Tools) -> Concern[Any, Any]:
+    def made(tools: Tools) -> Concern:
         concern: Any = make(tools)
 
-        async def waits(*_: Any) -> Any:
+        async def raises(_view: View) -> Any:
             raise error
 
-        def raises(*_: Any) -> Any:
-            raise error
-
-        setattr(concern, method, raises if method == "desired" else waits)
+        concern.reconcile = raises
         return concern  # type: ignore[no-any-return]
 
     return made
@@ -188,7 +185,7 @@ async def test_another_concern_goes_through_the_whole_operator(kube: FakeKube) -
 async def test_a_policy_has_not_applied_where_the_concern_of_its_section_fails(
     kube: FakeKube, error: Exception, reason: str, result: str
 ) -> None:
-    manager = await synced(kube, *CONCERNS, broken(KeptAnnotation, "observe", error))
+    manager = await synced(kube, *CONCERNS, broken(KeptAnnotation, error))
     with contextlib.suppress(ConcernError):
         await manager.reconcile_node("n1")
     applied = {"appliedConfigHash": kube.objects[ITEM]["spec"]["configHash"]}
@@ -231,9 +228,8 @@ async def test_a_policy_has_not_applied_while_what_it_leads_to_cannot_be_written
 
 
 # --- each alone ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("method", ["observe", "desired", "apply"])
 @pytest.mark.parametrize("make", CONCERNS, ids=lambda make: make.info.name)
-async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: Any, method: str) -> None:
+async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: Any) -> None:
     kube = acting_rig()
     await settle(await synced(kube))  # what the broken one would have to decide first stands on the objects
     kube.put(POD, raw_pod())
@@ -242,7 +238,7 @@ async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: A
     kube.objects[NODE]["status"]["conditions"] = raw_node()["status"]["conditions"]
     kube.objects[NODE]["metadata"]["labels"] = {}
     kube.objects[NODE]["status"]["capacity"].pop(MEMORY)
-    concerns = [broken(it, method, ValueError("a bug")) if it is make else it for it in CONCERNS]
+    concerns = [broken(it, ValueError("a bug")) if it is make else it for it in CONCERNS]
     manager = await synced(kube, *concerns)
     with pytest.raises(ConcernError, match=make.info.name):
         await manager.reconcile_node("n1")
@@ -266,11 +262,11 @@ async def test_a_failed_concern_is_reconciled_again(kube: FakeKube) -> None:
     errors: list[Exception | None] = [ValueError("a bug"), None]
 
     class Sometimes(LabelsConcern):
-        async def observe(self, view: View) -> Any:
+        async def reconcile(self, view: View) -> Outcome:
             error = errors.pop(0)
             if error is not None:
                 raise error
-            return await super().observe(view)
+            return await super().reconcile(view)
 
     manager = await synced(kube, *(Sometimes if it is LabelsConcern else it for it in CONCERNS))
     with pytest.raises(ConcernError):
@@ -316,7 +312,7 @@ async def test_what_cannot_be_read_takes_nothing_back(kube: FakeKube) -> None:
     await settle(await synced(kube))
     kube.objects[ITEM]["spec"]["config"] = {"capacity": "of a newer version"}
     kube.writes.clear()
-    concerns = [broken(it, "desired", ValueError("a bug")) if it is ConfigurationConcern else it for it in CONCERNS]
+    concerns = [broken(it, ValueError("a bug")) if it is ConfigurationConcern else it for it in CONCERNS]
     with pytest.raises(ConcernError):
         await (await synced(kube, *concerns)).reconcile_node("n1")
     assert kube.written(NODE) == []

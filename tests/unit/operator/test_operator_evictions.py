@@ -62,7 +62,7 @@ class Gate:
 class One:
     """One concern of node n1, which pod ml/trainer runs on."""
 
-    def __init__(self, make: Callable[[Tools], Concern[Any, Any]], **faults: Any) -> None:
+    def __init__(self, make: Callable[[Tools], Concern], **faults: Any) -> None:
         self.seconds = 0.0  # since the fault
         self.gate, self.kube, self.metrics = Gate(), FakeKube(), OperatorMetrics()
         self.sections = parse(Sections, {"faults": faults})
@@ -151,7 +151,7 @@ async def test_without_a_grant_nothing_is_done_and_the_reason_is_shown(one: One)
 
 
 @pytest.mark.parametrize("make", [EvictionsConcern, TaintConcern])
-async def test_an_action_whose_record_cannot_be_written_says_so(make: Callable[[Tools], Concern[Any, Any]]) -> None:
+async def test_an_action_whose_record_cannot_be_written_says_so(make: Callable[[Tools], Concern]) -> None:
     one = One(make, **IMMEDIATE, taint={"effect": "NoSchedule"})
     one.gate.says, one.gate.stops = None, "the record cannot be written"
     found = await one.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_operator.desired.service import out_of_service
+from nodedevices_operator.desired.device_news import out_of_service
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.records.kinds import Kind, read
 from support.fakekube import FakeKube, settle

@@ -1,0 +1,153 @@
+"""Events on the NodeDevices: a device that becomes Unhealthy and one that is Healthy again, a device that people take
+out of service or bring back, and a device that the kubelet has given to two pods (AllocatedOnce).
+
+What happened long before the operator's start was written then, and is not written again; the others have a name by
+which a second one is a 409 (desired/events.py). An object that was deleted comes back with its entries of
+`spec.unschedulable`: that is no news. Who wrote an entry is what it says (`by`), else its field manager. An entry that
+names no device of the node takes nothing out of service; the agent's ConfigApplied names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+from nodedevices_api import RESTORED_BY
+from nodedevices_api.conditions import ALLOCATED_ONCE, DOUBLE_ALLOCATION
+from nodedevices_common.times import seconds_between
+
+from nodedevices_operator.desired import events
+from nodedevices_operator.desired.events import EventIdentity
+from nodedevices_operator.desired.pods import device_text, may_have_expired
+from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, OutOfServiceRecord
+
+OUT_OF_SERVICE = "OutOfService"  # in the Event's name
+
+Body = dict[str, Any]
+
+
+class Reported(Struct, frozen=True, kw_only=True):
+    """What the Events of a NodeDevices have said so far."""
+
+    faulty: Mapping[str, DeviceRecord]  # Unhealthy devices, by id
+    out_of_service: Mapping[str, OutOfServiceRecord]  # by id
+    doubled: tuple[str, str] | None  # message and time of AllocatedOnce, where it is False
+
+
+def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tuple[list[Body], Reported, float | None]:
+    """Return the Events to write, what has been said with them, and the seconds until an entry of
+    `spec.unschedulable` is over by itself; None: none is. `reported` None: the operator has just started, or the
+    object is new."""
+    about = events.About("NodeDevices", record.name, record.uid)
+    before = reported or Reported(faulty={}, out_of_service={}, doubled=None)
+    states = {device.id: device.health.state for device in record.devices}
+    faulty = {device.id: device for device in record.devices if device.health.state == "Unhealthy"}
+    # Unknown and Degraded are neither the old fault nor well.
+    open_faults = {id_: old for id_, old in before.faulty.items() if states.get(id_) in {"Unknown", "Degraded"}}
+    out, wait = out_of_service(record, now)
+    shown = record.condition(ALLOCATED_ONCE)
+    doubled = (shown.message, shown.since) if shown is not None and shown.status == "False" else None
+    bodies = [
+        *_faults(record, about, faulty, before.faulty, now, started=reported is None),
+        *_recoveries(record, about, states, before.faulty, now),
+        *_services(record, about, reported, out, now),
+    ]
+    if doubled is not None and doubled != before.doubled and not (reported is None and _old(doubled[1], now)):
+        what = EventIdentity(record.name, doubled[0], DOUBLE_ALLOCATION, doubled[1])
+        bodies.append(events.double_allocation(about, what, doubled[0], now))
+    return bodies, Reported(faulty={**open_faults, **faulty}, out_of_service=out, doubled=doubled), wait
+
+
+def _old(since: str, now: str) -> bool:
+    return may_have_expired(since, now)
+
+
+def _faults(
+    record: NodeDevicesRecord,
+    about: events.About,
+    faulty: Mapping[str, DeviceRecord],
+    before: Mapping[str, DeviceRecord],
+    now: str,
+    *,
+    started: bool,
+) -> Iterator[Body]:
+    for id_, device in faulty.items():
+        health, old = device.health, before.get(id_)
+        if old is not None and (old.health.reason, old.health.since) == (health.reason, health.since):
+            continue
+        if not (started and _old(health.since, now)):
+            what = EventIdentity(record.name, id_, health.reason, health.since)
+            yield events.fault(about, what, device_text(device), now)
+
+
+def _recoveries(
+    record: NodeDevicesRecord,
+    about: events.About,
+    states: Mapping[str, str],
+    before: Mapping[str, DeviceRecord],
+    now: str,
+) -> Iterator[Body]:
+    for id_, old in before.items():
+        if states.get(id_) == "Healthy":
+            what = EventIdentity(record.name, id_, old.health.reason, old.health.since)
+            yield events.recovered(about, what, f"{old.name} {id_} is healthy again; was {old.health.reason}", now)
+
+
+def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[dict[str, OutOfServiceRecord], float | None]:
+    """Return the entries of devices and partitions that hold now, by id, and the seconds until the next of them is
+    over; None: none ends by itself."""
+    listed = _listed(record)
+    found: dict[str, OutOfServiceRecord] = {}
+    waits: list[float] = []
+    for entry in record.out_of_service:
+        left = seconds_between(now, entry.until)
+        if entry.id not in listed or (left is not None and left <= 0):
+            continue
+        found[entry.id] = entry
+        waits += [] if left is None else [left]
+    return found, min(waits, default=None)
+
+
+def _services(
+    record: NodeDevicesRecord,
+    about: events.About,
+    reported: Reported | None,
+    out: Mapping[str, OutOfServiceRecord],
+    now: str,
+) -> Iterator[Body]:
+    before = {} if reported is None else reported.out_of_service
+    for entry in out.values():
+        old = before.get(entry.id)
+        if old is not None and old.reason == entry.reason:
+            continue
+        if reported is None and (not entry.since or entry.manager == RESTORED_BY or _old(entry.since, now)):
+            continue
+        text = f"{_name(record, entry.id)}: out of service: {entry.reason}{_who(entry)}"
+        yield events.service(about, _identity(record, entry), text, now, back=False)
+    listed = _listed(record)  # one that is no longer listed has not come back
+    for entry in before.values():
+        if entry.id in listed and entry.id not in out:
+            over = f", until {entry.until}" if entry.until else ""
+            was = f"was out of service for {entry.reason}{_who(entry)}{over}"
+            text = f"{_name(record, entry.id)}: in service again; {was}"
+            yield events.service(about, _identity(record, entry), text, now, back=True)
+
+
+def _identity(record: NodeDevicesRecord, entry: OutOfServiceRecord) -> EventIdentity:
+    return EventIdentity(record.name, entry.id, OUT_OF_SERVICE, entry.since)
+
+
+def _listed(record: NodeDevicesRecord) -> frozenset[str]:
+    return frozenset(part.id for device in record.devices for part in device.parts)
+
+
+def _who(entry: OutOfServiceRecord) -> str:
+    if entry.by:
+        return f", by {entry.by}"
+    return f", written by {entry.manager}" if entry.manager not in {"", RESTORED_BY} else ""
+
+
+def _name(record: NodeDevicesRecord, id_: str) -> str:
+    name = next((device.name for device in record.devices for part in device.parts if part.id == id_), "")
+    return f"{name} {id_}" if name else id_
