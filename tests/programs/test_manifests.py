@@ -24,7 +24,7 @@ import pytest
 import yaml
 from nodedevices_api import conditions as names
 from nodedevices_operator import settings as operator_settings
-from nodedevices_operator.desired.object_labels import LEFT_OUT
+from nodedevices_operator.desired.labels import LEFT_OUT
 from nodedevices_operator.extender import settings as extender_settings
 from nodedevices_operator.reconcile.fleet import NAME as RECORD
 from nodedevices_operator.records.names import LEASE_NAME

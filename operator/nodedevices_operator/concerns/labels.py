@@ -1,8 +1,9 @@
-"""Keeping our labels on a Node as they shall be, without ever taking one from another owner.
+"""Our labels on a Node, and on its NodeDevices the Node's labels that people select by (`kubectl get nodedevices -l
+pool=x`); decided in desired/labels.py.
 
-`desired/labels.py` decides; this module writes, by server-side apply without force. What another owner has set is
-left out beforehand; one that came in between is a 409, and the next reconciliation knows it. Labels select nodes for
-policies, so a policy can undo its own reason: writes to one node are few in a minute, and then we pause and say so.
+Both are written by server-side apply without force. What another owner has set is left out beforehand; one that came in
+between is a 409, and the next reconciliation knows it. Labels select nodes for policies, so a policy can undo its own
+reason: writes to one node are few in a minute, and then we pause and say so.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections import deque
 import structlog
 from nodedevices_api import conditions as names
 
+from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, Shown, View, failed_to
 from nodedevices_operator.concerns.tools import Tools
-from nodedevices_operator.desired.labels import plan_labels
+from nodedevices_operator.desired.labels import MOST_LABELS, plan_labels, plan_object_labels
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.kinds import Kind
 
@@ -66,3 +68,53 @@ class LabelsConcern:
             return True
         writes.append(now)
         return False
+
+
+WRITES_AT_ONCE, SECONDS_PER_WRITE = 5, 30.0
+NAMED = 5  # keys in a log line
+
+
+class ObjectLabelsConcern:
+    info = Info("object-labels")
+
+    def __init__(self, tools: Tools) -> None:
+        self._writer = tools.writer
+        self._clock = tools.clock
+        self._budgets: dict[str, CallBudget] = {}  # of nodes that were written
+        self._cut: dict[str, tuple[str, ...]] = {}  # as logged last
+
+    def forget(self, node: str) -> None:
+        self._budgets.pop(node, None)
+        self._cut.pop(node, None)
+
+    async def reconcile(self, view: View) -> Outcome:
+        if view.node is None:
+            return Outcome()
+        record = view.record
+        plan = plan_object_labels(view.node.labels, record)
+        self._log_cut(record.name, plan.cut)
+        if plan.matches(record):
+            return Outcome()
+        budget = self._budgets.get(record.name)
+        if budget is None:
+            budget = self._budgets[record.name] = CallBudget(WRITES_AT_ONCE, SECONDS_PER_WRITE, self._clock)
+        if not budget.take():
+            return Outcome(requeue_after=SECONDS_PER_WRITE)
+        view.wrote(Kind.NODE_DEVICES, await self._writer.object_labels(record, plan.values))
+        log.info("labels of the NodeDevices set", node=record.name, labels=len(plan.values))
+        return Outcome()
+
+    def _log_cut(self, node: str, cut: tuple[str, ...]) -> None:
+        if cut == self._cut.get(node, ()):
+            return
+        if cut:
+            self._cut[node] = cut
+            log.warning(
+                "the Node has more labels than its NodeDevices takes; the last by key are left out",
+                node=node,
+                most=MOST_LABELS,
+                left_out=len(cut),
+                keys=", ".join(cut[:NAMED]),
+            )
+        else:
+            del self._cut[node]

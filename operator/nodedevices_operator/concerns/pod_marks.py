@@ -23,9 +23,8 @@ from nodedevices_api.sections import Faults
 from nodedevices_common.conditions import same
 
 from nodedevices_operator.concerns.budget import CallBudget
-from nodedevices_operator.concerns.left_behind import pods_at_first
 from nodedevices_operator.concerns.port import Info, Outcome, View, hindered
-from nodedevices_operator.concerns.tools import Tools
+from nodedevices_operator.concerns.tools import Tools, pods_at_first
 from nodedevices_operator.desired import events, pods
 from nodedevices_operator.desired.pods import HolderMatch, Holding, Scope
 from nodedevices_operator.kube.port import KubeError

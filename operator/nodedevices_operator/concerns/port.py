@@ -160,7 +160,7 @@ class View(Struct):
     )  # with the device: whose container has restarted since what
     # happened to it, and is well again by that; by pod_marks
     status: object = None  # what NodeDevices.status shows of us by now
-    pods_at_first: Sequence[JsonObject] | None = None  # by left_behind
+    pods_at_first: Sequence[JsonObject] | None = None  # by pods_at_first
 
     @property
     def sections(self) -> Resolved | None:

@@ -53,7 +53,7 @@ def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tupl
         *_recoveries(record, about, states, before.faulty, now),
         *_services(record, about, reported, out, now),
     ]
-    if doubled is not None and doubled != before.doubled and not (reported is None and _old(doubled[1], now)):
+    if doubled is not None and doubled != before.doubled and not (before.doubled is None and _old(doubled[1], now)):
         what = EventIdentity(record.name, doubled[0], DOUBLE_ALLOCATION, doubled[1])
         bodies.append(events.double_allocation(about, what, doubled[0], now))
     return bodies, Reported(faulty={**open_faults, **faulty}, out_of_service=out, doubled=doubled), wait

@@ -1,19 +1,25 @@
-"""The choice of rejected pods to delete, and when.
+"""Pods that the node's kubelet rejected: which of them to delete, and when; and why the node had no devices for one, as
+its NodeDevices shows it.
 
 A pod without devices of ours is left alone: the kubelet's message has to name, in full, a resource that the node's
 NodeDevices offers as shares by memory. Thirty seconds are for clients that read the pod's status, and for its
 controller, which counts it (a Job's backoffLimit).
+
+Where the kubelet finds no free id it never asks the agent, so the pod's status has the kubelet's words alone. What is
+said here is made of the fields of NodeDevices, never of that message.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
+from nodedevices_api import conditions as names
+from nodedevices_common.text import clip, some
 from nodedevices_common.times import zoned_time
 
-from nodedevices_operator.records.objects import NodeDevicesRecord
+from nodedevices_operator.records.objects import NodeDevicesRecord, ResourceRecord, WithheldRecord
 from nodedevices_operator.records.rejected import RejectedPod
 
 BY_MEMORY = "memory"  # status.resources[].sharing
@@ -39,3 +45,62 @@ def remaining(pod: RejectedPod, now: datetime) -> float:
 def _whole(name: str) -> re.Pattern[str]:
     """The name where neither end goes on; the full stop of a sentence may follow."""
     return re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)")
+
+
+SETTLE_SECONDS = 5.0  # the agent's report of who holds what comes within these
+NEWS_SECONDS = 600.0  # after which the status says nothing about that moment; an Event lives longer than this
+MAX_RESOURCES = 4  # of one pod that are named
+MAX_DEVICES = 8  # that are named
+MAX_PODS = 4  # that are waited for
+MAX_REASON = 100  # characters of a device's or a condition's own words
+
+
+def age(pod: RejectedPod, now: float) -> float | None:
+    """Seconds since the kubelet took the pod up; `now` is Unix time. None: the pod does not say."""
+    since = zoned_time(pod.since)
+    return None if since is None else now - since.timestamp()
+
+
+def rejection_text(pod: RejectedPod, record: NodeDevicesRecord) -> str | None:
+    """One sentence for people. None: the pod requests nothing that this NodeDevices lists."""
+    listed = {resource.name: resource for resource in record.resources}
+    asked = [(count, listed[name]) for name, count in pod.requests if name in listed]
+    if not asked:
+        return None
+    counts = " and ".join(_counts(count, resource) for count, resource in asked[:MAX_RESOURCES])
+    why = "; ".join(_why(record, [resource for _, resource in asked]))
+    if not why and all(it.free is not None and it.free >= count for count, it in asked):
+        why = "that would suffice now, so what was in the way is over, or is in the message of the pod's status"
+    return f"node {record.name} rejected this pod, which requests {counts}{'; ' if why else ''}{why}."
+
+
+def _counts(count: int, resource: ResourceRecord) -> str:
+    free = "" if resource.free is None else f", {resource.free} free"
+    return (
+        f"{count} {resource.name} (the node has {resource.capacity}: {resource.healthy} offered, "
+        f"{resource.allocated} held{free})"
+    )
+
+
+def _why(record: NodeDevicesRecord, resources: list[ResourceRecord]) -> Iterator[str]:
+    """Yield why some are not offered."""
+    for condition, bad in ((record.condition(names.STALE), "True"), (record.condition(names.READY), "False")):
+        if condition is not None and condition.status == bad:
+            yield f"{condition.type} is {bad} ({_because(condition.reason, condition.message)})"
+    for resource in resources:
+        if resource.withheld:
+            yield f"not offered of {resource.name}: {', '.join(map(_withheld, resource.withheld))}"
+    if excluded := [device.name for device in record.devices if device.excluded]:
+        yield f"excluded by resources.exclude: {some(excluded, MAX_DEVICES)}"
+
+
+def _withheld(each: WithheldRecord) -> str:
+    """Return which ids of one reason are withheld, and why."""
+    more = each.count - len(each.devices)
+    which = " ".join(each.devices[:MAX_DEVICES]) + (f" and {more} more ids" if more > 0 else "")
+    pods = f"; waits for {', '.join(each.waits_for[:MAX_PODS])}" if each.waits_for else ""
+    return f"{which if each.devices else each.count} ({_because(each.reason, each.message)}{pods})"
+
+
+def _because(what: str, words: str) -> str:
+    return f"{what}: {clip(words, MAX_REASON)}" if words else what

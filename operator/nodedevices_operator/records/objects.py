@@ -28,7 +28,6 @@ from nodedevices_common.raw import Raw, mapping, mappings, text
 from nodedevices_common.reading import At, Interned, Present, reader
 from orjson import dumps
 
-from nodedevices_operator.records.configs import one_of_equals
 from nodedevices_operator.records.names import (
     ACCEPT_CHANGE,
     CAPACITY,
@@ -40,7 +39,7 @@ from nodedevices_operator.records.names import (
     XID_CONDITION,
 )
 from nodedevices_operator.records.neighbours import ReportRecord, reports
-from nodedevices_operator.records.shared import shared
+from nodedevices_operator.records.shared import one_of_equals, shared
 from nodedevices_operator.records.traits import (
     UNKNOWN_PLATFORM,
     DeviceModel,

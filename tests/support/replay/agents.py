@@ -24,7 +24,7 @@ from nodedevices_common.conditions import read as read_condition
 from nodedevices_common.times import rfc3339
 from nodedevices_operator.desired import pods, stale
 from nodedevices_operator.desired.consequences import evictions, tainting
-from nodedevices_operator.desired.node import node_conditions
+from nodedevices_operator.desired.node_conditions import node_conditions
 from nodedevices_operator.desired.pods import HolderMatch, Scope
 from nodedevices_operator.records.objects import (
     HeartbeatArrival,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nodedevices_operator.desired.object_labels import MOST_LABELS, plan_object_labels
+from nodedevices_operator.desired.labels import MOST_LABELS, plan_object_labels
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names

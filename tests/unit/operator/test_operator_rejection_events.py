@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from nodedevices_api.sections import Faults, Sections
-from nodedevices_operator.concerns.rejection_events import BURST, SECONDS_PER_EVENT, RejectionEventsConcern
-from nodedevices_operator.desired.rejection import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
+from nodedevices_operator.concerns.rejected_pods import EVENTS_AT_ONCE, SECONDS_PER_EVENT, RejectionEventsConcern
+from nodedevices_operator.desired.rejected import MAX_DEVICES, NEWS_SECONDS, SETTLE_SECONDS, rejection_text
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records import rejected as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
@@ -186,19 +186,19 @@ async def test_a_policy_without_events_has_none() -> None:
 
 async def test_a_controller_that_makes_one_after_the_other_gets_a_bounded_number_of_them() -> None:
     one = bench()
-    for number in range(BURST + 4):
+    for number in range(EVENTS_AT_ONCE + 4):
         one.put(pod() | {"metadata": rejected_pod(f"web-{number}")["metadata"]})
     await one.run()
     name = "nodedevices_operator_suppressed_events_total"
-    assert (len(one.kube.events), one.metrics.registry.get_sample_value(name)) == (BURST, 4.0)
+    assert (len(one.kube.events), one.metrics.registry.get_sample_value(name)) == (EVENTS_AT_ONCE, 4.0)
     one.seconds += SECONDS_PER_EVENT
     await one.run()
-    assert len(one.kube.events) == BURST, "one that was suppressed is never written later"
+    assert len(one.kube.events) == EVENTS_AT_ONCE, "one that was suppressed is never written later"
 
 
 async def test_between_two_watches_nothing_is_forgotten() -> None:
     one = bench()
-    for number in range(BURST + 1):
+    for number in range(EVENTS_AT_ONCE + 1):
         one.put(pod() | {"metadata": rejected_pod(f"web-{number}")["metadata"]})
     await one.run()
     shown = dict(one.kube.objects)
@@ -207,7 +207,7 @@ async def test_between_two_watches_nothing_is_forgotten() -> None:
     one.kube.objects.update(shown)
     one.seconds += SECONDS_PER_EVENT
     await one.run()
-    assert len(one.kube.events) == BURST
+    assert len(one.kube.events) == EVENTS_AT_ONCE
 
 
 @pytest.mark.parametrize("status", [403, 503])
