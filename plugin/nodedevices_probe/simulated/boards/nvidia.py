@@ -91,101 +91,49 @@ class NvidiaBoard(Board):
 PLAIN = NvidiaBoard(brand="", mig_capable=None, well={"recovery_action": "None"})
 
 
+def _board(
+    well: Mapping[str, Any],
+    product_name: str,
+    architecture: str,
+    compute_capability: str,
+    memory_mib: int,
+    *,
+    count: int,
+    slices: int | None = None,
+    **more: Any,
+) -> NvidiaBoard:
+    """`slices`: multiprocessors of one compute slice, where the board can have MIG devices."""
+    return NvidiaBoard(
+        well=well,
+        product_name=product_name,
+        architecture=architecture,
+        compute_capability=compute_capability,
+        memory_mib=memory_mib,
+        count=count,
+        mig_capable=slices is not None,
+        mig_multiprocessors=slices,
+        **more,
+    )
+
+
+_HOPPER = {"slices": 16, "nvlinks_to_switch": 18}
+_BLACKWELL = {"slices": 18, "nvlinks_to_switch": 18}
 BOARDS = {
-    "h100": NvidiaBoard(
-        well=WELL,
-        product_name="NVIDIA H100 80GB HBM3",
-        architecture="Hopper",
-        compute_capability="9.0",
-        memory_mib=81559,
-        mig_capable=True,
-        mig_multiprocessors=16,
-        nvlinks_to_switch=18,
-        machine_type="DGXH100",
-        count=8,
+    "h100": _board(WELL, "NVIDIA H100 80GB HBM3", "Hopper", "9.0", 81_559, count=8, machine_type="DGXH100", **_HOPPER),
+    "h200": _board(WELL, "NVIDIA H200", "Hopper", "9.0", 143_771, count=8, machine_type="DGXH200", **_HOPPER),
+    "a100": _board(
+        WELL_A100, "NVIDIA A100-SXM4-80GB", "Ampere", "8.0", 81_920, count=8,
+        machine_type="DGXA100", slices=14, nvlinks_to_switch=12,
     ),
-    "h200": NvidiaBoard(
-        well=WELL,
-        product_name="NVIDIA H200",
-        architecture="Hopper",
-        compute_capability="9.0",
-        memory_mib=143771,
-        mig_capable=True,
-        mig_multiprocessors=16,
-        nvlinks_to_switch=18,
-        machine_type="DGXH200",
-        count=8,
+    "b200": _board(
+        WELL_BLACKWELL, "NVIDIA B200", "Blackwell", "10.0", 183_359, count=8, machine_type="DGXB200", **_BLACKWELL
     ),
-    "a100": NvidiaBoard(
-        well=WELL_A100,
-        product_name="NVIDIA A100-SXM4-80GB",
-        architecture="Ampere",
-        compute_capability="8.0",
-        memory_mib=81920,
-        mig_capable=True,
-        mig_multiprocessors=14,
-        nvlinks_to_switch=12,
-        machine_type="DGXA100",
-        count=8,
+    "gb200": _board(
+        WELL_BLACKWELL, "NVIDIA GB200", "Blackwell", "10.0", 189_471, count=4,
+        machine_type="GB200 NVL", clique=CLIQUE, **_BLACKWELL,
     ),
-    "b200": NvidiaBoard(
-        well=WELL_BLACKWELL,
-        product_name="NVIDIA B200",
-        architecture="Blackwell",
-        compute_capability="10.0",
-        memory_mib=183359,
-        mig_capable=True,
-        mig_multiprocessors=18,
-        nvlinks_to_switch=18,
-        machine_type="DGXB200",
-        count=8,
-    ),
-    "gb200": NvidiaBoard(
-        well=WELL_BLACKWELL,
-        product_name="NVIDIA GB200",
-        architecture="Blackwell",
-        compute_capability="10.0",
-        memory_mib=189471,
-        mig_capable=True,
-        mig_multiprocessors=18,
-        nvlinks_to_switch=18,
-        machine_type="GB200 NVL",
-        count=4,
-        clique=CLIQUE,
-    ),
-    "l40s": NvidiaBoard(
-        well=WELL_ALONE,
-        product_name="NVIDIA L40S",
-        architecture="Ada Lovelace",
-        compute_capability="8.9",
-        memory_mib=46068,
-        count=4,
-    ),
-    "l4": NvidiaBoard(
-        well=WELL_ALONE,
-        product_name="NVIDIA L4",
-        architecture="Ada Lovelace",
-        compute_capability="8.9",
-        memory_mib=23034,
-        count=4,
-    ),
-    "t4": NvidiaBoard(
-        well=WELL_ALONE,
-        product_name="Tesla T4",
-        architecture="Turing",
-        compute_capability="7.5",
-        memory_mib=15360,
-        count=4,
-    ),
-    "h100nvl": NvidiaBoard(
-        well=WELL_ALONE,
-        product_name="NVIDIA H100 NVL",
-        architecture="Hopper",
-        compute_capability="9.0",
-        memory_mib=95830,
-        mig_capable=True,
-        mig_multiprocessors=16,
-        bridged=12,
-        count=2,
-    ),
-}
+    "l40s": _board(WELL_ALONE, "NVIDIA L40S", "Ada Lovelace", "8.9", 46_068, count=4),
+    "l4": _board(WELL_ALONE, "NVIDIA L4", "Ada Lovelace", "8.9", 23_034, count=4),
+    "t4": _board(WELL_ALONE, "Tesla T4", "Turing", "7.5", 15_360, count=4),
+    "h100nvl": _board(WELL_ALONE, "NVIDIA H100 NVL", "Hopper", "9.0", 95_830, count=2, slices=16, bridged=12),
+}  # fmt: skip
