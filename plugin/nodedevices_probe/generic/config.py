@@ -19,7 +19,7 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_probe.files import document
 from nodedevices_probe.files.check import Anything, CheckError, Flag, Integer, ListOf, Object, OneOf, Rule, Text, wrong
-from nodedevices_probe.files.resource_rules import DOMAIN, NAME, Env
+from nodedevices_probe.files.document import DOMAIN, NAME, Env
 from nodedevices_probe.files.templates import Template
 from nodedevices_probe.generic import glob
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodedevices_probe.events import EventLog
-from nodedevices_probe.files.watched_file import WatchedFile
+from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.generic.config import GenericConfig, parse
 from nodedevices_probe.generic.discovery import devices
 from nodedevices_probe.loop import NO_DRIVER, SourceFacts

@@ -1,7 +1,10 @@
-"""PCI functions of network cards, and sub-functions: driver, SR-IOV, and what user-space drivers open.
+"""PCI functions of network cards, and sub-functions: driver, SR-IOV, and what user-space drivers open; also Onload, by
+the character devices that its kernel modules make.
 
 Source: Documentation/ABI/testing/sysfs-bus-pci, sysfs-bus-vdpa and vfio of the Linux kernel. A virtual function links
-to its physical one (`physfn`), which links to each by its number (`virtfn<N>`).
+to its physical one (`physfn`), which links to each by its number (`virtfn<N>`). Onload is of the machine, and each
+Solarflare card with the driver sfc needs it. A driver's character device is in /proc/devices once its module is loaded
+(sfc_char, onload); its node in /dev is udev's.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from nodedevices_probe.nic.attributes import ONLOAD_MISSING, ONLOAD_NODES
+from nodedevices_probe.nic.interfaces import SUB_FUNCTION, SysfsOwner, auxiliary_type, owner
 from nodedevices_probe.nic.models import SOLARFLARE
-from nodedevices_probe.nic.owners import SUB_FUNCTION, SysfsOwner, auxiliary_type, owner
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import PCI_DEVICE, PCI_DEVICES
 from nodedevices_probe.protocol import MAX_INTEGER, MAX_SMALL, text, within
@@ -190,3 +194,21 @@ def _id(roots: Roots, path: str) -> str:
 
 def _count(roots: Roots, path: str) -> int:
     return within(roots.number(path), 0, MAX_SMALL) or 0
+
+
+DRIVER = "sfc"
+MAX_BYTES = 1 << 16  # of /proc/devices
+_LINE = re.compile(r"\s*[0-9]{1,4} ([a-z0-9_]{1,64})\s*")
+
+
+def onload_missing(roots: Roots) -> bool:
+    """True when something of it is not loaded, or has no node."""
+    characters = roots.read("proc/devices", MAX_BYTES).partition("Block devices:")[0]
+    loaded = {match[1] for match in map(_LINE.fullmatch, characters.splitlines()) if match}
+    return any(each.removeprefix("/dev/") not in loaded or not roots.has_node(each) for each in ONLOAD_NODES)
+
+
+def onload_conditions(vendor: str, driver: str, *, is_missing: bool) -> tuple[str, ...]:
+    """Return the conditions of a physical function, for its readings. `vendor`: its PCI vendor."""
+    concerned = vendor == SOLARFLARE and driver == DRIVER
+    return (ONLOAD_MISSING,) if concerned and is_missing else ()

@@ -18,16 +18,20 @@ from nodedevices_common.text import some
 
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import attributes as names
-from nodedevices_probe.nic import onload
-from nodedevices_probe.nic.cards import with_fewer_ports
-from nodedevices_probe.nic.functions import Function, functions
-from nodedevices_probe.nic.interfaces import NET, Interface, interface, interfaces
+from nodedevices_probe.nic.cards import link_condition, with_fewer_ports
+from nodedevices_probe.nic.functions import Function, functions, onload_conditions, onload_missing
+from nodedevices_probe.nic.interfaces import (
+    NET,
+    Interface,
+    SysfsOwner,
+    default_interfaces,
+    interface,
+    interfaces,
+    owner,
+)
 from nodedevices_probe.nic.kind import required_nodes
-from nodedevices_probe.nic.links import link_condition
 from nodedevices_probe.nic.models import LINUX, maker, model
-from nodedevices_probe.nic.owners import SysfsOwner, owner
 from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices, sensors
-from nodedevices_probe.nic.routes import default_interfaces
 from nodedevices_probe.node import drm, pcie
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import PCI_DEVICES, System
@@ -114,7 +118,7 @@ class NicSource(SysfsSource):
             rdma=by_owner,
             places=places,
             near=pcie.neighbours({each.id: places[each.id] for each in every.values() if not each.physical}),
-            onload_missing=self.onload and onload.missing(roots),
+            onload_missing=self.onload and onload_missing(roots),
             fewer_ports=with_fewer_ports([each.id for each in every.values() if not each.physical], self._boards),
             routed=self._routed,
         )
@@ -213,7 +217,7 @@ class NicSource(SysfsSource):
         else:
             felt = rdma.said.sensors if rdma is not None else sensors(self.roots, f"{PCI_DEVICES}/{its_owner.pci}")
         lacking = machine.onload_missing and not function.physical
-        of_onload = onload.conditions(function.vendor, function.driver, is_missing=lacking)
+        of_onload = onload_conditions(function.vendor, function.driver, is_missing=lacking)
         fewer = (names.FEWER_PORTS,) if function.id in machine.fewer_ports else ()
         return Readings(
             error=function.unsaid or _no_answer(rdma),

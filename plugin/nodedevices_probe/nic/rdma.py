@@ -18,8 +18,7 @@ from functools import partial
 from nodedevices_probe.files.bounded import BoundedReads
 from nodedevices_probe.nic.attributes import ETHER, INFINIBAND
 from nodedevices_probe.nic.counters import CounterFiles, counter_files, read_counters
-from nodedevices_probe.nic.interfaces import NET
-from nodedevices_probe.nic.owners import SysfsOwner, owner
+from nodedevices_probe.nic.interfaces import NET, SysfsOwner, owner
 from nodedevices_probe.node import drm
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.protocol import MAX_SMALL, within

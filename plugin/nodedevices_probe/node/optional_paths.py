@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from nodedevices_probe.node.rooted import inside
+from nodedevices_probe.node.roots import inside
 
 MAX_OF_A_KIND = 256
 

@@ -3,6 +3,9 @@
 Nothing here raises for what is found, and nothing blocks: a file that is missing, unreadable, no regular file (a FIFO
 would block for ever), not UTF-8 or too long is "not known", or what of it can be read. A driver that hangs inside the
 kernel hangs its reader; that is what a probe's own process is for.
+
+Absolute links are common in a root that is mounted elsewhere (Debian's alternatives, packages of the driver), and
+followed from here they would lead into this container.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import contextlib
 import os
 import re
 import stat
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,3 +151,29 @@ def number(value: str, base: int = 10) -> int | None:
 def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     """A key to sort by: numbers in a name count as numbers."""
     return tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(name))
+
+
+MAX_LINKS = 40  # as the kernel
+
+
+def inside(root: Path, path: str) -> Path | None:
+    """Return what a path means to a process that has `root` as `/`, without links; None: there is nothing. Raises
+    OSError."""
+    todo, done, links = deque(path.split("/")), list[str](), 0
+    while todo:
+        part = todo.popleft()
+        if part in {"", ".", ".."}:
+            done = done[:-1] if part == ".." else done
+            continue
+        try:
+            target = str(root.joinpath(*done, part).readlink())
+        except OSError:  # no link, or nothing at all
+            done.append(part)
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            return None
+        done = [] if target.startswith("/") else done
+        todo.extendleft(reversed(target.split("/")))
+    found = root.joinpath(*done)
+    return found if found.exists() else None

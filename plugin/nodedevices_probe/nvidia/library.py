@@ -11,7 +11,7 @@ import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodedevices_probe.node.rooted import inside
+from nodedevices_probe.node.roots import inside
 
 NAME = "libnvidia-ml.so.1"
 FOLDERS = (  # in the order of NVIDIA's plugin v0.20.0

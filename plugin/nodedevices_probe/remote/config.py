@@ -14,7 +14,7 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_probe.files import document
 from nodedevices_probe.files.check import Anything, CheckError, Integer, ListOf, Object, OneOf, wrong
-from nodedevices_probe.files.resource_rules import DOMAIN, NAME, Env
+from nodedevices_probe.files.document import DOMAIN, NAME, Env
 
 MAX_POOLS = 64
 MAX_COUNT = 1000

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from nodedevices_api.bounds import MAX_DEVICE_NAME
 
 from nodedevices_probe.events import EventLog
-from nodedevices_probe.files.watched_file import WatchedFile
+from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, SourceFacts
 from nodedevices_probe.protocol import (
     MAX_MESSAGE,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nodedevices_probe.events import EventLog
 from nodedevices_probe.files.check import CheckError
-from nodedevices_probe.files.watched_file import FILE_MISSING, WatchedFile
+from nodedevices_probe.files.document import FILE_MISSING, WatchedFile
 from nodedevices_probe.loop import NO_DRIVER, SourceFacts
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse_file
 

@@ -12,7 +12,7 @@ from nodedevices_plugin.model import AllocationError, DeviceNode, Holder, Mount,
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
-from nodedevices_probe.files.watched_file import WatchedFile
+from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.generic.attributes import OPTION
 from nodedevices_probe.generic.config import parse
 from nodedevices_probe.generic.probe import GenericSource

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nodedevices_probe.nic.onload import missing
+from nodedevices_probe.nic.functions import onload_missing
 from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import System
@@ -76,4 +76,4 @@ def parts_of_names(root: Path) -> None:
 def test_what_is_no_list_of_character_devices_is_none(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     solarflare(tmp_path)
     spoil(tmp_path)
-    assert missing(Roots(tmp_path))
+    assert onload_missing(Roots(tmp_path))

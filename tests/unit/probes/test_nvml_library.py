@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nodedevices_probe.node.rooted import inside
+from nodedevices_probe.node.roots import inside
 from nodedevices_probe.nvidia.library import FOLDERS, NAME, find
 
 

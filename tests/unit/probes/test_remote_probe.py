@@ -20,7 +20,7 @@ from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.remote.vendor import Remote
-from nodedevices_probe.files.watched_file import WatchedFile
+from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.remote.attributes import OPTION
