@@ -220,6 +220,8 @@ class Server:
         items = [] if "fieldSelector" in request.query else list(self._collections[path].items.values())
         start, limit = int(request.query.get("continue") or 0), int(request.query.get("limit") or len(items) or 1)
         page, end = items[start : start + limit], start + limit
+        if "as=PartialObjectMetadataList" in request.headers.get("Accept", ""):
+            page = [orjson.dumps({"metadata": orjson.loads(item)["metadata"]}) for item in page]
         metadata = {"resourceVersion": str(self._version)} | ({"continue": str(end)} if end < len(items) else {})
         group, _, version = path.removeprefix("/apis/").removeprefix("/api/").rpartition("/")[0].rpartition("/")
         head = {"kind": f"{KINDS[plural(path)]}List", "apiVersion": f"{group}/{version}".lstrip("/")}

@@ -267,7 +267,7 @@ class Lying:
         self.get, self.apply, self.create = kube.get, kube.apply, kube.create
         self.json_patch, self.delete = kube.json_patch, kube.delete
 
-    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(self, path: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
         if self.lie == "failed":
             raise KubeError(f"GET {path}: 504 timeout", status=504)
         if self.lie == "gap":

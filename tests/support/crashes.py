@@ -56,7 +56,7 @@ class CrashingKube:
         self._count(f"get {path}", write=False)
         return found
 
-    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(self, path: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
         self._alive()
         async for page in self._kube.pages(path, **query):
             yield page

@@ -53,7 +53,7 @@ class FakeKube:
             raise KubeError(f"GET {path}: 404", status=404, absent=path.rpartition("/")[2])
         return copy.deepcopy(self.objects[path])
 
-    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(self, path: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
         self._called("list", path)
         if path == names.PODS:
             node = query.get("fieldSelector", "").partition("=")[2]

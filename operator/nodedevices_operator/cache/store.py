@@ -195,7 +195,12 @@ def older(record: Record, than: Record) -> bool:
 
 
 def _order(record: Record, than: Record) -> int | None:
+    return compared(record.resource_version, than.resource_version)
+
+
+def compared(version: str, than: str) -> int | None:
+    """Return a number below, at or above 0 for an earlier, the same and a later version. None: they are no numbers."""
     try:
-        return int(record.resource_version) - int(than.resource_version)
+        return int(version) - int(than)
     except ValueError:
         return None

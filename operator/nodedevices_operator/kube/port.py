@@ -45,10 +45,10 @@ class Kube(Protocol):
         """Return one object."""
         ...
 
-    def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+    def pages(self, path: str, *, metadata_only: bool = False, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
         """All objects, a page at a time. Ends without an error only when every page was read.
 
-        Those of a field selector (a node's pods) come in one page.
+        Those of a field selector (a node's pods) come in one page. `metadata_only`: without spec and status.
         """
         ...
 

@@ -5,8 +5,7 @@ CRD deleted, a bad answer to a watch). In its own loop neither can reach the res
 over are frozen records, in order.
 
 kopf finds out once, at its start, what there is to watch, and goes on without a kind that it does not find. So it is
-started only when every kind is there (`start`, after every end as well), and ended again when it has not
-found them all. `running` says that it watches all of them.
+started only when the API server says that it has every kind (`start`, after every end as well).
 """
 
 from __future__ import annotations
@@ -18,15 +17,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, cast
 
 import kopf
 import structlog
-from kopf._cogs.structs import references  # what it has found to watch is public nowhere else
 from nodedevices_common.backoff import Backoff
 
-from nodedevices_operator.kube.handlers import WATCHED_NAMES, make_registry, make_settings
+from nodedevices_operator.kube.handlers import make_registry, make_settings
 from nodedevices_operator.records.kinds import Kind, Record, read
 from nodedevices_operator.records.names import MANAGER
 
@@ -64,9 +61,8 @@ class Sparse(logging.Filter):
 class Watch:
     """The watches of NodeDevices, DevicePolicies and Nodes. Made and used in the operator's loop.
 
-    `ended` is called each time that they have ended, with why; they restart after another `start`. `positioned` is
-    called with a kind each time that its watch begins anew, at kopf's start and after a 410: it delivers what comes
-    from then on, and nothing from before.
+    `ended` is called each time that they have ended, with why; they restart after another `start`. `listed` is called
+    when kopf has listed a kind, at its start and after a 410: it does not say what was deleted before that.
     """
 
     def __init__(
@@ -75,14 +71,14 @@ class Watch:
         arrived: Arrived,
         ended: Callable[[str], None],
         known: Known = lambda _kind, _name: None,
-        positioned: Callable[[Kind], None] = lambda _: None,
+        listed: Callable[[], None] = lambda: None,
     ) -> None:
         self.running = False
         self._kubeconfig = kubeconfig
         self._arrived = arrived
         self._known = known
         self._ended = ended
-        self._positioned = positioned
+        self._listed = listed
         self._home = asyncio.get_running_loop()
         self._news: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()  # for the operator's loop
         self._called = False  # the operator's loop has been called to take them
@@ -130,7 +126,7 @@ class Watch:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def _found(self) -> None:
+    def _begun(self) -> None:
         self.running = True
         log.info("watches running")
 
@@ -149,7 +145,7 @@ class Watch:
             try:
                 with asyncio.Runner() as runner:
                     began = runner.get_loop().time()
-                    why = runner.run(self._operate())
+                    runner.run(self._operate())
                     lasted = runner.get_loop().time() - began
             except (Exception, asyncio.CancelledError) as error:  # whatever ended it, the watches must go on
                 why = f"{type(error).__name__}: {error}"[:500]
@@ -159,26 +155,23 @@ class Watch:
             failures = 0 if lasted > STEADY_SECONDS else failures + 1
             self._ending.wait(RESTART_BACKOFF.after(failures))
 
-    async def _operate(self) -> str:
-        """Returns why it was ended, if it did not end by itself."""
+    async def _operate(self) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_quiet)  # of tasks that ended with the one that said why
         self._kopf = (loop, stop)
         if self._ending.is_set():
-            return ""
-        insights = references.Insights()
-        finding = asyncio.create_task(self._find(insights, stop))
+            return
         try:
             roots = await kopf.spawn_tasks(
-                registry=make_registry(self._deliver, partial(self._post, self._positioned), self._kubeconfig),
+                registry=make_registry(self._deliver, self._kubeconfig),
                 settings=make_settings(),
-                insights=insights,
                 clusterwide=True,
                 standalone=True,
                 identity=cast("Any", MANAGER),  # else kopf looks up the user's name, and our uid has none in the image
                 stop_flag=stop,
             )
+            self._post(self._begun)
             # Not kopf.run_tasks: it waits 5 s for watches that were not stopped before it says that one has ended.
             done, _ = await asyncio.wait(roots, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -190,21 +183,17 @@ class Watch:
             if left:
                 await asyncio.wait(left, timeout=END_SECONDS)
             await asyncio.sleep(CLOSE_SECONDS)
-        return finding.result() if finding.done() and not finding.cancelled() else ""
 
-    async def _find(self, insights: references.Insights, stop: asyncio.Event) -> str:
-        """Return what kopf has not found to watch; then it is ended."""
-        await insights.ready_resources.wait()
-        absent = WATCHED_NAMES - {resource.plural for resource in insights.watched_resources}
-        if not absent:
-            self._post(self._found)
-            return ""
-        stop.set()
-        return f"the API server does not offer {', '.join(sorted(absent))} yet"
-
-    def _deliver(self, kind: Kind, event: str, raw: Mapping[str, Any]) -> None:
-        before = self._known(kind, raw["metadata"]["name"])
-        self._post(self._arrived, kind, event == "DELETED", read(kind, raw, before))
+    def _deliver(self, kind: Kind, event: str | None, raw: Mapping[str, Any]) -> None:
+        name = raw["metadata"]["name"]
+        try:
+            record = read(kind, raw, self._known(kind, name))
+        except Exception:  # of this object alone
+            log.exception("object cannot be read, and stays as it was known", kind=kind.name.lower(), name=name)
+            return
+        self._post(self._arrived, kind, event == "DELETED", record)
+        if event is None:
+            self._post(self._listed)
 
     def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Have the operator's loop call it, in order. It is woken once for all that has come until it looks."""

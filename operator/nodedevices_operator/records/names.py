@@ -42,8 +42,6 @@ PROPERTIES = "/apis/about.k8s.io/%s/clusterproperties"
 CLUSTER_PROPERTY_VERSIONS = ("v1beta1", "v1alpha1")  # newest first; v1alpha1 alone is served by older ones of it
 OURS = f"app.kubernetes.io/managed-by={MANAGER}"  # a label selector, of whole objects that the operator makes
 
-NO_OBJECT = "metadata.name=-"  # a field selector: the API server looks this one name up, and lists nothing
-
 
 def named(collection: str, name: str) -> str:
     """Return the path of one cluster-scoped object."""
@@ -91,6 +89,8 @@ def resource_of(path: str) -> str:
     """The resource of a path, with its subresource, as RBAC has it: `pods/status`."""
     _, api, *rest = path.split("/")
     rest = rest[1 if api == "api" else 2 :]  # without the version, and the group
+    if not rest:
+        return "discovery"
     if rest[0] == "namespaces" and len(rest) > 2:
         rest = rest[2:]
     resource, _, *sub = (*rest, "")

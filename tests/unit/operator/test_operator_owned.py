@@ -30,7 +30,7 @@ class World:
         self.apply_fails = 0
         self.lists = 0
 
-    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
+    async def pages(self, path: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
         self.lists += 1
         assert query == {"fieldSelector": "spec.nodeName=n1"}
         if self.pods_fail:

@@ -314,4 +314,3 @@ def test_what_people_write_on_objects_and_nodes_keeps_its_name() -> None:
         "nodedevices.io/accept-change",
     )
     assert names.OURS == "app.kubernetes.io/managed-by=nodedevices-operator"
-    assert names.NO_OBJECT == "metadata.name=-"

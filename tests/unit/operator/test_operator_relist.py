@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -30,14 +30,16 @@ class Shelf:
         self.items: dict[str, list[dict[str, Any]]] = {NODE_DEVICES: [], NODES: [], POLICIES: []}
         self.hidden: set[str] = set()
         self.no_collection = False
-        self.lists: list[str] = []  # of whole collections
+        self.offered = True  # by discovery
+        self.lists: list[str] = []  # of the metadata of whole collections
+        self.full: list[str] = []  # of whole collections
         self.meanwhile: Callable[[], None] = lambda: None  # between the API server's answer and its reading
 
-    async def pages(self, path: str, **query: str) -> AsyncIterator[list[dict[str, Any]]]:
-        if query:
-            yield []
-            return
-        self.lists.append(path)
+    async def pages(self, path: str, *, metadata_only: bool = False) -> AsyncIterator[list[dict[str, Any]]]:
+        if metadata_only:
+            self.lists.append(path)
+        else:
+            self.full.append(path)
         if self.no_collection and path != NODES and not self.items[path]:
             raise KubeError("404 page not found", status=404)
         page = [it for it in self.items[path] if it["metadata"]["name"] not in self.hidden]
@@ -45,6 +47,8 @@ class Shelf:
         yield page
 
     async def get(self, path: str) -> JsonObject:
+        if path == relist.OFFERED:
+            return {"resources": [{"name": "nodedevices"}, {"name": "devicepolicies"}] if self.offered else []}
         collection, _, name = path.rpartition("/")
         for item in self.items[collection]:
             if item["metadata"]["name"] == name:
@@ -91,36 +95,19 @@ async def test_the_garbage_collector_rests_during_a_list_and_not_after_it(
 
     def look() -> None:
         meanwhile.append(gc.isenabled())
-        if fails:
+        if fails and meanwhile[-1] is False:
             raise KubeError("the API server has gone away")
 
+    shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=2)]
     shelf.meanwhile = look
     with pytest.raises(KubeError) if fails else contextlib.nullcontext():
         await manager.relister.once()
-    assert set(meanwhile) == {False}
+    assert meanwhile[:3] == [True] * 3, "metadata is small"
+    assert meanwhile[3:] == [False], "the kind that differs was listed in full"
     assert gc.isenabled()
 
 
-async def test_a_watch_that_does_not_report_what_a_list_has_shown_is_started_again(
-    manager: Manager, shelf: Shelf
-) -> None:
-    stalled: list[bool] = []
-    manager.relister.stalled = lambda: stalled.append(True)
-    shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=2)]
-    await manager.relister.once()
-    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, shelf.items[POLICIES][0]))
-    manager.relister.check_watch()
-    assert stalled == []  # it was on its way
-    shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 2}, generation=3, version=3)]
-    await manager.relister.once()
-    manager.relister.check_watch()
-    assert stalled == [True]
-    await manager.relister.once()
-    manager.relister.check_watch()
-    assert stalled == [True]  # nothing was missed
-
-
-@pytest.mark.parametrize("how", ["a watch began anew", "a write met nothing"])
+@pytest.mark.parametrize("how", ["kopf listed anew", "a write met nothing"])
 async def test_a_deletion_that_no_watch_has_reported_is_found_by_a_list_soon_after(
     manager: Manager, shelf: Shelf, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +121,7 @@ async def test_a_deletion_that_no_watch_has_reported_is_found_by_a_list_soon_aft
         if how == "a write met nothing":
             manager._failed("p", KubeError("p not found", status=404, absent="p"), 1.0)
         else:
-            manager.relister.positioned(Kind.POLICY)
+            manager.relister.listed()
         assert manager.cache.policies
         await until(lambda: not manager.cache.policies)
     finally:
@@ -147,57 +134,119 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.fixture
-async def watched(shelf: Shelf) -> AsyncIterator[Manager]:
-    """A manager whose watches begin when they are called to, all at once; it lists for ever."""
-    made = Manager(shelf, OperatorMetrics())  # type: ignore[arg-type]
+class Kopf:
+    """Stands for kopf: lists at its start, and delivers what it is told to."""
 
-    def begin() -> None:
-        for kind in Kind:
-            made.relister.positioned(kind)
+    def __init__(self, shelf: Shelf, manager: Manager) -> None:
+        self.shelf, self.manager = shelf, manager
+        self.started = 0
+        self.deaf: set[Kind] = set()  # kinds that it does not deliver
+        self.restarts: list[int] = []
 
-    made.relister.begin_watches = begin
-    running = asyncio.create_task(made.relister.run())
-    yield made
-    running.cancel()
+    def start(self) -> None:
+        self.started += 1
+        asyncio.get_running_loop().call_later(0.2, self.deliver)
 
+    def deliver(self) -> None:
+        for kind in set(Kind) - self.deaf:
+            for raw in self.shelf.items[kind.value]:
+                self.manager.arrived(kind, False, read(kind, raw))
+            self.manager.relister.listed()
 
-async def test_everything_is_listed_once_at_the_start_and_after_the_watches_have_begun(
-    shelf: Shelf, watched: Manager
-) -> None:
-    await until(lambda: watched.cache.synced)
-    await asyncio.sleep(0.1)  # another LIST would begin at once
-    assert shelf.lists == [POLICIES, NODES, NODE_DEVICES]
-
-
-async def test_a_watch_that_was_too_old_has_its_kind_listed_again_and_no_other(shelf: Shelf, watched: Manager) -> None:
-    await until(lambda: watched.cache.synced)
-    shelf.lists.clear()
-    watched.relister.positioned(Kind.NODE)
-    await until(lambda: bool(shelf.lists))
-    await asyncio.sleep(0.1)
-    assert shelf.lists == [NODES]
+    def restart(self) -> None:
+        self.restarts.append(self.started)
 
 
-async def test_watches_that_have_ended_begin_again_before_everything_is_listed(shelf: Shelf, watched: Manager) -> None:
-    await until(lambda: watched.cache.synced)
-    shelf.lists.clear()
-    watched.relister.ended()
-    await until(lambda: len(shelf.lists) >= 3)
-    await asyncio.sleep(0.1)
-    assert shelf.lists == [POLICIES, NODES, NODE_DEVICES]
-
-
-async def test_what_a_new_watch_cannot_have_delivered_is_no_sign_that_it_has_stalled(
-    manager: Manager, shelf: Shelf
-) -> None:
-    stalled: list[bool] = []
-    manager.relister.stalled = lambda: stalled.append(True)
-    shelf.items[POLICIES] = [raw_policy("p", health={"holdDownSeconds": 1}, generation=2, version=2)]
-    manager.relister.positioned(Kind.POLICY)
+async def with_kopf(shelf: Shelf, *deaf: Kind) -> tuple[Manager, Kopf]:
+    loop = asyncio.get_running_loop()
+    manager = Manager(shelf, OperatorMetrics(), clock=loop.time)  # type: ignore[arg-type]
+    kopf = Kopf(shelf, manager)
+    kopf.deaf = set(deaf)
+    manager.relister.begin_watches, manager.relister.stalled = kopf.start, kopf.restart
     await manager.relister.once()
-    manager.relister.check_watch()
-    assert (manager.cache.policies["p"].generation, stalled) == (2, [])
+    return manager, kopf
+
+
+def virtually(scene: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scene)
+
+
+def at(raw: dict[str, Any], version: str, **metadata: str) -> dict[str, Any]:
+    return raw | {"metadata": raw["metadata"] | {"resourceVersion": version, **metadata}}
+
+
+def fill(shelf: Shelf) -> None:
+    shelf.items[NODE_DEVICES] = [node_devices(device(0))]
+    shelf.items[NODES] = [raw_node()]
+
+
+def test_what_is_listed_comes_by_kopf_and_is_listed_by_nobody_else(shelf: Shelf) -> None:
+    async def scene() -> None:
+        fill(shelf)
+        manager, kopf = await with_kopf(shelf)
+        assert manager.cache.synced
+        assert set(manager.cache.node_devices) == set(manager.cache.nodes) == {"n1"}
+        assert (shelf.lists, shelf.full, kopf.restarts) == ([POLICIES, NODES, NODE_DEVICES], [], [])
+
+    virtually(scene())
+
+
+def test_a_watch_that_does_not_deliver_what_is_listed_is_restarted_and_its_kind_listed_in_full(shelf: Shelf) -> None:
+    """At the start, and later: for a new object and for a change of a known one."""
+
+    async def scene() -> None:
+        fill(shelf)
+        manager, kopf = await with_kopf(shelf, Kind.NODE)
+        assert manager.cache.synced
+        assert (set(manager.cache.nodes), shelf.full, len(kopf.restarts)) == ({"n1"}, [NODES], 1)
+        for changed in (
+            [node_devices(device(0), version=2)],
+            [node_devices(device(0), version=2), at(node_devices(device(0)), "3", name="n2", uid="u2")],
+        ):
+            shelf.full.clear()
+            shelf.items[NODE_DEVICES] = changed
+            await manager.relister.once()
+            assert (len(manager.cache.node_devices), shelf.full) == (len(changed), [NODE_DEVICES])
+        assert len(kopf.restarts) == 3
+
+    virtually(scene())
+
+
+def test_what_comes_while_it_is_waited_for_is_no_sign_of_a_stalled_watch(shelf: Shelf) -> None:
+    async def scene() -> None:
+        fill(shelf)
+        manager, kopf = await with_kopf(shelf)
+        shelf.items[NODES] = [at(raw_node(), "5")]
+        asyncio.get_running_loop().call_later(relist.HEARING_SECONDS - 1, kopf.deliver)
+        await manager.relister.once()
+        assert manager.cache.nodes["n1"].resource_version == "5"
+        assert (shelf.full, kopf.restarts) == ([], [])
+
+    virtually(scene())
+
+
+def test_watches_that_have_ended_begin_again_before_the_next_list(shelf: Shelf) -> None:
+    async def scene() -> None:
+        fill(shelf)
+        manager, kopf = await with_kopf(shelf)
+        await manager.relister.once()
+        assert kopf.started == 1
+        manager.relister.ended()
+        await manager.relister.once()
+        assert kopf.started == 2
+
+    virtually(scene())
+
+
+def test_kopf_begins_only_when_the_api_server_says_that_it_has_every_kind(shelf: Shelf) -> None:
+    async def scene() -> None:
+        shelf.offered = False
+        with pytest.raises(MissingCRDs, match=r"devicepolicies\.nodedevices\.io, nodedevices\.nodedevices\.io"):
+            await with_kopf(shelf)
+        assert shelf.lists == []
+
+    virtually(scene())
 
 
 async def test_an_object_deleted_while_a_list_is_under_way_does_not_come_back_by_it(
@@ -207,19 +256,9 @@ async def test_an_object_deleted_while_a_list_is_under_way_does_not_come_back_by
     shelf.items[POLICIES] = [raw_policy("p", health={}), raw_policy("new", health={})]
     gone = read(Kind.POLICY, shelf.items[POLICIES][1])
     shelf.meanwhile = lambda: manager.arrived(Kind.POLICY, True, gone)
+    shelf.items[POLICIES][0]["metadata"]["resourceVersion"] = "2"  # so that the kind is listed in full
     await manager.relister.once()
     assert set(manager.cache.policies) == {"p"}
-
-
-async def test_one_kinds_watch_does_not_count_for_anothers(manager: Manager, shelf: Shelf) -> None:
-    stalled: list[bool] = []
-    manager.relister.stalled = lambda: stalled.append(True)
-    shelf.items[NODE_DEVICES] = [node_devices(device(0), version=2)]
-    await manager.relister.once()
-    manager.arrived(Kind.NODE, False, read(Kind.NODE, raw_node()))
-    manager.arrived(Kind.POLICY, False, read(Kind.POLICY, raw_policy("p", health={}, version=2)))
-    manager.relister.check_watch()
-    assert stalled == [True]
 
 
 async def test_missing_crds_are_named_all_at_once(shelf: Shelf) -> None:
@@ -228,7 +267,7 @@ async def test_missing_crds_are_named_all_at_once(shelf: Shelf) -> None:
     manager = Manager(shelf, OperatorMetrics())  # type: ignore[arg-type]
     with pytest.raises(MissingCRDs, match=r"devicepolicies\.nodedevices\.io, nodedevices\.nodedevices\.io"):
         await manager.relister.once()
-    assert (manager.cache.synced, set(manager.cache.nodes)) == (False, {"n1"})
+    assert not manager.cache.synced
 
 
 async def test_metrics_show_the_state_of_the_fleet(manager: Manager) -> None:

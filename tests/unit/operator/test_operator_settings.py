@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import kopf
 import pytest
 from nodedevices_common.address import Address, parse_address
 from nodedevices_common.errors import InputError
 from nodedevices_operator import settings
-from nodedevices_operator.kube.handlers import make_registry, make_settings
 
 
 def test_defaults() -> None:
@@ -85,30 +82,3 @@ def test_addresses(text: str) -> None:
 def test_no_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="is not host:port"):
         parse_address(text)
-
-
-def test_kopf_writes_nothing_by_itself() -> None:
-    made = make_settings()
-    assert made.scanning.disabled
-    assert not made.posting.enabled
-    assert made.peering.standalone
-
-
-def test_only_event_handlers_are_registered() -> None:
-    """Any other kind would make kopf write annotations or finalizers."""
-    registry = make_registry(lambda *_: None, lambda _: None, None)
-    assert isinstance(registry, kopf.OperatorRegistry)
-    others = (registry._changing, registry._spawning, registry._indexing, registry._webhooks)
-    assert [list(it.get_all_handlers()) for it in others] == [[], [], [], []]
-    assert len(list(registry._watching.get_all_handlers())) == 3
-
-
-async def test_what_kopf_hands_on_after_all_is_delivered_too() -> None:
-    """A kopf that reads its streams in another way would else make the operator blind."""
-    delivered: list[tuple[str, Any]] = []
-    registry = make_registry(lambda kind, event, raw: delivered.append((event, raw)), lambda _: None, None)
-    for each in registry._watching.get_all_handlers():
-        handler: Any = each.fn
-        await handler(event={"type": "MODIFIED", "object": {"kind": "any"}})
-        await handler(event={"type": None, "object": {"kind": "of a list"}})
-    assert delivered == [("MODIFIED", {"kind": "any"})] * 3

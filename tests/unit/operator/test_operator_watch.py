@@ -1,65 +1,71 @@
-"""What is taken from the stream of a watch before kopf has it, and what the watches' thread logs."""
+"""kopf's handlers, and what the watches' thread logs."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
+import kopf
 import pytest
-from aiohttp import StreamReader
-from nodedevices_operator.kube.handlers import EventStream
-from nodedevices_operator.kube.source import SPARSE_SECONDS, Sparse
+from nodedevices_operator.kube import source
+from nodedevices_operator.kube.handlers import WATCHED, make_registry, make_settings
+from nodedevices_operator.kube.source import SPARSE_SECONDS, Sparse, Watch
+from nodedevices_operator.records import kinds
+from nodedevices_operator.records.kinds import Kind, Record
+from support.opfacts import raw_node, raw_policy
 
 
-def line(kind: str, version: str, **more: Any) -> bytes:
-    return json.dumps({"type": kind, "object": {"metadata": {"resourceVersion": version, **more}}}).encode() + b"\n"
+def test_kopf_has_a_handler_of_events_for_each_kind_and_no_other() -> None:
+    """Any other kind of handler would write to objects, or keep a copy of each."""
+    registry = make_registry(lambda *_: None, None)
+    assert {str(handler.id) for handler in registry._watching.get_all_handlers()} == {it.name.lower() for it in WATCHED}
+    for others in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
+        assert list(others.get_all_handlers()) == []
 
 
-ADDED, DELETED = line("ADDED", "11", name="a"), line("DELETED", "12", name="a")
-BOOKMARK, EXPIRED = line("BOOKMARK", "15"), b'{"type":"ERROR","object":{"code":410}}\n'
+def test_kopf_keeps_and_writes_nothing_of_its_own() -> None:
+    settings = make_settings()
+    storage = settings.persistence.diffbase_storage
+    assert (storage.build(body=kopf.Body({})), storage.fetch(body=kopf.Body({}))) == ({}, {})
+    assert not settings.posting.enabled
+    assert settings.scanning.disabled
+    assert settings.peering.standalone
 
 
-async def taken(*chunks: bytes) -> tuple[list[str], list[Any]]:
-    """The types of events that are delivered, and what is left for kopf."""
+async def delivered(*events: tuple[Kind, str | None, Any]) -> tuple[list[tuple[Kind, bool, str]], int]:
+    """What arrives in the operator's loop, and how often it is told that kopf has listed."""
+    arrived: list[tuple[Kind, bool, str]] = []
+    listed: list[bool] = []
 
-    class Content:
-        async def iter_any(self) -> AsyncIterator[bytes]:
-            for chunk in chunks:
-                yield chunk
+    def take(kind: Kind, deleted: bool, record: Record) -> None:
+        arrived.append((kind, deleted, record.name))
 
-    delivered: list[str] = []
-    stream = EventStream(cast(StreamReader, Content()), lambda kind, _: delivered.append(kind))
-    left = b"".join([each async for each in stream.iter_chunked(1 << 20)])
-    return delivered, [json.loads(each) for each in left.splitlines()]
-
-
-async def test_events_are_delivered_and_kopf_gets_the_version_to_go_on_from() -> None:
-    delivered, left = await taken(ADDED + DELETED)
-    assert delivered == ["ADDED", "DELETED"]
-    assert left == [{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "12"}}}]
+    watch = Watch(None, take, lambda _: None, listed=lambda: listed.append(True))
+    for event in events:
+        watch._deliver(*event)
+    await asyncio.sleep(2 * source.GATHER_SECONDS)
+    return arrived, len(listed)
 
 
-async def test_what_is_no_event_stays_and_comes_after_the_events_before_it() -> None:
-    delivered, left = await taken(ADDED + BOOKMARK + DELETED + EXPIRED)
-    assert delivered == ["ADDED", "DELETED"]
-    assert [it["object"].get("metadata", {}).get("resourceVersion") for it in left] == ["11", "15", "12", None]
-    assert left[-1] == json.loads(EXPIRED)
+async def test_events_arrive_in_order_and_what_kopf_lists_is_told_apart() -> None:
+    node, policy = raw_node(), raw_policy("p", health={})
+    arrived, listed = await delivered(
+        (Kind.NODE, None, node), (Kind.POLICY, "ADDED", policy), (Kind.POLICY, "DELETED", policy)
+    )
+    assert arrived == [(Kind.NODE, False, "n1"), (Kind.POLICY, False, "p"), (Kind.POLICY, True, "p")]
+    assert listed == 1
 
 
-@pytest.mark.parametrize("at", [1, 40, len(ADDED) - 1, len(ADDED), len(ADDED) + 1])
-async def test_a_line_may_come_in_parts(at: int) -> None:
-    both = ADDED + DELETED
-    delivered, left = await taken(both[:at], both[at:])
-    assert delivered == ["ADDED", "DELETED"]
-    assert left[-1]["object"]["metadata"]["resourceVersion"] == "12"
+async def test_an_object_that_cannot_be_read_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reads(kind: Kind, raw: Any, before: Record | None = None) -> Record:
+        if kind is Kind.POLICY:
+            raise ValueError("a bug")
+        return kinds.read(kind, raw, before)
 
-
-async def test_an_event_that_is_cut_off_is_left_to_the_next_watch() -> None:
-    delivered, left = await taken(ADDED, DELETED[:-10])
-    assert delivered == ["ADDED"]
-    assert [it["object"]["metadata"]["resourceVersion"] for it in left] == ["11"]
+    monkeypatch.setattr(source, "read", reads)
+    arrived, _ = await delivered((Kind.POLICY, "ADDED", raw_policy("p", health={})), (Kind.NODE, "ADDED", raw_node()))
+    assert arrived == [(Kind.NODE, False, "n1")]
 
 
 def test_a_watch_that_is_refused_at_every_try_says_so_once_a_minute() -> None:
