@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from nodedevices_plugin.model import ContainerEdits, DeviceNode, Grant, Inventory, InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Containers, Naming, NodeView, partitions
+from nodedevices_plugin.vendors.base import Containers, Naming, NodeView, Vendor, partitions
 from nodedevices_probe.protocol import DeviceFact
 
 CONTROL_NODE = "/dev/acmectl"
@@ -35,7 +35,7 @@ class AcmeContainers:
         )
 
 
-class Acme:
+class Acme(Vendor):
     name = "acme"
     types = frozenset({"fpga"})
     dra_driver = "fpga.acme.com"
@@ -55,9 +55,6 @@ class Acme:
 
     def claim_name(self, unit: Unit, device: str) -> str:
         return f"{device}r{unit.partition.index}" if unit.partition else device
-
-    def claimed(self, name: str) -> Sequence[str]:
-        return (name,)
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
         return 1 if one.pcie_root and one.pcie_root == other.pcie_root else 0

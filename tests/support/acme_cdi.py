@@ -34,10 +34,25 @@ class ByName:
         return ContainerEdits(envs={"ACME_SHELLS": ",".join(self.settings.shells)}, cdi_devices=names)
 
 
+def settings(values: Values) -> AcmeSettings:
+    return AcmeSettings(
+        shells=values.items("acme-shells"),
+        image=str(values.given.get(IMAGE_VARIABLE, "")),
+        control_required=values.truth("acme-control-required"),
+    )
+
+
+def sections(values: Values) -> Mapping[str, Any]:
+    return {"partitions": {"strategy": "mixed"}} if values.truth("acme-regions") else {}
+
+
 class AcmeByCdi(Acme):
     flags = VendorFlags(
         group="Acme",
         title="of Acme's FPGAs",
+        settings=settings,
+        settings_type=AcmeSettings,
+        sections=sections,
         options=(
             with_flag_variables("acme-shells", "shells", group="Acme", key="flags.acmeShells", default=()),
             with_flag_variables("acme-control-required", "no FPGA without it", group="Acme", default=False),
@@ -45,18 +60,7 @@ class AcmeByCdi(Acme):
         ),
         variables=(IMAGE_VARIABLE,),
     )
-    settings_type = AcmeSettings
     cdi_source = CdiSource(kind="acme.com/fpga", files=frozenset({FILE}))
-
-    def settings(self, values: Values) -> AcmeSettings:
-        return AcmeSettings(
-            shells=values.items("acme-shells"),
-            image=str(values.given.get(IMAGE_VARIABLE, "")),
-            control_required=values.truth("acme-control-required"),
-        )
-
-    def sections(self, values: Values) -> Mapping[str, Any]:
-        return {"partitions": {"strategy": "mixed"}} if values.truth("acme-regions") else {}
 
     def check(self, node: NodeView) -> None:
         if _own(node).control_required and CONTROL_NODE not in node.existing:

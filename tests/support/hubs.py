@@ -7,14 +7,13 @@ gets all hubs: `{"name": "example.com/hub", "shares": 5, "together": true}`.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from nodedevices_common.errors import InputError
 from nodedevices_common.options import Option
-from nodedevices_plugin.model import InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
+from nodedevices_plugin.model import Unit
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
 from nodedevices_plugin.vendors.files import DeviceFile
 
@@ -36,14 +35,11 @@ def parse(raw: bytes) -> HubFile:
     return HubFile(**said)
 
 
-class Hubs:
+class Hubs(Vendor):
     name = "hubs"
     types = frozenset({"hub"})
-    every_maker: Literal[True] = True
+    every_maker = True
     files = (DeviceFile(option=Option(name=FLAG, group="devices", help="hubs"), type=HubFile, parse=parse),)
-
-    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
-        return [Unit(device) for device in devices]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         file = naming.files.get(FLAG)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import CODED, Effect, FaultCondition, Meaning
+from nodedevices_plugin.vendors.faults import CODED, Effect, FaultCondition, FaultSource, Meaning
 from nodedevices_probe.protocol import Readings
 
 FLAP = Meaning(reason="LinkFlap", effect=Effect.DEGRADED, message="the link went down and came back", repair="Replace")
@@ -17,9 +16,8 @@ CODES: Mapping[int, Meaning] = {
 UNKNOWN = Meaning(reason="NicUnknown", effect=Effect.COUNTED, message="", code=0)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkVendor:
-    name: str = "example"
+class LinkVendor(FaultSource):
+    name = "example"
     reasons: Sequence[str] = ("LinkFlap", "LinkDown", "Nic7", "Nic8")
 
     def event(self, kind: str, code: int | None) -> Meaning | None:

@@ -1,4 +1,4 @@
-"""Several partitions for one container, from as few devices as they can come from (vendors.base.GatheredPartitions).
+"""Several partitions for one container, from as few devices as they can come from (Vendor.partition_score).
 
 As AMD's device plugin (allocator/besteffort_policy.go): of each device everything that is free is taken, and of the
 last one as much as is still needed. Among these sets the one with the greatest sum of pair scores is chosen; of equal

@@ -1,4 +1,4 @@
-"""Counters that rise too fast: conditions of a device by its vendor's limits (vendors.faults.CounterLimits).
+"""Counters that rise too fast: conditions of a device by its vendor's limits (FaultSource.counter_limits).
 
 `follow` keeps of each counter its value, and by how much it has risen within the window, in at most PARTS + 1 parts;
 of one that stands still nothing more than its value. It begins anew with the first line, after a probe's silence, after
@@ -20,14 +20,7 @@ from msgspec import Struct
 from nodedevices_probe.protocol import DeviceFact, DriverState
 
 from nodedevices_plugin.model import Inventory, InventoryDevice
-from nodedevices_plugin.vendors.faults import (
-    CounterLimit,
-    CounterLimits,
-    FaultCondition,
-    FaultSource,
-    FaultSources,
-    source_of,
-)
+from nodedevices_plugin.vendors.faults import CounterLimit, FaultCondition, FaultSource, FaultSources, source_of
 
 PARTS = 12  # of a window: a rise counts for up to a twelfth of it less than the whole
 CounterKey = tuple[str, str, str]  # device, reason, counter
@@ -71,7 +64,7 @@ def follow(
         readings = device.fact.readings
         if not readings.counters or not device.present or readings.lost or readings.error is not None:
             continue
-        for limit in _limits(source_of(vendors, device.fact)):
+        for limit in source_of(vendors, device.fact).counter_limits:
             if (value := readings.counters.get(limit.counter)) is not None:
                 key = _key(device.fact, limit)
                 found[key] = _count(before.get(key), value, limit, came)
@@ -83,7 +76,7 @@ def conditions(
 ) -> tuple[FaultCondition, ...]:
     """Return a condition for each reason of the vendor's limits, evident or not."""
     by_reason: dict[str, tuple[_Seen, CounterLimit]] = {}
-    for limit in _limits(vendor):
+    for limit in vendor.counter_limits:
         seen = _seen(counts.get(_key(device.fact, limit)), limit, monotonic)
         known = by_reason.get(limit.reason)
         if known is None or seen > known[0]:
@@ -100,10 +93,6 @@ def conditions(
         )
         for seen, limit in by_reason.values()
     )
-
-
-def _limits(vendor: FaultSource) -> tuple[CounterLimit, ...]:
-    return tuple(vendor.counter_limits) if isinstance(vendor, CounterLimits) else ()
 
 
 def _key(fact: DeviceFact, limit: CounterLimit) -> CounterKey:

@@ -16,7 +16,7 @@ from nodedevices_probe.protocol import Readings
 from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.model import Unmatched
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
-from nodedevices_plugin.vendors.faults import CounterLimits, FaultSources
+from nodedevices_plugin.vendors.faults import FaultSources
 
 NAMED = 24  # in one message, which has room for some 500 characters
 
@@ -66,7 +66,7 @@ def _of_readings(vendors: FaultSources) -> frozenset[str]:
     nothing = Readings()
     sources = {id(vendor): vendor for vendor in vendors.values()}.values()
     own = {each.reason for vendor in sources for each in vendor.read(nothing)}
-    own |= {each.reason for vendor in sources if isinstance(vendor, CounterLimits) for each in vendor.counter_limits}
+    own |= {limit.reason for vendor in sources for limit in vendor.counter_limits}
     return frozenset(own.union(levels.REASONS, signals.REASONS) - levels.UNUSABLE)
 
 

@@ -38,12 +38,13 @@ class CdiKeeper:
         self._folder = CdiFolder(folder, worker=looks, on_change=on_change)
         self._vendors = {
             name: _OfVendor(
-                ToolkitSpecs(spec_folders, vendor.cdi_source, worker=looks, on_change=on_change),
-                CdiFiles(folder, vendor.cdi_source, worker=files),
+                ToolkitSpecs(spec_folders, source, worker=looks, on_change=on_change),
+                CdiFiles(folder, source, worker=files),
                 on_change=on_change,
                 machine=machine or LocalMachine(),
             )
             for name, vendor in vendors.cdi_vendors().items()
+            if (source := vendor.cdi_source) is not None
         }
         self._one_at_a_time = asyncio.Lock()
 

@@ -1,4 +1,4 @@
-"""The files that vendors keep on the node for other programs (vendors.node_files). On a worker thread.
+"""The files that vendors keep on the node for other programs (Vendor.node_files). On a worker thread.
 
 A hidden list beside the files names those that are ours. It is written before a file and shortened after its removal:
 so the next agent removes files of an agent that was killed, and never other programs' files. The folder is compared
@@ -21,7 +21,7 @@ from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace, unfinished
 
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.vendors.node_files import FolderFiles
+from nodedevices_plugin.vendors.files import FolderFiles
 
 log = structlog.get_logger(__name__)
 

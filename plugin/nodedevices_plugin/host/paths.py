@@ -15,7 +15,6 @@ from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.host.machine import LocalMachine, Machine, MachineError
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.vendors.base import HostPaths
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 log = structlog.get_logger(__name__)
@@ -82,5 +81,4 @@ class HostPathReader(Periodic):
 def wanted_paths(files: Mapping[str, object] | None = None, vendors: Vendors = VENDORS) -> tuple[str, ...]:
     """The optional paths of all vendors, as globs."""
     contents = files or {}
-    optional = (each for each in vendors.every if isinstance(each, HostPaths))
-    return tuple(dict.fromkeys(path for each in optional for path in each.host_paths(contents)))
+    return tuple(dict.fromkeys(path for vendor in vendors.every for path in vendor.host_paths(contents)))

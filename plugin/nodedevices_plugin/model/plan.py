@@ -97,7 +97,7 @@ class OfferedResource(Struct, frozen=True, kw_only=True):
     per_device: int | None = None  # how many ids a device has that one container gets all of (cores.ids)
     counts: tuple[str, ...] = ()  # devices and partitions with as many ids more, which name none of them (cores.ids)
     fail_requests_greater_than_one: bool = False
-    together: bool = False  # a container with one id gets all devices of the resource (vendors.base.OwnShares)
+    together: bool = False  # a container with one id gets all devices of the resource (Vendor.shares)
     retained: tuple[SchedulableId, ...] = ()  # no longer offered, and held by pods (offering.occupancy)
     unlisted: tuple[SchedulableId, ...] = ()  # blocked, and left out of the kubelet's list: shown to people alone
 

@@ -42,7 +42,7 @@ class SharingFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """none | timeSlicing | mps | memory; shared: by its nature (vendors.base.OwnShares)."""
+        """none | timeSlicing | mps | memory; shared: by its nature (Vendor.shares)."""
         return WHOLE if self.mode is None else self.mode.name
 
 

@@ -5,7 +5,7 @@ Most changes need not wait. A device that pods hold in its old shape is withheld
 - any change of ids while the holders are not known;
 - a change to or from a sharing mode with helpers, or of what one helper serves (sharing.base): its devices may take no
   process of a pod that is not its client, its end ends its clients, and its limits follow from the ids;
-- any change of the devices of a resource that is given whole (vendors.base.OwnShares): its pods have all of them, by
+- any change of the devices of a resource that is given whole (Vendor.shares): its pods have all of them, by
   any of its ids;
 - giving the node to another plugin (serving.mode Observe), which would not know the ids that our pods hold.
 While a change waits, ids that it takes away go to no new pod (gates.waiting_change).

@@ -21,7 +21,6 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Unit, resource_names
 from nodedevices_plugin.offering.nearness import Near
-from nodedevices_plugin.vendors.base import EveryMaker
 from nodedevices_plugin.vendors.registry import NOTHING_SAID, VENDORS, Vendors, VendorValues
 
 NOTHING_NEAR: Near = {}
@@ -92,7 +91,7 @@ def _matches(
 ) -> bool:
     fact, part = unit.device.fact, unit.partition
     vendor = vendors.vendor_of(fact)
-    if (vendor is None or isinstance(vendor, EveryMaker)) and not _is_explicit(match, fact, vendors):
+    if (vendor is None or vendor.every_maker) and not _is_explicit(match, fact, vendors):
         return False
     if match.profile is None and part is not None and not partitions_as_devices:
         return False

@@ -31,7 +31,6 @@ from nodedevices_plugin.offering.shares import Share, own_shares, share
 from nodedevices_plugin.offering.units import units
 from nodedevices_plugin.sharing.base import NodeTraits, Settings
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
-from nodedevices_plugin.vendors.base import OwnTopology
 from nodedevices_plugin.vendors.registry import NOTHING_SAID, VendorValues
 
 __all__ = ["PlanError", "PlanSettings", "fitting", "make_shape", "shape_of"]
@@ -148,17 +147,16 @@ def shape_of(plan: Plan) -> Plan:
 def _without_topology(named: Mapping[str, Sequence[Unit]], settings: PlanSettings) -> frozenset[str]:
     """Return the ids of units that are sent to the kubelet without their NUMA node."""
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
-    known = settings.vendors.known
-    own = {each.name: each for each in known.every if isinstance(each, OwnTopology)}  # a check costs too much for each
+    known, naming = settings.vendors.known, settings.vendors.naming
+    names = {
+        vendor.name: frozenset(vendor.without_topology(naming(vendor.name, strategy=strategy, prefix=prefix)))
+        for vendor in known.every
+    }
     return frozenset(
         unit.id
-        for name, some in named.items()
-        for unit in some
-        if (vendor := known.vendor_of(unit.device.fact)) is not None
-        and vendor.name in own
-        and own[vendor.name].without_topology(
-            name, settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
-        )
+        for name in frozenset().union(*names.values()).intersection(named)
+        for unit in named[name]
+        if (vendor := known.vendor_of(unit.device.fact)) is not None and name in names[vendor.name]
     )
 
 

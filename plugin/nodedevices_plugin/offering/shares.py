@@ -18,7 +18,7 @@ from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.sharing import by_nature, none
 from nodedevices_plugin.sharing.base import SharesName, SharingMode, SplitRequest
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
-from nodedevices_plugin.vendors.base import OwnShares, VendorShares
+from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
 
 
@@ -49,7 +49,7 @@ def own_shares(
     for name, some in units.items():
         vendor = values.known.vendor_of(some[0].device.fact)
         alike = all(values.known.vendor_of(unit.device.fact) is vendor for unit in some)
-        if alike and vendor is not None and isinstance(vendor, OwnShares):
+        if alike and vendor is not None:
             shares = vendor.shares(name, some, values.naming(vendor.name, strategy=strategy, prefix=prefix))
             if shares is not None:
                 found[name] = shares

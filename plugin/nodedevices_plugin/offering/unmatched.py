@@ -29,7 +29,6 @@ from nodedevices_plugin.offering.shares import chosen_units, units_of_rule
 from nodedevices_plugin.offering.units import units
 from nodedevices_plugin.sharing.memory.mode import NAME as BY_MEMORY
 from nodedevices_plugin.vendors.base import partitions
-from nodedevices_plugin.vendors.files import FileNames
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 VALUE_LIMIT = 96
@@ -68,12 +67,13 @@ def _files(inventory: Inventory, named: Mapping[str, Sequence[Unit]], settings: 
     strategy, prefix = settings.partitions.strategy, settings.resource_prefix
     notes = []
     for vendor in settings.vendors.known.every:
+        names = vendor.file_names(settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix))
+        if not names or vendor.name in settings.vendors.withheld:
+            continue
         own = [
             device.fact.id for device in inventory.devices if settings.vendors.known.vendor_of(device.fact) is vendor
         ]
-        if own and isinstance(vendor, FileNames) and vendor.name not in settings.vendors.withheld:
-            naming = settings.vendors.naming(vendor.name, strategy=strategy, prefix=prefix)
-            names = vendor.file_names(naming)
+        if own:
             message = f"no such device on this node, or an earlier entry has it; there are: {listing(sorted(own))}"
             notes += [
                 Unmatched(section=option, entry=f"{place} {_cut(name)}", message=message)

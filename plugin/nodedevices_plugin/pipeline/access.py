@@ -23,9 +23,9 @@ from nodedevices_plugin.settings.effective import Effective
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.vendors import cdi_libraries
-from nodedevices_plugin.vendors.base import ChecksNodes, NodeView, Requirements
+from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest
-from nodedevices_plugin.vendors.node_files import FolderFiles, KeepsFiles
+from nodedevices_plugin.vendors.files import FolderFiles
 from nodedevices_plugin.vendors.registry import Vendors
 
 
@@ -76,16 +76,15 @@ def mode_settings(effective: Effective, devices: Devices) -> Settings:
 
 
 def _files(effective: Effective, devices: Devices, plan: Plan) -> tuple[FolderFiles, ...]:
-    vendors = (vendor for vendor in effective.vendors.every if isinstance(vendor, KeepsFiles))
-    kept = (vendor.node_files(plan.resources, _view(vendor.name, effective, devices)) for vendor in vendors)
-    return tuple(each for each in kept if each is not None)
+    every = effective.vendors.every
+    kept = (vendor.node_files(plan.resources, _view(vendor.name, effective, devices)) for vendor in every)
+    return tuple(files for files in kept if files is not None)
 
 
 def check(effective: Effective, devices: Devices) -> None:
     """Raises PlanError where something that a vendor's flags require is not on the node."""
     for vendor in effective.vendors.every:
-        if isinstance(vendor, Requirements):
-            vendor.check(_view(vendor.name, effective, devices))
+        vendor.check(_view(vendor.name, effective, devices))
 
 
 def missing_nodes(
@@ -101,8 +100,7 @@ def missing_nodes(
         if active is None:
             check(effective, devices)
         for vendor in effective.vendors.every:
-            if isinstance(vendor, ChecksNodes):
-                found |= vendor.missing_nodes(_view(vendor.name, effective, devices))
+            found |= vendor.missing_nodes(_view(vendor.name, effective, devices))
     return found
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from nodedevices_plugin.model import Inventory, Unit
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import split
-from nodedevices_plugin.vendors.base import ClaimNames, Naming, partitions
+from nodedevices_plugin.vendors.base import Naming, partitions
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 
@@ -41,17 +41,17 @@ class DeviceIndex:
         self._by_id: dict[str, IndexedPart] = {}
         self._by_index: dict[str | None, dict[tuple[str, str], IndexedPart]] = {None: {}}  # by prefix; domain and index
         self._by_claim: dict[tuple[str, str], IndexedPart] = {}  # by DRA driver and name
-        self._drivers = {each.dra_driver: each for each in vendors.every if isinstance(each, ClaimNames)}
+        self._drivers = {vendor.dra_driver: vendor for vendor in vendors.every if vendor.dra_driver}
         called = device_names(inventory)
         for device in inventory.devices:
             fact = device.fact
             units = (Unit(device), *partitions(device))
             for unit in units:
                 self._by_id[unit.id] = IndexedPart(fact.id, unit.partition.id if unit.partition else None)
-            if (claims := vendors.claim_names(fact)) is not None:
+            if (vendor := vendors.vendor_of(fact)) is not None and vendor.dra_driver:
                 for unit in units:
-                    name = claims.claim_name(unit, called[fact.id])
-                    self._by_claim[claims.dra_driver, name] = self._by_id[unit.id]
+                    name = vendor.claim_name(unit, called[fact.id])
+                    self._by_claim[vendor.dra_driver, name] = self._by_id[unit.id]
 
     def under(self, index_prefix: str | None) -> Self:
         """The same devices, where resources of this domain may have indices as ids."""
@@ -87,12 +87,13 @@ class DeviceIndex:
         if self._prefix not in self._by_index:
             found: dict[tuple[str, str], IndexedPart] = {}
             for device in self._inventory.devices:
-                vendor, indices = self._vendors.vendor_of(device.fact), self._vendors.index_ids(device.fact)
-                if vendor is None or indices is None:
+                vendor = self._vendors.vendor_of(device.fact)
+                if vendor is None or vendor.index_id(Unit(device)) is None:
                     continue
                 usual = vendor.usual_name(Unit(device), Naming(prefix=self._prefix or "")) or ""
                 domain = usual.partition("/")[0]
                 units = (Unit(device), *partitions(device))
-                found |= {(domain, indices.index_id(unit)): self._by_id[unit.id] for unit in units}
+                indices = ((vendor.index_id(unit), unit) for unit in units)
+                found |= {(domain, index): self._by_id[unit.id] for index, unit in indices if index is not None}
             self._by_index[self._prefix] = found
         return self._by_index[self._prefix]

@@ -4,7 +4,7 @@ With `serving.mode: Observe` a vendor's plugin serves the kubelet and this agent
 the lists of PodResources can be seen: which ids it calls healthy (GetAllocatableResources leaves others out), and
 which ids pods hold. This module maps such ids to the node's devices: `GPU-...` and `MIG-...`, shares of them
 (`GPU-...::3`), a vendor's indices (`3`, `0:1`) where deviceIDStrategy index is configured, and the names that its DRA
-driver uses (`gpu-3`; vendors.base.ClaimNames). Ids that name none of these are ignored.
+driver uses (`gpu-3`; Vendor.claim_name). Ids that name none of these are ignored.
 
 Ids that were seen once are remembered (state file): an id that its plugin calls unhealthy, and every id while that
 plugin is down, cannot be seen, but is still capacity and still under that plugin's name.

@@ -125,7 +125,7 @@ def given_now(inventory: Inventory, vendors: Vendors = VENDORS, *, indices: bool
         fact = device.fact
         for unit in (Unit(device), *partitions(device)):
             places = _nodes(unit, vendors)
-            if indices and vendors.index_ids(fact) is not None:
+            if indices and vendors.index_id(unit) is not None:
                 places[_index(unit)] = True
             found[unit.id] = Given(
                 device=fact.id, partition=unit.partition.id if unit.partition is not None else None, places=places
@@ -188,7 +188,7 @@ def _claims(device: InventoryDevice, probe: int, vendors: Vendors) -> Iterator[t
             yield place, _Claim(unit, probe, alone=alone, common=place not in of_parts)
         if fact.pci_bus_id:
             yield f"{PCI}{fact.pci_bus_id}", _Claim(unit, probe, alone=True, common=True)
-        if vendors.index_ids(fact) is not None:
+        if vendors.index_id(unit) is not None:
             yield _index(unit), _Claim(unit, probe, alone=True, common=False)
 
 

@@ -12,7 +12,7 @@ under another id. Of a retired device always holds:
   an id that the kubelet was handing out when the probe was taken away has appeared in a List by then.
 - It stays listed while a fault of it is remembered, so that a probe that is taken away and put back hands out no broken
   device. A person confirms that it is removed, as for one that is missing. Not so what is no hardware of this node
-  (vendors.base.Elsewhere): its probe judges a pool anew.
+  (Vendor.elsewhere): its probe judges a pool anew.
 - While it is listed, what another probe reports or reported at the same place goes to no new pod, nor does it itself.
 """
 

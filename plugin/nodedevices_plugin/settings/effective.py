@@ -92,8 +92,8 @@ def resolve(
     good one. Raises ConfigError, which names what is wrong in `spec.config`."""
     values = options.values({**(file.flags if file else {}), **local.given}, local.vendors)
     own: dict[str, Any] = {"serving": to_dict(Serving.model_validate({"mode": local.serving_mode}))}
-    for vendor in local.vendors.own_flags().values():
-        own = {**vendor.sections(values), **own}  # of two vendors that set a section the first wins
+    for flags in local.vendors.own_flags().values():
+        own = {**flags.sections(values), **own}  # of two vendors that set a section the first wins
     if file is not None:
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
             if section is not None:

@@ -7,7 +7,7 @@
 With an extension of ours: sharing.memory.
 
 A parsed file is a value; nothing here keeps state. `flags` and `imex` are read with the table of options, `resources`
-and `sharing` by the vendor that has the format (vendors.base.FileFormat).
+and `sharing` by the vendor that has the format (vendors.files.FileFormat).
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def from_document(document: object, vendors: Vendors = VENDORS) -> FileConfig:
             if isinstance(texts := flags.get("probe"), tuple):
                 problems += [InputProblem(each, probes.KEY) for each in probes.read(texts, probes.KEY)[1]]
         elif key == "sharing":
-            sharing = vendors.file_format().file_sharing(value, problems)
+            sharing = vendors.file_format().sharing(value, problems)
         elif key == "resources":
-            resources = vendors.file_format().file_resources(value, problems)
+            resources = vendors.file_format().resources(value, problems)
         else:
             known = ("version", "flags", "sharing", "imex", "resources")
             problems.append(

@@ -48,7 +48,7 @@ class NodeSettings:
 
 
 def _shapes(value: object) -> bool:
-    """True when the value of a vendor's flags decides ids (vendors.flags.OwnFlags.settings_type)."""
+    """True when the value of a vendor's flags decides ids (VendorFlags.settings_type)."""
     return getattr(value, "decides_ids", False) is True
 
 
@@ -64,7 +64,7 @@ def node_settings(
         driver_root_here=values.text("driver-root-ctr-path"),
         mps_root=values.text("mps-root"),
         packed=values.text("shared-devices-allocation-policy") == "packed",
-        vendors={name: vendor.settings(values) for name, vendor in vendors.own_flags().items()},
+        vendors={name: flags.settings(values) for name, flags in vendors.own_flags().items()},
         files=files or {},
         withheld=tuple(sorted(withheld)),
     )
@@ -98,11 +98,11 @@ def from_plain(value: object, vendors: Vendors = VENDORS) -> tuple[NodeSettings,
     of_vendors, files, withheld, problems = dict[str, object](), dict[str, object](), set[str](), list[str]()
     own_flags, own_files = vendors.own_flags(), vendors.files_by_option()
     parts = _by_name(saved.get("vendors", {}), own_flags)
-    for name, vendor in own_flags.items():
+    for name, flags in own_flags.items():
         try:
-            of_vendors[name] = _adapter(vendor.settings_type).validate_python(parts.get(name, {}))
+            of_vendors[name] = _adapter(flags.settings_type).validate_python(parts.get(name, {}))
         except ValidationError as error:
-            of_vendors[name] = _adapter(vendor.settings_type).validate_python({})
+            of_vendors[name] = _adapter(flags.settings_type).validate_python({})
             problems.append(_problem(f"vendors.{name}", error))
     for name, content in _by_name(saved.get("files", {}), own_files).items():
         if name not in own_files:

@@ -81,7 +81,7 @@ OWN: tuple[Option, ...] = (
 
 
 def vendors_flags(vendors: Vendors = VENDORS) -> tuple[VendorFlags, ...]:
-    return tuple(vendor.flags for vendor in vendors.own_flags().values())
+    return tuple(vendors.own_flags().values())
 
 
 def paths(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
@@ -121,10 +121,10 @@ def values(given: Mapping[str, Value], vendors: Vendors = VENDORS) -> Values:
 def refused_by_vendors(given: Mapping[str, Value], vendors: Vendors = VENDORS) -> list[str]:
     """Return the vendors' errors about their options and variables, beyond those of each value alone."""
     problems = []
-    for vendor in vendors.own_flags().values():
+    for flags in vendors_flags(vendors):
         try:
-            vendor.settings(values(given, vendors))
-            vendor.sections(values(given, vendors))
+            flags.settings(values(given, vendors))
+            flags.sections(values(given, vendors))
         except PlanError as error:
             problems.append(str(error))
     return problems

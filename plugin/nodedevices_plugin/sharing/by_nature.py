@@ -1,5 +1,5 @@
 """Shared by nature: devices that several containers use at once without a sharing mode, such as RDMA HCAs, FUSE, or a
-pool outside the node. Their vendor decides how often each is offered (vendors.base.OwnShares); no policy chooses it."""
+pool outside the node. Their vendor decides how often each is offered (Vendor.shares); no policy chooses it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     probes: tuple[ProbeFacts, ...]
     state_problem: str | None = None  # why the state file cannot be used or written
     cdi_problem: str = ""  # why containers do not get devices by CDI as they should
-    node_files_problem: str = ""  # why other programs do not find files about devices (vendors.node_files)
+    node_files_problem: str = ""  # why other programs do not find files about devices (host.node_files)
     probe_server_problem: str = ""  # why what is asked of the hardware beside probes' lines may be old
     lost: Mapping[str, str] = field(default_factory=dict)  # probes that see none of the node's devices (pipeline.lost)
     expected: tuple[Count, ...] | None = ()  # by the section `expect` or by what it had; None: not judged yet

@@ -1,7 +1,7 @@
 """The port of a vendor whose containers may get devices by CDI name (Container Device Interface).
 
 A name must be in a file before it is handed out. These files are the container toolkit's, where the vendor has one that
-keeps a specification on the node, or ours. The vendor decides which of ours are needed (`CdiVendor`, CdiNeeds). Three
+keeps a specification on the node, or ours. The vendor decides which of ours are needed (`Vendor.cdi`). Three
 decisions are the same for all vendors (pipeline.access, vendors.cdi_libraries): whether a configuration with CDI names
 is possible, what is withheld without it, and where the driver's libraries come from. host/cdi_keeper.py writes the
 files.

@@ -1,19 +1,18 @@
-"""FaultSource: the optional interface of a vendor whose devices report faults.
+"""FaultSource: the part of the port of a vendor that tells which faults its devices have.
 
 It answers three questions: what one event means (`event`), what an event means together with the ones around it
 (`decide`), and which conditions a device's readings show (`read`). The machine in health/ does the rest, the same for
 all vendors: it remembers, waits, follows a policy's rules, holds down and recovers on evidence, and knows no vendor's
 numbers.
 
-Devices of a vendor without it, or of one that is not registered, have PLAIN. The conditions of every device (lost, not
-listed, does not answer, requires an action) hold for them, too.
+Devices of a vendor that is not registered have PLAIN. The conditions of every device (lost, not listed, does not
+answer, requires an action) hold for them, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 from nodedevices_probe.kmsg.attributes import PCIE_FATAL, PCIE_NON_FATAL
@@ -21,7 +20,6 @@ from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.model.optional import OptionalInterface
 
 
 class Effect(StrEnum):
@@ -72,45 +70,6 @@ class FaultCondition(Struct, frozen=True, kw_only=True):
     opt_in: bool = False
 
 
-@runtime_checkable
-class FaultSource(OptionalInterface, Protocol):
-    """Tells which faults one maker's devices have. Frozen, without state."""
-
-    @property
-    def name(self) -> str:
-        """The name in the probe's line, `devices[].vendor`; for a vendor of every maker's devices
-        (vendors.base.EveryMaker) its own."""
-        ...
-
-    @property
-    def reasons(self) -> Sequence[str]:
-        """Every reason that `event` and `read` can return; a policy's rules may name these."""
-        ...
-
-    def event(self, kind: str, code: int | None) -> Meaning | None:
-        """Return the meaning of an event of that kind and number; None: it does not concern health. An event with a
-        code (kind CODED) is looked up again by it, also after a restart of the agent: it must always have a meaning."""
-        ...
-
-    def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
-        """Return the state that an undecided event causes; None: none. `together`: the codes of all events within the
-        window. `driver_action`: the recovery action that the driver reports, None where it reports none."""
-        ...
-
-    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
-        """Return every condition of a device that answers, evident or not."""
-        ...
-
-
-@runtime_checkable
-class ReadsDetails(OptionalInterface, Protocol):
-    """A vendor that tells events of one kind apart by their details."""
-
-    def kind_of(self, event: ProbeEvent) -> str:
-        """Return the kind as which `event` is to be asked about it."""
-        ...
-
-
 class CounterLimit(Struct, frozen=True, kw_only=True):
     """A condition that holds while a counter of `readings.counters` has risen by more than `limit` within the window,
     and has done so for `for_seconds`. Rows with the same reason are one condition, which any of them makes evident."""
@@ -127,45 +86,40 @@ class CounterLimit(Struct, frozen=True, kw_only=True):
     action: str = "None"
 
 
-@runtime_checkable
-class CounterLimits(OptionalInterface, Protocol):
-    """Optional, of a FaultSource whose devices count errors: how fast a counter may rise (health.rates)."""
-
-    @property
-    def counter_limits(self) -> Sequence[CounterLimit]:
-        """Their reasons are among `reasons`."""
-        ...
-
-
 EVERY = "*"
 CODED = "xid"  # the kind of an event that has a number of the vendor's
-FaultSources = Mapping[str, FaultSource]  # by `maker/type`, `*/type` or maker: see source_of
 
 
-class NoCodes:
-    """Base class of a maker whose event codes are not known."""
+class FaultSource:
+    """Tells which faults one maker's devices have; by default only the conditions of every device. Without state."""
+
+    reasons: Sequence[str] = ()  # every reason that `event`, `read` and `counter_limits` can give; rules may name these
+    counter_limits: Sequence[CounterLimit] = ()  # how fast counters may rise (health.rates)
+
+    def kind_of(self, event: ProbeEvent) -> str:
+        """Return the kind as which `event` is to be asked about it, where details tell events of one kind apart."""
+        return event.kind
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
-        """A coded event always has a meaning: it is shown, and the device stays in service."""
+        """Return the meaning of an event of that kind and number; None: it does not concern health. An event with a
+        code (kind CODED) is looked up again by it, also after a restart of the agent: it must always have a meaning. By
+        default it is shown, and the device stays in service."""
         if kind != CODED or code is None:
             return None
         return Meaning(reason=f"Code{code}", effect=Effect.DEGRADED, message=f"event {code}", code=code)
 
     def decide(self, code: int, together: Sequence[int], driver_action: str | None) -> HealthState | None:
+        """Return the state that an undecided event causes; None: none. `together`: the codes of all events within the
+        window. `driver_action`: the recovery action that the driver reports, None where it reports none."""
         return None
 
-
-class Plain(NoCodes):
-    """A maker whose devices have only the conditions of every device."""
-
-    name = ""
-    reasons: Sequence[str] = ()
-
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
+        """Return every condition of a device that answers, evident or not."""
         return ()
 
 
-PLAIN = Plain()
+PLAIN = FaultSource()
+FaultSources = Mapping[str, FaultSource]  # by `maker/type`, `*/type` or maker: see source_of
 
 
 def source_of(sources: FaultSources, fact: DeviceFact) -> FaultSource:
@@ -176,8 +130,7 @@ def source_of(sources: FaultSources, fact: DeviceFact) -> FaultSource:
 
 def meaning_of(vendor: FaultSource, event: ProbeEvent) -> Meaning | None:
     """Return the meaning of an event of one of the vendor's devices."""
-    kind = vendor.kind_of(event) if isinstance(vendor, ReadsDetails) else event.kind
-    return vendor.event(kind, event.xid)
+    return vendor.event(vendor.kind_of(event), event.xid)
 
 
 # --- conditions that several vendors have --------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""The port of a vendor's device files: configuration of its devices in a file of its own.
+"""Files in the port of a vendor: configuration of its devices, and what it writes for other programs.
 
-Makers' device plugins have such files (config.json of RDMA's and SR-IOV's, gpu_config.json), and devices that exist by
-configuration alone need one. The agent has a flag for each, reads the file again every second, and parses it by what
-the vendor brings. A file that is missing or wrong is refused: what was good last stays, across restarts, too, and where
-nothing ever was, the vendor's devices have no name and all others go on. One that sets sections concerns all of the
-node, and is refused with the whole configuration then. The content is part of the configuration: it is compared, saved
-in the state file, and decides ids, so that a change of it waits as any other does.
+Makers' device plugins have files that configure devices (config.json of RDMA's and SR-IOV's, gpu_config.json), and
+devices that exist by configuration alone need one. The agent has a flag for each, reads the file again every second,
+and parses it by what the vendor brings. A file that is missing or wrong is refused: what was good last stays, across
+restarts, too, and where nothing ever was, the vendor's devices have no name and all others go on. One that sets
+sections concerns all of the node, and is refused with the whole configuration then. The content is part of the
+configuration: it is compared, saved in the state file, and decides ids, so that a change of it waits as any other does.
 
 It is a file of the node and no field of a policy where it can name mounts or commands: who may write it is as good as
 root on the node.
@@ -13,14 +13,12 @@ root on the node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
+from nodedevices_api.sections import Resources, Sharing
 from nodedevices_common.options import Option
-
-from nodedevices_plugin.model.optional import OptionalInterface
-from nodedevices_plugin.vendors.base import Naming
 
 
 def _no_sections(content: Any) -> Mapping[str, Any]:
@@ -43,25 +41,6 @@ class DeviceFile(Struct, frozen=True, kw_only=True):
         return self.sections is not _no_sections
 
 
-@runtime_checkable
-class OwnFiles(OptionalInterface, Protocol):
-    """A vendor with device files."""
-
-    @property
-    def files(self) -> tuple[DeviceFile, ...]:
-        """Their options' names, variables and keys must be unique among all options."""
-        ...
-
-
-@runtime_checkable
-class FileNames(OptionalInterface, Protocol):
-    """A vendor whose device files name resources: an entry that no device of the node has is reported."""
-
-    def file_names(self, naming: Naming) -> Mapping[str, tuple[str, str]]:
-        """Return for each name the option of the file that has it, and the entry's place there: `configList[1]`."""
-        ...
-
-
 class DeviceFileOutcome(Struct, frozen=True, kw_only=True):
     """One device file as it was read last: its content, or why it cannot be used. `field`: where the error is."""
 
@@ -71,3 +50,28 @@ class DeviceFileOutcome(Struct, frozen=True, kw_only=True):
 
 
 DeviceFiles = Mapping[str, DeviceFileOutcome]  # by the option's name; only files that a flag names
+
+
+class FileFormat(Struct, frozen=True, kw_only=True):
+    """How `resources` and `sharing` of a configuration file (settings.file) become sections.
+
+    The input of both is a value as a YAML reader gives it; the result a section, or None: there is none, or it is
+    wrong. All errors are added to the list, not only the first. `rule_places`: returns the path of each rule of a
+    section in the file, below `resources`.
+    """
+
+    resources: Callable[[object, list[str]], Resources | None]
+    sharing: Callable[[object, list[str]], Sharing | None]
+    rule_places: Callable[[Resources], Sequence[str]]
+
+
+class FolderFiles(Struct, frozen=True, kw_only=True):
+    """Files that a vendor keeps on the node for other programs, such as CNI plugins that read a device's facts.
+    `files`: texts by name: all files that we want in that folder. Other programs' files there stay.
+
+    The agent keeps them up to date (host.node_files): written before an id is offered, replaced as devices change,
+    removed when nothing needs them. A folder that cannot be written is reported, and withholds no id.
+    """
+
+    folder: str
+    files: Mapping[str, str] = field(default_factory=dict)

@@ -14,23 +14,11 @@ from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Unit
 from nodedevices_plugin.vendors.amd.vendor import Amd
-from nodedevices_plugin.vendors.base import (
-    CdiVendor,
-    ClaimNames,
-    Described,
-    Elsewhere,
-    EveryMaker,
-    FileFormat,
-    IndexIds,
-    Naming,
-    OtherNames,
-    OwnNodes,
-    Vendor,
-)
+from nodedevices_plugin.vendors.base import Naming, Vendor
 from nodedevices_plugin.vendors.device_nodes import SHARED_NODES
 from nodedevices_plugin.vendors.faults import EVERY, FaultSource, FaultSources
-from nodedevices_plugin.vendors.files import DeviceFile, OwnFiles
-from nodedevices_plugin.vendors.flags import OwnFlags
+from nodedevices_plugin.vendors.files import DeviceFile, FileFormat
+from nodedevices_plugin.vendors.flags import VendorFlags
 from nodedevices_plugin.vendors.generic.vendor import Generic
 from nodedevices_plugin.vendors.intel.vendor import Intel
 from nodedevices_plugin.vendors.nic.vendor import Nic
@@ -45,15 +33,14 @@ class Vendors:
 
     every: tuple[Vendor, ...]
     _by_name: Mapping[str, Vendor] = field(init=False, repr=False, compare=False)
-    # By type of device; checking a Protocol costs too much for each device.
-    _of_every_maker: Mapping[str, Vendor] = field(init=False, repr=False, compare=False)
+    _of_every_maker: Mapping[str, Vendor] = field(init=False, repr=False, compare=False)  # by type of device
 
     def __post_init__(self) -> None:
         of_every_maker: dict[str, Vendor] = {}
         for vendor in self.every:
-            for each in vendor.types if isinstance(vendor, EveryMaker) else ():
-                of_every_maker.setdefault(each, vendor)
-        object.__setattr__(self, "_by_name", {each.name: each for each in self.every})
+            for type_ in vendor.types if vendor.every_maker else ():
+                of_every_maker.setdefault(type_, vendor)
+        object.__setattr__(self, "_by_name", {vendor.name: vendor for vendor in self.every})
         object.__setattr__(self, "_of_every_maker", of_every_maker)
 
     def with_(self, vendor: Vendor) -> Vendors:
@@ -73,75 +60,66 @@ class Vendors:
 
     def is_elsewhere(self, fact: DeviceFact) -> bool:
         """True when the device is not hardware of this node."""
-        return isinstance(self.vendor_of(fact), Elsewhere)
+        vendor = self.vendor_of(fact)
+        return vendor is not None and vendor.elsewhere
 
     def other_names(self, unit: Unit) -> tuple[str, ...]:
         """Return the unit's names beside its id and index."""
         vendor = self.vendor_of(unit.device.fact)
-        return tuple(vendor.other_names(unit)) if isinstance(vendor, OtherNames) else ()
+        return tuple(vendor.other_names(unit)) if vendor is not None else ()
 
     def without_share(self, name: str) -> str:
         """Return the device's name for the name of one of its shares; any other name unchanged."""
         for vendor in self.every:
-            if isinstance(vendor, OtherNames):
-                name = vendor.without_share(name)
+            name = vendor.without_share(name)
         return name
 
-    def index_ids(self, fact: DeviceFact) -> IndexIds | None:
-        """Return the device's vendor, where it hands devices out by index; else None."""
-        vendor = self.vendor_of(fact)
-        return vendor if isinstance(vendor, IndexIds) else None
+    def index_id(self, unit: Unit) -> str | None:
+        """Return the unit's index, where its vendor hands devices out by index; else None."""
+        vendor = self.vendor_of(unit.device.fact)
+        return vendor.index_id(unit) if vendor is not None else None
 
     def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
         """True when the device's file still describes it; True as well for devices without a file."""
         vendor = self.vendor_of(fact)
-        return vendor.described(fact, files) if isinstance(vendor, Described) else True
+        return vendor is None or vendor.described(fact, files)
 
     def own_nodes(self, fact: DeviceFact) -> Set[str]:
         """Return the device nodes that no other device has."""
         vendor = self.vendor_of(fact)
-        nodes = vendor.own_nodes(fact) if isinstance(vendor, OwnNodes) else fact.device_nodes
-        return {*nodes} - SHARED_NODES
-
-    def claim_names(self, fact: DeviceFact) -> ClaimNames | None:
-        """Return the device's vendor, where it has names in claims; else None."""
-        vendor = self.vendor_of(fact)
-        return vendor if isinstance(vendor, ClaimNames) else None
+        return {*(fact.device_nodes if vendor is None else vendor.own_nodes(fact))} - SHARED_NODES
 
     def fault_sources(self) -> FaultSources:
-        """Return the vendors that report faults, by the keys of `source_of`."""
+        """Return the vendors by the keys of `source_of`."""
         found: dict[str, FaultSource] = {}
         for vendor in self.every:
-            if isinstance(vendor, FaultSource):
-                every = isinstance(vendor, EveryMaker)
-                found |= {f"{EVERY if every else vendor.name}/{each}": vendor for each in vendor.types}
-                found |= {} if every else {vendor.name: vendor}
+            found |= {f"{EVERY if vendor.every_maker else vendor.name}/{type_}": vendor for type_ in vendor.types}
+            found |= {} if vendor.every_maker else {vendor.name: vendor}
         return found
 
-    def cdi_vendors(self) -> Mapping[str, CdiVendor]:
+    def cdi_vendors(self) -> Mapping[str, Vendor]:
         """Return the vendors whose devices may have CDI names, by name."""
-        return {name: vendor for name, vendor in self._by_name.items() if isinstance(vendor, CdiVendor)}
+        return {vendor.name: vendor for vendor in self.every if vendor.cdi_source is not None}
 
-    def own_flags(self) -> Mapping[str, OwnFlags]:
-        """Return the vendors with flags of their own, by name."""
-        return {name: vendor for name, vendor in self._by_name.items() if isinstance(vendor, OwnFlags)}
+    def own_flags(self) -> Mapping[str, VendorFlags]:
+        """Return the vendors' own flags, by vendor."""
+        return {vendor.name: vendor.flags for vendor in self.every if vendor.flags is not None}
 
     def device_files(self) -> tuple[DeviceFile, ...]:
         """Return the device files of all vendors."""
-        return tuple(file for vendor in self.every if isinstance(vendor, OwnFiles) for file in vendor.files)
+        return tuple(file for vendor in self.every for file in vendor.files)
 
     def files_by_option(self) -> Mapping[str, tuple[str, DeviceFile]]:
         """Return each device file with its vendor's name, by the option's name."""
-        own = ((vendor, file) for vendor in self.every if isinstance(vendor, OwnFiles) for file in vendor.files)
-        return {file.option.name: (vendor.name, file) for vendor, file in own}
+        return {file.option.name: (vendor.name, file) for vendor in self.every for file in vendor.files}
 
     def by_path(self, paths: Mapping[str, str]) -> list[tuple[DeviceFile, str]]:
         """Return device files with their paths. `paths`: by the option's name."""
-        return [(each, paths[each.option.name]) for each in self.device_files() if each.option.name in paths]
+        return [(file, paths[file.option.name]) for file in self.device_files() if file.option.name in paths]
 
     def file_format(self) -> FileFormat:
         """Return the format of the configuration file: that of the first vendor with one."""
-        return next(vendor for vendor in self.every if isinstance(vendor, FileFormat))
+        return next(vendor.file_format for vendor in self.every if vendor.file_format is not None)
 
 
 VENDORS = Vendors((Nvidia(), Amd(), Intel(), Generic(), Xilinx(), Nic(), Remote()))

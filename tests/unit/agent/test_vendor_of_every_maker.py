@@ -12,7 +12,7 @@ from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import begin
 from nodedevices_plugin.settings.effective import from_saved, to_saved, unread
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.vendors.base import Naming
+from nodedevices_plugin.vendors.base import Naming, Vendor
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from nodedevices_probe.protocol import DeviceFact, Readings
@@ -31,13 +31,11 @@ def local(vendors: Vendors = WITH_HUBS) -> Local:
     return parse(["--node-name=n1", "--operator-wait-seconds=0", f"--{FLAG}=/etc/hubs.json"], {}, vendors)
 
 
-class Texas:
+class Texas(Vendor):
     """A maker that knows its own hubs."""
 
     name = "texas"
     types = frozenset({"hub"})
-    units = Hubs.units
-    containers = Hubs.containers
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         return "texas.com/hub"

@@ -10,7 +10,7 @@ from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health import machine
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
+from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, ProbeEvent, Readings
 from support.facts import START, Story, gpu, gpu_id, mig_id, old, partition, ruled, well, xid
 
@@ -824,8 +824,7 @@ def test_messages_are_bounded_however_long_the_error() -> None:
     assert len(Story().line(gpu(0, readings=Readings(error="x" * 5000))).verdict().message) <= 512
 
 
-class Talkative(NoCodes):
-    name = "nvidia"
+class Talkative(FaultSource):
     reasons = ("Broken",)
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:

@@ -12,7 +12,7 @@ from nodedevices_api.sections import HealthRule
 from nodedevices_plugin.health import rates
 from nodedevices_plugin.health.rules import SILENCE_SECONDS, HealthRules
 from nodedevices_plugin.model import HealthState
-from nodedevices_plugin.vendors.faults import CounterLimit, FaultCondition, NoCodes
+from nodedevices_plugin.vendors.faults import CounterLimit, FaultSource
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Readings
 from support.facts import Story, gpu, gpu_id
 from support.fuzzing import scaled
@@ -34,8 +34,7 @@ def limit(reason: str, counter: str = "errors", *, over: int = 2, lasting: float
     )
 
 
-class Counting(NoCodes):
-    name = "example"
+class Counting(FaultSource):
     reasons: Sequence[str] = ("Fast", "Slow", "Either", "Stops")
     counter_limits: Sequence[CounterLimit] = (
         limit("Fast"),
@@ -44,9 +43,6 @@ class Counting(NoCodes):
         limit("Either", "losses"),
         limit("Stops", "short"),
     )
-
-    def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
-        return ()
 
 
 def device(number: int = 0, /, **counters: int) -> DeviceFact:

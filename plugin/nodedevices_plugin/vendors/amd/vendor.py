@@ -1,4 +1,5 @@
-"""AMD as a vendor. Names, device nodes and the weights of links are those of AMD's device plugin (k8s-device-plugin).
+"""AMD as a vendor. Names, device nodes and the weights of links are those of AMD's device plugin (k8s-device-plugin):
+containers get the probe's device nodes, `/dev/kfd` among them, and no variable.
 
 A GPU that is cut into compute partitions (CPX, DPX, ...) is handed out by partition with every strategy: the driver
 shows programs nothing else. As with `-resource_naming_strategy`, `single` (and none, where no strategy is configured)
@@ -14,9 +15,8 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import InventoryDevice, PlanError, Unit, resource_names
 from nodedevices_plugin.vendors.amd import faults, kernel_log
-from nodedevices_plugin.vendors.base import Naming, NodeView, unlike_most, whole_or_partitions
-from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import FaultCondition, Meaning, NoCodes
+from nodedevices_plugin.vendors.base import Naming, Vendor, unlike_most, whole_or_partitions
+from nodedevices_plugin.vendors.faults import FaultCondition, Meaning
 
 DEFAULT_PREFIX = "amd.com"
 ALWAYS = "mixed"  # a GPU that is cut has only partitions, under any name
@@ -28,7 +28,7 @@ PCIE = 40
 SAME_NUMA, OTHER_NUMA = 10, 20
 
 
-class Amd(NoCodes):
+class Amd(Vendor):
     name = VENDOR
     types = frozenset({"gpu"})
     reasons: Sequence[str] = (*faults.REASONS, *kernel_log.REASONS)
@@ -54,11 +54,6 @@ class Amd(NoCodes):
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         kind = _profile(unit) if naming.strategy == "mixed" else ""
         return f"{naming.prefix or DEFAULT_PREFIX}/{kind or 'gpu'}"
-
-    def containers(self, node: NodeView) -> DeviceNodes:
-        """Give containers the probe's device nodes of what they were granted, `/dev/kfd` among them; no variable, as
-        AMD's plugin."""
-        return DeviceNodes.for_devices(node.inventory.devices)
 
     def pair_score(self, one: DeviceFact, other: DeviceFact) -> int:
         linked = any(link.to == other.id for link in one.links) or any(link.to == one.id for link in other.links)

@@ -26,14 +26,14 @@ from nodedevices_plugin.model import (
     Mount,
     Unit,
 )
-from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
-from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes, node_missing
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares
+from nodedevices_plugin.vendors.faults import FaultCondition, node_missing
 from nodedevices_plugin.vendors.files import DeviceFile
 
 DEFAULT_DOMAIN = "generic.nodedevices.io"
 
 
-class Generic(NoCodes):
+class Generic(Vendor):
     name = attributes.VENDOR
     types = frozenset({attributes.TYPE})
     reasons: Sequence[str] = ("DeviceNodeMissing",)

@@ -9,14 +9,13 @@ from nodedevices_probe.intel.attributes import DRIVER, DRIVERS, FUNCTIONS, VENDO
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView
-from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes, hot, node_missing
+from nodedevices_plugin.vendors.base import Naming, Vendor
+from nodedevices_plugin.vendors.faults import FaultCondition, hot, node_missing
 
 DEFAULT_PREFIX = "gpu.intel.com"
 
 
-class Intel(NoCodes):
+class Intel(Vendor):
     name = VENDOR
     types = frozenset({"gpu"})
     reasons: Sequence[str] = ("DeviceNodeMissing", "ThermalSlowdown")
@@ -27,9 +26,6 @@ class Intel(NoCodes):
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         return f"{naming.prefix or DEFAULT_PREFIX}/{_driver(unit.device.fact)}"
-
-    def containers(self, node: NodeView) -> DeviceNodes:
-        return DeviceNodes.for_devices(node.inventory.devices)
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return (node_missing(readings), hot(readings))

@@ -55,6 +55,8 @@ def configs(local: object, files: Mapping[str, object]) -> Configs:
 FLAGS = VendorFlags(
     group=GROUP,
     title="NICs of all makers: SR-IOV, RDMA, Onload",
+    settings=settings,
+    settings_type=NicSettings,
     options=(
         option(
             PREFIX_OPTION,

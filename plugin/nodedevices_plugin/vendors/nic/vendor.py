@@ -7,15 +7,14 @@ replaces (configs) and rules of `resources.devices` decide what is offered, and 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from typing import Any, Literal
 
-from nodedevices_common.options import Values
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import InventoryDevice, OfferedResource, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, whole_or_partitions
-from nodedevices_plugin.vendors.faults import CounterLimit, FaultCondition, Meaning, NoCodes
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, whole_or_partitions
+from nodedevices_plugin.vendors.faults import CounterLimit, FaultCondition, Meaning
+from nodedevices_plugin.vendors.files import FolderFiles
 from nodedevices_plugin.vendors.nic import containers, counters, device_info, faults, kernel_log, onload
 from nodedevices_plugin.vendors.nic import flags as own_flags
 from nodedevices_plugin.vendors.nic.configs import Configs
@@ -24,18 +23,16 @@ from nodedevices_plugin.vendors.nic.flags import NicSettings
 from nodedevices_plugin.vendors.nic.onload import OnloadConfig
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaResource
 from nodedevices_plugin.vendors.nic.sriov_config import SriovResource
-from nodedevices_plugin.vendors.node_files import FolderFiles
 
 
-class Nic(NoCodes):
+class Nic(Vendor):
     name = "nic"
-    every_maker: Literal[True] = True
+    every_maker = True
     types = attributes.TYPES
     reasons: Sequence[str] = (*faults.REASONS, *counters.REASONS, *kernel_log.REASONS)
     counter_limits: Sequence[CounterLimit] = counters.LIMITS
     flags = own_flags.FLAGS
     files = own_flags.FILES
-    settings_type = NicSettings
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """Return the whole NIC, or, with such a `strategy`, the partitions that another program's probe reports."""
@@ -59,9 +56,10 @@ class Nic(NoCodes):
         each, more = divmod(entry.shares, len(units))
         return VendorShares(counts=tuple(each + (place < more) for place in range(len(units))), together=True)
 
-    def without_topology(self, name: str, naming: Naming) -> bool:
-        entry = _configs(naming).named(name)
-        return isinstance(entry, SriovResource) and entry.exclude_topology
+    def without_topology(self, naming: Naming) -> Collection[str]:
+        configs = _configs(naming)
+        entries = ((name, configs.named(name)) for name in configs.names())
+        return [name for name, entry in entries if isinstance(entry, SriovResource) and entry.exclude_topology]
 
     def host_paths(self, files: Mapping[str, object]) -> Collection[str]:
         wanted = files.get(onload.OPTION)
@@ -78,12 +76,6 @@ class Nic(NoCodes):
         facts = {each.fact.id: each.fact for each in node.inventory.devices}
         found = device_info.files(resources, facts, own_flags.configs(local, node.files))
         return FolderFiles(folder=local.device_info, files=found)
-
-    def settings(self, values: Values) -> NicSettings:
-        return own_flags.settings(values)
-
-    def sections(self, values: Values) -> Mapping[str, Any]:
-        return {}
 
     def event(self, kind: str, code: int | None) -> Meaning | None:
         return kernel_log.MEANINGS.get(kind) or super().event(kind, code)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from typing import Any
 
-from nodedevices_api.sections import Resources, Sharing
-from nodedevices_common.options import Values
 from nodedevices_probe.nvidia.attributes import VENDOR, fills_instance
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
 
 from nodedevices_plugin.model import HealthState, InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, path_score
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, path_score
 from nodedevices_plugin.vendors.cdi import CdiNeeds
 from nodedevices_plugin.vendors.faults import FaultCondition, Meaning, node_missing
-from nodedevices_plugin.vendors.files import DeviceFile
+from nodedevices_plugin.vendors.files import FileFormat
 from nodedevices_plugin.vendors.nvidia import (
     cdi,
     conditions,
@@ -29,21 +26,20 @@ from nodedevices_plugin.vendors.nvidia import (
     v1_file,
 )
 from nodedevices_plugin.vendors.nvidia import flags as own_flags
-from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 
 LINK_SCORE = 100  # go-gpuallocator, so that choices agree with those of NVIDIA's plugin
 
 
-class Nvidia:
+class Nvidia(Vendor):
     name = VENDOR
     types = units.TYPES
     reasons: Sequence[str] = faults.REASONS
     dra_driver = names.DRA_DRIVER
     cdi_source = cdi.SOURCE
     flags = own_flags.FLAGS
-    settings_type = NvidiaSettings
-    files: tuple[DeviceFile, ...] = (gpu_config.FILE,)
+    files = (gpu_config.FILE,)
+    file_format = FileFormat(resources=v1_file.resources, sharing=v1_file.sharing, rule_places=v1_file.rule_places)
 
     def host_paths(self, files: Mapping[str, object]) -> tuple[str, ...]:
         return nodes.OPTIONAL_PATHS
@@ -60,12 +56,6 @@ class Nvidia:
 
     def containers(self, node: NodeView) -> InjectionContext:
         return InjectionContext.from_node(node)
-
-    def settings(self, values: Values) -> NvidiaSettings:
-        return own_flags.settings(values)
-
-    def sections(self, values: Values) -> Mapping[str, Any]:
-        return own_flags.sections(values)
 
     def check(self, node: NodeView) -> None:
         """Raises PlanError where an IMEX channel that is required is not there, or without which GPUs are of no use."""
@@ -129,12 +119,3 @@ class Nvidia:
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return (node_missing(readings), *conditions.read(readings))
-
-    def file_resources(self, value: object, problems: list[str]) -> Resources | None:
-        return v1_file.resources(value, problems)
-
-    def file_sharing(self, value: object, problems: list[str]) -> Sharing | None:
-        return v1_file.sharing(value, problems)
-
-    def rule_places(self, resources: Resources) -> Sequence[str]:
-        return v1_file.rule_places(resources)

@@ -6,8 +6,7 @@ which program of which pod uses what stays the pool's matter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 from nodedevices_common.options import Option
@@ -16,17 +15,17 @@ from nodedevices_probe.protocol import DeviceFact, Readings
 from nodedevices_probe.remote import attributes
 from nodedevices_probe.remote.config import RemoteConfig, RemotePool, parse
 
-from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares
-from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
+from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, HealthState, Unit
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares
+from nodedevices_plugin.vendors.faults import FaultCondition
 from nodedevices_plugin.vendors.files import DeviceFile
 
 DEFAULT_DOMAIN = "remote.nodedevices.io"
 
 
-class Remote(NoCodes):
+class Remote(Vendor):
     name = attributes.VENDOR
-    elsewhere: Literal[True] = True
+    elsewhere = True
     types = frozenset({attributes.TYPE})
     reasons: Sequence[str] = ("ControllerUnreachable",)
     files = (
@@ -43,9 +42,6 @@ class Remote(NoCodes):
             parse=parse,
         ),
     )
-
-    def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
-        return [Unit(device) for device in devices]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         config = _config(naming.files)

@@ -97,6 +97,9 @@ def _shares(values: Values) -> int:
 FLAGS = VendorFlags(
     group=GROUP,
     title=f"of Xilinx' cards, with {VIRTUAL}, {VIRTUAL_COUNT} and {CUSTOMIZE} of its device plugin",
+    settings=settings,
+    settings_type=XilinxSettings,
+    sections=sections,
     options=(
         option(
             "fpga-resource-prefix",

@@ -8,32 +8,30 @@ Management nodes (/dev/xclmgmt<N>), with which a card can be programmed, go to c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Sequence, Set
 
-from nodedevices_common.options import Option, Values
+from nodedevices_common.options import Option
 from nodedevices_probe.fpga.attributes import FPGA, MANAGEMENT_NODES, MEDIA, NO_SHELL, VENDOR
 from nodedevices_probe.protocol import DeviceFact, Readings
 
 from nodedevices_plugin.model import InventoryDevice, Unit
-from nodedevices_plugin.vendors.base import Naming, NodeView, VendorShares, whole_or_partitions
+from nodedevices_plugin.vendors.base import Naming, NodeView, Vendor, VendorShares, whole_or_partitions
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
-from nodedevices_plugin.vendors.faults import FaultCondition, NoCodes
+from nodedevices_plugin.vendors.faults import FaultCondition
 from nodedevices_plugin.vendors.files import DeviceFile
 from nodedevices_plugin.vendors.xilinx import faults
 from nodedevices_plugin.vendors.xilinx import flags as own_flags
-from nodedevices_plugin.vendors.xilinx.flags import FLAGS, GROUP, NAMES_FILE, XilinxSettings
+from nodedevices_plugin.vendors.xilinx.flags import FLAGS, GROUP, NAMES_FILE
 from nodedevices_plugin.vendors.xilinx.names import Aliases, Card, own_name, parse
 
 _MANAGEMENT = re.compile(r"/dev/xclmgmt[0-9]{1,10}")
 
 
-class Xilinx(NoCodes):
+class Xilinx(Vendor):
     name = VENDOR
     types = frozenset({FPGA, MEDIA})
     reasons: Sequence[str] = faults.REASONS
     flags = FLAGS
-    settings_type = XilinxSettings
     files = (
         DeviceFile(
             option=Option(
@@ -47,12 +45,6 @@ class Xilinx(NoCodes):
             parse=parse,
         ),
     )
-
-    def settings(self, values: Values) -> XilinxSettings:
-        return own_flags.settings(values)
-
-    def sections(self, values: Values) -> Mapping[str, Any]:
-        return own_flags.sections(values)
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """Not a card without a shell: there is nothing that could run on it."""
