@@ -26,7 +26,7 @@ from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise, not_in
 from nodedevices_plugin.offering.shape import PlanSettings, fitting, make_shape
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_rules
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.helpers import run_by
+from nodedevices_plugin.sharing.daemons import has_daemon
 from nodedevices_plugin.vendors.registry import VENDORS
 
 from nodedevices_dryrun import facts
@@ -131,9 +131,9 @@ def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
 
 
 def _assumes(current: Plan, wanted: Plan) -> str:
-    """Return what a helper that the node does not have yet takes; whether its component is there no status says."""
-    have, want = ({run_by(each) for each in plan.resources} - {""} for plan in (current, wanted))
-    return ", ".join(sorted(want - have))
+    """Return the component that MPS daemons need where the node has none yet; whether it is there no status says."""
+    have, want = (any(has_daemon(resource) for resource in plan.resources) for plan in (current, wanted))
+    return mps.NAME if want and not have else ""
 
 
 def _observes(config: Mapping[str, Any]) -> bool:

@@ -692,7 +692,7 @@ class ConfigurationStatus(Loose):
         default=(), description="Pods that must end before a change is applied."
     )
     waiting_for_daemons: Count | None = Field(
-        default=None, description="Number of resources whose helper, such as an MPS daemon, is not ready yet."
+        default=None, description="Number of resources whose MPS daemon is not ready yet."
     )
     serving: Word | None = Field(
         default=None,

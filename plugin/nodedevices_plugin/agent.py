@@ -38,9 +38,9 @@ from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.host.core_gate import CoreGate
 from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.host.machine import LocalMachine, Machine, ServedMachine
+from nodedevices_plugin.host.mps_daemons import MpsDaemons
 from nodedevices_plugin.host.node_files import NodeFiles
 from nodedevices_plugin.host.paths import HostPathReader
-from nodedevices_plugin.host.sharing_managers import MANAGERS, ManagerFactory, Managers
 from nodedevices_plugin.host.state_keeper import StateKeeper
 from nodedevices_plugin.inputs.config_file import ConfigFile, ConfigFolder, DeviceFileReader
 from nodedevices_plugin.inputs.node_pods import PodWatch
@@ -80,7 +80,10 @@ log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
 # One thread each, by what may block on it; /readyz and the metrics show these names.
-WORKERS = ("files", "cdi", "host-paths", "hardware", "config-file", "kubelet-checkpoint", "node-files", "allocations")
+WORKERS = (
+    *("files", "cdi", "host-paths", "hardware", "config-file", "kubelet-checkpoint", "node-files", "allocations"),
+    "mps",
+)
 ALLOCATED_SECONDS = 0.05  # from an Allocate to the step for it, unless another step comes first
 SWITCH_SECONDS = (
     0.001  # after which the interpreter goes to another thread: to the kubelet's call while the loop decides
@@ -99,10 +102,8 @@ class Agent:
         pods: NodePodStore | None = None,
         hardware: Callable[[], Mapping[str, str]] | None = None,
         spare: Spare | None = None,
-        helpers: Mapping[str, ManagerFactory] = MANAGERS,
     ) -> None:
-        """`hardware`: as FoundHardware's `check`, which tests replace. `spare`: a process for the first probe.
-        `helpers`: makes the managers of sharing modes' helpers, by the mode's name."""
+        """`hardware`: as FoundHardware's `check`, which tests replace. `spare`: a process for the first probe."""
         self._local = local
         self._store = store
         self._started = datetime.now(UTC)
@@ -116,10 +117,8 @@ class Agent:
         self._plan_sent: Plan | None = None
         workers = {name: Worker(name) for name in WORKERS}
         self._files = workers["files"]
-        self._sharing = Managers(local, on_change=self._wake.set, managers=helpers)
-        self._parts = Supervisor(
-            workers=lambda: (self._state.worker, *workers.values(), *self._sharing.workers.values())
-        )
+        self._mps = MpsDaemons(Path(local.mps_dir), worker=workers["mps"], on_change=self._wake.set)
+        self._parts = Supervisor(workers=lambda: (self._state.worker, *workers.values()))
         self._named: NamedFiles | None = None
         self._config_file: ConfigFile | ConfigFolder | None = None
         if local.config_dir is not None:
@@ -266,8 +265,7 @@ class Agent:
                 tasks.create_task(keep("hardware", self._hardware.run))
                 for name, run in self._cdi.parts.items():
                     tasks.create_task(keep(name, run))
-                for mode, manager in self._sharing.by_mode.items():
-                    tasks.create_task(keep(mode, manager.run))
+                tasks.create_task(keep("mps", self._mps.run))
                 tasks.create_task(keep("holders", self._poller.run))
                 tasks.create_task(keep("pods", self._pods.run))
                 tasks.create_task(keep("allocations", self._allocations.run))
@@ -388,7 +386,7 @@ class Agent:
             existing=self._paths.existing,
             pods=self._pods.pods,
             hardware=self._hardware.found,
-            helpers=self._sharing.facts,
+            mps=self._mps.facts,
             cdi=self._cdi.environments,
             saved=self._state.saved,
             unsaved_because=self._state.problem or "",
@@ -418,7 +416,7 @@ class Agent:
         was = before.active
         taken_over = was.applied_once and was.effective.observing and not self._world.active.effective.observing
         await self._update_kubelet(inputs.arrived if line else None, allow_next=taken_over)
-        self._sharing.want(self._world.helpers)
+        self._mps.want(self._world.daemons)
         self._holders.with_offers = self._world.active.needs_offers
         self._holders.with_rewrites = self._world.waits_for_holders
         self._allocations.keep(self._cores.allocated())

@@ -25,7 +25,7 @@ from nodedevices_plugin.model import cuda_mps
 from nodedevices_plugin.mps import wanted
 from nodedevices_plugin.mps.control import CONTROL, DEFAULT, SMI, Control, ControlError
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
 LIMIT_MIB = 1024
 PERCENTAGE = 50
@@ -79,7 +79,7 @@ def _by_runner(root: Path, gpu: Gpu, request: Request) -> Json:
     if (mode := _compute_mode(gpu.id)) != "Default":
         raise SkippedError(f"the compute mode is {mode}, and not Default")
     root.mkdir()
-    daemon = Daemon(resource=GPU, percentage=PERCENTAGE, gpus=(gpu,))
+    daemon = MpsDaemon(resource=GPU, percentage=PERCENTAGE, gpus=(gpu,))
     (root / wanted.FILE).write_text(wanted.to_text([daemon]))
     control = Control(str(root))
     try:

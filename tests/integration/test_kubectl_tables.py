@@ -34,7 +34,7 @@ from nodedevices_plugin.model.use import IDLE
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.inventory import owned
-from nodedevices_plugin.sharing.memory.mode import Memory
+from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Driver, DriverState

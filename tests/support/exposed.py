@@ -31,7 +31,7 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.probe_counters import ProbeCounters
 from nodedevices_plugin.pipeline import inventory as stage
-from nodedevices_plugin.sharing.memory.mode import Memory
+from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_probe.protocol import Snapshot

@@ -20,8 +20,8 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.offering.occupancy import HeldId
-from nodedevices_plugin.sharing.base import Helper
-from nodedevices_plugin.sharing.helpers import Answers
+from nodedevices_plugin.sharing.daemons import DaemonStatuses
+from nodedevices_plugin.sharing.mps import MpsDaemon
 
 Check = Callable[[OfferedResource, SchedulableId], Blocked | None]
 
@@ -55,9 +55,9 @@ class GateFacts(Struct, frozen=True, kw_only=True):
     holdings: Holdings
     unconfirmed: Sequence[RecentAllocate] = ()  # Allocates that PodResources has not shown yet
     change: WaitingChange | None = None
-    staying: Sequence[Helper] = ()  # helpers that are no longer wanted, and stay while their clients run
-    answers: Answers = field(default_factory=dict)  # of helpers
-    taken: Set[str] = frozenset()  # devices that helpers reserve to their clients, or are about to
+    staying: Sequence[MpsDaemon] = ()  # MPS daemons that are no longer wanted, and stay while their clients run
+    statuses: DaemonStatuses = field(default_factory=dict)  # of MPS daemons
+    taken: Set[str] = frozenset()  # devices that MPS daemons reserve to their clients, or are about to
     shown: Set[str] = frozenset()  # names of which the kubelet has been sent ids
     libraries: Sequence[MissingLibraries] = ()
     pods: NodePods = field(default_factory=NodePods)

@@ -1,10 +1,10 @@
-"""Devices whose helper serves no further container, even where shares of them are free.
+"""Devices whose MPS daemon serves no further container, even where shares of them are free.
 
-A helper may take a bounded number of clients of each device (sharing.base.HelperKind), and where a container takes as
-many shares as it needs, that number says nothing about shares. The free shares of a device with so many containers go
+A daemon takes a bounded number of clients of each device (mps.max_clients), and where a container takes as many shares
+as it needs, that number says nothing about shares. The free shares of a device with so many containers go
 to no container until one of them ends. Containers are counted that the kubelet lists or that were granted just now. Two
 that are granted between two steps may be one too many, and a container with several processes is several clients: the
-helper refuses those itself.
+daemon refuses those itself.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from nodedevices_api.withheld import NO_FREE_CLIENTS
+from nodedevices_probe.nvidia.attributes import compute_capability
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.sharing.resources import helper_kind
+from nodedevices_plugin.sharing.daemons import has_daemon
+from nodedevices_plugin.sharing.mps import max_clients
 
 
 def counts_containers(plan: Plan) -> bool:
     """True when an Allocate may change the answer to the next one: devices take only so many containers."""
-    return any(each.sharing.memory is not None and helper_kind(each) is not None for each in plan.resources)
+    return any(each.sharing.memory is not None and has_daemon(each) for each in plan.resources)
 
 
 def full(shape: Plan, facts: GateFacts) -> Check | None:
@@ -39,8 +41,7 @@ def full(shape: Plan, facts: GateFacts) -> Check | None:
 
 def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocked], set[str]] | None:
     """Return the resource's devices that have all the containers that they can have, and the ids that are held."""
-    kind = helper_kind(resource)
-    if resource.sharing.memory is None or kind is None:
+    if resource.sharing.memory is None or not has_daemon(resource):
         return None
     unnamed = {(each.resource, each.ids) for each in facts.unconfirmed}
     unnamed |= {(each.resource, each.ids) for each in facts.holdings.possible or ()}
@@ -56,13 +57,13 @@ def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocke
             if id_ in device_of:
                 containers.setdefault(device_of[id_], set()).add(who)
     most = {
-        device.fact.id: kind.most_clients(device.fact)
+        device.fact.id: max_clients(compute_capability(device.fact))
         for device in facts.inventory.devices
         if device.fact.id in containers
     }
     devices = {
-        id_: Blocked(reason=NO_FREE_CLIENTS, message=f"{limit} containers use it, and its helper takes no more")
+        id_: Blocked(reason=NO_FREE_CLIENTS, message=f"{limit} containers use it, and its MPS daemon takes no more")
         for id_, limit in most.items()
-        if limit is not None and len(containers[id_]) >= limit
+        if len(containers[id_]) >= limit
     }
     return (devices, held) if devices else None

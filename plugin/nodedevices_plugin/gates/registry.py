@@ -9,8 +9,8 @@ from nodedevices_plugin.gates.cordon import cordon
 from nodedevices_plugin.gates.full import full
 from nodedevices_plugin.gates.health import health
 from nodedevices_plugin.gates.held_otherwise import held_otherwise
-from nodedevices_plugin.gates.helpers import helper_in_use, helper_not_ready, helper_taken
 from nodedevices_plugin.gates.libraries import libraries
+from nodedevices_plugin.gates.mps import daemon_in_use, daemon_not_ready, daemon_taken
 from nodedevices_plugin.gates.place import place
 from nodedevices_plugin.gates.pods import pods_unknown
 from nodedevices_plugin.gates.removed_probe import removed_probe
@@ -23,9 +23,9 @@ GATES: Sequence[Gate] = (
     place,
     held_otherwise,
     waiting_change,
-    helper_in_use,
-    helper_taken,
-    helper_not_ready,
+    daemon_in_use,
+    daemon_taken,
+    daemon_not_ready,
     libraries,
     pods_unknown,
     full,

@@ -15,7 +15,7 @@ from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.model import Unmatched
-from nodedevices_plugin.sharing.registry import MODES, SharingModes
+from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.vendors.faults import FaultSources
 
 NAMED = 24  # in one message, which has room for some 500 characters
@@ -48,11 +48,9 @@ def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmat
     return (*patterns, *behind, *uncounted)
 
 
-def unmatched_faults(
-    rules: Sequence[FaultRule], vendors: FaultSources, modes: SharingModes = MODES
-) -> tuple[Unmatched, ...]:
+def unmatched_faults(rules: Sequence[FaultRule], vendors: FaultSources) -> tuple[Unmatched, ...]:
     """Return a note for each reason of `faults.rules` that neither a device nor a holder can have."""
-    every = (*known(vendors), *modes.reasons) if rules else ()
+    every = (*known(vendors), mps.DOWN, mps.RESTARTED) if rules else ()
     return tuple(
         Unmatched(section="faults", entry=f"rules[{number}].reasons {reason}", message=why)
         for number, rule in enumerate(rules)

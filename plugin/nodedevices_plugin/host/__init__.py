@@ -1,1 +1,1 @@
-"""The agent's I/O on its node: CDI files, device nodes, helpers of sharing modes, the state file."""
+"""The agent's I/O on its node: CDI files, device nodes, MPS daemons, the state file."""

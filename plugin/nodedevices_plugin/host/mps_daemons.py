@@ -8,7 +8,7 @@ thread of its own, since the client may hang with the driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -19,16 +19,8 @@ from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
 from nodedevices_plugin.mps.running import Running
 from nodedevices_plugin.runtime.worker import Worker
-from nodedevices_plugin.sharing.base import (
-    BEING_STARTED,
-    READY,
-    Helper,
-    HelperAnswer,
-    HelperFacts,
-    HelperProcess,
-    HelperState,
-)
-from nodedevices_plugin.sharing.mps import Daemon
+from nodedevices_plugin.sharing.daemons import BEING_STARTED, READY, DaemonProcess, DaemonState, DaemonStatus, MpsFacts
+from nodedevices_plugin.sharing.mps import DaemonKey, MpsDaemon
 
 log = structlog.get_logger(__name__)
 
@@ -39,9 +31,11 @@ MISSED = 2  # questions in a row without an answer, before one that did answer i
 
 
 class MpsDaemons(Periodic):
-    """The HelperManager of MPS. folder: the MPS root as mounted in this container.
+    """Gets the wanted MPS daemons to run, and queries them. folder: the MPS root as mounted in this container.
 
-    facts.before: what the file said at the start. `on_change` is called on the loop when the facts are others.
+    Nothing here blocks the event loop. `facts` is replaced, never changed; `on_change` is called on the loop when it is
+    another. facts.before: what the file said at the start. No daemon that serves running pods is restarted, unless the
+    wanted ones changed.
     """
 
     def __init__(self, folder: Path, *, worker: Worker, on_change: Callable[[], None]) -> None:
@@ -51,24 +45,21 @@ class MpsDaemons(Periodic):
         self._control = Control(str(folder))
         self._worker = worker
         self._on_change = on_change
-        self._wanted: tuple[Daemon, ...] | None = None
-        self._since: dict[tuple[str, int], float] = {}  # time.monotonic()
-        self._missed: dict[tuple[str, int], int] = {}
+        self._wanted: tuple[MpsDaemon, ...] | None = None
+        self._since: dict[DaemonKey, float] = {}  # time.monotonic()
+        self._missed: dict[DaemonKey, int] = {}
         self._pause: float | None = None  # None: until something is wanted
         self._problem = ""
         self._alive: dict[str, bool | None] = {}  # by resource
-        self._facts = HelperFacts(before=_read(self._file), taken=_taken(_which(self._running)))
+        self._facts = MpsFacts(before=_read(self._file), taken=_taken(_which(self._running)))
 
     @property
-    def facts(self) -> HelperFacts:
+    def facts(self) -> MpsFacts:
         return self._facts
 
-    def want(self, helpers: tuple[Helper, ...] | None) -> None:
-        """Run these daemons. None: not known yet, and running ones stay."""
-        if helpers is None:
-            return
-        daemons = tuple(each for each in helpers if isinstance(each, Daemon))
-        if daemons != self._wanted:
+    def want(self, daemons: tuple[MpsDaemon, ...] | None) -> None:
+        """Run these from now on, and no others. None: not known yet, and running ones stay."""
+        if daemons is not None and daemons != self._wanted:
             self._wanted = daemons
             self.soon()
 
@@ -82,12 +73,12 @@ class MpsDaemons(Periodic):
         now = time.monotonic()
         self._since = {each.key: self._since.get(each.key, now) for each in daemons}
         self._alive = {each.resource: self._alive.get(each.resource) for each in daemons}
-        found: dict[Hashable, HelperAnswer] = {each.key: await self._query(each, unwritten) for each in daemons}
+        found: dict[DaemonKey, DaemonStatus] = {each.key: await self._query(each, unwritten) for each in daemons}
         which = await self._worker.run(
             lambda: _which(self._running)
         )  # read after they answered: it is not an older one
         processes = {resource: _process(alive, which.get(resource)) for resource, alive in self._alive.items()}
-        facts = HelperFacts(answers=found, processes=processes, before=self._facts.before, taken=_taken(which))
+        facts = MpsFacts(statuses=found, processes=processes, before=self._facts.before, taken=_taken(which))
         if facts != self._facts:
             self._facts = facts
             self._on_change()
@@ -96,7 +87,7 @@ class MpsDaemons(Periodic):
         again = again or not facts.taken <= kept  # one is being ended
         self._pause = (RETRY_SECONDS if again else POLL_SECONDS) if daemons or again or self._problem else None
 
-    async def _query(self, daemon: Daemon, unwritten: str) -> HelperAnswer:
+    async def _query(self, daemon: MpsDaemon, unwritten: str) -> DaemonStatus:
         """Query a daemon; its answer as text that stays the same while nothing changes."""
         key = daemon.key
         why, report_now, silent = unwritten, bool(unwritten), False
@@ -113,12 +104,12 @@ class MpsDaemons(Periodic):
             report_now, silent = report_now or missing, not missing
         self._missed = {one: count for one, count in self._missed.items() if one in self._since}
         self._missed[key] = self._missed.get(key, 0) + 1
-        if self._facts.answers.get(key) == READY and self._missed[key] < MISSED:
+        if self._facts.statuses.get(key) == READY and self._missed[key] < MISSED:
             return READY
         starting = time.monotonic() - self._since[key] < PATIENCE_SECONDS
         if silent and self._missed[key] >= MISSED and not starting:
             self._alive[daemon.resource] = False
-        return BEING_STARTED if starting and not report_now else HelperAnswer(state=HelperState.SILENT, message=why)
+        return BEING_STARTED if starting and not report_now else DaemonStatus(state=DaemonState.SILENT, message=why)
 
     def _log_problem(self, problem: str) -> None:
         if problem != self._problem:
@@ -127,7 +118,7 @@ class MpsDaemons(Periodic):
                 log.warning("failed to request MPS control daemons", error=problem)
 
 
-def _read(file: Path) -> tuple[Daemon, ...]:
+def _read(file: Path) -> tuple[MpsDaemon, ...]:
     try:
         return wanted.from_bytes(file.read_bytes())
     except (OSError, wanted.WantedError):
@@ -146,10 +137,10 @@ def _taken(which: Mapping[str, Running]) -> frozenset[str]:
     return frozenset(gpu.id for run in which.values() for gpu in run.gpus)
 
 
-def _process(alive: bool | None, known: Running | None) -> HelperProcess:
+def _process(alive: bool | None, known: Running | None) -> DaemonProcess:
     if known is None or not known.instance:
-        return HelperProcess(answers=alive)
-    return HelperProcess(answers=alive, instance=known.instance, started=known.started)
+        return DaemonProcess(answers=alive)
+    return DaemonProcess(answers=alive, instance=known.instance, started=known.started)
 
 
 def _write(file: Path, text: str, *, create: bool) -> str:

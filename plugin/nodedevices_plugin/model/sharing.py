@@ -37,7 +37,7 @@ class SharingFacts(Struct, frozen=True, kw_only=True):
     replicas: int | None = None  # how many shares each device has, where that is one number for all of them
     memory: MemoryShares | None = None
     packing: str | None = None  # a container's are of one device: the fullest (binpack) or emptiest (spread)
-    enforced_by: Mode | None = None  # has the helper that keeps containers to their shares, where this mode has none
+    enforced_by: Mode | None = None  # keeps containers to their shares, where this mode does not
     cores: bool = False  # computing power is shared as well (cores.ledger)
 
     @property

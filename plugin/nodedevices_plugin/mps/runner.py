@@ -27,7 +27,7 @@ from nodedevices_plugin.mps.control import DEFAULT, EXCLUSIVE, ControlError
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.running import Running
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class _Run(Struct):
     """One daemon. `done`: the daemon as it was last told to be; None: it is not known whether it runs."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)  # those in compute mode EXCLUSIVE_PROCESS, or soon to be (waits)
-    done: Daemon | None = None
+    done: MpsDaemon | None = None
     process: Process | None = None  # None: not searched for yet, or of another's making
     instance: str = ""  # of the process that it is, or was before the runner started; "": of another's making
     started: datetime | None = None
@@ -71,7 +71,7 @@ class Runner:
         self._done_file = root / running.FILE
         self._daemons = daemons
         self._runs: dict[str, _Run] = {}
-        self._wanted: tuple[Daemon, ...] | None = None  # None: nothing was wanted yet
+        self._wanted: tuple[MpsDaemon, ...] | None = None  # None: nothing was wanted yet
         self._last_problem = ""
         self._written = ""
         for each in self._remembered():
@@ -106,7 +106,7 @@ class Runner:
         self._remember()
 
     # --- one daemon ---------------------------------------------------------------------------------------------------
-    def _keep(self, daemon: Daemon, run: _Run, now: float) -> None:
+    def _keep(self, daemon: MpsDaemon, run: _Run, now: float) -> None:
         if run.done is not None and run.process is not None and not self._daemons.alive(run.process):
             log.warning("MPS control daemon ended, restarting", resource=daemon.resource)
             run.done = None
@@ -132,7 +132,7 @@ class Runner:
         run.done, run.failures, run.missed, run.logged = daemon, 0, 0, set()
         log.info("MPS control daemon ready", resource=daemon.resource, gpus=len(daemon.gpus), percent=daemon.percentage)
 
-    def _check(self, done: Daemon, run: _Run) -> None:
+    def _check(self, done: MpsDaemon, run: _Run) -> None:
         try:
             percentage = self._daemons.percentage(done.resource)
         except ControlError as error:
@@ -149,7 +149,7 @@ class Runner:
         self._warn_once(run, "limits changed by another client; set again", done.resource, why)
         self._apply_limits(done, run)
 
-    def _apply_limits(self, done: Daemon, run: _Run) -> None:
+    def _apply_limits(self, done: MpsDaemon, run: _Run) -> None:
         """All limits, to the daemon and its servers: for the clients that come; those that are there go on."""
         try:
             servers = mps.servers(self._daemons.send(done.resource, mps.SERVERS))
@@ -167,7 +167,7 @@ class Runner:
             except ControlError as error:  # of one GPU
                 self._warn_once(run, "limit not set", resource, error)
 
-    def _start(self, daemon: Daemon, run: _Run) -> None:
+    def _start(self, daemon: MpsDaemon, run: _Run) -> None:
         """Start a daemon, or take over one that runs with the right limits. One whose process has ended does not run,
         even if something answers."""
         process = self._daemons.process(daemon.resource)
@@ -195,7 +195,7 @@ class Runner:
             run.instance, run.started = process.instance, process.started
         self._remember()
 
-    def _take_gpus(self, daemon: Daemon, run: _Run) -> None:
+    def _take_gpus(self, daemon: MpsDaemon, run: _Run) -> None:
         gone = [gpu for gpu in run.gpus if gpu not in {each.id for each in daemon.gpus}]
         run.gpus = {gpu.id: gpu for gpu in daemon.gpus} | {gpu: run.gpus[gpu] for gpu in gone}
         self._remember()

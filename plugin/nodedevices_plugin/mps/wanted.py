@@ -20,7 +20,7 @@ from nodedevices_common.errors import InputError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from nodedevices_plugin.sharing.mps import SHARED_MEMORY, Daemon, Gpu
+from nodedevices_plugin.sharing.mps import SHARED_MEMORY, Gpu, MpsDaemon
 
 FILE = "nodedevices-daemons.json"
 MAX_BYTES = 1 << 18
@@ -74,7 +74,7 @@ def gpus(entries: Sequence[GpuEntry]) -> tuple[Gpu, ...]:
     return tuple(Gpu(id=each.id, index=each.index, limit_mib=each.limit_mib) for each in entries)
 
 
-def to_text(daemons: Sequence[Daemon]) -> str:
+def to_text(daemons: Sequence[MpsDaemon]) -> str:
     """The file's content; equal daemons give equal text."""
     plain = [
         {
@@ -88,7 +88,7 @@ def to_text(daemons: Sequence[Daemon]) -> str:
     return json.dumps({"version": 1, "daemons": plain}, indent=1) + "\n"
 
 
-def from_bytes(raw: bytes) -> tuple[Daemon, ...]:
+def from_bytes(raw: bytes) -> tuple[MpsDaemon, ...]:
     """Raises WantedError."""
     if len(raw) > MAX_BYTES:
         raise WantedError(f"more than {MAX_BYTES} bytes")
@@ -102,7 +102,7 @@ def from_bytes(raw: bytes) -> tuple[Daemon, ...]:
     if len(set(names)) < len(names):
         raise WantedError(f"daemons: {', '.join(names)}: a resource is listed twice")
     return tuple(
-        Daemon(
+        MpsDaemon(
             resource=each.resource,
             percentage=each.percentage,
             gpus=gpus(each.gpus),

@@ -3,8 +3,8 @@
 Most changes need not wait. A device that pods hold in its old shape is withheld in the new one until they have ended
 (gates.held_otherwise), and all others change at once. These changes wait as a whole:
 - any change of ids while the holders are not known;
-- a change to or from a sharing mode with helpers, or of what one helper serves (sharing.base): its devices may take no
-  process of a pod that is not its client, its end ends its clients, and its limits follow from the ids;
+- a change to or from MPS, or of what one MPS daemon serves (sharing.daemons): its devices may take no process of a pod
+  that is not its client, its end ends its clients, and its limits follow from the ids;
 - any change of the devices of a resource that is given whole (Vendor.shares): its pods have all of them, by
   any of its ids;
 - giving the node to another plugin (serving.mode Observe), which would not know the ids that our pods hold.
@@ -21,7 +21,8 @@ from msgspec import Struct
 from nodedevices_common.text import clip, some
 
 from nodedevices_plugin.model import Holder, Holdings, Offer, OfferedResource, Plan, RecentAllocate
-from nodedevices_plugin.sharing.helpers import run_by
+from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.daemons import has_daemon
 
 # An Allocate that no List has shown for so long has failed with its pod, or the pod was gone before the next List. The
 # kubelet records the ids as soon as it has our answer, so a complete List that is younger by seconds would show them.
@@ -44,7 +45,7 @@ def decide_change(
 ) -> ChangeDecision:
     """`current` and `wanted` are the plans of the old and the new configuration for the same inventory and verdicts;
     `unconfirmed`: Allocates that no List has shown. `whole`: every change waits for holders, not only of
-    resources with a helper."""
+    resources with an MPS daemon."""
     changed = changed_ids(current, wanted)
     if not changed:
         return ChangeDecision(apply=True)
@@ -53,8 +54,8 @@ def decide_change(
         why = f"it is not known which pods hold devices ({holdings.unknown_because})"
         return wait((), f"the change of {names} waits: {why}")
     if not whole:
-        with_helper = {each.name for plan in (current, wanted) for each in plan.resources if bound_to(each)}
-        changed = {name: ids for name, ids in changed.items() if name in with_helper}
+        bound = {each.name for plan in (current, wanted) for each in plan.resources if bound_to(each)}
+        changed = {name: ids for name, ids in changed.items() if name in bound}
     holders = tuple(each for each in holdings.holders if _holds(each.resource, each.ids, changed))
     names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
     if holders:
@@ -84,7 +85,7 @@ def none_held(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic
 
 
 def changed_ids(current: Plan, wanted: Plan) -> dict[str, frozenset[str]]:
-    """Return by name the current ids of resources that would go, have other ids, or come to a helper or leave it."""
+    """Return by name the current ids of resources that would go, have other ids, or get or lose an MPS daemon."""
     new, old = held_as(wanted), held_as(current)
     return {name: frozenset(id_ for id_, _ in held) for name, held in old.items() if new.get(name) != held}
 
@@ -111,16 +112,16 @@ def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None, moved
 
 
 def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
-    """Return by resource what its holders depend on: the ids, and the helper that runs their processes."""
+    """Return by resource what its holders depend on: the ids, and the MPS daemon that runs their processes."""
     return {each.name: frozenset((one.id, bound_to(each)) for one in each.ids) for each in plan.resources}
 
 
 def bound_to(resource: OfferedResource) -> str:
-    """Return what all holders of a resource depend on beside their id's device: a helper, or the other devices of a
-    resource that is given whole. Empty: nothing."""
+    """Return what all holders of a resource depend on beside their id's device: an MPS daemon, or the other devices of
+    a resource that is given whole. Empty: nothing."""
     if resource.together:
         return " ".join(sorted({each.part_id for each in resource.ids}))
-    return run_by(resource)
+    return mps.NAME if has_daemon(resource) else ""
 
 
 def _named(name: str, current: Plan, wanted: Plan) -> str:

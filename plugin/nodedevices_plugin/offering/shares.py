@@ -16,7 +16,7 @@ from nodedevices_plugin.model import NOT_SHARED, PlanError, SharingFacts, Unit, 
 from nodedevices_plugin.offering.naming import NOTHING_NEAR, matches_unit
 from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.sharing import by_nature, none
-from nodedevices_plugin.sharing.base import SharesName, SharingMode, SplitRequest
+from nodedevices_plugin.sharing.base import SharingMode, SplitRequest
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
@@ -111,7 +111,7 @@ def _shared(
     """A rule may concern some devices only (`chosen`); the others stay whole, under the plain name or that of their
     cores."""
     name, place = rule.name, f"sharing.resources[{rule.name}]"
-    own_name = mode.shares_name if isinstance(mode, SharesName) else name
+    own_name = mode.shares_name or name
     new_name = rule.rename or (resource_names.shared(name) if sharing.rename_by_default else own_name)
     if chosen:
         resource_names.check(f"{place}.rename", new_name)

@@ -27,7 +27,7 @@ from nodedevices_plugin.offering.nearness import Near, near
 from nodedevices_plugin.offering.shape import PlanSettings, fitting
 from nodedevices_plugin.offering.shares import chosen_units, units_of_rule
 from nodedevices_plugin.offering.units import units
-from nodedevices_plugin.sharing.memory.mode import NAME as BY_MEMORY
+from nodedevices_plugin.sharing.memory import NAME as BY_MEMORY
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 

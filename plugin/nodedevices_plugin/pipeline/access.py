@@ -20,8 +20,8 @@ from nodedevices_plugin.gates.base import MissingLibraries
 from nodedevices_plugin.granting.containers import NodeContainers, node_containers
 from nodedevices_plugin.model import Inventory, Plan, PlanError
 from nodedevices_plugin.settings.effective import Effective
+from nodedevices_plugin.sharing import memory_container
 from nodedevices_plugin.sharing.base import Settings
-from nodedevices_plugin.sharing.memory import container as memory_container
 from nodedevices_plugin.vendors import cdi_libraries
 from nodedevices_plugin.vendors.base import NodeView
 from nodedevices_plugin.vendors.cdi import STRATEGIES, CdiEnvironment, CdiNeeds, SpecRequest

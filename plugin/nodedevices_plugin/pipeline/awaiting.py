@@ -1,7 +1,7 @@
-"""The helpers that the sharing modes of a plan await before their shares are offered, and the pods that these wait for.
+"""The MPS daemons that a plan awaits before their shares are offered, and the pods that these wait for.
 
-A mode with helpers (package sharing) has a program for each resource that it shares. This is where a plan meets the
-node: which helpers are wanted, whether they answer, and whether they may be started under the pods that are there.
+This is where a plan meets the node: which daemons are wanted, whether they answer, and whether they may be started
+under the pods that are there.
 """
 
 from __future__ import annotations
@@ -14,76 +14,65 @@ from nodedevices_plugin.model import Holder, Holdings, Inventory, Offer, Offered
 from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wait, waiting_for
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins
-from nodedevices_plugin.sharing.base import Helper, HelperFacts
-from nodedevices_plugin.sharing.helpers import (
-    exclusive,
-    helpers,
-    requested_by,
-    shares,
-    silent,
-    starting,
-    unanswered,
-)
-from nodedevices_plugin.sharing.resources import helper_kind, runs
+from nodedevices_plugin.sharing import daemons
+from nodedevices_plugin.sharing.daemons import MpsFacts
+from nodedevices_plugin.sharing.mps import MpsDaemon
 
 
 class Awaited(Struct, frozen=True, kw_only=True):
-    """The helpers that one plan awaits. `why`: which helper is not ready, and its answer; empty: all are.
+    """The MPS daemons that one plan awaits. `why`: which one is not ready, and its status; empty: all are.
 
-    `unanswered`: the resources with helpers that are not ready. `starting`: these are only being started.
+    `unanswered`: the resources with daemons that are not ready. `starting`: these are only being started.
     """
 
-    mode: str  # the mode whose helper is not ready
     field: str  # where the configuration requests it
     why: str
     starting: bool
     unanswered: tuple[OfferedResource, ...]
-    helpers: tuple[Helper, ...]
+    daemons: tuple[MpsDaemon, ...]
 
 
-def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: HelperFacts, not_ours: Set[str]) -> Awaited:
+def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: MpsFacts, not_ours: Set[str]) -> Awaited:
     """Return what this plan awaits. `not_ours`: resources that another plugin serves: its pods are no clients of a
-    helper of ours.
+    daemon of ours.
 
-    But a helper that runs stays while pods hold its shares: they may be its clients, from before that plugin came.
+    But a daemon that runs stays while pods hold its shares: they may be its clients, from before that plugin came.
     """
     held = {(resource, each) for resource, ids in holdings.held for each in ids}
 
     def in_use(resource: OfferedResource) -> bool:
-        runs = not unanswered(Plan(resources=(resource,)), facts.answers)
+        runs = not daemons.unanswered(Plan(resources=(resource,)), facts.statuses)
         return runs and (not holdings.known or any((resource.name, each.id) in held for each in resource.ids))
 
     ours = Plan(resources=tuple(each for each in plan.resources if each.name not in not_ours or in_use(each)))
-    missing = unanswered(ours, facts.answers)
+    missing = daemons.unanswered(ours, facts.statuses)
     return Awaited(
-        mode=runs(missing[0]) if missing else "",
-        field=requested_by(missing[0]) if missing else "",
-        why=silent(ours, facts.answers),
-        starting=starting(ours, facts.answers),
+        field=daemons.requested_by(missing[0]) if missing else "",
+        why=daemons.silent(ours, facts.statuses),
+        starting=daemons.starting(ours, facts.statuses),
         unanswered=missing,
-        helpers=helpers(ours, inventory),
+        daemons=daemons.wanted(ours, inventory),
     )
 
 
-def known_clients(plan: Plan, inventory: Inventory, facts: HelperFacts) -> frozenset[tuple[str, str]]:
-    """Return resource and id of the shares with an unchanged helper since the agent's run before this one: pods that
+def known_clients(plan: Plan, inventory: Inventory, facts: MpsFacts) -> frozenset[tuple[str, str]]:
+    """Return resource and id of the shares with an unchanged daemon since the agent's run before this one: pods that
     hold them are its clients."""
-    same = {each.resource for each in helpers(plan, inventory) if each in facts.before}
-    return shares(Plan(resources=tuple(each for each in plan.resources if each.name in same)))
+    same = {daemon.resource for daemon in daemons.wanted(plan, inventory) if daemon in facts.before}
+    return daemons.client_ids(Plan(resources=tuple(each for each in plan.resources if each.name in same)))
 
 
 def may_start(
     missing: Sequence[OfferedResource], holdings: Holdings, index: DeviceIndex, *, clients: Collection[tuple[str, str]]
 ) -> ChangeDecision:
-    """Decide whether the helpers of these resources may be started: an exclusive one not while pods that are not its
-    clients hold its devices. `clients`: resource and id of the shares whose pods are known to be its clients."""
-    shared = [each for each in missing if exclusive(each)]
-    if not shared:
+    """Decide whether the daemons of these resources may be started: not while pods that are not their clients hold
+    their devices. `clients`: resource and id of the shares whose pods are known to be clients."""
+    if not missing:
         return ChangeDecision(apply=True)
-    what = _waits(shared)
+    what = _waits(missing)
     if not holdings.known:
         return wait((), f"{what}: it is not known which pods hold devices ({holdings.unknown_because})")
-    devices = {one.device_id for each in shared for one in each.ids}
+    devices = {one.device_id for each in missing for one in each.ids}
 
     def beside(holder: Holder | Offer, id_: str) -> bool:
         if holder.resource is None:
@@ -106,21 +95,18 @@ def may_begin(
 ) -> ChangeDecision:
     """Decide the same where nothing is registered yet: not while another plugin offers these devices.
 
-    The guard would find that plugin only when the helpers answer. Where the kubelet does not answer, no plugin is
+    The guard would find that plugin only when the daemons answer. Where the kubelet does not answer, no plugin is
     assumed.
     """
-    shared = [each for each in missing if exclusive(each)]
     offers = {
         each.resource: each
-        for resource in shared
+        for resource in missing
         for each in other_plugins(resource.name, wanted, holdings.offered or (), index, own=())
     }
     if why := offered_text(tuple(offers.values())):
-        return wait((), f"{_waits(shared)}: {why}")
+        return wait((), f"{_waits(missing)}: {why}")
     return ChangeDecision(apply=True)
 
 
 def _waits(shared: Sequence[OfferedResource]) -> str:
-    kind = helper_kind(shared[0])
-    by = kind.texts.title if kind is not None else shared[0].sharing.name
-    return f"sharing {', '.join(each.name for each in shared)} by {by} waits"
+    return f"sharing {', '.join(each.name for each in shared)} by MPS waits"

@@ -19,7 +19,7 @@ from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.offering.changes import pods_named
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.settings.effective import Effective
-from nodedevices_plugin.sharing.base import Helper
+from nodedevices_plugin.sharing.mps import MpsDaemon
 
 
 class ConfigStatus(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class ConfigStatus(Struct, frozen=True, kw_only=True):
     others: tuple[Refused, ...] = ()  # everything that is refused, also beside what is in effect
     unmatched: tuple[Unmatched, ...] = ()  # entries that are applied and match nothing here (offering.unmatched)
     waiting_for: tuple[WaitingPod, ...] = ()  # pods that a change waits for
-    waiting_for_helpers: int = 0  # of so many resources
+    waiting_for_daemons: int = 0  # of so many resources
     cdi_problem: str = ""  # what is wrong with the source of CDI specifications
     pods_problem: str = ""  # why the pods of this node are not known, or not as they are now, where that matters
 
@@ -48,8 +48,8 @@ class ConfigProblem(Struct, frozen=True, kw_only=True):
     field: str = ""  # of the sections, where one is at fault
     waiting_for: tuple[Holder, ...] = ()
     waits: bool = False  # nothing is refused: it takes effect by itself
-    awaits: int = 0  # of so many resources the helper of the sharing mode `of` is not ready
-    coming: tuple[Helper, ...] | None = None  # helpers that the wanted configuration waits for
+    awaits: int = 0  # of so many resources the MPS daemon is not ready
+    coming: tuple[MpsDaemon, ...] | None = None  # MPS daemons that the wanted configuration waits for
     to_save: Effective | None = None  # it waits for nothing but the state file
     takes_away: Plan | None = None  # the plan that it waits for: what that does not have goes to no new pod
 
@@ -70,7 +70,7 @@ def of_problem(status: ConfigStatus, problem: ConfigProblem, *, applied_once: bo
         message=_message(problem, applied_once=applied_once),
         refused=refusal(problem.field, problem.message) if not problem.waits else None,
         waiting_for=_holding(problem.waiting_for),
-        waiting_for_helpers=problem.awaits if not problem.waiting_for else 0,
+        waiting_for_daemons=problem.awaits if not problem.waiting_for else 0,
     )
 
 

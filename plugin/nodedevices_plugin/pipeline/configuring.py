@@ -44,9 +44,10 @@ from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.pipeline.world import Inputs, Known
 from nodedevices_plugin.settings.effective import Effective
-from nodedevices_plugin.sharing.base import Helper
-from nodedevices_plugin.sharing.helpers import announced, kept_text, shares, still_used
-from nodedevices_plugin.sharing.resources import refusal as refused_by_mode
+from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing.base import mode_of
+from nodedevices_plugin.sharing.daemons import announced, client_ids, kept_text, still_used
+from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.faults import FaultSources
 
 
@@ -60,7 +61,7 @@ class Node(Struct, frozen=True, kw_only=True):
     last_plan: Plan | None
     offered: Set[str]  # names that we have registered
     awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
-    helpers_now: tuple[Helper, ...]  # those that were wanted last, in this run or the one before
+    daemons_now: tuple[MpsDaemon, ...]  # those that were wanted last, in this run or the one before
     # Names of the plan that another plugin serves to the kubelet; the ids that pods hold of them are not ours, and no
     # change of ours takes them away.
     not_ours: Set[str]
@@ -70,10 +71,10 @@ class Node(Struct, frozen=True, kw_only=True):
     places: Mapping[str, str]  # devices and partitions at the place of another one -> why they go to no new pod
     mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
 
-    def uses(self, helper: Helper) -> bool:
-        """True when containers are the helper's clients, or may be: they hold shares of its devices under its name."""
+    def uses(self, daemon: MpsDaemon) -> bool:
+        """True when containers are the daemon's clients, or may be: they hold shares of its devices under its name."""
         return not self.inputs.holdings.known or any(
-            each.resource == helper.resource and each.replica is not None and each.device_id in helper.device_ids
+            each.resource == daemon.resource and each.replica is not None and each.device_id in daemon.device_ids
             for each in self.held
         )
 
@@ -98,18 +99,18 @@ class Configured(Struct, frozen=True, kw_only=True):
     to_save: Effective | None
     plan: Plan | None
     status: ConfigStatus
-    refused: str  # file | spec | plan | cdi | a sharing mode: what was refused; empty: nothing
+    refused: str  # file | spec | plan | cdi | mps: what was refused; empty: nothing
     saving: bool  # `to_save` is only waited for: nothing to report yet
     # Needed for what is in effect, or waited for by what is wanted; None: not known yet, and what runs stays.
-    helpers: tuple[Helper, ...] | None
+    daemons: tuple[MpsDaemon, ...] | None
 
 
 class _Running(Struct, frozen=True, kw_only=True):
     """The configuration in effect, with the current devices."""
 
     shape: Plan | None = None
-    helpers: tuple[Helper, ...] | None = None
-    clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are a helper's clients
+    daemons: tuple[MpsDaemon, ...] | None = None
+    clients: Set[tuple[str, str]] = frozenset()  # resource and id of the shares whose pods are a daemon's clients
     problem: ConfigProblem | None = None
 
 
@@ -118,7 +119,7 @@ class _Change(Struct, frozen=True, kw_only=True):
 
     effective: Effective
     shape: Plan
-    helpers: tuple[Helper, ...] = ()
+    daemons: tuple[MpsDaemon, ...] = ()
 
 
 def configure(
@@ -137,29 +138,29 @@ def configure(
     running = _running(before, node, wanted)
     change = wanted if isinstance(wanted, ConfigProblem) else _change(before, wanted, running, node)
     new_hash = spec.config_hash if spec is not None else None
-    after, shape, helpers, problem = before, running.shape, running.helpers, running.problem
+    after, shape, daemons, problem = before, running.shape, running.daemons, running.problem
     match change:
         case _Change():
             after = ActiveConfig(effective=change.effective, applied_hash=new_hash, applied_once=True)
-            shape, helpers, problem = change.shape, change.helpers, None
+            shape, daemons, problem = change.shape, change.daemons, None
         case ConfigProblem():
             problem = change
         case None if problem is None:
             after = replace(before, applied_hash=new_hash)
     if problem is not None and problem.coming is not None:
         named = {each.resource for each in problem.coming}
-        coming = announced(problem.coming, node.inputs.helpers.taken) if before.applied_once else problem.coming
-        helpers = (*coming, *(helper for helper in helpers or () if helper.resource not in named))
+        coming = announced(problem.coming, node.inputs.mps.taken) if before.applied_once else problem.coming
+        daemons = (*coming, *(daemon for daemon in daemons or () if daemon.resource not in named))
     status = ConfigStatus(
         reason=names.APPLIED,
         generation=seen.generation if seen is not None else None,
         applied_hash=after.applied_hash,
         sources=requested.sources,
     )
-    running_on = still_used(node.helpers_now, helpers, node.uses) if helpers is not None else ()
-    if running_on and shape is not None and helpers is not None:
+    running_on = still_used(node.daemons_now, daemons, node.uses) if daemons is not None else ()
+    if running_on and shape is not None and daemons is not None:
         named = {each.resource for each in running_on}
-        helpers = (*running_on, *(each for each in helpers if each.resource not in named))
+        daemons = (*running_on, *(each for each in daemons if each.resource not in named))
     others: tuple[HeldId, ...] = ()
     libraries: tuple[gates.MissingLibraries, ...] = ()
     plan = None
@@ -191,7 +192,7 @@ def configure(
         status=status,
         refused="" if problem is None or problem.waits else problem.source,
         saving=to_save is not None and not node.inputs.unsaved_because,
-        helpers=helpers,
+        daemons=daemons,
     )
     return _with_others(_with_pods(_with_cdi(configured, node, libraries), node), requested)
 
@@ -201,7 +202,7 @@ def _facts(
     *,
     others: tuple[HeldId, ...],
     libraries: tuple[gates.MissingLibraries, ...],
-    staying: tuple[Helper, ...],
+    staying: tuple[MpsDaemon, ...],
     problem: ConfigProblem | None,
 ) -> gates.GateFacts:
     return gates.GateFacts(
@@ -216,8 +217,8 @@ def _facts(
         unconfirmed=node.unconfirmed,
         change=_waiting_change(problem),
         staying=staying,
-        answers=node.inputs.helpers.answers,
-        taken=node.inputs.helpers.taken,
+        statuses=node.inputs.mps.statuses,
+        taken=node.inputs.mps.taken,
         shown=frozenset(each.name for each in (node.last_plan or Plan()).resources if each.ids),
         libraries=libraries,
         pods=node.inputs.pods,
@@ -269,7 +270,8 @@ def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Ch
     shape, error = _made(requested.effective, node)
     if error is None and shape is not None:
         settings = access.mode_settings(requested.effective, node.devices)
-        refused = (refused_by_mode(resource, settings) for resource in shape.resources)
+        modes = ((mode, resource) for resource in shape.resources if (mode := mode_of(resource)) is not None)
+        refused = (mode.refusal(resource, settings) for mode, resource in modes)
         error = next((why for why in refused if why is not None), None)
     if shape is not None and error is None:
         return _Change(effective=requested.effective, shape=shape)
@@ -284,25 +286,25 @@ def _running(before: ActiveConfig, node: Node, wanted: _Change | ConfigProblem) 
         shape, why = wanted.shape, None
     else:
         shape, why = _shape(before.effective, node)
-    clients, needs = shares(shape), _awaited(shape, node)
-    helpers = needs.helpers if shape.resources or not why else None
+    clients, needs = client_ids(shape), _awaited(shape, node)
+    daemons = needs.daemons if shape.resources or not why else None
     if why:
         problem = ConfigProblem(source="plan", field=why.field, message=str(why))
-        return _Running(shape=shape, helpers=helpers, clients=clients, problem=problem)
+        return _Running(shape=shape, daemons=daemons, clients=clients, problem=problem)
     if not needs.why:
-        return _Running(shape=shape, helpers=helpers, clients=clients)
+        return _Running(shape=shape, daemons=daemons, clients=clients)
     index = node.known.index.under(before.effective.index_prefix)
     start = may_start(needs.unanswered, node.inputs.holdings, index, clients=clients)
-    if not start.apply and node.inputs.holdings.known:  # else not known: after a restart helpers are wanted at once
-        problem = replace(_helpers_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
+    if not start.apply and node.inputs.holdings.known:  # else not known: after a restart daemons are wanted at once
+        problem = replace(_daemons_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
         return _Running(shape=shape, clients=clients, problem=problem)
-    return _Running(shape=shape, helpers=helpers, clients=clients, problem=_helpers_await(needs))
+    return _Running(shape=shape, daemons=daemons, clients=clients, problem=_daemons_await(needs))
 
 
-def _helpers_await(needs: Awaited) -> ConfigProblem:
-    """Some helpers are not ready."""
+def _daemons_await(needs: Awaited) -> ConfigProblem:
+    """Some daemons are not ready."""
     count = len(needs.unanswered)
-    return ConfigProblem(source=needs.mode, field=needs.field, message=needs.why, waits=needs.starting, awaits=count)
+    return ConfigProblem(source=mps.NAME, field=needs.field, message=needs.why, waits=needs.starting, awaits=count)
 
 
 def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node) -> _Change | ConfigProblem | None:
@@ -320,13 +322,13 @@ def _change(before: ActiveConfig, wanted: _Change, running: _Running, node: Node
             source="holders", message=decision.message, waits=True, waiting_for=waiting_for, takes_away=shown
         )
     if needs.why:
-        return replace(_helpers_await(needs), coming=needs.helpers)
+        return replace(_daemons_await(needs), coming=needs.daemons)
     if before.applied_once and (node.inputs.saved is None or node.inputs.saved.shape != requested.shape):
         what = ", ".join(sorted(changed_ids(running.shape or Plan(), shape))) or "what is offered"
         why = node.inputs.unsaved_because or "it is being written"
         message = f"the change of {what} waits until the state file is written: {why}"
-        return ConfigProblem(source="state", message=message, waits=True, to_save=requested, coming=needs.helpers)
-    return replace(wanted, helpers=needs.helpers)
+        return ConfigProblem(source="state", message=message, waits=True, to_save=requested, coming=needs.daemons)
+    return replace(wanted, daemons=needs.daemons)
 
 
 def _may(
@@ -343,7 +345,7 @@ def _may(
     clients = running.clients
     if not before.applied_once:
         decision = may_begin(needs.unanswered, wanted, node.inputs.holdings, index)
-        clients = known_clients(wanted, node.known.inventory, node.inputs.helpers)
+        clients = known_clients(wanted, node.known.inventory, node.inputs.mps)
     elif before.effective.observing and not requested.observing:
         decision = take_over(wanted, node.inputs.holdings, index)
     else:
@@ -354,7 +356,7 @@ def _may(
 
 
 def _awaited(plan: Plan, node: Node) -> Awaited:
-    return awaited(plan, node.known.inventory, node.inputs.holdings, node.inputs.helpers, node.not_ours)
+    return awaited(plan, node.known.inventory, node.inputs.holdings, node.inputs.mps, node.not_ours)
 
 
 def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.MissingLibraries]) -> Configured:
@@ -416,7 +418,7 @@ def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[U
     return (
         *unmatched(node.known.inventory, plan_settings(effective), from_file),
         *reasons.unmatched(sections.health.rules, node.vendors),
-        *reasons.unmatched_faults(sections.faults.rules, node.vendors, effective.modes),
+        *reasons.unmatched_faults(sections.faults.rules, node.vendors),
         *unmatched_rules(node.known.inventory, sections),
         *unmatched_capacity(node.known.inventory, sections.capacity),
         *unmatched_cordons(node.known.inventory, frozenset(each.id for each in node.cordons), effective.vendors),

@@ -38,7 +38,7 @@ from nodedevices_plugin.offering.changes import ChangeDecision, unnamed_text, wa
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.pipeline.device_index import DeviceIndex, IndexedPart
 from nodedevices_plugin.sharing.base import SharingMode
-from nodedevices_plugin.sharing.helpers import run_by
+from nodedevices_plugin.sharing.daemons import has_daemon
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 
 MAX_RESOURCES = 32  # maxItems of status.resources
@@ -162,14 +162,15 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
     would any other id under a name of ours, also one whose device is not known: its device is one that the name is to
     offer.
 
-    How others share cannot be seen, so no pod may hold a resource that is to have a helper (offering.changes has why).
+    How others share cannot be seen, so no pod may hold a resource that is to have an MPS daemon
+    (offering.changes has why).
     """
     what = ", ".join(each.name for each in wanted.resources) or "nothing"
     if not holdings.known or holdings.offered is None:
         why = holdings.message or "the kubelet has not been queried yet"
         return wait((), f"serving {what} waits: it is not known what pods hold and other plugins offer ({why})")
     ours = {(resource.name, each.id) for resource in wanted.resources for each in resource.ids}
-    with_helper = {resource.name for resource in wanted.resources if run_by(resource)}
+    with_daemon = {resource.name for resource in wanted.resources if has_daemon(resource)}
     wanted_names = {resource.name for resource in wanted.resources if resource.ids}
     devices = {each.device_id for resource in wanted.resources for each in resource.ids}
 
@@ -182,7 +183,7 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
         for each in holdings.holders
         if (
             each.resource is not None
-            and (each.resource in with_helper or any(differs(each.resource, i) for i in each.ids))
+            and (each.resource in with_daemon or any(differs(each.resource, i) for i in each.ids))
         )
         or (
             each.resource is None
@@ -193,7 +194,7 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
         return wait(holders, f"serving {what} waits until these pods have ended: {waiting_for(holders)}")
     for each in holdings.possible or ():  # of a device of ours that is withheld it is enough
         unread = each.resource in wanted_names and any(index.unit(each.resource, id_) is None for id_ in each.ids)
-        if each.resource in with_helper or unread:
+        if each.resource in with_daemon or unread:
             return wait((), f"serving {what} waits until {unnamed_text(each)}")
     offers = sorted({resource for resource, id_ in _offered(holdings) if differs(resource, id_)})
     if offers:

@@ -94,7 +94,7 @@ class State:
     retired_devices: tuple[str, ...] = ()  # ids of devices without a running probe (pipeline.probe_set)
     most_seen: tuple[MostSeen, ...] | None = None  # (pipeline.most_seen); None: it is not known what the node had
     given: Mapping[str, Given] = field(default_factory=dict)  # by held id, where it is not as now (pipeline.places)
-    clients: Clients = field(default_factory=Clients)  # which helper of a sharing mode each client came to
+    clients: Clients = field(default_factory=Clients)  # which MPS daemon each client came to
     lost_contexts: Mapping[str, Verdict] = field(default_factory=dict)  # by container and device
 
 

@@ -88,7 +88,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     world, known, now, monotonic = assessed.world, assessed.known, assessed.now, assessed.monotonic
     inventory, requested, spec = known.inventory, known.requested, assessed.spec
     active, plan, config, refused = world.active, world.plan, world.config, ""
-    helpers = world.helpers
+    daemons = world.daemons
     awaits = _awaits(world, inputs, local, spec, monotonic)
     applied = active.effective if active.applied_once else None
     first_offer_from = _first_offer_from(world, inputs)
@@ -101,7 +101,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
             last_plan=world.plan,
             offered=frozenset(world.state.offered),
             awaits=awaits,
-            helpers_now=inputs.helpers.before if world.helpers is None else world.helpers,
+            daemons_now=inputs.mps.before if world.daemons is None else world.daemons,
             not_ours=served_by_others(inputs.registrations),
             vendors=assessed.vendors,
             cordons=tuple(each for each in assessed.cordons if each.holds(now)),
@@ -110,7 +110,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
             mount_dirs=local.container_mount_dirs,
         )
         outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
-        helpers, applied = outcome.helpers, outcome.to_save
+        daemons, applied = outcome.daemons, outcome.to_save
         active, refused = outcome.active, outcome.refused
         plan = outcome.plan if monotonic >= first_offer_from else None
         config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
@@ -165,7 +165,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         observed=observed,
         holdings=holdings,
         config=config,
-        helpers=helpers,
+        daemons=daemons,
         access=given,
         conflicts=conflicts(plan, holdings.holders, given.containers) if observed is None else {},
         state=state,
@@ -262,7 +262,7 @@ def _state(
             world.state.clients,
             plan if observed is None else Plan(),
             inputs.holdings,
-            inputs.helpers.processes,
+            inputs.mps.processes,
             not_ours=served_by_others(inputs.registrations),
             now=now,
         ),

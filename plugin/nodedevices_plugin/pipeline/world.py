@@ -47,8 +47,9 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles, choose
 from nodedevices_plugin.settings.probes import DEFAULT, missing, read
-from nodedevices_plugin.sharing.base import Helper, HelperFacts
 from nodedevices_plugin.sharing.clients import restored as restored_clients
+from nodedevices_plugin.sharing.daemons import MpsFacts
+from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.files import DeviceFiles
 
@@ -70,7 +71,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     recent: Sequence[RecentAllocate] = ()
     registrations: tuple[Registration, ...] = ()
     existing: frozenset[str] = frozenset()  # the node's optional device nodes (host.paths)
-    helpers: HelperFacts = msgspec.field(default_factory=HelperFacts)  # what sharing modes await
+    mps: MpsFacts = msgspec.field(default_factory=MpsFacts)
     cdi: Mapping[str, CdiEnvironment] = msgspec.field(default_factory=dict)  # what CDI finds, by vendor
     pods: NodePods = msgspec.field(default_factory=NodePods)  # of this node, while computing power is shared
     hardware: frozenset[str] | None = None  # built-in probes with hardware that was found; None: not known yet
@@ -110,7 +111,7 @@ class World(Struct, frozen=True, kw_only=True):
     observed: Plan | None = None  # what others offer the kubelet; None: this agent serves it
     holdings: Holdings  # by our own ids
     config: ConfigStatus = msgspec.field(default_factory=ConfigStatus)
-    helpers: tuple[Helper, ...] | None = None  # wanted by sharing modes; None: not known yet
+    daemons: tuple[MpsDaemon, ...] | None = None  # MPS daemons that are wanted; None: not known yet
     access: Access = msgspec.field(default_factory=Access)  # how containers get what they are granted
     conflicts: Conflicts = msgspec.field(default_factory=dict)  # containers of which two resources set one variable
     state: State  # what the state file should say

@@ -20,7 +20,7 @@ from nodedevices_common.text import show
 
 from nodedevices_plugin.model import PlanError, resource_names
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.sharing.memory.mode import SHARES_NAME
+from nodedevices_plugin.sharing.memory import SHARES_NAME
 from nodedevices_plugin.vendors.flags import FlagRule
 
 GROUP = "memory"

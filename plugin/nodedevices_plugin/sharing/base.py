@@ -1,40 +1,31 @@
 """The port of a sharing mode, and the values that pass through it.
 
-A mode answers five questions: is it possible on this node (`check`), how many shares does each device have (`split`),
-what does a container with a share get (`edits`), what does it need beside the kubelet (`helper`), and, with that, when
-a change to it or from it must wait. The agent does the rest, the same for all modes: names, ids, health, occupancy,
-the kubelet, reports.
+A mode derives from `SharingMode`, whose methods are the defaults, and answers three questions: is it possible on this
+node (`check`), how many shares does each device have (`split`), and what does a container with a share get (`edits`).
+The agent does the rest, the same for all modes: names, ids, health, occupancy, the kubelet, reports.
 
-A mode without a helper needs nothing but the kubelet, and a change of it does not wait: devices that pods hold in
-another shape are withheld until these end (offering.occupancy). A mode with one has a program on the node for each
-resource that it shares. Its shares are offered while that answers and withheld while it does not, and the end of the
-program is the end of its clients' work: a change to or from the mode, or of what a helper serves, waits for the pods
-that hold the resource.
+A mode needs nothing but the kubelet, and a change of it does not wait: devices that pods hold in another shape are
+withheld until these end (offering.occupancy). MPS alone needs a program on the node: sharing.daemons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from datetime import datetime
-from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, cast
 
-from msgspec import Struct, field
+from msgspec import Struct
 from nodedevices_api.sections import SharedResource
 from nodedevices_common.quantity import from_bytes
-from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import (
     ContainerEdits,
     Grant,
-    Inventory,
     MemoryShares,
     OfferedResource,
     PlanError,
     SharingFacts,
     Unit,
 )
-from nodedevices_plugin.model.optional import OptionalInterface
 
 Settings = Mapping[str, str]  # what modes read of the node's flags, by the flag's name: {"mps-root": "/run/nvidia/mps"}
 
@@ -73,184 +64,32 @@ class Split(Struct, frozen=True, kw_only=True):
     numa: bool = True
 
 
-@runtime_checkable
-class SharesName(OptionalInterface, Protocol):
-    """A mode with a name of its own for its shares, where the rule has none."""
-
-    @property
-    def shares_name(self) -> str: ...
-
-
-@runtime_checkable
-class AsksNode(OptionalInterface, Protocol):
-    """A mode with shares that may need something that only the node's own flags allow."""
-
-    def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:
-        """Return why this node cannot give containers what they need for shares of the resource; None: it can."""
-        ...
-
-
-class SharingMode(Protocol):
+class SharingMode(Struct, frozen=True):
     """One value of `sharing.strategy`. Frozen, without state: the agent keeps all state."""
 
-    @property
-    def name(self) -> str:
-        """The value of `sharing.strategy`, shown as `sharing` in NodeDevices."""
-        ...
-
-    @property
-    def helper(self) -> HelperKind | None:
-        """The program that its shares need beside the kubelet; None: they need none, or what the rule's `enforcement`
-        names."""
-        ...
+    name: ClassVar[str]  # the value of `sharing.strategy`, shown as `sharing` in NodeDevices
+    shares_name: ClassVar[str] = ""  # the resource name of its shares where a rule gives none; empty: the devices' own
 
     def check(self, node: NodeTraits) -> None:
         """Raise PlanError where the mode is not possible on this node, or with these settings."""
-        ...
 
     def split(self, request: SplitRequest) -> Split:
         """Return how often each unit is offered. Raises PlanError for a rule that is not possible with these units."""
-        ...
+        return Split(counts=(1,) * len(request.units), sharing=SharingFacts(mode=self))
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         """Return what a container gets for shares of the resource, beside the devices themselves. `grant`: shares
         alone."""
-        ...
+        return ContainerEdits()
+
+    def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:
+        """Return why this node cannot give containers what they need for shares of the resource; None: it can."""
+        return None
 
 
-# --- helpers ---------------------------------------------------------------------------------------------------------
-class Helper(Protocol):
-    """The program that one resource needs: a frozen value of the mode's own. Equal helpers need no change."""
-
-    @property
-    def mode(self) -> str:
-        """The name of the mode."""
-        ...
-
-    @property
-    def kind(self) -> HelperKind: ...
-
-    @property
-    def resource(self) -> str: ...
-
-    @property
-    def key(self) -> Hashable:
-        """Tells it from one with other limits that still runs; the same as HelperKind.key of its resource."""
-        ...
-
-    @property
-    def device_ids(self) -> Collection[str]:
-        """The devices that are out of service while it does not answer."""
-        ...
-
-
-@runtime_checkable
-class Announced(OptionalInterface, Protocol):
-    """A helper that reserves its devices before it answers. Where these are offered otherwise it announces them first
-    (HelperFacts.taken), and takes them when they are withheld: so a helper that nobody starts withholds nothing."""
-
-    def announced(self) -> Helper:
-        """Return it with devices that it must not take yet."""
-        ...
-
-
-class HelperTexts(Struct, frozen=True, kw_only=True):
-    """The texts of a kind of helper in messages."""
-
-    title: str  # of the mode, in a sentence: MPS
-    program: str  # control daemon
-    hint: str = ""  # what to check when it does not answer: see the logs of nodedevices-mps
-    down: str  # a device's and a client's health reason while it does not answer: MpsDaemonDown
-    down_means: str  # its clients cannot use the GPU
-    restarted: str  # a client's health reason when another one answers: MpsDaemonRestarted
-    state: str  # what its clients lose with it: CUDA contexts
-    log: str  # a log message, always the same: MPS client without its daemon
-
-
-class HelperKind(Protocol):
-    """The agent's knowledge of a mode's helpers."""
-
-    @property
-    def texts(self) -> HelperTexts: ...
-
-    @property
-    def exclusive(self) -> bool:
-        """True when its devices admit no process of a container that is not its client. Then it is not started while
-        such a pod holds one of them, nor where another plugin offers them."""
-        ...
-
-    def key(self, resource: OfferedResource) -> Hashable:
-        """Return what a query of it is about: the resource, and the limits that it is to have."""
-        ...
-
-    def most_clients(self, device: DeviceFact) -> int | None:
-        """Return how many containers can use this device at one time, if each is one client; None: any number."""
-        ...
-
-    def wanted(self, resource: OfferedResource, inventory: Inventory) -> Helper:
-        """The helper of this resource, with the devices that are there now."""
-        ...
-
-
-class HelperState(StrEnum):
-    STARTING = "Starting"  # nothing is wrong yet
-    SILENT = "Silent"  # it does not answer, or not as it should
-    READY = "Ready"
-
-
-class HelperAnswer(Struct, frozen=True, kw_only=True):
-    """The result of querying a helper. message: why it is not ready, for people: it `is being started`."""
-
-    state: HelperState
-    message: str = ""
-
-
-NOT_QUERIED = HelperAnswer(state=HelperState.STARTING, message="has not been queried yet")
-BEING_STARTED = HelperAnswer(state=HelperState.STARTING, message="is being started")
-READY = HelperAnswer(state=HelperState.READY)
-
-
-class HelperProcess(Struct, frozen=True, kw_only=True):
-    """The process of a helper. `answers` None: it has not been queried, is being started, or cannot be queried."""
-
-    answers: bool | None = None
-    instance: str = ""  # "": not known
-    started: datetime | None = None
-
-
-class HelperFacts(Struct, frozen=True, kw_only=True):
-    """The known facts about the helpers, of all modes together.
-
-    answers: by Helper.key; a helper that is not in it has not been queried yet. processes: by resource. before: those
-    that the agent's run before this one wanted, and that run. taken: devices that helpers reserve to their clients, or
-    are about to, whether they are wanted or being ended.
-    """
-
-    answers: Mapping[Hashable, HelperAnswer] = field(default_factory=dict)
-    processes: Mapping[str, HelperProcess] = field(default_factory=dict)
-    before: tuple[Helper, ...] = ()
-    taken: frozenset[str] = frozenset()
-
-
-class HelperManager(Protocol):
-    """The I/O of a mode: gets its helpers to run, and queries them.
-
-    Nothing here blocks the event loop. `facts` is replaced, never changed; the function that the manager was made with
-    is called on the loop when it is another. The manager restarts no helper that serves running pods, unless the wanted
-    ones changed.
-    """
-
-    @property
-    def facts(self) -> HelperFacts: ...
-
-    def want(self, helpers: tuple[Helper, ...] | None) -> None:
-        """Run these from now on, and no others. None: not known yet, and running ones stay. May be called again and
-        again with the same."""
-        ...
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        ...
+def mode_of(resource: OfferedResource) -> SharingMode | None:
+    """Return the mode of a shared resource, which is part of it; None: its devices are handed out whole."""
+    return cast("SharingMode | None", resource.sharing.mode)
 
 
 def device_ids(units: Iterable[Unit]) -> frozenset[str]:

@@ -3,23 +3,14 @@ pool outside the node. Their vendor decides how often each is offered (Vendor.sh
 
 from __future__ import annotations
 
-from msgspec import Struct
-
-from nodedevices_plugin.model import ContainerEdits, Grant, PlanError, SharingFacts
-from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest
+from nodedevices_plugin.model import PlanError
+from nodedevices_plugin.sharing.base import NodeTraits, SharingMode
 
 NAME = "shared"
 
 
-class ByNature(Struct, frozen=True):
+class ByNature(SharingMode, frozen=True):
     name = NAME
-    helper = None
 
     def check(self, node: NodeTraits) -> None:
         raise PlanError("sharing.strategy", NAME, "devices have it by themselves; give none, timeSlicing or mps")
-
-    def split(self, request: SplitRequest) -> Split:
-        return Split(counts=(1,) * len(request.units), sharing=SharingFacts(mode=self))
-
-    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
-        return ContainerEdits()

@@ -2,8 +2,9 @@
 
 One control daemon serves all GPUs of one resource, as NVIDIA runs it: its pipe is a directory named like the resource
 under the MPS root, which every client mounts, with one /dev/shm for all. Memory and threads are split evenly, but among
-clients with shares by memory, which have limits of their own (memory_limits). The daemon has its GPUs in compute mode
-EXCLUSIVE_PROCESS, where no process beside its server gets a context, and its end is the end of its clients' contexts.
+clients with shares by memory, which have limits of their own (memory_container). The daemon has its GPUs in compute
+mode EXCLUSIVE_PROCESS, where no process beside its server gets a context, and its end is the end of its clients'
+contexts.
 The program nodedevices-mps starts it (mps/), host/mps_daemons.py queries it; the commands for it are here.
 """
 
@@ -13,7 +14,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 from nodedevices_common.quantity import MEBIBYTE
 from nodedevices_probe.nvidia.attributes import compute_capability
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
@@ -29,9 +29,9 @@ from nodedevices_plugin.model import (
     cuda_mps,
 )
 from nodedevices_plugin.sharing.base import (
-    HelperTexts,
     NodeTraits,
     Settings,
+    SharingMode,
     Split,
     SplitRequest,
     by_replicas,
@@ -51,6 +51,9 @@ VOLTA = (7, 0)
 PID_DIGITS = 7  # of the kernel's largest pid, 4194304
 MAX_SERVERS = 64
 SERVERS = "get_server_list"  # a control command; one server for each user that has clients
+DOWN = "MpsDaemonDown"  # a device's and a client's health reason while the daemon does not answer
+RESTARTED = "MpsDaemonRestarted"  # a client's health reason when another daemon answers
+DaemonKey = tuple[str, int]  # resource and percentage: tells the daemon that is wanted from one with other limits
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -61,9 +64,9 @@ class Gpu(Struct, frozen=True, kw_only=True):
     limit_mib: int = 0
 
 
-class Daemon(Struct, frozen=True, kw_only=True):
+class MpsDaemon(Struct, frozen=True, kw_only=True):
     """The control daemon that a resource needs. Its GPUs are to be in compute mode EXCLUSIVE_PROCESS first. `waits`:
-    not yet, since they are offered otherwise (sharing.base.Announced)."""
+    not yet, since they are offered otherwise (daemons.announced)."""
 
     resource: str
     percentage: int  # of a GPU's threads, for each client
@@ -71,24 +74,13 @@ class Daemon(Struct, frozen=True, kw_only=True):
     waits: bool = False
 
     @property
-    def mode(self) -> str:
-        return NAME
-
-    @property
-    def kind(self) -> DaemonKind:
-        return DAEMON
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What distinguishes the daemon that is wanted from one with other limits that still runs."""
+    def key(self) -> DaemonKey:
         return (self.resource, self.percentage)
 
     @property
     def device_ids(self) -> frozenset[str]:
-        return frozenset(each.id for each in self.gpus)
-
-    def announced(self) -> Daemon:
-        return replace(self, waits=True)
+        """The GPUs that are out of service while it does not answer."""
+        return frozenset(gpu.id for gpu in self.gpus)
 
 
 def memory_commands(gpus: Sequence[Gpu]) -> tuple[str, ...]:
@@ -100,7 +92,7 @@ def thread_command(percentage: int) -> str:
     return f"set_default_active_thread_percentage {percentage}"
 
 
-def server_commands(server: int, daemon: Daemon) -> tuple[str, ...]:
+def server_commands(server: int, daemon: MpsDaemon) -> tuple[str, ...]:
     """The same limits for a server that runs already, which the defaults do not reach, and its clients from now on."""
     return (
         f"set_active_thread_percentage {server} {daemon.percentage}",
@@ -132,44 +124,23 @@ def max_clients(capability: str) -> int:
     return CLIENTS if tuple(int(each) for each in numbers) >= VOLTA else CLIENTS_BEFORE_VOLTA
 
 
-class DaemonKind(Struct, frozen=True):
-    """The control daemon as sharing.base.HelperKind."""
+def key(resource: OfferedResource) -> DaemonKey:
+    return (resource.name, _percentage(resource))
 
-    exclusive = True
-    texts = HelperTexts(
-        title="MPS",
-        program="control daemon",
-        hint="see the logs of nodedevices-mps",
-        down="MpsDaemonDown",
-        down_means="its clients cannot use the GPU",
-        restarted="MpsDaemonRestarted",
-        state="CUDA contexts",
-        log="MPS client without its daemon",
+
+def daemon(resource: OfferedResource, inventory: Inventory) -> MpsDaemon:
+    """The daemon of this resource. A device that left is none of its GPUs, and comes back to its own daemon."""
+    shares = Counter(each.device_id for each in resource.ids)
+    facts = [device.fact for device in inventory.devices if device.present and device.fact.id in shares]
+    gpus = tuple(
+        Gpu(id=fact.id, index=fact.index, limit_mib=_limit(resource, fact, shares[fact.id]) // MEBIBYTE)
+        for fact in facts
     )
-
-    def key(self, resource: OfferedResource) -> tuple[str, int]:
-        return (resource.name, _percentage(resource))
-
-    def most_clients(self, device: DeviceFact) -> int:
-        return max_clients(compute_capability(device))
-
-    def wanted(self, resource: OfferedResource, inventory: Inventory) -> Daemon:
-        """A device that left is none of its GPUs, and comes back to its own daemon."""
-        shares = Counter(each.device_id for each in resource.ids)
-        facts = [device.fact for device in inventory.devices if device.present and device.fact.id in shares]
-        gpus = tuple(
-            Gpu(id=fact.id, index=fact.index, limit_mib=_limit(resource, fact, shares[fact.id]) // MEBIBYTE)
-            for fact in facts
-        )
-        return Daemon(resource=resource.name, percentage=_percentage(resource), gpus=gpus)
+    return MpsDaemon(resource=resource.name, percentage=_percentage(resource), gpus=gpus)
 
 
-DAEMON = DaemonKind()
-
-
-class Mps(Struct, frozen=True):
+class Mps(SharingMode, frozen=True):
     name = NAME
-    helper = DAEMON
 
     def check(self, node: NodeTraits) -> None:
         check_node("sharing.strategy", node)

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
-from nodedevices_plugin.model import NOT_SHARED, ContainerEdits, Grant
-from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest
+from nodedevices_plugin.model import NOT_SHARED
+from nodedevices_plugin.sharing.base import SharingMode, Split, SplitRequest
 
 NAME = NOT_SHARED.name
 
 
-class NoSharing(Struct, frozen=True):
+class NoSharing(SharingMode, frozen=True):
     name = NAME
-    helper = None
-
-    def check(self, node: NodeTraits) -> None:
-        """Always possible."""
 
     def split(self, request: SplitRequest) -> Split:
         return Split(counts=(1,) * len(request.units), sharing=NOT_SHARED)
-
-    def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
-        return ContainerEdits()

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import Struct
 
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.sharing.base import HelperTexts, SharingMode
-from nodedevices_plugin.sharing.memory.mode import Memory
+from nodedevices_plugin.sharing.base import SharingMode
+from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.none import NoSharing
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
@@ -38,19 +36,6 @@ class SharingModes(Struct, frozen=True):
                 return mode
         *others, last = self.names
         raise PlanError("sharing.strategy", strategy, f"this agent knows {', '.join(others)} and {last}")
-
-    def texts(self, reason: str) -> HelperTexts | None:
-        """Return the texts of the helpers that have this reason."""
-        return next((texts for texts in self._texts() if reason in {texts.down, texts.restarted}), None)
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """The health reasons of devices and clients whose helper does not answer, or is another one."""
-        return tuple(reason for texts in self._texts() for reason in (texts.down, texts.restarted))
-
-    def _texts(self) -> Iterator[HelperTexts]:
-        kinds = (mode.helper for mode in self.modes)
-        return (kind.texts for kind in kinds if kind is not None)
 
 
 MODES = SharingModes((NoSharing(), TimeSlicing(), Mps(), Memory()))

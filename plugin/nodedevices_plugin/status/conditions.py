@@ -34,8 +34,7 @@ from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.confirm import ALL_REMOVED
 from nodedevices_plugin.pipeline.expected import Count
-from nodedevices_plugin.sharing.base import HelperTexts
-from nodedevices_plugin.sharing.clients import lost_texts
+from nodedevices_plugin.sharing.mps import RESTARTED
 from nodedevices_plugin.status.facts import STARTING_SECONDS, NodeFacts, ProbeFacts, offered, whole_second
 
 HOLDERS_NAMED = 3  # pods of one device, in the condition DevicesHealthy
@@ -199,20 +198,9 @@ def _problems(facts: NodeFacts) -> list[str]:
     parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
     parts += [facts.probe_server_problem] if facts.probe_server_problem else []
     parts += [f"files for CNI plugins: {facts.node_files_problem}"] if facts.node_files_problem else []
-    parts += [
-        f"{texts.restarted}: containers started before it lost their {texts.state}: {listing(pods)}"
-        for texts, pods in _lost_clients(facts).items()
-    ]
+    if lost := {"/".join(key.split("/")[:2]) for key, client in facts.clients.items() if client.reason == RESTARTED}:
+        parts.append(f"{RESTARTED}: containers started before it lost their CUDA contexts: {listing(sorted(lost))}")
     return parts + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
-
-
-def _lost_clients(facts: NodeFacts) -> dict[HelperTexts, list[str]]:
-    """Their pods, by what is said of them."""
-    found: dict[HelperTexts, set[str]] = {}
-    for each, client in facts.clients.items():
-        if (texts := lost_texts(client, facts.modes)) is not None:
-            found.setdefault(texts, set()).add("/".join(each.split("/")[:2]))
-    return {texts: sorted(pods) for texts, pods in found.items()}
 
 
 def _observing(facts: NodeFacts, observed: Plan) -> Condition:

@@ -26,7 +26,6 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.sharing.clients import Client
-from nodedevices_plugin.sharing.registry import MODES, SharingModes
 
 if TYPE_CHECKING:
     from nodedevices_api import nodedevices as api  # loaded later (reporter)
@@ -63,10 +62,9 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     exclude: tuple[str, ...] = ()  # resources.exclude in effect
     unschedulable: Mapping[str, str] = field(default_factory=dict)  # taken out of service by people: id -> why
     drained: Mapping[str, datetime] = field(default_factory=dict)  # of these, what can be taken out of the machine
-    clients: Mapping[str, Client] = field(default_factory=dict)  # of sharing modes' helpers, by sharing.clients.key
+    clients: Mapping[str, Client] = field(default_factory=dict)  # of MPS daemons, by sharing.clients.key
     lost_contexts: Mapping[str, Verdict] = field(default_factory=dict)  # by pipeline.lost_contexts.key
     conflicts: Conflicts = field(default_factory=dict)
-    modes: SharingModes = MODES
     started: datetime
     running_seconds: float = STARTING_SECONDS  # since then, by time.monotonic()
     probes: tuple[ProbeFacts, ...]

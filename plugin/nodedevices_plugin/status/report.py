@@ -411,7 +411,7 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
     lost: dict[tuple[str, str, str, str | None], Verdict] = {}
     without_share: set[tuple[str, str, str, str, str | None, str | None]] = set()
     for holder in facts.holdings.holders:
-        verdict = client_verdict(facts.clients.get(key_of(holder)), holder.resource or "", facts.now, facts.modes)
+        verdict = client_verdict(facts.clients.get(key_of(holder)), holder.resource or "", facts.now)
         if verdict is not None:
             lost[holder.namespace, holder.pod, holder.container, holder.resource] = verdict
         own: dict[str, set[str]] = {}
@@ -649,7 +649,7 @@ def _configuration(facts: NodeFacts, odd: _Odd) -> api.ConfigurationStatus | Non
         "configuration",
         lambda: api.ConfigurationStatus(
             sources=config.sources,
-            waiting_for_daemons=config.waiting_for_helpers or None,
+            waiting_for_daemons=config.waiting_for_daemons or None,
             serving=None if facts.observed is None else OBSERVE,
             **parts,
         ),

@@ -21,7 +21,7 @@ from nodedevices_api.conditions import CONFIG_APPLIED, Condition, find
 
 from nodedevices_plugin.model import Cordon, CoresHeld, Plan, Registration
 from nodedevices_plugin.pipeline.step import Step
-from nodedevices_plugin.sharing.clients import with_helpers
+from nodedevices_plugin.sharing.clients import with_daemons
 from nodedevices_plugin.status import taken
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.fitting import fitting
@@ -79,7 +79,7 @@ class Reporter:
         was_applied = said is not None and said.status == "True"
         facts = self.facts = NodeFacts(
             inventory=world.inventory,
-            verdicts=with_helpers(world.verdicts, world.state.clients, world.helpers),
+            verdicts=with_daemons(world.verdicts, world.state.clients, world.daemons),
             plan=world.plan,
             observed=world.observed,
             holdings=world.holdings,
@@ -98,7 +98,6 @@ class Reporter:
             clients=world.state.clients.clients,
             lost_contexts=world.state.lost_contexts,
             conflicts=world.conflicts,
-            modes=world.active.effective.modes,
             started=self._started,
             running_seconds=time.monotonic() - world.started,
             probes=tuple(

@@ -13,7 +13,6 @@ from nodedevices_plugin.model import CONFIRM, HealthState, Inventory, Plan, Verd
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.step import Step
 from nodedevices_plugin.pipeline.world import World
-from nodedevices_plugin.sharing.clients import log_message
 from nodedevices_plugin.status.metrics import AgentMetrics
 
 log = structlog.get_logger(__name__)
@@ -76,7 +75,7 @@ class StepLog:
                 log.warning("invalid annotation", annotation=CONFIRM, problem=problem)
         for client, now in after.state.clients.clients.items():
             if now.reason and now.reason != getattr(before.state.clients.clients.get(client), "reason", ""):
-                log.warning(log_message(now, after.active.effective.modes), client=client, reason=now.reason)
+                log.warning("MPS client without its daemon", client=client, reason=now.reason)
         for entry in after.confirm_spent:
             if entry not in before.confirm_spent:
                 log.warning("annotation already acted on", annotation=CONFIRM, entry=entry)

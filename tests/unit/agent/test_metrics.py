@@ -8,7 +8,7 @@ from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, Schedu
 from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.sharing.memory.mode import Memory
+from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.status.facts import ProbeFacts
 from nodedevices_plugin.status.metrics import AgentMetrics
 from support.exposed import GPU, MEMORY, SINCE, Samples, agent, by_memory, facts, parsed

@@ -8,10 +8,9 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan, SharingFacts
-from nodedevices_plugin.sharing.base import HelperProcess
-from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, log_message, restored, with_helpers
-from nodedevices_plugin.sharing.mps import Daemon, Gpu, Mps
-from nodedevices_plugin.sharing.registry import MODES, SharingModes
+from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, restored, with_daemons
+from nodedevices_plugin.sharing.daemons import DaemonProcess
+from nodedevices_plugin.sharing.mps import Gpu, Mps, MpsDaemon
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from support.facts import START, gpu, gpu_id, healthy
 
@@ -34,7 +33,7 @@ class Node:
 
     def __init__(self) -> None:
         self.mps = Clients()
-        self.process = HelperProcess(answers=True, instance="one", started=at(0))
+        self.process = DaemonProcess(answers=True, instance="one", started=at(0))
         self.holdings = Holdings(state=HoldersState.SYNCED, taken=1.0)
 
     def step(
@@ -46,7 +45,7 @@ class Node:
         return self
 
     def daemon(self, instance: str, started: float) -> Node:
-        self.process = HelperProcess(answers=True, instance=instance, started=at(started))
+        self.process = DaemonProcess(answers=True, instance=instance, started=at(started))
         return self
 
     def silent(self) -> Node:
@@ -74,12 +73,12 @@ def test_while_no_daemon_answers_every_client_is_marked_and_its_devices_are_out_
     assert node.reasons() == {"old": DOWN}
     assert node.mps.clients[key(pod("old"))].since == at(30)
     device = gpu(0)
-    wanted = (Daemon(resource=GPU, percentage=25, gpus=(Gpu(id=device.id, index=0),)),)
-    verdict = with_helpers(healthy(device), node.mps, wanted)[device.id]
+    wanted = (MpsDaemon(resource=GPU, percentage=25, gpus=(Gpu(id=device.id, index=0),)),)
+    verdict = with_daemons(healthy(device), node.mps, wanted)[device.id]
     assert (verdict.state, verdict.reason, verdict.since) == (HealthState.UNHEALTHY, DOWN, at(30))
     node.daemon("one", 0).step(50)
     assert node.reasons() == {"old": ""}, "the same daemon answers again: nothing was lost"
-    assert with_helpers(healthy(device), node.mps, wanted)[device.id].reason == ""
+    assert with_daemons(healthy(device), node.mps, wanted)[device.id].reason == ""
     node.silent().step(60).daemon("two", 70).step(71)
     assert node.reasons() == {"old": RESTARTED}
 
@@ -88,8 +87,8 @@ def test_a_worse_fault_of_a_device_is_not_hidden_behind_its_daemons() -> None:
     device = gpu(0)
     node = Node().step(20, pod("old")).silent().step(30)
     bad = dataclasses.replace(healthy(device)[device.id], state=HealthState.UNHEALTHY, reason="Xid79", offered=False)
-    wanted = (Daemon(resource=GPU, percentage=25, gpus=(Gpu(id=device.id, index=0),)),)
-    assert with_helpers({device.id: bad}, node.mps, wanted)[device.id].reason == "Xid79"
+    wanted = (MpsDaemon(resource=GPU, percentage=25, gpus=(Gpu(id=device.id, index=0),)),)
+    assert with_daemons({device.id: bad}, node.mps, wanted)[device.id].reason == "Xid79"
 
 
 def test_a_daemon_of_which_nobody_says_what_process_it_is_is_another_after_it_was_silent() -> None:
@@ -125,7 +124,7 @@ def test_a_namesake_that_was_allocated_again_is_a_new_client() -> None:
 def test_a_restart_of_the_agent_forgets_nothing_and_invents_nothing() -> None:
     node = Node().step(20, pod("old")).daemon("two", 100).step(101, pod("old"), pod("new", since=102))
     node.mps = restored(node.mps)
-    node.process = HelperProcess()  # not queried yet
+    node.process = DaemonProcess()  # not queried yet
     node.step(200, pod("old", since=199), pod("new", since=199))
     assert node.reasons() == {"old": RESTARTED, "new": ""}
     assert node.daemon("two", 100).step(210).reasons() == {"old": RESTARTED, "new": ""}
@@ -153,14 +152,8 @@ def test_a_client_has_the_words_of_its_own_reason() -> None:
     from nodedevices_plugin.sharing.clients import client_verdict
 
     clients: Mapping[str, Client] = Node().step(20, pod("a")).daemon("two", 100).step(101).mps.clients
-    verdict = client_verdict(clients[key(pod("a"))], GPU, at(101), MODES)
+    verdict = client_verdict(clients[key(pod("a"))], GPU, at(101))
     assert verdict is not None
     assert (verdict.state, verdict.recovery_action) == (HealthState.UNHEALTHY, "RestartApp")
     assert "was restarted at" in verdict.message
-    assert client_verdict(None, GPU, at(0), MODES) is None
-
-
-def test_the_log_names_the_mode_whose_helper_is_gone() -> None:
-    lost = Client(reason=RESTARTED)
-    assert log_message(lost, MODES) == "MPS client without its daemon"
-    assert log_message(lost, SharingModes((TimeSlicing(),))) == "client without its helper"
+    assert client_verdict(None, GPU, at(0)) is None

@@ -50,13 +50,11 @@ from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.effective import from_saved
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.sharing.base import Helper, HelperAnswer, HelperFacts, HelperState
-from nodedevices_plugin.sharing.registry import MODES
+from nodedevices_plugin.sharing.daemons import DaemonState, DaemonStatus, MpsFacts
+from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.protocol import DeviceFact
-from support.exclusive_window import NAME as WINDOWS
-from support.exclusive_window import ExclusiveWindow
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot
 from support.fuzzing import TIMES, scaled
 from support.hubs import FLAG as HUB_FLAG
@@ -246,7 +244,7 @@ class TheNode(RuleBasedStateMachine):
                     if self.saved_state is not None and self.saved_state.applied is not None
                     else None,
                     unsaved_because="disk full" if self.disk_full else "",
-                    helpers=self.helper_facts(),
+                    mps=self.mps_facts(),
                 )
             )
             self.world = outcome.world
@@ -263,8 +261,8 @@ class TheNode(RuleBasedStateMachine):
     def decided(self, inputs: Inputs) -> Step:
         return step(self.world, inputs, self.local(), now=self.now, monotonic=self.clock)
 
-    def helper_facts(self) -> HelperFacts:
-        return HelperFacts()
+    def mps_facts(self) -> MpsFacts:
+        return MpsFacts()
 
     def probe(self) -> str:
         """The one that runs; "": the only one that there ever is."""
@@ -482,38 +480,39 @@ TheNodeWithInitContainers.TestCase.settings = settings(TheNode.TestCase.settings
 TestNoDeviceTwiceWithInitContainers = TheNodeWithInitContainers.TestCase
 
 
-def windows(replicas: int, **more: Any) -> dict[str, Any]:
-    return {"sharing": {"strategy": WINDOWS, "resources": [{"name": GPU, "replicas": replicas, **more}]}}
+def clients(replicas: int, **more: Any) -> dict[str, Any]:
+    return {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": replicas, **more}]}}
 
 
-class TheNodeWithHelpers(TheNode):
-    """The same with a sharing mode whose shares need a helper: changes of it wait as a whole, and it comes and goes."""
+class TheNodeWithDaemons(TheNode):
+    """The same with MPS, whose shares need a daemon: changes of it wait as a whole, and it comes and goes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.answers = HelperState.STARTING
-        self.wanted: tuple[Helper, ...] = ()  # as its manager keeps them, whatever becomes of the state file
+        self.answers = DaemonState.STARTING
+        self.wanted: tuple[MpsDaemon, ...] = ()  # as they are kept, whatever becomes of the state file
 
     def local(self) -> Local:
-        return dataclasses.replace(super().local(), modes=MODES.with_(ExclusiveWindow()))
+        local = super().local()
+        return dataclasses.replace(local, given={**local.given, "mps-root": "/run/nvidia/mps"})
 
-    def helper_facts(self) -> HelperFacts:
-        before = self.wanted if self.world.helpers is None else ()
-        self.wanted = self.wanted if self.world.helpers is None else self.world.helpers
-        answer = HelperAnswer(state=self.answers, message=self.answers.value)
-        return HelperFacts(answers={each.key: answer for each in self.wanted}, before=before)
+    def mps_facts(self) -> MpsFacts:
+        before = self.wanted if self.world.daemons is None else ()
+        self.wanted = self.wanted if self.world.daemons is None else self.world.daemons
+        status = DaemonStatus(state=self.answers, message=self.answers.value)
+        return MpsFacts(statuses={each.key: status for each in self.wanted}, before=before)
 
-    @rule(answers=st.sampled_from(HelperState))
-    def helpers_come_and_go(self, answers: HelperState) -> None:
+    @rule(answers=st.sampled_from(DaemonState))
+    def daemons_come_and_go(self, answers: DaemonState) -> None:
         self.answers = answers
 
-    @rule(config=st.sampled_from((*CONFIGS[1:6], windows(2), windows(4), windows(2, rename=SHARED), windows(2))))
+    @rule(config=st.sampled_from((*CONFIGS[1:6], clients(2), clients(4), clients(2, rename=SHARED), clients(2))))
     def policy_changes(self, config: dict[str, Any] | None) -> None:
         self.seen = SeenObject(exists=True, generation=2, config=copy.deepcopy(config), config_hash=str(config))
 
 
-TheNodeWithHelpers.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(60))
-TestNoDeviceTwiceWithHelpers = TheNodeWithHelpers.TestCase
+TheNodeWithDaemons.TestCase.settings = settings(TheNode.TestCase.settings, max_examples=machines(60))
+TestNoDeviceTwiceWithDaemons = TheNodeWithDaemons.TestCase
 
 
 class TheNodeWhoseProbesChange(TheNode):

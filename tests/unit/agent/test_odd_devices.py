@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.sharing.base import HelperFacts
+from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_probe.amd.attributes import PROFILE
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
+from support.daemons import answers
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition
 from support.probed_node import Node, said
-from support.sharing import answers
 from support.stepped_node import Node as Stepped
 
 AMD, GPU = "amd.com/gpu", "nvidia.com/gpu"
@@ -121,8 +121,8 @@ def sharing(strategy: str, **rule: Any) -> dict[str, Any]:
 
 def with_mps(*devices: DeviceFact) -> Stepped:
     local = parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/nvidia/mps"], {})
-    daemon = HelperFacts(answers=answers({(GPU, 2): "", (GPU, 25): ""}))
-    return Stepped(*devices, local=local, helpers=daemon)
+    daemon = MpsFacts(statuses=answers({(GPU, 2): "", (GPU, 25): ""}))
+    return Stepped(*devices, local=local, mps=daemon)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_gpu_that_does_not_fit_the_sharing_in_effect_is_left_out_and_no_restar
     assert offered
     node.devices = (*BIG, odd)
     for each in (node, node.restarted(), node.restarted()):
-        each.given(helpers=node.inputs.helpers).now(config).now(config)
+        each.given(mps=node.inputs.mps).now(config).now(config)
         assert (each.offers[resource], each.config) == (offered, "ConfigInvalid")
         assert said_of_it in each.world.config.message
 

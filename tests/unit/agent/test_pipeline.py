@@ -29,13 +29,13 @@ from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
-from nodedevices_plugin.sharing.base import HelperFacts
-from nodedevices_plugin.sharing.mps import Daemon
+from nodedevices_plugin.sharing.daemons import MpsFacts
+from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
 from support.contract import INVALID_SHARING
+from support.daemons import facts
 from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
-from support.sharing import facts
 from support.stepped_node import NOBODY, Node
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
@@ -122,21 +122,21 @@ def test_a_policys_section_is_named_as_the_policy_has_it_though_a_file_has_one_t
 def test_gpus_are_taken_for_an_mps_daemon_when_they_go_to_no_new_pod_and_announced_before() -> None:
     """What says that they are is nodedevices-mps: where it does not run, all stay offered whole."""
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen({})).line()
-    node.given(seen=seen(CLIENTS), helpers=facts({(GPU, 25): "is being started"})).line()
+    node.given(seen=seen(CLIENTS), mps=facts({(GPU, 25): "is being started"})).line()
 
     def waits() -> list[bool]:
-        return [each.waits for each in node.world.helpers or () if isinstance(each, Daemon)]
+        return [each.waits for each in node.world.daemons or () if isinstance(each, MpsDaemon)]
 
     assert (node.counts, waits()) == ({GPU: (2, 2)}, [True])
-    node.given(helpers=replace(node.inputs.helpers, taken=frozenset({gpu_id(0)}))).line()
+    node.given(mps=replace(node.inputs.mps, taken=frozenset({gpu_id(0)}))).line()
     assert (node.counts, waits()) == ({GPU: (2, 1)}, [True])
-    node.given(helpers=replace(node.inputs.helpers, taken=frozenset({gpu_id(0), gpu_id(1)}))).line()
+    node.given(mps=replace(node.inputs.mps, taken=frozenset({gpu_id(0), gpu_id(1)}))).line()
     assert (node.counts, waits()) == ({GPU: (2, 0)}, [False])
-    node.given(helpers=replace(facts({(GPU, 25): ""}), taken=node.inputs.helpers.taken)).line()
+    node.given(mps=replace(facts({(GPU, 25): ""}), taken=node.inputs.mps.taken)).line()
     assert (node.config, node.counts, waits()) == ("Applied", {GPU: (8, 8)}, [False])
     node.given(seen=seen({})).line()
-    assert (node.config, node.counts, node.world.helpers) == ("Applied", {GPU: (2, 0)}, ()), "it is being ended"
-    assert node.given(helpers=facts({})).line().counts == {GPU: (2, 2)}
+    assert (node.config, node.counts, node.world.daemons) == ("Applied", {GPU: (2, 0)}, ()), "it is being ended"
+    assert node.given(mps=facts({})).line().counts == {GPU: (2, 2)}
 
 
 def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_fails() -> None:
@@ -144,15 +144,15 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen({})).line()
     node.given(seen=seen(clients)).line()
     assert (node.config, node.counts, node.last and node.last.refused) == ("WaitingForDaemon", {GPU: (2, 2)}, "")
-    node.given(helpers=facts({(GPU, 25): "is being started"})).line()
+    node.given(mps=facts({(GPU, 25): "is being started"})).line()
     assert (node.config, node.counts) == ("WaitingForDaemon", {GPU: (2, 2)})
-    assert (node.world.config.waiting_for_helpers, node.world.config.refused) == (1, None)
+    assert (node.world.config.waiting_for_daemons, node.world.config.refused) == (1, None)
     assert "control daemon of nvidia.com/gpu is being started" in node.world.config.message
-    node.given(helpers=facts({(GPU, 25): "does not answer: no such file"})).line()
+    node.given(mps=facts({(GPU, 25): "does not answer: no such file"})).line()
     assert (node.config, node.counts, node.last and node.last.refused) == ("ConfigInvalid", {GPU: (2, 2)}, "mps")
     assert node.world.config.refused is not None
     assert (node.world.config.refused.section, node.world.config.refused.field) == ("sharing", "sharing.strategy")
-    node.given(helpers=facts({(GPU, 25): ""})).line()
+    node.given(mps=facts({(GPU, 25): ""})).line()
     assert (node.config, node.counts) == ("Applied", {GPU: (8, 8)})
     again = node.restarted().given(seen=seen(clients)).line()
     assert again.config == "WaitingForDaemon", "after a restart the daemon has not been queried yet"
@@ -240,20 +240,20 @@ def test_it_is_said_where_a_configuration_comes_from_the_strongest_first() -> No
 
 @pytest.mark.parametrize("state_kept", [True, False])
 def test_a_bad_configuration_requests_the_end_of_no_daemon_though_the_state_file_is_lost(state_kept: bool) -> None:
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=facts({(GPU, 25): ""})).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=facts({(GPU, 25): ""})).line()
     again = node.restarted() if state_kept else Node(*TWO_GPUS, local=WITH_MPS)
     again.given(seen=seen(CLIENTS), file=FileOutcome(error="not YAML")).line()
     assert again.config == "ConfigInvalid"
-    assert again.world.helpers == (node.world.helpers if state_kept else None)
+    assert again.world.daemons == (node.world.daemons if state_kept else None)
 
 
 def test_a_configuration_that_fits_no_longer_after_a_restart_requests_the_end_of_no_daemon() -> None:
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
     old_gpus = [dataclasses.replace(each, extra=nvidia.attributes(compute_capability="6.0")) for each in node.devices]
     many = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 48}]}}
-    node.given(seen=seen(many), helpers=facts({(GPU, 2): ""})).line()
+    node.given(seen=seen(many), mps=facts({(GPU, 2): ""})).line()
     again = node.restarted().given(seen=seen(many)).line(*old_gpus)
-    assert (again.config, again.world.helpers) == ("ConfigInvalid", None)
+    assert (again.config, again.world.daemons) == ("ConfigInvalid", None)
 
 
 @pytest.mark.parametrize(
@@ -268,41 +268,41 @@ def test_a_configuration_that_fits_no_longer_after_a_restart_requests_the_end_of
 )
 def test_at_a_first_start_no_daemon_is_requested_under_pods_that_hold_its_gpus(pod: Holder) -> None:
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=NOT_QUERIED).line()
-    assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
+    assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
     node.given(holdings=held(pod)).line()
-    assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
+    assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
     assert node.world.config.message == f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0"
     assert [(each.namespace, each.pod) for each in node.world.config.waiting_for] == [("ml", "train-0")]
-    assert node.world.config.waiting_for_helpers == 0
+    assert node.world.config.waiting_for_daemons == 0
     node.given(holdings=NOBODY).line()
-    assert [each.resource for each in node.world.helpers or ()] == [GPU]
-    assert node.given(helpers=ANSWERS).line().counts == {GPU: (8, 8)}
+    assert [each.resource for each in node.world.daemons or ()] == [GPU]
+    assert node.given(mps=ANSWERS).line().counts == {GPU: (8, 8)}
 
 
 def test_a_pod_that_holds_a_gpu_by_its_index_keeps_a_daemon_back_where_indices_are_wanted() -> None:
     by_index = {**CLIENTS, "injection": {"deviceIDStrategy": "index"}}
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(by_index), holdings=held(holder("1"))).line()
-    assert (node.config, node.world.helpers) == ("WaitingForHolders", None)
+    assert (node.config, node.world.daemons) == ("WaitingForHolders", None)
     by_uuid = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=held(holder("1"))).line()
-    assert [each.resource for each in by_uuid.world.helpers or ()] == [GPU], "nobody knows what that would be"
+    assert [each.resource for each in by_uuid.world.daemons or ()] == [GPU], "nobody knows what that would be"
 
 
 def test_at_a_first_start_no_daemon_is_requested_while_another_plugin_offers_its_gpus() -> None:
     theirs = replace(NOBODY, offered=(Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))),))
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=theirs).line()
-    assert (node.config, node.world.helpers, node.world.plan) == ("WaitingForHolders", None, None)
+    assert (node.config, node.world.daemons, node.world.plan) == ("WaitingForHolders", None, None)
     assert f"sharing {GPU} by MPS waits: another device plugin serves {GPU}" in node.world.config.message
     assert Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(FOUR), holdings=theirs).line().config == "Applied", (
         "the guard's matter"
     )
     node.given(holdings=replace(NOBODY, offered=())).line()
-    assert [each.resource for each in node.world.helpers or ()] == [GPU]
+    assert [each.resource for each in node.world.daemons or ()] == [GPU]
 
 
 def test_pods_of_other_devices_keep_no_daemon_back() -> None:
     nic = replace(holder("nic-1"), resource="vendor.example/nic")
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), holdings=held(nic)).line()
-    assert [each.resource for each in node.world.helpers or ()] == [GPU]
+    assert [each.resource for each in node.world.daemons or ()] == [GPU]
 
 
 @pytest.mark.parametrize("before", [{}, MPS_BY_TWO], ids=["whole GPUs", "other shares by MPS"])
@@ -311,18 +311,18 @@ def test_a_daemon_stays_wanted_while_the_change_that_it_answers_for_waits_for_th
 ) -> None:
     """Or it would be ended, and started again for the same change a moment later."""
     taken = frozenset({gpu_id(0), gpu_id(1)})  # as nodedevices-mps announces them
-    helpers = replace(facts({(GPU, 50): ""}), taken=taken)
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(before), helpers=helpers).line()
+    daemons = replace(facts({(GPU, 50): ""}), taken=taken)
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(before), mps=daemons).line()
     node.disk_full = True
-    wanted = node.given(seen=seen(CLIENTS)).line().world.helpers
+    wanted = node.given(seen=seen(CLIENTS)).line().world.daemons
     assert wanted is not None
     assert (node.config, [each.resource for each in wanted]) == ("WaitingForDaemon", [GPU])
     for _ in range(2):
-        node.given(helpers=replace(ANSWERS, taken=taken)).line()
-        assert (node.config, node.world.helpers) == ("StateNotSaved", wanted)
+        node.given(mps=replace(ANSWERS, taken=taken)).line()
+        assert (node.config, node.world.daemons) == ("StateNotSaved", wanted)
     node.disk_full = False
     node.line()
-    assert (node.config, node.world.helpers, node.counts) == ("Applied", wanted, {GPU: (8, 8)})
+    assert (node.config, node.world.daemons, node.counts) == ("Applied", wanted, {GPU: (8, 8)})
 
 
 def out(device: str, until: datetime | None = None, reason: str = "RMA 4711") -> Cordon:
@@ -406,49 +406,49 @@ def test_a_programs_error_takes_nothing_from_the_kubelet_and_is_still_known_afte
 
 
 def test_after_a_restart_daemons_are_wanted_with_their_clients_before_the_kubelet_answers() -> None:
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
     for holdings in (NOT_QUERIED, held(holder(f"{gpu_id(0)}::1"))):
         again = node.restarted().given(seen=seen(CLIENTS), holdings=holdings).line()
-        assert again.world.helpers == node.world.helpers
+        assert again.world.daemons == node.world.daemons
 
 
 def test_clients_of_a_daemon_that_the_file_for_the_runner_has_are_known_though_the_state_file_is_lost() -> None:
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
-    assert node.world.helpers
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    assert node.world.daemons
     busy = held(holder(f"{gpu_id(0)}::1"))
     again = (
         Node(*TWO_GPUS, local=WITH_MPS)
-        .given(seen=seen(CLIENTS), holdings=busy, helpers=HelperFacts(before=node.world.helpers))
+        .given(seen=seen(CLIENTS), holdings=busy, mps=MpsFacts(before=node.world.daemons))
         .line()
     )
-    assert again.world.helpers == node.world.helpers
+    assert again.world.daemons == node.world.daemons
 
 
 def test_a_daemon_does_not_come_back_under_a_pod_that_is_none_of_its_clients() -> None:
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
     again = node.restarted().given(seen=seen(CLIENTS), holdings=held(holder(gpu_id(0)))).line()
-    assert (again.config, again.world.helpers) == ("WaitingForHolders", None)
+    assert (again.config, again.world.daemons) == ("WaitingForHolders", None)
     assert again.world.config.message.startswith(f"sharing {GPU} by MPS waits until these pods have ended: ml/train-0")
-    assert again.given(holdings=NOBODY).line().world.helpers == node.world.helpers
+    assert again.given(holdings=NOBODY).line().world.daemons == node.world.daemons
 
 
 def test_no_daemon_is_wanted_for_what_another_plugin_serves_unless_clients_may_still_be_there() -> None:
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
-    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), helpers=ANSWERS).line()
-    wanted = node.world.helpers
+    node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
+    wanted = node.world.daemons
     node.given(registrations=(theirs,), holdings=held(holder(f"{gpu_id(0)}::1"))).line()
-    assert node.world.helpers == wanted
-    assert node.given(holdings=NOBODY).line().world.helpers == ()
-    node.given(helpers=facts({})).line()
-    assert (node.config, node.world.helpers, node.counts) == ("Applied", (), {GPU: (8, 0)})
-    assert node.given(registrations=()).line().world.helpers == wanted
+    assert node.world.daemons == wanted
+    assert node.given(holdings=NOBODY).line().world.daemons == ()
+    node.given(mps=facts({})).line()
+    assert (node.config, node.world.daemons, node.counts) == ("Applied", (), {GPU: (8, 0)})
+    assert node.given(registrations=()).line().world.daemons == wanted
 
 
 def test_a_change_to_mps_requests_no_daemon_where_another_plugin_serves() -> None:
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another plugin")
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(FOUR)).line()
     node.given(seen=seen(CLIENTS), registrations=(theirs,)).line()
-    assert (node.config, node.world.helpers) == ("Applied", ())
+    assert (node.config, node.world.daemons) == ("Applied", ())
 
 
 def test_events_that_a_line_repeats_are_judged_once() -> None:
@@ -511,7 +511,7 @@ def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> No
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(FOUR, config_hash="a")).line()
     mps = {"sharing": {"strategy": "mps", "resources": [{"name": GPU, "replicas": 2}]}}
     node.given(
-        seen=seen(mps, config_hash="b"), holdings=held(holder(f"{gpu_id(0)}::1")), helpers=facts({(GPU, 50): ""})
+        seen=seen(mps, config_hash="b"), holdings=held(holder(f"{gpu_id(0)}::1")), mps=facts({(GPU, 50): ""})
     ).wait()
     assert (node.config, node.world.config.applied_hash) == ("WaitingForHolders", "a")
     assert [each.ids for each in node.world.config.waiting_for] == [(f"{gpu_id(0)}::1",)]

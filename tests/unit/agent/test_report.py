@@ -38,7 +38,7 @@ from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.foreign import named
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
-from nodedevices_plugin.sharing.memory.mode import Memory
+from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
@@ -600,7 +600,7 @@ def test_what_is_wrong_with_the_configuration_is_a_field_each_and_the_message_na
             WaitingPod(namespace="ml", pod=f"p{number}", resource="nvidia.com/gpu", ids=tuple(map(str, range(9))))
             for number in range(40)
         ),
-        waiting_for_helpers=2,
+        waiting_for_daemons=2,
     )
     status = to_dict(report(facts(config=config)))
     shown = status["configuration"]

@@ -24,16 +24,16 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.by_nature import ByNature
-from nodedevices_plugin.sharing.memory.mode import Memory
+from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.status.counts import count, share_counts
 from nodedevices_plugin.status.facts import NodeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_plugin.status.shares import of_parts
 from nodedevices_probe.protocol import DeviceFact
+from support.daemons import facts as ready
 from support.facts import GIB, START, gpu, gpu_id, mig_id, old, partition
 from support.fuzzing import scaled
 from support.plans import UNFIT
-from support.sharing import facts as ready
 from support.stepped_node import Node
 
 GPU, MEMORY, ALIYUN = "nvidia.com/gpu", "nodedevices.io/gpu-memory", "aliyun.com/gpu-mem"
@@ -113,7 +113,7 @@ def test_a_gpu_shared_by_memory_in_full() -> None:
 
 def test_what_enforces_limits_is_shown_where_something_does() -> None:
     node = Node(l4(0), local=parse(["--node-name=n1", "--operator-wait-seconds=0", "--mps-root=/run/mps"], {}))
-    node.given(helpers=ready({(MEMORY, 100): ""}))
+    node.given(mps=ready({(MEMORY, 100): ""}))
     said = [resources(node.now(by_memory(enforcement=each)))[MEMORY].get("enforcement") for each in ("none", "mps")]
     assert said == [None, "mps"]
 

@@ -36,9 +36,9 @@ from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.time_slicing import TimeSlicing
+from support.daemons import answers
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.plans import gated
-from support.sharing import answers
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 GPU = "nvidia.com/gpu"
@@ -155,14 +155,14 @@ def test_shares_whose_daemon_is_not_ready_stay_listed_only_where_the_kubelet_kno
     assert [each.blocked and each.blocked.reason for each in plan.resources[0].unlisted] == [
         reasons.HELPER_NOT_READY
     ] * (4 - listed)
-    ready = gated(shares(0, 1, sharing=mps.Mps()), BOTH, WELL, answers=answers({(GPU, 50): ""}))
+    ready = gated(shares(0, 1, sharing=mps.Mps()), BOTH, WELL, statuses=answers({(GPU, 50): ""}))
     assert set(why(ready).values()) == {""}
 
 
 def test_devices_of_a_daemon_that_stays_are_its_clients_alone() -> None:
     shape = shares(0, 1)
     [resource] = shares(0, sharing=mps.Mps()).resources
-    daemon = mps.DaemonKind().wanted(resource, BOTH)
+    daemon = mps.daemon(resource, BOTH)
     mine = replace(held(f"{gpu_id(0)}::0", 0), replica=0)
     other, unnamed = held(f"{gpu_id(1)}::0", 1, pod="ml/other"), replace(mine, holder="")
     plan = gated(shape, BOTH, WELL, staying=(daemon,), held=(mine, other, unnamed))
@@ -182,17 +182,17 @@ def test_a_device_with_all_the_clients_that_its_daemon_takes_gives_no_more_share
         for n in range(16)
     )
     known = Holdings(state=HoldersState.SYNCED, taken=1.0, holders=holders)
-    ready = answers({mps.DaemonKind().key(shape.resources[0]): ""})
-    plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=known, answers=ready)
+    ready = answers({mps.key(shape.resources[0]): ""})
+    plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=known, statuses=ready)
     blocked = [id_ for id_, reason in why(plan).items() if reason == reasons.NO_FREE_CLIENTS]
     assert blocked == [f"{gpu_id(0)}::{n}" for n in range(16, 20)]
     fewer = replace(known, holders=holders[1:])
-    plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=fewer, answers=ready)
+    plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=fewer, statuses=ready)
     assert reasons.NO_FREE_CLIENTS not in why(plan).values()
     some = replace(
         known, holders=holders[2:], possible=tuple(Offer(resource=GPU, ids=each.ids) for each in holders[:2])
     )
-    plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=some, answers=ready)
+    plan = gated(shape, inventory_of(old, gpu(1)), healthy(old, gpu(1)), holdings=some, statuses=ready)
     assert [id_ for id_, reason in why(plan).items() if reason == reasons.NO_FREE_CLIENTS] == blocked
 
 
@@ -244,7 +244,7 @@ def test_the_gates_are_asked_in_the_order_of_the_picture() -> None:
     assert [word for word in re.findall(r"[a-z_]+", picture) if word in names] == names
 
 
-def test_containers_are_counted_where_a_helper_serves_shares_of_memory() -> None:
+def test_containers_are_counted_where_a_daemon_serves_shares_of_memory() -> None:
     [by_mps] = shares(0, sharing=mps.Mps()).resources
     memory = MemoryShares(unit="1", unit_bytes=1, devices={})
     both = replace(by_mps, sharing=replace(by_mps.sharing, memory=memory))

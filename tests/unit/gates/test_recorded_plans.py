@@ -7,10 +7,10 @@ from typing import Any
 
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.sharing.base import HelperFacts, HelperProcess
+from nodedevices_plugin.sharing.daemons import DaemonProcess, MpsFacts
 from nodedevices_probe.protocol import Readings
+from support.daemons import answers
 from support.facts import START, gpu, gpu_id, mig_id, partition
-from support.sharing import answers
 from support.stepped_node import Node
 
 GPU, SHARED, LARGE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-3g.40gb"
@@ -28,9 +28,9 @@ def pod(id_: str, resource: str = GPU) -> Holder:
     return Holder(namespace="ml", pod="a", container="c", resource=resource, ids=(id_,), since=START)
 
 
-def daemon(words: str, resource: str = GPU) -> HelperFacts:
-    process = HelperProcess(answers=not words, instance="one")
-    return HelperFacts(answers=answers({(resource, 50): words}), processes={resource: process})
+def daemon(words: str, resource: str = GPU) -> MpsFacts:
+    process = DaemonProcess(answers=not words, instance="one")
+    return MpsFacts(statuses=answers({(resource, 50): words}), processes={resource: process})
 
 
 def plan(node: Node) -> dict[str, str]:
@@ -73,9 +73,9 @@ def test_a_gpu_that_was_cut_under_its_pod_keeps_its_parts_back() -> None:
 
 def test_shares_by_mps_stay_listed_while_their_daemon_does_not_answer() -> None:
     node = Node(*TWO, local=LOCAL)
-    node.given(helpers=daemon(""))
+    node.given(mps=daemon(""))
     assert plan(node.now(shared("mps"))) == {GPU: "0.0 0.1 1.0 1.1"}
-    node.given(helpers=daemon("does not answer: no"))
+    node.given(mps=daemon("does not answer: no"))
     assert plan(node.now(shared("mps"))) == {
         GPU: "0.0!HelperNotReady 0.1!HelperNotReady 1.0!HelperNotReady 1.1!HelperNotReady"
     }
@@ -83,14 +83,14 @@ def test_shares_by_mps_stay_listed_while_their_daemon_does_not_answer() -> None:
 
 def test_what_a_change_to_mps_takes_away_goes_to_nobody_new_while_it_waits_for_pods() -> None:
     node = Node(*TWO, local=LOCAL).now(shared())
-    node.given(helpers=daemon(""))
+    node.given(mps=daemon(""))
     node.now(shared("mps"), pod(f"{gpu_id(0)}::0"))
     assert plan(node) == {GPU: "0.0 0.1!ChangeWaits 1.0!ChangeWaits 1.1!ChangeWaits"}
 
 
 def test_of_a_resource_that_goes_the_held_share_stays_as_long_as_its_daemons_client() -> None:
     node = Node(*TWO, local=LOCAL)
-    node.given(helpers=daemon(""))
+    node.given(mps=daemon(""))
     node.now(shared("mps")).now({}, pod(f"{gpu_id(0)}::0"))
     assert plan(node) == {GPU: "0.0 0.1!ChangeWaits 1.0!ChangeWaits 1.1!ChangeWaits"}
     assert plan(node.now({})) == {GPU: "0 1"}

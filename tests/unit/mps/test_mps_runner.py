@@ -11,7 +11,7 @@ from nodedevices_plugin.mps import running, wanted
 from nodedevices_plugin.mps.control import ControlError
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.runner import BACKOFF, Runner
-from nodedevices_plugin.sharing.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
 GPU = "nvidia.com/gpu"
 
@@ -68,9 +68,9 @@ class Driver:
         self.modes[gpu] = mode
 
 
-def daemon(*gpus: int, percentage: int = 25, resource: str = GPU, limit: int = 1000) -> Daemon:
+def daemon(*gpus: int, percentage: int = 25, resource: str = GPU, limit: int = 1000) -> MpsDaemon:
     listed = tuple(Gpu(id=f"GPU-{each}", index=each, limit_mib=limit) for each in gpus)
-    return Daemon(resource=resource, percentage=percentage, gpus=listed)
+    return MpsDaemon(resource=resource, percentage=percentage, gpus=listed)
 
 
 class Machine:
@@ -82,7 +82,7 @@ class Machine:
         self.clock = 100.0
         self.runner = Runner(root, self.driver)
 
-    def want(self, *daemons: Daemon) -> Machine:
+    def want(self, *daemons: MpsDaemon) -> Machine:
         (self.root / wanted.FILE).write_text(wanted.to_text(daemons))
         return self.after()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.mps.wanted import MAX_BYTES, WantedError, from_bytes, to_text
-from nodedevices_plugin.sharing.mps import Daemon, Gpu
+from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 
 GPUS = st.lists(
     st.builds(
@@ -22,7 +22,7 @@ GPUS = st.lists(
 ).map(tuple)
 DAEMONS = st.lists(
     st.builds(
-        Daemon,
+        MpsDaemon,
         resource=st.from_regex(r"nvidia\.com/[a-z][a-z0-9.-]{0,20}[a-z0-9]", fullmatch=True),
         percentage=st.integers(1, 50),
         gpus=GPUS,
@@ -34,7 +34,7 @@ DAEMONS = st.lists(
 
 
 @given(DAEMONS)
-def test_what_is_written_is_read_back(daemons: tuple[Daemon, ...]) -> None:
+def test_what_is_written_is_read_back(daemons: tuple[MpsDaemon, ...]) -> None:
     assert from_bytes(to_text(daemons).encode()) == daemons
 
 

@@ -12,13 +12,13 @@ from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import Mount, OfferedResource, PlanError
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.helpers import helpers, run_by, silent
+from nodedevices_plugin.sharing.daemons import has_daemon, silent, wanted
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
+from support.daemons import answers
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of, partition
 from support.offers import allocate
 from support.plans import make_plan
-from support.sharing import answers
 
 GPU, MEMORY = "nvidia.com/gpu", "nodedevices.io/gpu-memory"
 ROOT = {mps.ROOT: "/run/nvidia/mps"}
@@ -44,8 +44,8 @@ def ids(number: int, count: int) -> list[str]:
 def test_its_daemon_gives_a_client_without_limits_what_is_divided_and_no_more() -> None:
     """Clients can only lower the daemon's limits, so that these are what the largest request may have."""
     other = gpu(1, memory_bytes=80 * GIB)
-    [daemon] = helpers(plan(L4, other, memory_reserve="512Mi"), inventory_of(L4, other))
-    assert daemon == mps.Daemon(
+    [daemon] = wanted(plan(L4, other, memory_reserve="512Mi"), inventory_of(L4, other))
+    assert daemon == mps.MpsDaemon(
         resource=MEMORY,
         percentage=100,
         gpus=(mps.Gpu(id=gpu_id(0), index=0, limit_mib=21 * 1024), mps.Gpu(id=gpu_id(1), index=1, limit_mib=79 * 1024)),
@@ -77,7 +77,7 @@ def test_without_enforcement_a_container_is_nobodys_client() -> None:
         resource = offered(L4, enforcement=enforcement, modes={})
         found = allocate(resource, ids(0, 1), InjectionContext())
         assert not [name for name in found.envs if name.startswith("CUDA_MPS")]
-        assert (found.mounts, run_by(resource)) == ((), "")
+        assert (found.mounts, has_daemon(resource)) == ((), False)
 
 
 @pytest.mark.parametrize(("units", "of", "percent"), [(22, 22, "100"), (1, 22, "4"), (1, 141, "1"), (7, 8, "87")])

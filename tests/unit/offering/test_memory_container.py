@@ -12,8 +12,8 @@ from nodedevices_plugin.granting.containers import edits, node_containers
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.sharing.memory.container import to_setting
-from nodedevices_plugin.sharing.resources import refusal
+from nodedevices_plugin.sharing.base import mode_of
+from nodedevices_plugin.sharing.memory_container import to_setting
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
@@ -90,7 +90,9 @@ def test_a_path_is_mounted_only_at_or_below_a_directory_that_the_node_allows(
     allowed: tuple[str, ...], possible: bool
 ) -> None:
     resource = offered(mounts=(LIBRARY,))
-    why = refusal(resource, to_setting(allowed))
+    mode = mode_of(resource)
+    assert mode is not None
+    why = mode.refusal(resource, to_setting(allowed))
     assert (why is None) is possible
     if possible:
         assert container(resource, 1, allowed).mounts

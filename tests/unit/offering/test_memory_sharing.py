@@ -20,8 +20,8 @@ from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_plugin.granting.topology import build
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.sharing.memory.mode import Memory
-from nodedevices_plugin.sharing.memory.variables import fraction
+from nodedevices_plugin.sharing.memory import Memory
+from nodedevices_plugin.sharing.memory_container import fraction
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan

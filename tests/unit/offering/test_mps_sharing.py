@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Resources, SharedResource, Sharing
-from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, Mount, Plan, SharingFacts
+from nodedevices_plugin.model import Holder, HoldersState, Holdings, Mount, Plan, SharingFacts
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.awaiting import awaited
 from nodedevices_plugin.sharing import mps
-from nodedevices_plugin.sharing.base import HelperFacts
-from nodedevices_plugin.sharing.helpers import helpers, silent, starting
+from nodedevices_plugin.sharing.daemons import MpsFacts, silent, starting
+from nodedevices_plugin.sharing.daemons import wanted as daemons
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
+from support.daemons import answers as said
 from support.facts import GIB, START, gpu, gpu_id, healthy, inventory_of, partition, snapshot
 from support.offers import allocate
 from support.plans import make_plan
-from support.sharing import answers as said
 
 ROOT = "/run/nvidia/mps"
 HOLDER = Holder(
@@ -39,10 +39,6 @@ def clients(
     sharing = Sharing(strategy="mps", resources=(rule,), rename_by_default=rename, fail_requests_greater_than_one=True)
     settings = PlanSettings(sharing=sharing, partitions=Partitions(strategy=mig), modes={mps.ROOT: root})
     return make_plan(inventory_of(*gpus), healthy(*gpus), settings)
-
-
-def daemons(plan: Plan, inventory: Inventory) -> tuple[mps.Daemon, ...]:
-    return tuple(each for each in helpers(plan, inventory) if isinstance(each, mps.Daemon))
 
 
 def test_clients_are_ids_like_other_shares() -> None:
@@ -135,7 +131,7 @@ def test_the_daemon_of_a_resource_splits_its_gpus_evenly() -> None:
     gpus = (gpu(0, memory_bytes=40 * GIB), gpu(1, memory_bytes=80 * GIB), gpu(2))
     plan = clients(*gpus, replicas=3, devices=("0", "1"), rename=True)
     (daemon,) = daemons(plan, inventory_of(*gpus))
-    assert daemon == mps.Daemon(
+    assert daemon == mps.MpsDaemon(
         resource="nvidia.com/gpu.shared",
         percentage=33,
         gpus=(mps.Gpu(id=gpu_id(0), index=0, limit_mib=13653), mps.Gpu(id=gpu_id(1), index=1, limit_mib=27306)),
@@ -158,7 +154,7 @@ def test_a_gpu_that_does_not_say_its_memory_has_no_limit_and_one_that_left_needs
 
 def test_without_mps_there_is_no_daemon() -> None:
     plan = make_plan(inventory_of(gpu(0)), {}, PlanSettings())
-    assert helpers(plan, inventory_of(gpu(0))) == ()
+    assert daemons(plan, inventory_of(gpu(0))) == ()
     assert silent(plan, {}) == ""
 
 
@@ -205,6 +201,6 @@ def test_a_list_of_servers_that_a_client_made_up_is_bounded() -> None:
 def test_a_daemon_of_a_name_that_another_plugin_serves_stays_while_pods_hold_its_shares(
     answers: dict[tuple[str, int], str], holdings: Holdings, wanted: bool
 ) -> None:
-    facts = HelperFacts(answers=said(answers))
+    facts = MpsFacts(statuses=said(answers))
     found = awaited(clients(gpu(0)), inventory_of(gpu(0)), holdings, facts, {"nvidia.com/gpu"})
-    assert bool(found.helpers) is wanted
+    assert bool(found.daemons) is wanted

@@ -199,7 +199,7 @@ def test_nothing_is_held_only_if_no_list_no_checkpoint_and_no_young_allocate_say
     assert none_held(held, allocates, monotonic=NOW) is none
 
 
-def test_ids_that_a_plan_takes_away_are_those_that_are_gone_or_come_to_another_helper() -> None:
+def test_ids_that_a_plan_takes_away_are_those_that_are_gone_or_come_to_a_daemon() -> None:
     now = {each.name: each for each in (*WHOLE.resources, *RENAMED.resources)}
     fewer = plan(gpu=["GPU-0"], shared=["GPU-0::0", "GPU-1::0", "GPU-1::1"])
     assert leaving(now, fewer) == {"nvidia.com/gpu": {"GPU-1"}}

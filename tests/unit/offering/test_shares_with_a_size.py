@@ -4,7 +4,6 @@ to know at an Allocate is in its own record."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pytest
 from nodedevices_api.errors import parse
@@ -14,7 +13,7 @@ from nodedevices_plugin.granting.containers import edits, node_containers
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, SharingFacts
 from nodedevices_plugin.offering.shape import PlanSettings
-from nodedevices_plugin.sharing.base import NodeTraits, Settings, Split, SplitRequest, memory_shares
+from nodedevices_plugin.sharing.base import Settings, SharingMode, Split, SplitRequest, memory_shares
 from nodedevices_plugin.sharing.registry import MODES
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
@@ -29,13 +28,8 @@ class Cut(SharingFacts, frozen=True, kw_only=True):
     left: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class BySize:
-    name: str = "bySize"
-    helper: None = None
-
-    def check(self, node: NodeTraits) -> None:
-        pass
+class BySize(SharingMode, frozen=True):
+    name = "bySize"
 
     def split(self, request: SplitRequest) -> Split:
         unit = to_bytes(request.rule.memory_unit or "1Gi")

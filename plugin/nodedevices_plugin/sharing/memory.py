@@ -2,33 +2,26 @@
 
 Every share belongs to one device, which its id says, so the kubelet's own record of ids is the whole accounting: no
 annotation, no lock, no guess which pod an Allocate is for. All shares of one container are of one device
-(granting.packing). What a container gets for them is made by small modules, each of one kind: variables that tell a
-program its limit (memory_variables, memory_presets), limits that MPS enforces (memory_limits), and what a policy adds
-(memory_container).
+(granting.packing). What a container gets for them: memory_container.
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
 from nodedevices_common.quantity import MEBIBYTE, from_bytes, to_bytes
 
 from nodedevices_plugin.model import ContainerEdits, Grant, OfferedResource, PlanError, Unit
-from nodedevices_plugin.sharing import mps
+from nodedevices_plugin.sharing import memory_container, mps
 from nodedevices_plugin.sharing.base import (
     NodeTraits,
     Settings,
+    SharingMode,
     Split,
     SplitRequest,
     device_ids,
     memory_shares,
     merged,
 )
-from nodedevices_plugin.sharing.memory import container as memory_container
-from nodedevices_plugin.sharing.memory import limits as memory_limits
-from nodedevices_plugin.sharing.memory import presets as memory_presets
-from nodedevices_plugin.sharing.memory import variables as memory_variables
-from nodedevices_plugin.sharing.memory.facts import MemoryFacts
-from nodedevices_plugin.sharing.memory.grant import memory_grant
+from nodedevices_plugin.sharing.memory_container import MemoryFacts
 
 NAME = "memory"
 SHARES_NAME = "nodedevices.io/gpu-memory"
@@ -36,10 +29,9 @@ _UNENFORCED = "use enforcement none"
 LEAST_UNIT = MEBIBYTE  # limits are told in MiB
 
 
-class Memory(Struct, frozen=True):
+class Memory(SharingMode, frozen=True):
     name = NAME
     shares_name = SHARES_NAME
-    helper = None  # where `enforcement` is mps, that mode's
 
     def check(self, node: NodeTraits) -> None:
         """Always possible, but for what a rule's enforcement needs."""
@@ -83,13 +75,18 @@ class Memory(Struct, frozen=True):
 
     def edits(self, grant: Grant, settings: Settings) -> ContainerEdits:
         """The limit, in forms that programs read; shares of one container are of one device."""
-        resource, facts, has = grant.resource, grant.resource.sharing, memory_grant(grant)
+        resource, facts, has = grant.resource, grant.resource.sharing, memory_container.memory_grant(grant)
         if has is None or not isinstance(facts, MemoryFacts):
             return ContainerEdits()
-        envs = memory_variables.variables(has) | memory_presets.variables(has)
-        parts = [memory_container.edits(facts.container, has, settings), ContainerEdits(envs=envs)]
-        if isinstance(facts.enforced_by, mps.Mps):
-            parts += [ContainerEdits(envs=memory_limits.variables(has)), mps.client_edits(resource, settings)]
+        parts = [
+            memory_container.edits(facts.container, has, settings),
+            ContainerEdits(envs=memory_container.variables(has)),
+        ]
+        if facts.enforced_by is not None:
+            parts += [
+                ContainerEdits(envs=memory_container.mps_variables(has)),
+                mps.client_edits(resource, settings),
+            ]
         return merged(parts)
 
     def refusal(self, resource: OfferedResource, settings: Settings) -> PlanError | None:

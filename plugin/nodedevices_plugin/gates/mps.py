@@ -1,4 +1,4 @@
-"""Shares that need a helper (sharing.base): one that is not ready, and devices that one keeps to itself."""
+"""Shares that need an MPS daemon: one that is not ready, and devices that one keeps to itself."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from nodedevices_api.withheld import HELPER_IN_USE, HELPER_NOT_READY
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, ListedAs, OfferedResource, Plan, SchedulableId
-from nodedevices_plugin.sharing.helpers import described, exclusive_devices, not_ready, run_by
+from nodedevices_plugin.sharing.daemons import described, has_daemon, not_ready, reserved
 
-TAKEN = "a helper of a sharing mode, such as an MPS daemon, is being started or ended, and reserves the device"
+TAKEN = "an MPS daemon is being started or ended, and reserves the device"
 
 
-def helper_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
+def daemon_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
     """A resource that the kubelet has been sent stays listed: for an id that is dropped, the kubelet goes on showing
-    Healthy to the pods that have it. A resource that it has not been sent is not registered before the helper is
+    Healthy to the pods that have it. A resource that it has not been sent is not registered before the daemon is
     ready."""
     blocked = {
         each.name: Blocked(
@@ -22,7 +22,7 @@ def helper_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
             listed_as=ListedAs.UNHEALTHY if each.name in facts.shown else ListedAs.NOT_LISTED,
         )
         for each in shape.resources
-        if (why := not_ready(each, facts.answers))
+        if (why := not_ready(each, facts.statuses))
     }
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
@@ -31,10 +31,10 @@ def helper_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
     return check if blocked else None
 
 
-def helper_in_use(shape: Plan, facts: GateFacts) -> Check | None:
-    """A helper with running clients stays although it is not wanted any more, and admits no other process to its
+def daemon_in_use(shape: Plan, facts: GateFacts) -> Check | None:
+    """A daemon with running clients stays although it is not wanted any more, and admits no other process to its
     devices. The ids that its clients hold are kept, but not for the next pod."""
-    devices = exclusive_devices(facts.staying)
+    devices = reserved(facts.staying)
     if not devices:
         return None
     in_use = facts.in_use()
@@ -51,12 +51,12 @@ def helper_in_use(shape: Plan, facts: GateFacts) -> Check | None:
     return check
 
 
-def helper_taken(shape: Plan, facts: GateFacts) -> Check | None:
-    """A helper reserves its devices before it answers, and until it has ended: those are offered as its shares alone.
+def daemon_taken(shape: Plan, facts: GateFacts) -> Check | None:
+    """A daemon reserves its devices before it answers, and until it has ended: those are offered as its shares alone.
     What a pod holds otherwise stays as it is."""
     if not facts.taken:
         return None
-    otherwise = {resource.name for resource in shape.resources if not run_by(resource)}
+    otherwise = {resource.name for resource in shape.resources if not has_daemon(resource)}
     in_use = facts.in_use()
     blocked = Blocked(reason=HELPER_IN_USE, message=TAKEN)
 
