@@ -30,6 +30,6 @@ MEANINGS: Final[Mapping[str, str]] = {
     HELPER_NOT_READY: "the MPS daemon that its shares need is not ready",
     NO_CDI_SPECIFICATION: "no CDI specification has the driver's libraries for it",
     PODS_UNKNOWN: "it is not known which pods could request a share of its computing power",
-    NO_FREE_CLIENTS: "the device's helper serves as many containers as it can",
+    NO_FREE_CLIENTS: "the device's MPS daemon serves as many containers as it can",
     SERVED_BY_ANOTHER: "another device plugin serves the resource, and decides what is allocatable",
 }
