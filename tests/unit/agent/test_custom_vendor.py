@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Holder
 from nodedevices_plugin.settings.flags import parse
+from nodedevices_plugin.vendors.base import Vendor
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.protocol import DeviceFact, Partition, Readings
 from support.acme import CONTROL_NODE, Acme
+from support.acme_cdi import AcmeByCdi
 from support.facts import START, gpu, gpu_id, old
+from support.hubs import Hubs
 from support.stepped_node import LOCAL, Node, nodes
 
 MIXED = {"partitions": {"strategy": "mixed"}}
@@ -49,6 +52,14 @@ def dpu(index: int = 0, *, vendor: str = "mellanox", **facts: Any) -> DeviceFact
 
 def named(name: str, **match: Any) -> dict[str, Any]:
     return {"resources": {"devices": [{"match": match, "name": name}]}}
+
+
+# --- the port ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "vendor", [*VENDORS.every, Acme(), AcmeByCdi(), Hubs()], ids=lambda vendor: type(vendor).__name__
+)
+def test_a_vendor_overrides_what_the_port_has_and_adds_nothing_that_the_agent_would_not_call(vendor: Vendor) -> None:
+    assert {name for name in vars(type(vendor)) if not name.startswith("_")} <= set(dir(Vendor))
 
 
 # --- a vendor with its file -----------------------------------------------------------------------------------------
