@@ -15,8 +15,8 @@ from nodedevices_api.sections import ALL_DEVICES, FIRST, SharedResource, Sharing
 from nodedevices_plugin.model import NOT_SHARED, PlanError, SharingFacts, Unit, resource_names
 from nodedevices_plugin.offering.naming import NOTHING_NEAR, matches_unit
 from nodedevices_plugin.offering.nearness import Near
-from nodedevices_plugin.sharing import by_nature, none
 from nodedevices_plugin.sharing.base import SharingMode, SplitRequest
+from nodedevices_plugin.sharing.plain import ByNature
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues
@@ -66,7 +66,7 @@ def share(
     vendors: Vendors = VENDORS,
 ) -> tuple[Share, ...]:
     """Every resource after sharing. `own`: see own_shares; `near`: as in naming.by_name. Raises PlanError."""
-    shared = modes.by_strategy(sharing.strategy).name != none.NAME
+    shared = modes.by_strategy(sharing.strategy).name != NOT_SHARED.name
     rules = {rule.name: rule for rule in sharing.resources} if shared else {}
     offered: dict[str, Share] = {}
     for name, all_units in units.items():
@@ -99,7 +99,7 @@ def _by_nature(name: str, units: Sequence[Unit], shares: VendorShares) -> Share:
         name=name,
         units=tuple((unit, counts[unit.id]) for unit in units),
         sharing=SharingFacts(
-            mode=by_nature.ByNature(), replicas=alike.pop() if len(alike) == 1 and not shares.together else None
+            mode=ByNature(), replicas=alike.pop() if len(alike) == 1 and not shares.together else None
         ),
         together=shares.together,
     )

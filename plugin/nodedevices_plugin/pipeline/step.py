@@ -55,8 +55,8 @@ from nodedevices_plugin.pipeline.state import SeenSpec, State, to_save
 from nodedevices_plugin.pipeline.world import Inputs, Known, World
 from nodedevices_plugin.settings.effective import Effective, to_saved
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.sharing.by_nature import NAME as SHARED
 from nodedevices_plugin.sharing.clients import follow
+from nodedevices_plugin.sharing.plain import SHARED
 from nodedevices_plugin.vendors.faults import CODED
 
 FIRST_LIST_SECONDS = 5.0  # after the agent's start, in which its first offer waits for the kubelet's List or checkpoint

@@ -1,7 +1,6 @@
-"""Sharing: how several containers have one device. The port is in base.py, and each mode is its own file.
+"""Sharing: how several containers have one device. The port is in base.py.
 
-    none            devices are handed out whole
-    time_slicing    shares without isolation: the ids of a device are multiplied, and nothing else
+    plain           devices are handed out whole; shares without isolation, by time-slicing or by the devices' nature
     mps             NVIDIA's Multi-Process Service: one control daemon a resource runs the clients of its GPUs
     memory          a share is an amount of one device's memory; memory_container is what a container gets for it
 

@@ -11,8 +11,7 @@ from nodedevices_plugin.model import PlanError
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.sharing.mps import Mps
-from nodedevices_plugin.sharing.none import NoSharing
-from nodedevices_plugin.sharing.time_slicing import TimeSlicing
+from nodedevices_plugin.sharing.plain import NoSharing, TimeSlicing
 
 
 class SharingModes(Struct, frozen=True):

@@ -11,7 +11,7 @@ from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings
 from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, restored, with_daemons
 from nodedevices_plugin.sharing.daemons import DaemonProcess
 from nodedevices_plugin.sharing.mps import Gpu, Mps, MpsDaemon
-from nodedevices_plugin.sharing.time_slicing import TimeSlicing
+from nodedevices_plugin.sharing.plain import TimeSlicing
 from support.facts import START, gpu, gpu_id, healthy
 
 GPU = "nvidia.com/gpu"

@@ -39,7 +39,7 @@ from nodedevices_plugin.pipeline.foreign import named
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
 from nodedevices_plugin.sharing.memory import Memory
-from nodedevices_plugin.sharing.time_slicing import TimeSlicing
+from nodedevices_plugin.sharing.plain import TimeSlicing
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem

@@ -23,8 +23,8 @@ from nodedevices_plugin.model import (
     SharingFacts,
 )
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.sharing.by_nature import ByNature
 from nodedevices_plugin.sharing.memory import Memory
+from nodedevices_plugin.sharing.plain import ByNature
 from nodedevices_plugin.status.counts import count, share_counts
 from nodedevices_plugin.status.facts import NodeFacts
 from nodedevices_plugin.status.report import report

@@ -35,7 +35,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import SharingMode
-from nodedevices_plugin.sharing.time_slicing import TimeSlicing
+from nodedevices_plugin.sharing.plain import TimeSlicing
 from support.daemons import answers
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.plans import gated
