@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.settings.effective import Effective
 
 
@@ -27,3 +28,14 @@ class ActiveConfig(Struct, frozen=True, kw_only=True):
         """`resources.exclude`; nothing is kept back from what other plugins offer."""
         resources = self.effective.sections.resources
         return tuple(resources.exclude) if self.applied_once and not self.effective.observing and resources else ()
+
+
+def plan_settings(effective: Effective) -> PlanSettings:
+    """Return what of a configuration decides which ids are offered."""
+    return PlanSettings.from_sections(
+        effective.sections,
+        resource_prefix=effective.resource_prefix,
+        modes=effective.node.sharing_modes,
+        vendors=effective.values,
+        sharing_modes=effective.modes,
+    )

@@ -91,6 +91,11 @@ class Assessment(Struct, frozen=True, kw_only=True):
         return self.world.active.effective if self.world.active.applied_once else None
 
     @property
+    def cordons_now(self) -> tuple[Cordon, ...]:
+        """What people took out of service, as far as that holds now."""
+        return tuple(cordon for cordon in self.cordons if cordon.holds(self.now))
+
+    @property
     def uses_cdi(self) -> bool:
         """True when containers get devices by CDI name, or are to."""
         return access.uses_cdi(self.active) or access.uses_cdi(self.known.requested.effective)

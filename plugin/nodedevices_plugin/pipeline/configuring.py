@@ -13,7 +13,7 @@ remembered about an attempt: it succeeds when a file is corrected, a pod ends or
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from functools import partial
 
 from msgspec import Struct
@@ -23,53 +23,58 @@ from nodedevices_api import conditions as names
 from nodedevices_plugin import gates
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.model import (
-    Cordon,
     HoldersState,
+    Inventory,
     Plan,
     PlanError,
-    RecentAllocate,
     Refused,
     Unmatched,
 )
 from nodedevices_plugin.offering.changes import ChangeDecision, changed_ids, decide_change
 from nodedevices_plugin.offering.occupancy import HeldId, held_otherwise
-from nodedevices_plugin.offering.shape import PlanSettings, fitting, make_shape, shape_of
+from nodedevices_plugin.offering.shape import fitting, make_shape, shape_of
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.pipeline import access
-from nodedevices_plugin.pipeline.active import ActiveConfig
+from nodedevices_plugin.pipeline.active import ActiveConfig, plan_settings
+from nodedevices_plugin.pipeline.assess import Assessment
 from nodedevices_plugin.pipeline.awaiting import Awaited, awaited, known_clients, may_begin, may_start
 from nodedevices_plugin.pipeline.config_status import ConfigProblem, ConfigStatus, of_holders, of_problem, refusal
 from nodedevices_plugin.pipeline.foreign import take_over
-from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject
-from nodedevices_plugin.pipeline.state import SeenSpec
-from nodedevices_plugin.pipeline.world import Inputs, Known
+from nodedevices_plugin.pipeline.requesting import RequestedConfig
+from nodedevices_plugin.pipeline.world import Inputs
 from nodedevices_plugin.settings.effective import Effective
+from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.base import mode_of
 from nodedevices_plugin.sharing.daemons import announced, client_ids, kept_text, still_used
 from nodedevices_plugin.sharing.mps import MpsDaemon
-from nodedevices_plugin.vendors.faults import FaultSources
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """The node as the input of the decision, beside the wanted configuration."""
+    """The node as the input of the decision."""
 
-    known: Known
+    assessed: Assessment
     inputs: Inputs
-    unconfirmed: Sequence[RecentAllocate]  # Allocates that PodResources has not shown yet
-    held: Sequence[HeldId]  # all ids of our devices that these and `holdings` list (foreign.held)
-    last_plan: Plan | None
-    offered: Set[str]  # names that we have registered
+    held: Sequence[HeldId]  # all ids of our devices that are held, or may be (foreign.held)
     awaits: str  # why nothing may be registered yet where no configuration is remembered; empty: it may
-    daemons_now: tuple[MpsDaemon, ...]  # those that were wanted last, in this run or the one before
     # Names of the plan that another plugin serves to the kubelet; the ids that pods hold of them are not ours, and no
     # change of ours takes them away.
     not_ours: Set[str]
-    vendors: FaultSources  # with the health reasons that rules may name
-    cordons: Sequence[Cordon]  # what people took out of service, as far as that holds now
-    removed_probes: Mapping[str, str]  # devices of probes that were taken away -> why they go to no new pod
-    places: Mapping[str, str]  # devices and partitions at the place of another one -> why they go to no new pod
-    mount_dirs: tuple[str, ...] = ()  # which the node's flag allows policies to mount
+    local: Local
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.assessed.known.inventory
+
+    @property
+    def last_plan(self) -> Plan:
+        return self.assessed.world.plan or Plan()
+
+    @property
+    def last_daemons(self) -> tuple[MpsDaemon, ...]:
+        """Those that were wanted last, in this run or the one before."""
+        wanted = self.assessed.world.daemons
+        return self.inputs.mps.before if wanted is None else wanted
 
     def uses(self, daemon: MpsDaemon) -> bool:
         """True when containers are the daemon's clients, or may be: they hold shares of its devices under its name."""
@@ -82,10 +87,10 @@ class Node(Struct, frozen=True, kw_only=True):
     def devices(self) -> access.Devices:
         """The input for how containers get devices."""
         return access.Devices(
-            inventory=self.known.inventory,
+            inventory=self.inventory,
             existing=self.inputs.existing,
             cdi=self.inputs.cdi,
-            mount_dirs=self.mount_dirs,
+            mount_dirs=self.local.container_mount_dirs,
         )
 
 
@@ -122,16 +127,10 @@ class _Change(Struct, frozen=True, kw_only=True):
     daemons: tuple[MpsDaemon, ...] = ()
 
 
-def configure(
-    before: ActiveConfig,
-    requested: RequestedConfig,
-    node: Node,
-    *,
-    spec: SeenSpec | None,
-    seen: SeenObject | None,
-    standalone: bool,
-) -> Configured:
+def configure(node: Node) -> Configured:
     """The configuration and the plan from now on."""
+    before, requested, spec = node.assessed.world.active, node.assessed.known.requested, node.assessed.spec
+    seen = node.inputs.seen
     wanted = _wanted(before, requested, node)
     if before.applied_once and isinstance(wanted, _Change):  # what has no ids waits for nothing
         before = replace(before, effective=wanted.effective.in_shape_of(before.effective))
@@ -157,7 +156,7 @@ def configure(
         applied_hash=after.applied_hash,
         sources=requested.sources,
     )
-    running_on = still_used(node.daemons_now, daemons, node.uses) if daemons is not None else ()
+    running_on = still_used(node.last_daemons, daemons, node.uses) if daemons is not None else ()
     if running_on and shape is not None and daemons is not None:
         named = {each.resource for each in running_on}
         daemons = (*running_on, *(each for each in daemons if each.resource not in named))
@@ -166,14 +165,14 @@ def configure(
     plan = None
     if shape is not None:
         libraries = access.without_libraries(after.effective, node.devices) if after.applied_once else ()
-        others = () if after.effective.observing else held_otherwise(shape, node.held, node.known.inventory)
+        others = () if after.effective.observing else held_otherwise(shape, node.held, node.inventory)
         facts = _facts(node, others=others, libraries=libraries, staying=running_on, problem=problem)
-        plan = gates.apply(shape, facts, ours=() if after.effective.observing else node.offered)
+        plan = gates.apply(shape, facts, ours=() if after.effective.observing else node.assessed.world.state.offered)
     if problem is not None:
         status = of_problem(status, problem, applied_once=after.applied_once)
     elif shape is not None and plan is not None and (ours := _ours(others, shape, node)):
-        status = of_holders(status, ours, node.known.inventory, plan)
-    elif not standalone and (seen is None or seen.config is None):
+        status = of_holders(status, ours, node.inventory, plan)
+    elif not node.local.standalone and (seen is None or seen.config is None):
         kept = "its last configuration is" if spec is not None else "the node's own settings are"
         message = f"the operator has not resolved this node: {kept} in effect"
         status = replace(status, reason=names.NO_CONFIG, message=message)
@@ -206,20 +205,20 @@ def _facts(
     problem: ConfigProblem | None,
 ) -> gates.GateFacts:
     return gates.GateFacts(
-        inventory=node.known.inventory,
-        verdicts=node.known.verdicts,
-        cordons=node.cordons,
-        removed_probes=node.removed_probes,
-        places=node.places,
+        inventory=node.inventory,
+        verdicts=node.assessed.known.verdicts,
+        cordons=node.assessed.cordons_now,
+        removed_probes=node.assessed.removed_probes,
+        places=node.assessed.places,
         held=node.held,
         held_otherwise=others,
         holdings=node.inputs.holdings,
-        unconfirmed=node.unconfirmed,
+        unconfirmed=node.assessed.unconfirmed,
         change=_waiting_change(problem),
         staying=staying,
         statuses=node.inputs.mps.statuses,
         taken=node.inputs.mps.taken,
-        shown=frozenset(each.name for each in (node.last_plan or Plan()).resources if each.ids),
+        shown=frozenset(each.name for each in node.last_plan.resources if each.ids),
         libraries=libraries,
         pods=node.inputs.pods,
     )
@@ -293,7 +292,7 @@ def _running(before: ActiveConfig, node: Node, wanted: _Change | ConfigProblem) 
         return _Running(shape=shape, daemons=daemons, clients=clients, problem=problem)
     if not needs.why:
         return _Running(shape=shape, daemons=daemons, clients=clients)
-    index = node.known.index.under(before.effective.index_prefix)
+    index = node.assessed.known.index.under(before.effective.index_prefix)
     start = may_start(needs.unanswered, node.inputs.holdings, index, clients=clients)
     if not start.apply and node.inputs.holdings.known:  # else not known: after a restart daemons are wanted at once
         problem = replace(_daemons_await(needs), message=start.message, waits=True, waiting_for=start.waiting_for)
@@ -341,22 +340,24 @@ def _may(
     node: Node,
 ) -> ChangeDecision:
     """True when it may take effect at once, except for the devices that pods hold."""
-    index = node.known.index.under((before.effective if before.applied_once else requested).index_prefix)
+    index = node.assessed.known.index.under((before.effective if before.applied_once else requested).index_prefix)
     clients = running.clients
     if not before.applied_once:
         decision = may_begin(needs.unanswered, wanted, node.inputs.holdings, index)
-        clients = known_clients(wanted, node.known.inventory, node.inputs.mps)
+        clients = known_clients(wanted, node.inventory, node.inputs.mps)
     elif before.effective.observing and not requested.observing:
         decision = take_over(wanted, node.inputs.holdings, index)
     else:
         resources = running.shape.resources if running.shape is not None else ()
         current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
-        decision = decide_change(current, wanted, node.inputs.holdings, node.unconfirmed, whole=requested.observing)
+        decision = decide_change(
+            current, wanted, node.inputs.holdings, node.assessed.unconfirmed, whole=requested.observing
+        )
     return may_start(needs.unanswered, node.inputs.holdings, index, clients=clients) if decision.apply else decision
 
 
 def _awaited(plan: Plan, node: Node) -> Awaited:
-    return awaited(plan, node.known.inventory, node.inputs.holdings, node.inputs.mps, node.not_ours)
+    return awaited(plan, node.inventory, node.inputs.holdings, node.inputs.mps, node.not_ours)
 
 
 def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.MissingLibraries]) -> Configured:
@@ -399,29 +400,21 @@ def _made(effective: Effective, node: Node) -> tuple[Plan | None, PlanError | No
             access.check(effective, node.devices)
         except PlanError as error:
             return None, error
-    return fitting(node.known.inventory, partial(make_shape, settings=plan_settings(effective)))
-
-
-def plan_settings(effective: Effective) -> PlanSettings:
-    return PlanSettings.from_sections(
-        effective.sections,
-        resource_prefix=effective.resource_prefix,
-        modes=effective.node.sharing_modes,
-        vendors=effective.values,
-        sharing_modes=effective.modes,
-    )
+    return fitting(node.inventory, partial(make_shape, settings=plan_settings(effective)))
 
 
 def _unmatched(effective: Effective, node: Node, from_file: Set[str]) -> tuple[Unmatched, ...]:
     """Return the notes on entries that match nothing, for a configuration that is in effect and so has a plan."""
     sections = effective.sections
     return (
-        *unmatched(node.known.inventory, plan_settings(effective), from_file),
-        *reasons.unmatched(sections.health.rules, node.vendors),
-        *reasons.unmatched_faults(sections.faults.rules, node.vendors),
-        *unmatched_rules(node.known.inventory, sections),
-        *unmatched_capacity(node.known.inventory, sections.capacity),
-        *unmatched_cordons(node.known.inventory, frozenset(each.id for each in node.cordons), effective.vendors),
+        *unmatched(node.inventory, plan_settings(effective), from_file),
+        *reasons.unmatched(sections.health.rules, node.assessed.vendors),
+        *reasons.unmatched_faults(sections.faults.rules, node.assessed.vendors),
+        *unmatched_rules(node.inventory, sections),
+        *unmatched_capacity(node.inventory, sections.capacity),
+        *unmatched_cordons(
+            node.inventory, frozenset(cordon.id for cordon in node.assessed.cordons_now), effective.vendors
+        ),
     )
 
 
@@ -429,4 +422,4 @@ def _shape(effective: Effective, node: Node) -> tuple[Plan, PlanError | None]:
     """The shape of what is in effect; where it makes no sense with the devices of now, why, and the shape of those with
     which it does, which a restart does not change; or else the last one."""
     shape, error = _made(effective, node)
-    return shape if shape is not None else shape_of(node.last_plan or Plan()), error
+    return shape if shape is not None else shape_of(node.last_plan), error

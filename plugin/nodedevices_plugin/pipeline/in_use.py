@@ -13,7 +13,7 @@ from functools import cache, partial
 
 from nodedevices_plugin.model import Inventory, Plan
 from nodedevices_plugin.offering.shape import fitting, named_units
-from nodedevices_plugin.pipeline.configuring import plan_settings
+from nodedevices_plugin.pipeline.active import plan_settings
 from nodedevices_plugin.settings.effective import Effective
 
 

@@ -43,7 +43,7 @@ from nodedevices_plugin.pipeline.access import Access
 from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.assess import Assessment
 from nodedevices_plugin.pipeline.config_status import refusal
-from nodedevices_plugin.pipeline.configuring import Node, configure
+from nodedevices_plugin.pipeline.configuring import Configured, Node, configure
 from nodedevices_plugin.pipeline.confirm import spent_entries
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held, named, observe, remembered
@@ -86,45 +86,12 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     """Return what follows from the assessment: configuration, plan, access for containers, state to save, facts to
     report."""
     world, known, now, monotonic = assessed.world, assessed.known, assessed.now, assessed.monotonic
-    inventory, requested, spec = known.inventory, known.requested, assessed.spec
-    active, plan, config, refused = world.active, world.plan, world.config, ""
-    daemons = world.daemons
-    awaits = _awaits(world, inputs, local, spec, monotonic)
-    applied = active.effective if active.applied_once else None
+    inventory = known.inventory
+    awaits = _awaits(world, inputs, local, assessed.spec, monotonic)
     first_offer_from = _first_offer_from(world, inputs)
-    if inventory.line_monotonic is not None:
-        node = Node(
-            known=known,
-            inputs=inputs,
-            unconfirmed=assessed.unconfirmed,
-            held=held(inputs.holdings, assessed.unconfirmed, _index(active, requested, known.index), known.given),
-            last_plan=world.plan,
-            offered=frozenset(world.state.offered),
-            awaits=awaits,
-            daemons_now=inputs.mps.before if world.daemons is None else world.daemons,
-            not_ours=served_by_others(inputs.registrations),
-            vendors=assessed.vendors,
-            cordons=tuple(each for each in assessed.cordons if each.holds(now)),
-            removed_probes=assessed.removed_probes,
-            places=assessed.places,
-            mount_dirs=local.container_mount_dirs,
-        )
-        outcome = configure(active, requested, node, spec=spec, seen=inputs.seen, standalone=local.standalone)
-        daemons, applied = outcome.daemons, outcome.to_save
-        active, refused = outcome.active, outcome.refused
-        plan = outcome.plan if monotonic >= first_offer_from else None
-        config = replace(world.config, generation=outcome.status.generation) if outcome.saving else outcome.status
-    elif requested.error is not None:
-        refused_for = refusal(requested.field, requested.error)
-        config = replace(
-            config,
-            reason=CONFIG_INVALID,
-            message="; ".join(dict.fromkeys([requested.error, *(each.message for each in requested.others)])),
-            refused=refused_for,
-            others=requested.others,
-            sources=requested.sources,
-        )
-        refused = requested.source
+    configured = _configured(assessed, inputs, local, awaits=awaits)
+    active = configured.active
+    plan = configured.plan if inventory.line_monotonic is None or monotonic >= first_offer_from else None
     observed: Plan | None = None
     if active.applied_once and active.effective.observing:
         others = known.index.under(active.effective.index_prefix)
@@ -146,7 +113,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         inputs,
         local,
         active=active,
-        applied=applied,
+        applied=configured.to_save,
         plan=plan,
         observed=observed,
         uses=uses,
@@ -164,8 +131,8 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         plan=plan,
         observed=observed,
         holdings=holdings,
-        config=config,
-        daemons=daemons,
+        config=configured.status,
+        daemons=configured.daemons,
         access=given,
         conflicts=conflicts(plan, holdings.holders, given.containers) if observed is None else {},
         state=state,
@@ -194,13 +161,6 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
     deadlines = [
         *silent_from.values(),
         *_judging_deadlines(assessed),
-        probe_sets.next_change(known.probe_set, monotonic),
-        _recent_over(assessed.unconfirmed, monotonic),
-        *(
-            monotonic + (it.until - now).total_seconds()
-            for it in assessed.cordons
-            if it.until is not None and it.holds(now)
-        ),
         world.started + local.operator_wait_seconds if awaits else None,
         first_offer_from,
         judged_from,
@@ -212,9 +172,49 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         xids=tuple(event for event in assessed.events if event.kind == CODED and event.xid is not None),
         addressed=tuple(event for event in assessed.reported if event.pci_bus_id),
         confirmed=assessed.confirm.understood,
-        refused=refused,
+        refused=configured.refused,
         deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),
         silent=frozenset(name for name, since in silent_from.items() if monotonic >= since),
+    )
+
+
+def _configured(assessed: Assessment, inputs: Inputs, local: Local, *, awaits: str) -> Configured:
+    """Return what is in effect from now on; before the first line of a probe that is what was."""
+    world, known, requested = assessed.world, assessed.known, assessed.known.requested
+    if known.inventory.line_monotonic is not None:
+        node = Node(
+            assessed=assessed,
+            inputs=inputs,
+            held=held(inputs.holdings, assessed.unconfirmed, _index(world.active, requested, known.index), known.given),
+            awaits=awaits,
+            not_ours=served_by_others(inputs.registrations),
+            local=local,
+        )
+        configured = configure(node)
+        generation = configured.status.generation
+        return (
+            replace(configured, status=replace(world.config, generation=generation))
+            if configured.saving
+            else configured
+        )
+    status = world.config
+    if requested.error is not None:
+        status = replace(
+            status,
+            reason=CONFIG_INVALID,
+            message="; ".join(dict.fromkeys([requested.error, *(other.message for other in requested.others)])),
+            refused=refusal(requested.field, requested.error),
+            others=requested.others,
+            sources=requested.sources,
+        )
+    return Configured(
+        active=world.active,
+        to_save=world.active.effective if world.active.applied_once else None,
+        plan=world.plan,
+        status=status,
+        refused=requested.source if requested.error is not None else "",
+        saving=False,
+        daemons=world.daemons,
     )
 
 
@@ -337,12 +337,15 @@ def _silent_from(known: Known) -> dict[str, float]:
 
 
 def _judging_deadlines(assessed: Assessment) -> Iterator[float | None]:
-    """Yield when verdicts may change without any news."""
-    known = assessed.known
+    """Yield when the assessment may change without any news; time.monotonic()."""
+    known, now, monotonic = assessed.known, assessed.now, assessed.monotonic
+    yield probe_sets.next_change(known.probe_set, monotonic)
+    yield _recent_over(assessed.unconfirmed, monotonic)
+    for cordon in assessed.cordons_now:
+        if cordon.until is not None:
+            yield monotonic + (cordon.until - now).total_seconds()
     for part in (*known.probes.values(), *(each.inventory for each in known.probe_set.retired)):
-        yield next_deadline(
-            known.verdicts, part, assessed.rules, now=assessed.now, monotonic=assessed.monotonic, shown=known.shown
-        )
+        yield next_deadline(known.verdicts, part, assessed.rules, now=now, monotonic=monotonic, shown=known.shown)
 
 
 def _departed(before: Mapping[str, datetime], inventory: Inventory, now: datetime) -> dict[str, datetime]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nodedevices_api.sections import SharedResource
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.pipeline.configuring import plan_settings
+from nodedevices_plugin.pipeline.active import plan_settings
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, request_config
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.settings.effective import Effective
