@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -19,17 +19,12 @@ from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import (
     Cordon,
     Given,
-    HoldersState,
-    Holdings,
     Inventory,
     Plan,
     RecentAllocate,
     Verdict,
-    held_key,
 )
-from nodedevices_plugin.offering.changes import not_listed
 from nodedevices_plugin.offering.nearness import near
-from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.pipeline import access, auto_probes
 from nodedevices_plugin.pipeline import drained as stage_drained
 from nodedevices_plugin.pipeline import inventory as stage_inventory
@@ -37,7 +32,7 @@ from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.confirm import Confirm, read_confirm
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
-from nodedevices_plugin.pipeline.foreign import held
+from nodedevices_plugin.pipeline.holding import Holding, granted, holding_of
 from nodedevices_plugin.pipeline.in_use import in_use
 from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
@@ -120,7 +115,7 @@ def assess(
     confirmed = confirm.removed.union(world.state.removals)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
     requested, requested_from = _requested(world, inputs, local, spec)
-    holding = _holding(world, inputs)
+    holding = holding_of(world, inputs)
     probed = _probed(
         world,
         inputs,
@@ -133,90 +128,32 @@ def assess(
     )
     probes, probe_set = probed.probes, probed.probe_set
     applied = effective if world.active.applied_once else None
-    owned = {}
-    for name, part in stage_inventory.owned(probes).items():
-        devices = access.Devices(inventory=part, existing=inputs.existing, cdi=inputs.cdi)
-        missing = access.missing_nodes(applied, requested.effective, devices)
-        owned[name] = stage_inventory.with_missing_nodes(part, missing)
+    owned = _owned(probes, inputs, applied, requested)
     complete = not probe_set.waits(probes, monotonic)
     inventory = together(owned, probe_set, complete=complete or world.plan is not None)
-    rules = replace(HealthRules.from_section(effective.sections.health), near=near(inventory))
     new = (WaitingEvent(event=event, boot_id=probes[probed.source].boot_id) for event in probed.events)
     pending = (*of_this_boot(world.state.waiting, probes), *new)
     by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
     events = tuple(each for some in by_probe.values() for each in some)
-    history = stage_history.with_events(
-        world.state.history,
-        events,
-        inventory,
-        rules,
-        vendors,
-        now=now,
-        recovered=confirm.recovered,
-    )
-    rules = replace(rules, occurrences=history)
     used = in_use(inventory, world.plan, (applied, requested.effective))
     removals = confirmed & _gone(probes, probe_set)
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
     given_up = removals.union(each.id for each in cordons if each.holds(now))
-    asked = stage_drained.asked_since(world.known.asked, cordons, now=now, monotonic=monotonic)
-    drained = stage_drained.follow(
-        world.state.drained,
+    asked, drained = _drained(world, inventory, cordons, holding, now=now, monotonic=monotonic)
+    judged = _judged(
+        world,
+        (*owned.items(), *(("", retired.inventory) for retired in probe_set.retired)),
+        by_probe,
         inventory,
-        cordons,
-        held=holding.known_devices,
-        asked=asked,
+        in_use=used,
+        given_up=given_up,
+        recovered=confirm.recovered,
+        vendors=vendors,
         now=now,
         monotonic=monotonic,
     )
-    every = (*owned.items(), *(("", each.inventory) for each in probe_set.retired))
-    shown: dict[lasting.LastingCondition, float] = {}
-    counts: dict[rates.CounterKey, rates.Count] = {}
-    for _, part in every:
-        shown |= lasting.follow(world.known.shown, part, rules, vendors, monotonic=monotonic)
-        counts |= rates.follow(
-            world.known.counts, part, vendors, silence_seconds=rules.silence_seconds, monotonic=monotonic
-        )
-
-    def judged(by: HealthRules) -> dict[str, Verdict]:
-        verdicts: dict[str, Verdict] = {}
-        for name, part in every:
-            verdicts |= judge_all(
-                world.verdicts,
-                part,
-                by_probe.get(name, ()),
-                by,
-                vendors,
-                now=now,
-                monotonic=monotonic,
-                confirmed=confirm.recovered,
-                shown=shown,
-                counts=counts,
-                in_use=used,
-                blind=is_blind(part, given_up),
-            )
-        return verdicts
-
-    verdicts = judged(rules)
-    counted = stage_history.with_faults(history, world.verdicts, verdicts, inventory, now=now)
-    if rules.counting and counted != history:
-        # A condition that begins is judged as one that was counted: else a rule that was met a month ago holds for it.
-        rules = replace(rules, occurrences=counted)
-        verdicts = judged(rules)
-    history = counted
     removed_probes = probe_sets.withheld(probe_set, probes)
-    given_now = stage_places.given_now(inventory, local.vendors, indices=effective.index_prefix is not None)
-    given = stage_places.remembered(
-        world.known.given, holding.held, _granted(world, inputs), was=world.known.given_now, now=given_now
-    )
-    places = stage_places.taken(
-        owned,
-        given.values(),
-        held=holding.known_devices or frozenset(),
-        offered=_on_offer(world.plan),
-        used=used,
-        vendors=local.vendors,
-    )
+    given_now, given, places = _places(world, inputs, owned, inventory, holding, used=used, vendors=local.vendors)
     problems = (*probe_sets.problems(probe_set, removed_probes.keys(), inventory), *places.problems(inventory))
     if problems:
         inventory = replace(inventory, problems=(*inventory.problems, *problems))
@@ -226,10 +163,10 @@ def assess(
         probes=probes,
         owned=owned,
         probe_set=probe_set,
-        verdicts=verdicts,
+        verdicts=judged.verdicts,
         cursors=probed.cursors,
-        shown=shown,
-        counts=counts,
+        shown=judged.shown,
+        counts=judged.counts,
         asked=asked,
         given=given,
         given_now=given_now,
@@ -243,10 +180,10 @@ def assess(
         world=world,
         now=now,
         monotonic=monotonic,
-        rules=rules,
+        rules=judged.rules,
         vendors=vendors,
         confirm=confirm,
-        history=history,
+        history=judged.history,
         known=known,
         events=events,
         judged=tuple(waiting.event for waiting in pending if waiting.event not in too_early),
@@ -261,6 +198,131 @@ def assess(
         spec=spec,
         unconfirmed=holding.unconfirmed,
     )
+
+
+# --- how the devices are ---------------------------------------------------------------------------------------------
+class _Judged(Struct, frozen=True, kw_only=True):
+    rules: HealthRules  # with `history`
+    history: stage_history.History
+    verdicts: Mapping[str, Verdict]
+    shown: Mapping[lasting.LastingCondition, float]
+    counts: Mapping[rates.CounterKey, rates.Count]
+
+
+def _owned(
+    probes: Mapping[str, Inventory], inputs: Inputs, applied: Effective | None, requested: RequestedConfig
+) -> dict[str, Inventory]:
+    """Return each probe's devices without those that another one has, with what their configuration lacks."""
+    owned = {}
+    for name, part in stage_inventory.owned(probes).items():
+        devices = access.Devices(inventory=part, existing=inputs.existing, cdi=inputs.cdi)
+        missing = access.missing_nodes(applied, requested.effective, devices)
+        owned[name] = stage_inventory.with_missing_nodes(part, missing)
+    return owned
+
+
+def _judged(
+    world: World,
+    parts: Sequence[tuple[str, Inventory]],
+    events: Mapping[str, Sequence[ProbeEvent]],
+    inventory: Inventory,
+    *,
+    in_use: Callable[[str], bool],
+    given_up: Set[str],
+    recovered: frozenset[str],
+    vendors: FaultSources,
+    now: datetime,
+    monotonic: float,
+) -> _Judged:
+    """Judge the devices of each of the `parts`, by name of their probe. `inventory`: all of them together."""
+    rules = replace(HealthRules.from_section(world.active.effective.sections.health), near=near(inventory))
+    all_events = tuple(event for some in events.values() for event in some)
+    history = stage_history.with_events(
+        world.state.history, all_events, inventory, rules, vendors, now=now, recovered=recovered
+    )
+    rules = replace(rules, occurrences=history)
+    shown: dict[lasting.LastingCondition, float] = {}
+    counts: dict[rates.CounterKey, rates.Count] = {}
+    silence = rules.silence_seconds
+    for _, part in parts:
+        shown |= lasting.follow(world.known.shown, part, rules, vendors, monotonic=monotonic)
+        counts |= rates.follow(world.known.counts, part, vendors, silence_seconds=silence, monotonic=monotonic)
+
+    def judged(by: HealthRules) -> dict[str, Verdict]:
+        verdicts: dict[str, Verdict] = {}
+        for name, part in parts:
+            verdicts |= judge_all(
+                world.verdicts,
+                part,
+                events.get(name, ()),
+                by,
+                vendors,
+                now=now,
+                monotonic=monotonic,
+                confirmed=recovered,
+                shown=shown,
+                counts=counts,
+                in_use=in_use,
+                blind=is_blind(part, given_up),
+            )
+        return verdicts
+
+    verdicts = judged(rules)
+    counted = stage_history.with_faults(history, world.verdicts, verdicts, inventory, now=now)
+    if rules.counting and counted != history:
+        # A condition that begins is judged as one that was counted: else a rule that was met a month ago holds for it.
+        rules = replace(rules, occurrences=counted)
+        verdicts = judged(rules)
+    return _Judged(rules=rules, history=counted, verdicts=verdicts, shown=shown, counts=counts)
+
+
+def _drained(
+    world: World,
+    inventory: Inventory,
+    cordons: Sequence[Cordon],
+    holding: Holding,
+    *,
+    now: datetime,
+    monotonic: float,
+) -> tuple[Mapping[str, float], Mapping[str, datetime]]:
+    """Return since when devices are to be taken out of the machine, and since when they can be."""
+    asked = stage_drained.asked_since(world.known.asked, cordons, now=now, monotonic=monotonic)
+    drained = stage_drained.follow(
+        world.state.drained,
+        inventory,
+        cordons,
+        held=holding.known_devices,
+        asked=asked,
+        now=now,
+        monotonic=monotonic,
+    )
+    return asked, drained
+
+
+def _places(
+    world: World,
+    inputs: Inputs,
+    owned: Mapping[str, Inventory],
+    inventory: Inventory,
+    holding: Holding,
+    *,
+    used: Callable[[str], bool],
+    vendors: Vendors,
+) -> tuple[Mapping[str, Given], Mapping[str, Given], stage_places.Places]:
+    """Return what each part is given as now, what held ids were given, and the places that two parts have."""
+    indices = world.active.effective.index_prefix is not None
+    now = stage_places.given_now(inventory, vendors, indices=indices)
+    new = granted(world, inputs)
+    given = stage_places.remembered(world.known.given, holding.held, new, was=world.known.given_now, now=now)
+    taken = stage_places.taken(
+        owned,
+        given.values(),
+        held=holding.known_devices or frozenset(),
+        offered=_on_offer(world.plan),
+        used=used,
+        vendors=vendors,
+    )
+    return now, given, taken
 
 
 # --- what is wanted --------------------------------------------------------------------------------------------------
@@ -307,71 +369,6 @@ def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: da
     )
 
 
-# --- holders ---------------------------------------------------------------------------------------------------------
-class _Holding(Struct, frozen=True, kw_only=True):
-    """The held ids before this step's line. `held` None: not known before the first List; then every device and
-    partition counts as held."""
-
-    held: tuple[HeldId, ...] | None
-    devices: frozenset[str]
-    parts: frozenset[str]  # partitions
-    listed: frozenset[RecentAllocate]
-    unconfirmed: tuple[RecentAllocate, ...]
-
-    @property
-    def known_devices(self) -> frozenset[str] | None:
-        """Devices that are held; None: not known."""
-        return None if self.held is None else self.devices
-
-
-def _holding(world: World, inputs: Inputs) -> _Holding:
-    listed = _listed(world.known.listed, inputs)
-    unconfirmed = not_listed(inputs.recent, listed, inputs.holdings)
-    index = world.known.index.under(world.active.effective.index_prefix)
-    held_now = _held(inputs.holdings, unconfirmed, index, world.known.given)
-    devices, parts = _held_ids(held_now, world.inventory)
-    return _Holding(held=held_now, devices=devices, parts=parts, listed=listed, unconfirmed=unconfirmed)
-
-
-def _held(
-    holdings: Holdings, unconfirmed: Sequence[RecentAllocate], index: DeviceIndex, given: Mapping[str, Given]
-) -> tuple[HeldId, ...] | None:
-    """Return what is held, or may be: an Allocate that no List has shown yet counts. None: not known before the first
-    List."""
-    if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
-        return None
-    return held(holdings, unconfirmed, index, given)
-
-
-def _granted(world: World, inputs: Inputs) -> frozenset[str]:
-    """Return the keys of ids that were granted since the last step."""
-    new = (allocate for allocate in inputs.recent if allocate.monotonic > world.known.allocated)
-    return frozenset(held_key(allocate.resource, id_) for allocate in new for id_ in allocate.ids)
-
-
-def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the devices, and the partitions, that are held; where that is not known, every one that is listed."""
-    if held is None:
-        parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
-        return frozenset(device.fact.id for device in inventory.devices), parts
-    parts = frozenset(each.partition_id for each in held if each.partition_id is not None)
-    return frozenset(each.device_id for each in held), parts
-
-
-def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
-    """Return the recent Allocates that PodResources has shown. When one was shown and is gone, its pod has ended.
-
-    Only a List that was called afterwards shows it: an older one may show earlier holders of these ids.
-    """
-    held = {(holder.resource, each) for holder in inputs.holdings.holders for each in holder.ids}
-    return frozenset(
-        each
-        for each in inputs.recent
-        if each in before
-        or (inputs.holdings.taken > each.monotonic and {(each.resource, one) for one in each.ids} <= held)
-    )
-
-
 def _on_offer(plan: Plan | None) -> frozenset[str]:
     """Devices that new pods can get."""
     return frozenset(
@@ -397,7 +394,7 @@ def _probed(
     texts: tuple[str, ...],
     auto: tuple[str, ...],
     *,
-    holding: _Holding,
+    holding: Holding,
     confirmed: frozenset[str],
     now: datetime,
     monotonic: float,

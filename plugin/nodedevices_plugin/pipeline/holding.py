@@ -1,0 +1,81 @@
+"""Which ids are held, or may be, before this step's line: by the kubelet's List, by Allocates that no List has shown
+yet, and by whom only the kubelet's checkpoint knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from nodedevices_plugin.model import Given, HoldersState, Holdings, Inventory, RecentAllocate, held_key
+from nodedevices_plugin.offering.changes import not_listed
+from nodedevices_plugin.offering.occupancy import HeldId
+from nodedevices_plugin.pipeline.device_index import DeviceIndex
+from nodedevices_plugin.pipeline.foreign import held
+from nodedevices_plugin.pipeline.world import Inputs, World
+
+
+class Holding(Struct, frozen=True, kw_only=True):
+    """The held ids before this step's line. `held` None: not known before the first List; then every device and
+    partition counts as held."""
+
+    held: tuple[HeldId, ...] | None
+    devices: frozenset[str]
+    parts: frozenset[str]  # partitions
+    listed: frozenset[RecentAllocate]
+    unconfirmed: tuple[RecentAllocate, ...]
+
+    @property
+    def known_devices(self) -> frozenset[str] | None:
+        """Devices that are held; None: not known."""
+        return None if self.held is None else self.devices
+
+
+def holding_of(world: World, inputs: Inputs) -> Holding:
+    """Return what is held, by the kubelet's List and the Allocates that it has not shown yet."""
+    listed = _listed(world.known.listed, inputs)
+    unconfirmed = not_listed(inputs.recent, listed, inputs.holdings)
+    index = world.known.index.under(world.active.effective.index_prefix)
+    held_now = _held(inputs.holdings, unconfirmed, index, world.known.given)
+    devices, parts = _held_ids(held_now, world.inventory)
+    return Holding(held=held_now, devices=devices, parts=parts, listed=listed, unconfirmed=unconfirmed)
+
+
+def _held(
+    holdings: Holdings, unconfirmed: Sequence[RecentAllocate], index: DeviceIndex, given: Mapping[str, Given]
+) -> tuple[HeldId, ...] | None:
+    """Return what is held, or may be: an Allocate that no List has shown yet counts. None: not known before the first
+    List."""
+    if holdings.state is not HoldersState.SYNCED and holdings.taken == 0.0:
+        return None
+    return held(holdings, unconfirmed, index, given)
+
+
+def granted(world: World, inputs: Inputs) -> frozenset[str]:
+    """Return the keys of ids that were granted since the last step."""
+    new = (allocate for allocate in inputs.recent if allocate.monotonic > world.known.allocated)
+    return frozenset(held_key(allocate.resource, id_) for allocate in new for id_ in allocate.ids)
+
+
+def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the devices, and the partitions, that are held; where that is not known, every one that is listed."""
+    if held is None:
+        parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
+        return frozenset(device.fact.id for device in inventory.devices), parts
+    parts = frozenset(each.partition_id for each in held if each.partition_id is not None)
+    return frozenset(each.device_id for each in held), parts
+
+
+def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
+    """Return the recent Allocates that PodResources has shown. When one was shown and is gone, its pod has ended.
+
+    Only a List that was called afterwards shows it: an older one may show earlier holders of these ids.
+    """
+    held = {(holder.resource, each) for holder in inputs.holdings.holders for each in holder.ids}
+    return frozenset(
+        each
+        for each in inputs.recent
+        if each in before
+        or (inputs.holdings.taken > each.monotonic and {(each.resource, one) for one in each.ids} <= held)
+    )
