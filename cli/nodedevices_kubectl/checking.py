@@ -56,7 +56,7 @@ def lease_of(session: Session, namespace: str) -> Raw | None:
 
 def allowed(read_it: Callable[[], T]) -> T | None:
     """Return what is read; None: this person may not read it."""
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
 
     try:
         return read_it()

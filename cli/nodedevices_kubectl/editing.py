@@ -47,8 +47,9 @@ def _write(
     *,
     dry_run: bool,
 ) -> None:
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
+
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
 
     for left in reversed(range(ATTEMPTS)):
         edit = decide(item, devices)
@@ -67,7 +68,7 @@ def _write(
 
 def who(session: Session) -> str:
     """The user's name, as the API server knows it; empty where it does not say."""
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
 
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:

@@ -186,8 +186,9 @@ class _Printer:
 
 def _follow(session: Session, listing: Listing, source: Source, printer: _Printer, version: str) -> None:
     """Until a person ends it. A watch that breaks goes on from where it was, or from a new list where that is gone."""
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
+
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
-    from nodedevices_kubectl.api.errors import ApiError, Expired  # noqa: PLC0415
 
     session.flush()
     waits, failures = Backoff(initial_seconds=1.0, max_seconds=30.0), 0
@@ -197,17 +198,19 @@ def _follow(session: Session, listing: Listing, source: Source, printer: _Printe
             if not version:
                 items, version = session.api.list_all(objects.NODE_DEVICES, selector=listing.selector)
                 printer.relisted([item for item in items if not name or facts.name_of(item) == name])
-            events = session.api.watch(objects.NODE_DEVICES, version, selector=listing.selector, name=name)
+            fields = f"metadata.name={name}" if name else ""
+            events = session.api.watch(objects.NODE_DEVICES, version, selector=listing.selector, fields=fields)
             for event, item in events:
                 version = text(mapping(item.get("metadata")).get("resourceVersion")) or version
                 if event != "BOOKMARK":
                     printer.changed(item, deleted=event == "DELETED")
                 failures = 0
-        except Expired:
-            version = ""
         except ApiError as error:
             if error.status in {401, 403}:
                 raise
+            if error.expired:
+                version = ""
+                continue
             session.say(f"{error}; trying again")
             failures += 1
             time.sleep(waits.after(failures))

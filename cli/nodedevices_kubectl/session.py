@@ -20,7 +20,8 @@ from nodedevices_common.text import printable
 from nodedevices_kubectl.output import colours
 
 if TYPE_CHECKING:
-    from nodedevices_kubectl.api.kubeconfig import Context
+    from nodedevices_kube.kubeconfig import Context
+
     from nodedevices_kubectl.api.objects import Api
 
 
@@ -103,7 +104,7 @@ class Session:
         from nodedevices_kubectl.api import open as opening  # noqa: PLC0415
 
         api = opening.connect(self.context, self.environment, self._seconds)
-        api.tell_time(self._dated)
+        api.dated = self._dated
         if self._machine.stderr.isatty() and not self._seconds:
             api.page_read = self._progress
         return api

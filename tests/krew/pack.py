@@ -27,6 +27,7 @@ TEMPLATE = ".krew.yaml"  # as krew-release-bot reads it
 OURS = (
     ("cli", "nodedevices_kubectl/**/*.py"),
     ("crds", "nodedevices_common/*.py"),
+    ("crds", "nodedevices_kube/*.py"),
     ("crds", "nodedevices_api/__init__.py"),
 )
 THEIRS = ("click", "pyyaml")

@@ -7,7 +7,8 @@ import copy
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from nodedevices_plugin.status.client import Object, StoreError
+from nodedevices_kube.errors import ApiError
+from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.known_fields import without_unknown
 
 
@@ -24,8 +25,8 @@ class FakeStore:
         self.node: str | None = None
         self.reads = 0  # which Node the token names
         self.item = item
-        self.problem: StoreError | None = None
-        self.blind: StoreError | None = None  # while set, raised by a new watch
+        self.problem: ApiError | None = None
+        self.blind: ApiError | None = None  # while set, raised by a new watch
         self.hangs = False  # while set, no write is answered
         self.held: asyncio.Event | None = None  # while set, a status is written, and the answer waits for this
         self.schema: Mapping[str, Any] | None = None  # of the status; what it does not have is refused
@@ -47,7 +48,7 @@ class FakeStore:
         self.calls.append("object")
         self._raise()
         if owner_uid != self.uid:
-            raise StoreError("the only owner allowed is the writer's own Node (name and uid)", status=403)
+            raise ApiError("the only owner allowed is the writer's own Node (name and uid)", status=403)
         asyncio.get_running_loop().call_soon(self.collect_garbage)
         item = self.item or {"metadata": {"name": name, "uid": f"uid-{self._version}"}}
         owners = [{"uid": owner_uid}] if owner_uid else []
@@ -56,7 +57,7 @@ class FakeStore:
     async def create_object(self, name: str, owner_uid: str | None, spec: Mapping[str, Any]) -> Object:
         self._raise()
         if self.item is not None:
-            raise StoreError(f'nodedevices "{name}" already exists', status=409)
+            raise ApiError(f'nodedevices "{name}" already exists', status=409)
         made = await self.apply_object(name, owner_uid)
         return self._put({**made, "spec": copy.deepcopy(dict(spec))})
 
@@ -66,11 +67,11 @@ class FakeStore:
         if self.hangs:
             await asyncio.Event().wait()
         if self.item is None:
-            raise StoreError(f'nodedevices "{name}" not found', status=404)
+            raise ApiError(f'nodedevices "{name}" not found', status=404)
         if self.uid and self.item["metadata"]["ownerReferences"] != [{"uid": self.uid}]:
-            raise StoreError("the only owner allowed is the writer's own Node (name and uid)", status=403)
+            raise ApiError("the only owner allowed is the writer's own Node (name and uid)", status=403)
         if self.schema is not None and (unknown := without_unknown(status, self.schema)[1]):
-            raise StoreError(f".{unknown[0]}: field not declared in schema", status=500)
+            raise ApiError(f".{unknown[0]}: field not declared in schema", status=500)
         self.statuses.append(copy.deepcopy(dict(status)))
         theirs = {key: value for key, value in (self.item.get("status") or {}).items() if key == "affectedPods"}
         written = self._put(self.item | {"status": theirs | copy.deepcopy(dict(status))})
@@ -111,7 +112,7 @@ class FakeStore:
         assert self.item is not None
         self._put(self.item | {"status": (self.item.get("status") or {}) | fields})
 
-    def drop_watches(self, problem: StoreError) -> None:
+    def drop_watches(self, problem: ApiError) -> None:
         self.problem = problem
         self._tell()
 

@@ -24,7 +24,7 @@ MODULES = (
     "nodedevices_plugin.agent",
     "nodedevices_plugin.check.command",
     "nodedevices_operator.main",
-    "kubernetes.client",
+    "nodedevices_kube.client",
 )
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from nodedevices_common import __version__
 from nodedevices_common.text import nearest
+from nodedevices_kube import credentials, kubeconfig
+from nodedevices_kube.connection import Connection
+from nodedevices_kube.errors import KubeconfigError
 
-from nodedevices_kubectl.api import credentials, kubeconfig
-from nodedevices_kubectl.api.connection import Connection
-from nodedevices_kubectl.api.errors import KubeconfigError
+from nodedevices_kubectl.api.login import log_in
 from nodedevices_kubectl.api.objects import Api
+
+USER_AGENT = f"kubectl-nodedevices/{__version__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ def find_contexts(explicit: str, named: Sequence[str], environment: Mapping[str,
         return list(dict.fromkeys(named)), []
     chosen: dict[str, str] = {}  # server -> context
     words = []
-    for name in sorted(found.contexts, key=lambda each: each != found.current):  # the current one counts
+    for name in sorted(found.contexts, key=lambda name: name != found.current):  # the current one counts
         server = found.server(name) or f"context {name}"
         if server in chosen:
             words.append(f"{name} is the same cluster as {chosen[server]} ({server}).")
@@ -56,6 +61,7 @@ def find_contexts(explicit: str, named: Sequence[str], environment: Mapping[str,
 def connect(context: kubeconfig.Context, environment: Mapping[str, str], seconds: float = 0.0) -> Api:
     """Nothing is sent yet; an exec plugin is run. `seconds`: the longest to wait for an answer, and nobody is
     asked to log in; 0: as usual."""
-    known = credentials.of_context(context, environment, ask=not seconds)
+    known = credentials.for_context(context, partial(log_in, environment=environment, ask=not seconds))
     limits = {"connect_seconds": seconds, "answer_seconds": seconds} if seconds else {}
-    return Api(Connection(context.cluster, known, environment, **limits), context.name)
+    connection = Connection(context.cluster, known, environment, user_agent=USER_AGENT, **limits)
+    return Api(connection, context.name)

@@ -50,7 +50,7 @@ def check(
 
 def _judged(session: Session, names: tuple[str, ...], selector: str, system_namespace: str) -> tuple[int, list[Row]]:
     """The number of nodes that have reported, and every link."""
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415 - --help needs none of it
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415 - --help needs none of it
 
     try:
         seen = checking.read(session, names, selector, system_namespace)

@@ -36,8 +36,9 @@ def describe(session: Session, what: str) -> None:
 
 def _events(session: Session, node: str) -> list[Raw] | None:
     """About the node's NodeDevices; None: this person may not read them."""
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
+
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
 
     about = f"involvedObject.kind=NodeDevices,involvedObject.name={node}"
     try:

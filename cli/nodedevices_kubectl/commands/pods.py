@@ -30,7 +30,7 @@ def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: 
     kubectl nodedevices pods -A --sort-by health
     kubectl nodedevices pods train-0 -n ml -o wide     # by which resource, how many shares, which ids
     """
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415 - after the options are known to be good
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415 - after the options are known to be good
 
     if namespace and all_namespaces:
         raise click.UsageError("give -n or -A, not both")

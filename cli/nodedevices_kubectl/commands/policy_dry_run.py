@@ -128,8 +128,9 @@ def _checked(
     session: Session, given: Sequence[Raw], existing: Sequence[Raw], changes: Sequence[PolicyChange]
 ) -> dict[str, str]:
     """Let the API server check what our own schema takes: return by policy what it would refuse."""
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
+
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
 
     there = {facts.name_of(each): each for each in existing}
     refused = {each.name for each in changes if each.refusal}

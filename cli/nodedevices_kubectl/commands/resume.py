@@ -34,8 +34,9 @@ def resume(session: Session, *, policy: str, dry_run: bool) -> None:
 
 
 def _actions(session: Session, *, dry_run: bool) -> None:
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
+
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
 
     def stopped() -> edits.Stopped | None:
         return edits.stopped(session.api.list_all(objects.POLICIES)[0])

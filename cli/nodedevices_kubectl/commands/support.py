@@ -61,8 +61,9 @@ def support(session: Session, *, file: str, system_namespace: str) -> None:
 
 def _read(session: Session, namespace: str) -> dict[str, Sequence[Raw] | str]:
     """Each part, or why it cannot be read."""
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
+
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
 
     def attempt(collection: str, kind: str, fields: str = "", selector: str = "") -> Sequence[Raw] | str:
         try:  # objects of a list have no kind of their own; with it `policy dry-run --from` reads them

@@ -39,8 +39,9 @@ def version(session: Session, *, client: bool, output: str) -> None:
 
 def _agents(session: Session) -> tuple[Sequence[str], str]:
     """The version of each node's agent; or none, and why they cannot be read, which hides neither of the others."""
+    from nodedevices_kube.errors import ApiError  # noqa: PLC0415
+
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
-    from nodedevices_kubectl.api.errors import ApiError  # noqa: PLC0415
 
     try:
         return session.api.read_all(objects.NODE_DEVICES, _version_of)[0], ""

@@ -17,9 +17,10 @@ import structlog
 from msgspec.structs import replace
 from nodedevices_common.pod_requests import pod_containers
 from nodedevices_common.raw import mapping, mappings
+from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.model import NodePod, NodePods, PodContainer
-from nodedevices_plugin.status.client import ChangedItem, ListedItems, NodePodStore, Object, StoreError, keep_watching
+from nodedevices_plugin.status.client import ChangedItem, ListedItems, NodePodStore, Object, keep_watching
 
 REFUSED = (401, 403)
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -74,7 +75,7 @@ class PodWatch:
             finally:
                 self._following.cancel()
             if not self._following.cancelled():
-                self._following.result()  # raises what was no StoreError
+                self._following.result()  # raises what was no ApiError
 
     def _see(self, event: ListedItems[NodePod | None] | ChangedItem[NodePod | None]) -> None:
         now = self._clock()
@@ -87,7 +88,7 @@ class PodWatch:
             self._known[event.item.uid] = seen(event.item, self._known.get(event.item.uid), now)
         self._set(NodePods(pods=tuple(self._known.values())))
 
-    def _failed(self, error: StoreError) -> None:
+    def _failed(self, error: ApiError) -> None:
         forbidden = error.status in REFUSED
         hint = "; install the component gpu-cores" if forbidden else ""
         self._set(replace(self.pods, problem=f"{error}{hint}", forbidden=forbidden))

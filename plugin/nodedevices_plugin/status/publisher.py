@@ -31,9 +31,10 @@ import structlog
 from msgspec import Struct
 from nodedevices_common.backoff import Backoff, Draw
 from nodedevices_common.times import rfc3339
+from nodedevices_kube.errors import ApiError
 
 from nodedevices_plugin.status import known_fields, pacing
-from nodedevices_plugin.status.client import Object, ObjectStore, StoreError, keep_watching
+from nodedevices_plugin.status.client import Object, ObjectStore, keep_watching
 from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket
 
 log = structlog.get_logger(__name__)
@@ -61,10 +62,10 @@ class ConnectionState(Struct):
     """One of the two connections to the API server, and its error. Times are monotonic seconds."""
 
     what: str
-    error: StoreError | None = None
+    error: ApiError | None = None
     since: float = 0.0
 
-    def failed(self, error: StoreError, now: float) -> bool:
+    def failed(self, error: ApiError, now: float) -> bool:
         """True when it is news."""
         before, self.error = self.error, error
         if before is None:
@@ -84,7 +85,7 @@ class ConnectionState(Struct):
         return f"{self.what} for {now - self.since:.0f} s: {error}{_hint(error)}"
 
 
-def _hint(error: StoreError) -> str:
+def _hint(error: ApiError) -> str:
     return " (is the NodeDevices CRD installed?)" if error.status == 404 else ""
 
 
@@ -192,7 +193,7 @@ class Publisher:
         try:
             async with asyncio.timeout(self._stop_seconds):
                 await self._apply(Cause.STOP)
-        except (StoreError, TimeoutError) as error:
+        except (ApiError, TimeoutError) as error:
             log.warning("failed to write that the agent stopped", name=self._name, error=str(error) or "no answer")
 
     # --- the object as the API server has it -------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class Publisher:
     async def _try(self, connection: ConnectionState, call: Coroutine[Any, Any, None]) -> bool:
         try:
             await call
-        except StoreError as error:
+        except ApiError as error:
             self._failed(connection, error)
             self._hold_back(error)
             return False
@@ -311,7 +312,7 @@ class Publisher:
             return None
         try:
             made = await self._store.create_object(self._name, self._owner, {"unschedulable": list(entries)})
-        except StoreError as error:
+        except ApiError as error:
             if error.status != 409:
                 raise
             return None
@@ -323,7 +324,7 @@ class Publisher:
         read_with = self._store.credentials()
         try:
             owner = await self._store.node_uid()
-        except StoreError as error:
+        except ApiError as error:
             if error.status not in (403, 404):
                 raise
         before, first = self._owner, self._owner_read_at is None
@@ -351,7 +352,7 @@ class Publisher:
             self._schema = None
         try:
             answer = await self._apply_known(body)
-        except StoreError as error:
+        except ApiError as error:
             if error.status == 404 and self._object is not None:
                 self._vanished()
             raise
@@ -375,12 +376,12 @@ class Publisher:
         if self._schema is None:
             try:
                 answer = await self._store.apply_status(self._name, body)
-            except StoreError as error:
+            except ApiError as error:
                 if error.status not in UNKNOWN_FIELD:
                     raise
                 try:
                     schema = await self._store.status_schema()
-                except StoreError:
+                except ApiError:
                     raise error from None
                 if schema is None or not known_fields.without_unknown(body, schema)[1]:
                     raise
@@ -398,7 +399,7 @@ class Publisher:
         self._left_out = left_out
         return answer
 
-    def _hold_back(self, error: StoreError) -> None:
+    def _hold_back(self, error: ApiError) -> None:
         if error.status in (403, 422):
             self._owner_known = False
         self._failures += 1
@@ -408,7 +409,7 @@ class Publisher:
         self._not_before = self._clock() + wait
         self._retry_not_before = self._not_before if error.retry_after else self._clock()
 
-    def _failed(self, connection: ConnectionState, error: StoreError) -> None:
+    def _failed(self, connection: ConnectionState, error: ApiError) -> None:
         self._metrics.publish_failed(error.status)
         if connection.failed(error, self._clock()):
             log.warning(connection.what, name=self._name, error=f"{error}{_hint(error)}")

@@ -45,6 +45,7 @@ EVERYONE = (
     "requirements/build.lock",
     "crds/nodedevices_api",
     "crds/nodedevices_common",
+    "crds/nodedevices_kube",
 )
 BUILDERS = ("docker", "podman", "buildah")
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "cert", "timeout", "default-timeout")

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import pytest
 from nodedevices_common.pod_requests import INIT, MAIN, SIDECAR
+from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.inputs.node_pods import PodWatch, node_pod
 from nodedevices_plugin.model import NodePod, PodContainer
-from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, StoreError, keep_watching
+from nodedevices_plugin.status.client import ChangedItem, ListedItems, Object, keep_watching
 from support.patience import PATIENCE_SECONDS
 
 MEMORY = "nodedevices.io/gpu-memory"
@@ -105,7 +106,7 @@ def test_an_amount_is_read_as_the_api_server_writes_it(value: Any, count: int) -
 
 # --- again and again --------------------------------------------------------------------------------------------------
 async def test_a_watch_that_ended_waits_as_long_as_the_api_server_asks_for_and_no_longer_once_it_works() -> None:
-    ends = iter((StoreError("slow down", status=429, retry_after=40.0), StoreError("no answer"), None, StoreError("x")))
+    ends = iter((ApiError("slow down", status=429, retry_after=40.0), ApiError("no answer"), None, ApiError("x")))
     waits, seen, failed = list[float](), list[str](), list[str]()
 
     async def watch() -> AsyncIterator[str]:
@@ -129,7 +130,7 @@ class Pods:
     """The API server's side: what is put into it comes out of the watch; an error ends that."""
 
     def __init__(self) -> None:
-        self.queue: asyncio.Queue[ListedItems[Object] | ChangedItem[Object] | StoreError] = asyncio.Queue()
+        self.queue: asyncio.Queue[ListedItems[Object] | ChangedItem[Object] | ApiError] = asyncio.Queue()
         self.watches = 0
 
     async def watch_pods(
@@ -143,7 +144,7 @@ class Pods:
                     yield ListedItems(tuple(map(take, items)))
                 case ChangedItem(item=item, gone=gone):
                     yield ChangedItem(take(item), gone=gone)
-                case StoreError() as error:
+                case ApiError() as error:
                     raise error
 
 
@@ -154,7 +155,7 @@ class Following:
         self.clock = 1.0
         self.watch = PodWatch(self.server, "n1", on_change=self.changed.set, clock=lambda: self.clock)
 
-    async def after(self, event: ListedItems[Object] | ChangedItem[Object] | StoreError) -> list[str]:
+    async def after(self, event: ListedItems[Object] | ChangedItem[Object] | ApiError) -> list[str]:
         """The names of the pods that are known after this event."""
         self.changed.clear()
         self.server.queue.put_nowait(event)
@@ -203,7 +204,7 @@ def test_an_annotation_counts_as_it_was_when_the_pod_was_first_seen() -> None:
 def test_an_api_server_that_is_away_leaves_the_pods_that_are_known() -> None:
     async def use(here: Following) -> None:
         await here.after(ListedItems((pod(),)))
-        assert await here.after(StoreError("list pods: no answer: refused")) == ["a"]
+        assert await here.after(ApiError("list pods: no answer: refused")) == ["a"]
         assert here.watch.pods.problem == "list pods: no answer: refused"
         assert await here.after(ListedItems((pod(), pod("b")))) == ["a", "b"]
         assert not here.watch.pods.problem
@@ -214,7 +215,7 @@ def test_an_api_server_that_is_away_leaves_the_pods_that_are_known() -> None:
 
 def test_without_the_right_to_list_pods_none_are_known_and_the_problem_says_what_to_install() -> None:
     async def use(here: Following) -> None:
-        await here.after(StoreError("list pods: 403 pods is forbidden", status=403))
+        await here.after(ApiError("list pods: 403 pods is forbidden", status=403))
         assert here.watch.pods.pods is None
         assert here.watch.pods.forbidden
         assert here.watch.pods.problem == "list pods: 403 pods is forbidden; install the component gpu-cores"

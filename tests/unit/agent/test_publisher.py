@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from nodedevices_common.backoff import LATE, Draw
-from nodedevices_plugin.status.client import Object, StoreError
+from nodedevices_kube.errors import ApiError
+from nodedevices_plugin.status.client import Object
 from nodedevices_plugin.status.publisher import Publisher, owned
 from support.fakestore import FakeStore
 from support.patience import PATIENCE_SECONDS
@@ -242,7 +243,7 @@ async def test_what_people_write_after_etcd_was_restored_is_seen_at_once() -> No
 async def test_a_server_that_is_away_costs_one_write_when_it_is_back(desk: Desk) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
-    desk.store.drop_watches(StoreError("no answer"))
+    desk.store.drop_watches(ApiError("no answer"))
     for healthy in (7, 6, 5):
         desk.want(healthy)
         await asyncio.sleep(0.02)
@@ -255,7 +256,7 @@ async def test_a_server_that_is_away_costs_one_write_when_it_is_back(desk: Desk)
 
 @pytest.mark.parametrize("code", [401, 403, 404, 409, 422, 429, 500, 503])
 async def test_a_refusal_is_counted_by_its_status_and_tried_again(desk: Desk, code: int) -> None:
-    desk.store.problem = StoreError("no", status=code)
+    desk.store.problem = ApiError("no", status=code)
     desk.want()
     await desk.until(lambda: code in desk.counts.errors)
     desk.store.problem = None
@@ -265,7 +266,7 @@ async def test_a_refusal_is_counted_by_its_status_and_tried_again(desk: Desk, co
 async def test_retry_after_is_kept_to_whatever_news_come(desk: Desk) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
-    desk.store.problem = StoreError("slow down", status=429, retry_after=0.5)
+    desk.store.problem = ApiError("slow down", status=429, retry_after=0.5)
     loop = asyncio.get_running_loop()
     refused_at = loop.time()
     desk.want(7)
@@ -280,7 +281,7 @@ async def test_retry_after_is_kept_to_whatever_news_come(desk: Desk) -> None:
 async def test_s12_nodes_that_are_given_the_same_retry_after_do_not_come_back_at_the_same_moment() -> None:
     """The API server gives all of them the same, in whole seconds. Jitter only makes it longer."""
     desk = Desk(FakeStore(), draw=lambda _, high: high)
-    desk.store.problem = StoreError("slow down", status=429, retry_after=0.5)
+    desk.store.problem = ApiError("slow down", status=429, retry_after=0.5)
     task = asyncio.create_task(desk.publisher.run())
     refused_at = asyncio.get_running_loop().time()
     desk.want()
@@ -351,7 +352,7 @@ async def test_who_owns_the_object_is_queried_again_after_a_refusal(desk: Desk, 
     desk.want()
     await desk.until(lambda: desk.store.statuses)
     reads = desk.store.reads
-    desk.store.problem = StoreError("no", status=code)
+    desk.store.problem = ApiError("no", status=code)
     desk.want(7)
     await desk.until(lambda: desk.store.reads > reads)
     desk.store.problem = None
@@ -410,8 +411,8 @@ async def test_the_word_of_an_agent_that_came_meanwhile_stands(settled: Desk) ->
     assert settled.store.statuses[-1]["conditions"] == []
 
 
-@pytest.mark.parametrize("problem", [StoreError("no answer"), StoreError("no", status=503)])
-async def test_a_last_write_that_is_refused_does_not_keep_the_agent(settled: Desk, problem: StoreError) -> None:
+@pytest.mark.parametrize("problem", [ApiError("no answer"), ApiError("no", status=503)])
+async def test_a_last_write_that_is_refused_does_not_keep_the_agent(settled: Desk, problem: ApiError) -> None:
     settled.store.problem = problem
     await settled.publisher.stop(STOPPED)
     assert settled.store.statuses[-1]["conditions"] == []
@@ -438,7 +439,7 @@ async def test_an_api_server_that_does_not_answer_keeps_the_agent_for_a_bounded_
 async def test_a_refusal_that_lasts_is_a_problem_until_it_is_over(desk: Desk, code: int, says: str) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
-    desk.store.problem = StoreError("no", status=code)
+    desk.store.problem = ApiError("no", status=code)
     desk.want(7)
     await desk.until(lambda: code in desk.counts.errors)
     assert desk.publisher.problem() == ""
@@ -454,7 +455,7 @@ async def test_a_refusal_that_lasts_is_a_problem_until_it_is_over(desk: Desk, co
 async def test_a_watch_that_cannot_be_established_is_a_problem_although_writes_go_on(desk: Desk) -> None:
     desk.want()
     await desk.until(lambda: desk.store.statuses)
-    desk.store.blind = StoreError("nodedevices.nodedevices.io is forbidden", status=403)
+    desk.store.blind = ApiError("nodedevices.nodedevices.io is forbidden", status=403)
     desk.store.drop_watches(desk.store.blind)
     await desk.until(lambda: 403 in desk.counts.errors)
     desk.store.problem = None
@@ -503,7 +504,7 @@ async def test_a_crd_that_got_the_fields_has_them_five_minutes_later_at_the_late
 
 async def test_a_refusal_for_another_reason_stays_one(desk: Desk) -> None:
     desk.store.schema = {"properties": {}, "x-kubernetes-preserve-unknown-fields": True}
-    desk.store.problem = StoreError("etcd is away", status=500)
+    desk.store.problem = ApiError("etcd is away", status=500)
     desk.want()
     await desk.until(lambda: desk.counts.errors)
     desk.store.drop_watches(desk.store.problem)

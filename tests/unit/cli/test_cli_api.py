@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nodedevices_kube import kubeconfig
+from nodedevices_kube.connection import _without_proxy
+from nodedevices_kube.errors import KubeconfigError
 from nodedevices_kubectl import commands
-from nodedevices_kubectl.api import kubeconfig
-from nodedevices_kubectl.api.connection import _without_proxy
-from nodedevices_kubectl.api.errors import KubeconfigError
 from nodedevices_kubectl.main import arranged
 from support.command_line import CommandLine, JsonObject, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, RecordedApi

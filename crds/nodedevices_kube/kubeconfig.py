@@ -20,7 +20,8 @@ from nodedevices_common.raw import mapping, mappings, text
 from nodedevices_common.safe_yaml import load
 from nodedevices_common.text import nearest, show
 
-from nodedevices_kubectl.api.errors import KubeconfigError
+from nodedevices_kube import SERVICE_ACCOUNT
+from nodedevices_kube.errors import KubeconfigError
 
 MAX_BYTES = 4 << 20
 MAX_VALUES = 200_000
@@ -34,7 +35,6 @@ USER = {
     *("username", "password", "exec", "as", "as-uid", "as-groups", "extensions"),
 }
 EXEC = {"apiVersion", "command", "args", "env", "installHint", "provideClusterInfo", "interactiveMode"}
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +152,8 @@ def find(explicit: str | None, environment: Mapping[str, str]) -> Kubeconfig | N
     """The kubeconfig to use; None: this runs in a pod, with a service account alone."""
     if explicit:
         return Kubeconfig([Path(explicit).expanduser()])
-    named = [Path(each) for each in environment.get("KUBECONFIG", "").split(os.pathsep) if each]
-    if named:
-        there = [each for each in named if each.exists()]
-        if not there:
-            raise KubeconfigError(f"KUBECONFIG={environment['KUBECONFIG']}: no such file")
-        return Kubeconfig(there)
+    if named := environment.get("KUBECONFIG", "").strip(os.pathsep):
+        return read(named)
     usual = Path(environment.get("HOME") or "~").expanduser() / ".kube" / "config"
     if usual.exists():
         return Kubeconfig([usual])
@@ -166,16 +162,27 @@ def find(explicit: str | None, environment: Mapping[str, str]) -> Kubeconfig | N
     raise KubeconfigError(f"no kubeconfig: {usual} does not exist; give --kubeconfig or set KUBECONFIG")
 
 
-def of_service_account(environment: Mapping[str, str]) -> Context:
-    host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
+def read(named: str) -> Kubeconfig:
+    """Read the files of a list as KUBECONFIG has it; those that do not exist are left out."""
+    files = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
+    there = [file for file in files if file.exists()]
+    if not there:
+        raise KubeconfigError(f"kubeconfig {named}: no such file")
+    return Kubeconfig(there)
+
+
+def of_service_account(environment: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Context:
+    host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT") or "443"
     try:
-        cluster = Cluster(
-            f"https://{f'[{host}]' if ':' in host else host}:{port}", (SERVICE_ACCOUNT / "ca.crt").read_bytes()
-        )
-        namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip() or "default"
+        authority = (folder / "ca.crt").read_bytes()
+        namespace = (folder / "namespace").read_text().strip() or "default"
     except OSError as error:
         raise KubeconfigError(f"the pod's service account: {error}") from error
-    return Context("in-cluster", namespace, cluster, User(token_file=SERVICE_ACCOUNT / "token"))
+    if not host or not authority:  # without a CA of its own the system's would count
+        what = "ca.crt is empty" if host else "KUBERNETES_SERVICE_HOST is not set"
+        raise KubeconfigError(f"the pod's service account: {what}")
+    cluster = Cluster(f"https://{f'[{host}]' if ':' in host else host}:{port}", authority)
+    return Context("in-cluster", namespace, cluster, User(token_file=folder / "token"))
 
 
 def _cluster(entry: _Entry, name: str) -> Cluster:

@@ -10,10 +10,19 @@ class KubeconfigError(OperationError):
 
 
 class ApiError(RequestError):
-    """A request that did not succeed. `status` 0: no answer. `advice`: a sentence with what would help; or nothing."""
+    """A request that did not succeed. `names_object`: the answer names the object that it is about. `advice`: a
+    sentence with what would help; or nothing."""
 
-    def __init__(self, message: str, *, status: int = 0, names_object: bool = False, advice: str = "") -> None:
-        super().__init__(message, status=status)
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        retry_after: float | None = None,
+        names_object: bool = False,
+        advice: str = "",
+    ) -> None:
+        super().__init__(message, status=status, retry_after=retry_after)
         self.names_object = names_object
         self.advice = advice
 
@@ -27,6 +36,7 @@ class ApiError(RequestError):
         """True when the API server does not know the kind: its CRD is not there."""
         return self.status == 404 and not self.names_object
 
-
-class Expired(ApiError):  # noqa: N818 - the API server's word
-    """410: the API server no longer has what a watch, or a list, would go on from. List again."""
+    @property
+    def expired(self) -> bool:
+        """True when the API server no longer has what a watch, or a list, would go on from. List again."""
+        return self.status == 410
