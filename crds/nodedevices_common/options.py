@@ -48,7 +48,6 @@ class Option:
     aliases: tuple[str, ...] = ()
     key: str | None = None  # in a configuration file; None: it has none
     choices: tuple[str, ...] = ()
-    works: tuple[str, ...] | None = None  # values that are implemented; None: all
     metavar: str = ""
 
     @property
@@ -81,7 +80,6 @@ class OptionDetails(TypedDict, total=False):
     aliases: tuple[str, ...]
     key: str | None
     choices: tuple[str, ...]
-    works: tuple[str, ...]
     metavar: str
 
 
@@ -329,7 +327,7 @@ def read_plain(option: Option, value: object, place: str) -> Value:
 
 
 def check(option: Option, value: Value, place: str) -> Value:
-    """The value itself when it is possible and implemented in this version."""
+    """Return the value itself when it is possible."""
     for each in _values(value):
         if "\0" in each:
             raise ValueError(f"{place}: {show(each)} has a NUL byte, which no path and no name can have")
@@ -337,9 +335,6 @@ def check(option: Option, value: Value, place: str) -> Value:
             near = nearest(each, option.choices)
             hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"
             raise ValueError(f"{place}: {show(each)} is not allowed{hint}")
-        if option.works is not None and each not in option.works:
-            works = " or ".join(show(each) for each in option.works) or "leaving it out"
-            raise ValueError(f"{place}: {show(each)} is not implemented yet; {works} is")
     return value
 
 
@@ -362,8 +357,7 @@ def _metavar(option: Option) -> str:
     if option.kind == "bool":
         return "true|false"
     if option.choices:
-        works = option.works if option.works is not None else option.choices
-        return "|".join(works)
+        return "|".join(option.choices)
     return option.metavar or ("LIST" if option.kind == "list" else "VALUE")
 
 

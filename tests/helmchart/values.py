@@ -126,8 +126,7 @@ def _type(default: Any) -> str:
 
 def _of_flag(option: Option) -> dict[str, Any]:
     about = {"description": re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", option.help)}
-    allowed = option.works or option.choices
-    one: dict[str, Any] = {"enum": list(allowed)} if allowed else {"type": ["string", "integer"]}
+    one: dict[str, Any] = {"enum": list(option.choices)} if option.choices else {"type": ["string", "integer"]}
     if option.kind == "bool":
         return {**about, "type": "boolean"}
     if option.kind == "list":
@@ -181,7 +180,7 @@ def _given(options: Iterable[Option]) -> dict[str, Any]:
         "variables": {variable: each.name for each in known for variable in each.variables},
         "prefixes": {each.variable_prefix: each.name for each in known if each.variable_prefix},
         "lists": [each.name for each in known if each.kind == "list"],
-        "choices": {each.name: allowed for each in known if (allowed := each.works or each.choices)},
+        "choices": {option.name: option.choices for option in known if option.choices},
     }
 
 

@@ -49,10 +49,6 @@
     "warning",
     "error"
    ],
-   "memory-packing": [
-    "binpack",
-    "spread"
-   ],
    "mig-strategy": [
     "none",
     "single",
@@ -73,7 +69,6 @@
    "add-probe",
    "cdi-spec-dirs",
    "container-mount-dir",
-   "memory-devices",
    "device-list-strategy",
    "cdi-feature-flags",
    "cdi-disable-hooks",
@@ -203,42 +198,6 @@
     "when": "config-file"
    },
    {
-    "excludes": [],
-    "needs": [
-     "memory-unit",
-     "memory-resource=aliyun.com/gpu-mem",
-     "memory-resource=tencent.com/vcuda-memory"
-    ],
-    "when": "memory-reserve"
-   },
-   {
-    "excludes": [],
-    "needs": [
-     "memory-unit",
-     "memory-resource=aliyun.com/gpu-mem",
-     "memory-resource=tencent.com/vcuda-memory"
-    ],
-    "when": "memory-resource"
-   },
-   {
-    "excludes": [],
-    "needs": [
-     "memory-unit",
-     "memory-resource=aliyun.com/gpu-mem",
-     "memory-resource=tencent.com/vcuda-memory"
-    ],
-    "when": "memory-packing"
-   },
-   {
-    "excludes": [],
-    "needs": [
-     "memory-unit",
-     "memory-resource=aliyun.com/gpu-mem",
-     "memory-resource=tencent.com/vcuda-memory"
-    ],
-    "when": "memory-devices"
-   },
-   {
     "excludes": [
      "device-list-strategy=envvar",
      "device-list-strategy=volume-mounts",
@@ -299,11 +258,6 @@
    "NODEDEVICES_KUBECONFIG": "kubeconfig",
    "NODEDEVICES_LOG_FORMAT": "log-format",
    "NODEDEVICES_LOG_LEVEL": "log-level",
-   "NODEDEVICES_MEMORY_DEVICES": "memory-devices",
-   "NODEDEVICES_MEMORY_PACKING": "memory-packing",
-   "NODEDEVICES_MEMORY_RESERVE": "memory-reserve",
-   "NODEDEVICES_MEMORY_RESOURCE": "memory-resource",
-   "NODEDEVICES_MEMORY_UNIT": "memory-unit",
    "NODEDEVICES_METRICS_CERT_FILE": "metrics-cert-file",
    "NODEDEVICES_METRICS_KEY_FILE": "metrics-key-file",
    "NODEDEVICES_METRICS_TOKEN_FILE": "metrics-token-file",

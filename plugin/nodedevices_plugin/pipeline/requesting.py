@@ -11,7 +11,7 @@ from nodedevices_common.options import Value
 
 from nodedevices_plugin.model import Cordon, MostSeen, Refused
 from nodedevices_plugin.pipeline.state import SeenSpec
-from nodedevices_plugin.settings import memory_flags, options, probes
+from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.effective import Effective, resolve, sections_of
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local
@@ -91,14 +91,6 @@ def request_config(
         error = f"{where}: {'; '.join(lacking)}"
         others = (*others, *_refused_sections(spec, local.modes))
         return RequestedConfig(error=error, field=probes.KEY, source="file", others=others, sources=sources)
-    by_flags = options.values(local.given, local.vendors)
-    if clash := memory_flags.conflict(by_flags, file.config.sharing if file.config is not None else None):
-        place, text = clash
-        run = None if by_policy else wanted
-        others = (*others, *_refused_sections(spec, local.modes))
-        return RequestedConfig(
-            error=f"{where}: {text}", field=place, source="file", others=others, sources=sources, probes=run
-        )
     if read.whole:
         run = None if by_policy else wanted
         others = (*others, *_refused_sections(spec, local.modes))
@@ -112,11 +104,8 @@ def request_config(
             "folder of configurations is mounted (--config-dir): the label has no effect; install the component "
             "named-configs (manifests/components/named-configs), or remove the label"
         )
-    replaced = {*given, "sharing"} if memory_flags.sharing(by_flags) is not None else given
     from_file = frozenset(
-        each
-        for each in ("resources", "sharing")
-        if getattr(file.config, each, None) is not None and each not in replaced
+        each for each in ("resources", "sharing") if getattr(file.config, each, None) is not None and each not in given
     )
     kept = None if by_policy else wanted  # while the policies' configuration cannot be used
     try:

@@ -19,7 +19,7 @@ from nodedevices_api.sections import SECTION_NAMES, Sections, Serving
 from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.model.sharing import WHOLE
-from nodedevices_plugin.settings import memory_flags, options
+from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.node import NodeSettings, from_plain, node_settings, to_plain
@@ -98,8 +98,6 @@ def resolve(
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
             if section is not None:
                 own[name] = to_dict(section)
-    if (by_flags := memory_flags.sharing(values, local.resource_prefix)) is not None:
-        own["sharing"] = by_flags
     for each in local.vendors.device_files():
         if (content := (device_files or {}).get(each.option.name)) is not None:
             own = {**each.sections(content), **own}

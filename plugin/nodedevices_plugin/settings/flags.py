@@ -16,7 +16,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.options import PREFIX, Given, Parser, Value, from_environment, settings_of, values_of
 from nodedevices_common.text import show
 
-from nodedevices_plugin.settings import memory_flags, probes
+from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.settings.options import (
     by_name,
@@ -27,13 +27,12 @@ from nodedevices_plugin.settings.options import (
     variables,
     vendors_flags,
 )
-from nodedevices_plugin.settings.options import values as by_option
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.settings.together import DOMAIN_PATTERN, NOT_WITH, ONLY_WITH
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 __all__ = ["Local", "parse"]
-CONFIGURING = frozenset({"serving-mode", "resource-prefix", *memory_flags.NAMES})  # beside the options that a file has
+CONFIGURING = frozenset({"serving-mode", "resource-prefix"})  # beside the options that a file has
 _NODE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
 _DOMAIN = re.compile(DOMAIN_PATTERN)
 
@@ -55,10 +54,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     places = {name: each.place for name, each in (by_variables | by_flags).items()}
     problems = _between(values, given, vendors, places=places, probe_place=place, added=added)
     problems += refused_by_vendors(given | alone, vendors)
-    try:
-        memory_flags.sharing(by_option(given, vendors))
-    except ConfigError as error:
-        problems += error.problems
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
     elsewhere = {
         "node-name": socket.gethostname().lower(),
@@ -129,7 +124,7 @@ def _between(
         if name in given and not values[other]
     ]
     if "kubelet-socket" in given and not given["kubelet-socket"]:
-        problems.append("--kubelet-socket: empty (no registration) is not implemented yet")
+        problems.append("--kubelet-socket: empty; to register nothing, give --serving-mode=Observe")
     if bool(values["pod-name"]) != bool(values["pod-namespace"]):
         given_one, missing = ("pod-name", "pod-namespace") if values["pod-name"] else ("pod-namespace", "pod-name")
         value = show(values[given_one])
@@ -154,7 +149,7 @@ def _between(
 def _passed_on(vendors: Vendors) -> Set[str]:
     """Names of the options that are part of the configuration, and not of this module's Local alone."""
     with_key = {option.name for option in options(vendors) if option.key is not None}
-    with_key |= {option.name for option in file_options(vendors)} | set(memory_flags.NAMES)
+    with_key |= {option.name for option in file_options(vendors)}
     return with_key | {option.name for each in vendors_flags(vendors) for option in each.options}
 
 
@@ -186,7 +181,6 @@ def _parser(vendors: Vendors) -> Parser:
         "probe": "the hardware",
         "kubelet": "the kubelet",
         "service": "logs and metrics",
-        memory_flags.GROUP: memory_flags.TITLE,
         **{each.group: "devices by configuration" for each in file_options(vendors)},
         **{each.group: each.title for each in vendors_flags(vendors)},
     }

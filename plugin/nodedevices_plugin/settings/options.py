@@ -3,8 +3,7 @@
 Settings that are fixed while the agent runs are the fields of `local.Local`. Settings that a configuration can have as
 well are here; those for one vendor's devices alone come from the vendor (vendors.flags). Names of NVIDIA's device
 plugin are kept (its v0.20.0 flags, variables and `flags.*` keys), so that a DaemonSet written for it means the same
-here. `works` has the values that this version implements; other `choices` are refused by name as not implemented yet,
-so that they are not taken for working ones.
+here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from nodedevices_common.options import Option, Value, Values, option, options_of
 from nodedevices_probe.registry import KINDS
 
 from nodedevices_plugin.model import PlanError
-from nodedevices_plugin.settings import memory_flags, probes
+from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.vendors.flags import VendorFlags
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
@@ -76,7 +75,6 @@ OWN: tuple[Option, ...] = (
     with_flag_variables(
         "mps-root", "the host's directory for MPS, needed where MPS is used", group="NVIDIA", key="flags.mpsRoot"
     ),
-    *memory_flags.OPTIONS,
 )
 
 

@@ -13,7 +13,6 @@ from nodedevices_api.fields import HOST_PATH_PATTERN
 from nodedevices_common import guard
 from nodedevices_probe.registry import KINDS
 
-from nodedevices_plugin.settings import memory_flags
 from nodedevices_plugin.settings.options import paths, vendors_flags
 from nodedevices_plugin.vendors.flags import FlagRule
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
@@ -33,7 +32,6 @@ def rules(vendors: Vendors = VENDORS) -> tuple[FlagRule, ...]:
     return (
         *(FlagRule(when=name, needs=(other,)) for name, other in ONLY_WITH.items()),
         *(FlagRule(when=name, excludes=(other,)) for name, other in NOT_WITH.items()),
-        *memory_flags.RULES,
         *(rule for each in vendors_flags(vendors) for rule in each.rules),
     )
 

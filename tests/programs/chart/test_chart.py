@@ -143,11 +143,6 @@ SAMPLES: Mapping[str, str] = {
     "config-file": "/etc/nodedevices/config.yaml",
     "default-config": "a",
     "fallback-strategies": "single",
-    "memory-devices": "0",
-    "memory-packing": "spread",
-    "memory-reserve": "512Mi",
-    "memory-resource": "example.com/gpu-memory",
-    "memory-unit": "GiB",
     "simulated-file": "/etc/devices.yaml",
     "simulated-profile": "h100 x 2",
     **dict.fromkeys(guard.ONLY_WITH, "/etc/metrics/file"),
@@ -230,7 +225,7 @@ def test_values_and_variables_that_the_agent_refuses_are_refused_by_the_chart() 
     flags = {name: value for name, value in (paths | others).items() if name not in OF_THE_CHART}
     env = [
         {"name": "MIG_STRATEGY", "value": "some"},
-        {"name": "NODEDEVICES_MEMORY_RESERVE", "value": "1Gi"},
+        {"name": "DEFAULT_CONFIG", "value": "a"},
         {"name": "NODEDEVICES_NO_SUCH_THING", "value": "1"},
         {"name": "NODEDEVICES_ADD_PROBE_MINE", "value": "generic,acme=unix:/run/acme.sock"},
         {"name": "NODEDEVICES_STATE_FILE", "value": "state.json"},
@@ -242,7 +237,7 @@ def test_values_and_variables_that_the_agent_refuses_are_refused_by_the_chart() 
     said = dict(re.findall(r"^  - (agent\.(?:flags\.[\w-]+|env: \w+)): (.*)$", done.stderr, re.MULTILINE))
     variables = (
         "MIG_STRATEGY",
-        "NODEDEVICES_MEMORY_RESERVE",
+        "DEFAULT_CONFIG",
         "NODEDEVICES_NO_SUCH_THING",
         "NODEDEVICES_ADD_PROBE_MINE",
     )
@@ -266,7 +261,7 @@ def test_values_and_variables_that_the_agent_refuses_are_refused_by_the_chart() 
 @needs_helm
 def test_a_variable_whose_value_is_elsewhere_is_refused_for_nothing() -> None:
     source = {"configMapKeyRef": {"name": "mine", "key": "k"}}
-    names = ("NODEDEVICES_MEMORY_RESOURCE", "NODEDEVICES_PROBE", "NODEDEVICES_SIMULATED_FILE", "NVIDIA_DRIVER_ROOT")
+    names = ("NODEDEVICES_PROBE", "NODEDEVICES_SIMULATED_FILE", "NVIDIA_DRIVER_ROOT")
     env = [{"name": name, "valueFrom": source} for name in names]
     done = helm.template({"agent": {"env": env}})
     assert done.returncode == 0, done.stderr
@@ -379,7 +374,7 @@ def test_flags_reach_the_programs_as_they_read_them(custom: Rendered) -> None:
     read = parse([*agent["args"], "--node-name=n"], {})
     assert (read.telemetry, read.operator_wait_seconds) == (True, 30.0)
     assert (read.given["mig-strategy"], read.given["device-list-strategy"]) == ("mixed", ("envvar", "cdi-cri"))
-    assert read.given["memory-reserve"] == "1073741824", "whole, and no 1.073741824e+09"
+    assert read.given["cdi-annotation-prefix"] == "1073741824", "whole, and no 1.073741824e+09"
     operator = containers(pod(custom, "Deployment", "nodedevices-operator"))["operator"]
     settings = operator_settings.read(operator["args"], {})
     assert (settings.leader_elect, settings.relist_seconds) == (False, 300.0)

@@ -126,7 +126,7 @@ def test_null_is_not_set_as_in_nvidias_plugin() -> None:
             "flags.mpsRoot: 'run/mps' is a relative path; give an absolute one, such as /run/mps",
         ),
         ("flags: {plugin: {containerDriverRoot: root}}", "flags.plugin.containerDriverRoot: 'root' is a relative path"),
-        ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not implemented yet; 'auto' or 'nvml' is"),
+        ("flags: {deviceDiscoveryStrategy: tegra}", "'tegra' is not allowed; give auto or nvml"),
         ("flags: {plugin: {deviceListStrategy: 'envvar,cdi-cri'}}", "'envvar,cdi-cri' is not allowed"),
         ("flags: {plugin: {deviceListStrategy: {a: b}}}", "is not a list of names"),
         ("flags: {gfd: {oneshoot: true}}", "flags.gfd.oneshoot: unknown key; did you mean oneshot?"),

@@ -167,8 +167,7 @@ OPTIONS: tuple[Option, ...] = (
         "how devices are found",
         key="flags.deviceDiscoveryStrategy",
         default="auto",
-        choices=("auto", "nvml", "tegra"),
-        works=("auto", "nvml"),
+        choices=("auto", "nvml"),  # not tegra: no probe reads these boards
     ),
     _nvidia(
         "driver-root",
