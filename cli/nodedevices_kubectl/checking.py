@@ -11,7 +11,7 @@ from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.check import Seen
 
-AGENTS = "app.kubernetes.io/component=agent"
+PODS = "/api/v1/pods"  # of all namespaces
 SYSTEM_NAMESPACE = "nodedevices-system"
 T = TypeVar("T")
 
@@ -27,13 +27,23 @@ def read(session: Session, names: Sequence[str], selector: str, system_namespace
     items, _ = api.list_all(objects.NODE_DEVICES, selector=selector)
     if not items:
         pods = objects.pods(system_namespace)
-        agents = None if selector else allowed(lambda: api.list_all(pods, selector=AGENTS)[0])
+        agents = None if selector else allowed(lambda: api.list_all(pods, selector=facts.AGENTS)[0])
         return Seen(items, agents=agents or ())
     nodes = allowed(lambda: by_name(api.list_all(objects.NODES)[0]))
     if selector:
         return Seen(items, nodes)
     policies, _ = api.list_all(objects.POLICIES)
     return Seen(items, nodes, whole=True, policies=policies, lease=lease_of(session, system_namespace))
+
+
+def read_installation(session: Session, system_namespace: str) -> Seen:
+    """Read all agents' pods and their Nodes, and what these report. Without the right to, an error."""
+    from nodedevices_kubectl.api import objects  # noqa: PLC0415
+
+    items, _ = session.api.list_all(objects.NODE_DEVICES)
+    nodes, _ = session.api.list_all(objects.NODES)
+    agents, _ = session.api.list_all(PODS, selector=facts.AGENTS)
+    return Seen(items, by_name(nodes), agents=agents, lease=lease_of(session, system_namespace))
 
 
 def by_name(items: Sequence[Raw]) -> dict[str, Raw]:

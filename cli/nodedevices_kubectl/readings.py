@@ -16,8 +16,8 @@ from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.raw import Raw, mapping, mappings, text
 
 from nodedevices_kubectl.session import Session
+from nodedevices_kubectl.views import facts
 
-AGENTS = "app.kubernetes.io/name=nodedevices,app.kubernetes.io/component=agent"
 AT_ONCE = 8
 SECONDS = 3.0  # for one agent
 ALL_SECONDS = 60.0
@@ -65,7 +65,7 @@ def read(session: Session, namespace: str, names: frozenset[str]) -> dict[str, A
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
     paths: dict[str, str] = {}
-    for pod in session.api.list_all(objects.pods(namespace), selector=AGENTS)[0]:
+    for pod in session.api.list_all(objects.pods(namespace), selector=facts.AGENTS)[0]:
         node, port = text(mapping(pod.get("spec")).get("nodeName")), _port(pod)
         if node in names and port is not None:
             name = text(mapping(pod.get("metadata")).get("name"))

@@ -1,11 +1,11 @@
-"""`nodedevices-operator run | cleanup | check`: signals, and the parts put together.
+"""`nodedevices-operator run | cleanup`: signals, and the parts put together.
 
 Several replicas may run: each lists and watches, and the one that holds the Lease writes (kube/election.py). One that
 loses it ends, and begins anew as a standby. `--leader-elect=false`: there is one only, and no Lease.
 
 `nodedevices-operator extender` is another program in the same image: extender/main.py.
 
-What it uses of the API (the whole of its RBAC; `cleanup` and `check` use the same):
+What it uses of the API (the whole of its RBAC; `cleanup` and the chart's `kubectl nodedevices check` use the same):
 
     nodedevices.io  nodedevices              get list watch patch   spec: config and what goes with it
     nodedevices.io  nodedevices/status       patch                  own conditions, affectedPods
@@ -48,7 +48,6 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_operator import settings as flags
 from nodedevices_operator.cache.rejected import RejectedPods
-from nodedevices_operator.check import check
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.extender import main as extender
 from nodedevices_operator.extender import settings as extender_settings
@@ -85,8 +84,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asyncio.run(extender.run(settings))
         elif settings.command == "cleanup":
             return asyncio.run(_clean_up(settings))
-        elif settings.command == "check":
-            return asyncio.run(_check(settings))
         else:
             asyncio.run(run(settings))
     except (KubeError, OSError, LostLeadershipError) as error:
@@ -107,16 +104,6 @@ async def _clean_up(settings: OperatorSettings) -> int:
         return FAILED if failed else 0
     finally:
         await kube.close()
-
-
-async def _check(settings: OperatorSettings) -> int:
-    kube = await KubeClient.connect(settings.kubeconfig)
-    try:
-        verdict = await check(kube, settings.namespace, elected=settings.leader_elect)
-    finally:
-        await kube.close()
-    sys.stdout.write(f"NodeDevices {verdict.sentence}\n")
-    return 0 if verdict.works else FAILED
 
 
 async def run(settings: OperatorSettings) -> None:

@@ -144,7 +144,7 @@ class OperatorSettings(Common):
         "several replicas agree by Lease nodedevices-operator which of them writes; false: this is the only one",
         default=True,
     )
-    command: str  # run | cleanup | check
+    command: str  # run | cleanup
     dry_run: bool
     agents_gone: bool
 
@@ -156,10 +156,8 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSe
     """Flags over environment over defaults. InputError; `--help` prints and raises SystemExit(0)."""
     variables = from_environment(OPTIONS, environment, prefix=PREFIX)
     parsed, flags = _parser().read(arguments, rest="unknown argument; see nodedevices-operator --help")
-    if parsed.command not in ("run", "cleanup", "check"):
-        raise InputError(
-            f"{parsed.command!r}: unknown command; give run, cleanup or check, or extender before all flags"
-        )
+    if parsed.command not in ("run", "cleanup"):
+        raise InputError(f"{parsed.command!r}: unknown command; give run or cleanup, or extender before all flags")
     if parsed.dry_run and parsed.command != "cleanup":
         raise InputError("--dry-run: only valid with cleanup; to try policies out, use spec.mode: DryRun")
     if parsed.agents_gone and parsed.command != "cleanup":
@@ -184,10 +182,9 @@ def _parser() -> Parser:
         "command",
         nargs="?",
         default="run",
-        metavar="run|cleanup|check|extender",
+        metavar="run|cleanup|extender",
         help="run (default); cleanup: remove all that NodeDevices wrote to Nodes, pods, NodeDevices and "
-        "DevicePolicies; check: say in a line, within a minute, whether agents and operator work; extender: a "
-        "scheduler extender for shares of memory, with flags of its own: extender --help",
+        "DevicePolicies; extender: a scheduler extender for shares of memory, with flags of its own: extender --help",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="cleanup only: log what would be removed, and change nothing"

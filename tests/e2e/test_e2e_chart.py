@@ -137,7 +137,7 @@ def test_a_release_comes_changes_goes_back_and_goes_under_pods_that_hold_devices
     holding = Holding(rig)
     with Watch(rig.kubectl, ("nodes",)) as nodes:
         said = release.install("--take-ownership", "--force-conflicts")
-        assert "NodeDevices works: 2 nodes report 12 devices, 12 healthy" in said
+        assert "2 nodes with 12 devices, 12 healthy: nothing is broken." in said
         holding.unchanged()
 
         release.upgrade()
@@ -172,7 +172,7 @@ def test_a_release_comes_changes_goes_back_and_goes_under_pods_that_hold_devices
     holding.pods_hold()
 
     said = release.install()
-    assert "NodeDevices works: 2 nodes report 12 devices, 11 healthy" in said
+    assert "2 nodes with 12 devices, 11 healthy: nothing is broken." in said
     rig.marked(WHOLE, "False")
     holding.withdrawn()
     rig.until("the policies are in effect", lambda: MEMORY in ours_on_nodes(rig))

@@ -26,8 +26,14 @@ ROOT = Path(__file__).parents[2]
 ARCHIVE = ROOT / "tests" / "previous" / f"{COMMIT}.tar.xz"
 # As its own tests build them.
 IMAGES = (
-    Image("nodedevices-agent", "plugin", ("nodedevices_plugin", "nodedevices_probe"), "agent.lock", tag="previous"),
-    Image("nodedevices-operator", "operator", ("nodedevices_operator",), "operator.lock", tag="previous"),
+    Image(
+        "nodedevices-agent",
+        "plugin",
+        ("plugin/nodedevices_plugin", "plugin/nodedevices_probe"),
+        "agent.lock",
+        tag="previous",
+    ),
+    Image("nodedevices-operator", "operator", ("operator/nodedevices_operator",), "operator.lock", tag="previous"),
 )
 _KEPT: list[tempfile.TemporaryDirectory[str]] = []  # until this process ends
 

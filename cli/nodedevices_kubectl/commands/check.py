@@ -12,35 +12,65 @@ from nodedevices_kubectl.views import check as view
 
 FOUND_BROKEN, FOUND_PENDING = 3, 4  # exit codes
 MOST_NEXT = 5  # links of which it is said what to do; -o wide and -o json say it of all
+LOOK_SECONDS = 3
 
 
 @click.command(short_help="Walk the chain from driver to pod, and say where it breaks; exit codes for CI.")
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=options.complete_nodes)
 @click.option("--all", "everything", is_flag=True, help="Also links that are ok; the default where nodes are named.")
 @click.option(
+    "--installation",
+    is_flag=True,
+    help="Only what was installed: an operator that leads, and the agents on Nodes that are Ready. A device at fault "
+    "breaks nothing.",
+)
+@click.option(
+    "--wait",
+    "seconds",
+    type=click.IntRange(0, 3600),
+    metavar="SECONDS",
+    default=0,
+    help="Look again, for so long at most, while something is broken or pending.",
+)
+@click.option(
     "--system-namespace", metavar="NS", default=checking.SYSTEM_NAMESPACE, show_default=True, help="Of the operator."
 )
 @options.with_session
 @options.one_listing
 def check(
-    session: Session, listing: Listing, *, names: tuple[str, ...], everything: bool, system_namespace: str
+    session: Session,
+    listing: Listing,
+    *,
+    names: tuple[str, ...],
+    everything: bool,
+    installation: bool,
+    seconds: int,
+    system_namespace: str,
 ) -> None:
     """Walk the chain from driver to pod on each node, and say where it breaks and what to do next. Without names: all
     nodes, and what is not ok. Exit code 3 when something is broken, 4 when nothing is and something is pending: it
     changed less than a minute ago. A warning is none.
 
     \b
-    kubectl nodedevices check                # CI, after an installation or an upgrade
-    kubectl nodedevices check n1             # every link of one node
+    kubectl nodedevices check                                # CI, after an upgrade
+    kubectl nodedevices check n1                             # every link of one node
+    kubectl nodedevices check --installation --wait 60       # as `helm test` does
     """
     if names and listing.selector:
         raise click.UsageError("give names, or a selector (-l), not both")
-    count, rows = _judged(session, names, listing.selector, system_namespace)
+    if installation and (names or listing.selector):
+        raise click.UsageError("--installation: of all nodes; give no names and no selector (-l)")
+    for left in range(-(-seconds // LOOK_SECONDS), -1, -1):
+        nodes, rows = _judged(session, names, listing.selector, system_namespace, installation=installation)
+        broken, pending = view.having(view.BROKEN, rows), view.having(view.PENDING, rows)
+        if not (broken or pending):
+            break
+        if left:
+            session.sleep(LOOK_SECONDS)
     shown = rows if names or everything else [row for row in rows if row.fields["status"] != view.OK]
     print_rows(session, listing, view.KIND, shown)
     session.flush()
-    broken, pending = view.having(view.BROKEN, rows), view.having(view.PENDING, rows)
-    session.say(_summary(count, broken, pending, view.having(view.WARNING, rows)))
+    session.say(_summary(nodes, broken, pending, view.having(view.WARNING, rows)))
     for row in broken[:MOST_NEXT]:
         if row.fields["next"]:
             session.say(f"  {row.name}: {row.fields['next']}")
@@ -48,21 +78,27 @@ def check(
         click.get_current_context().exit(FOUND_BROKEN if broken else FOUND_PENDING)
 
 
-def _judged(session: Session, names: tuple[str, ...], selector: str, system_namespace: str) -> tuple[int, list[Row]]:
-    """The number of nodes that have reported, and every link."""
+def _judged(
+    session: Session, names: tuple[str, ...], selector: str, system_namespace: str, *, installation: bool
+) -> tuple[str, list[Row]]:
+    """Return how many nodes were looked at, for people, and every link."""
     from nodedevices_kube.errors import ApiError  # noqa: PLC0415 - --help needs none of it
 
     try:
+        if installation:
+            seen = checking.read_installation(session, system_namespace)
+            rows = view.judge_installation(seen, session.now())
+            return view.watched(seen, rows), rows
         seen = checking.read(session, names, selector, system_namespace)
     except ApiError as error:
         if not error.no_such_kind:
             raise
-        return 0, view.rows(view.CLUSTER, [view.not_installed(session.context.name)])
-    return len(seen.items), view.judge(seen, session.now())
+        return "0 nodes", view.rows(view.CLUSTER, [view.not_installed(session.context.name)])
+    count = len(seen.items)
+    return f"{count} node{'' if count == 1 else 's'}", view.judge(seen, session.now())
 
 
-def _summary(count: int, broken: list[Row], pending: list[Row], warnings: list[Row]) -> str:
-    nodes = f"{count} node{'' if count == 1 else 's'}"
+def _summary(nodes: str, broken: list[Row], pending: list[Row], warnings: list[Row]) -> str:
     if not broken:
         also = [f"{word}: {len(those)}" for word, those in (("warnings", warnings), ("pending", pending)) if those]
         again = " Run it again in a minute." if pending else ""

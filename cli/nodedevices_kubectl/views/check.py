@@ -62,6 +62,8 @@ _POLICY_NEXT = {  # where it is broken
     "kubectl nodedevices resume {0}",
 }
 _DESCRIBE = "kubectl describe dp {0}"
+_AGENTS = "kubectl get pods -A -l app.kubernetes.io/component=agent"
+_OPERATORS = "kubectl get pods -A -l app.kubernetes.io/component=operator"
 _OF_THE_KUBELET = {"KubeletUnreachable", "RegistrationRejected", "ServedByAnother"}
 
 KIND = Kind(
@@ -95,7 +97,7 @@ class Seen:
     whole: bool = False
     policies: Sequence[Raw] | None = None
     lease: Raw | None = None  # the operator's; empty: there is none
-    agents: Sequence[Raw] = ()  # pods; only where no node has reported
+    agents: Sequence[Raw] = ()  # pods; only of an installation, and where no node has reported
 
 
 def judge(seen: Seen, now: datetime) -> list[Row]:
@@ -117,6 +119,57 @@ def judge(seen: Seen, now: datetime) -> list[Row]:
     return found
 
 
+def judge_installation(seen: Seen, now: datetime) -> list[Row]:
+    """Return the operator, and the agent of every Node that is Ready and has a pod of one. What else breaks, a device
+    at fault above all, was not installed. `seen.agents`: all pods of agents."""
+    nodes, items = seen.nodes or {}, {facts.name_of(item): item for item in seen.items}
+    pods = {_node_of(pod): pod for pod in seen.agents if not mapping(pod.get("metadata")).get("deletionTimestamp")}
+    ready = {name for name, node in nodes.items() if facts.condition(node, facts.READY).get("status") == "True"}
+    if not pods.keys() & ready:
+        return rows(CLUSTER, [Finding("agents", BROKEN, "no Node that is Ready has a pod of an agent", _AGENTS)])
+    found = rows(CLUSTER, [operator(seen.lease, now)])
+    for name in sorted(pods.keys() & nodes.keys()):
+        if name in ready:
+            found += rows(name, [_installed(items.get(name, {}), pods[name], name, now)])
+        else:
+            found += rows(name, [Finding("node", UNKNOWN, "not looked at, since the Node is not Ready")])
+    return found
+
+
+def watched(seen: Seen, found: Sequence[Row]) -> str:
+    """Return for people how many nodes of an installation were looked at, and what these report."""
+    names = {row.fields["node"] for row in found if row.fields["link"] == "agent"}
+    sums = [mapping(facts.status_of(item).get("summary")) for item in seen.items if facts.name_of(item) in names]
+    devices, healthy = (sum(facts.number(each.get(key)) or 0 for each in sums) for key in ("devices", "healthy"))
+    return f"{len(names)} node{'' if len(names) == 1 else 's'} with {devices} devices, {healthy} healthy"
+
+
+def _node_of(pod: Raw) -> str:
+    return text(mapping(pod.get("spec")).get("nodeName"))
+
+
+def _installed(item: Raw, pod: Raw, name: str, now: datetime) -> Finding:
+    """Return whether the agent of this node runs, is ready, and was seen by the operator."""
+    if waits := _waits(pod):
+        return Finding("agent", BROKEN, f"its pod does not run ({waits})", _agent_pods(name))
+    agent, ready = _agent(item, name, now), facts.condition(item, facts.READY)
+    if agent.status == OK and ready.get("status") != "True":
+        return Finding("agent", BROKEN, _about(ready) or "it is not ready", "docs/troubleshooting.md")
+    if agent.status == OK and not facts.condition(item, facts.STALE):
+        return Finding("agent", BROKEN, "it reports, and no operator has seen it", _OPERATORS)
+    return agent
+
+
+def _waits(pod: Raw) -> str:
+    """Return why a pod does not run; empty: it does."""
+    containers = mappings(facts.status_of(pod).get("containerStatuses"))
+    for container in containers:
+        state = mapping(container.get("state"))
+        if "running" not in state:
+            return text(mapping(state.get("waiting")).get("reason")) or "Ended"
+    return "" if containers else "Pending"
+
+
 def rows(node: str, findings: Sequence[Finding]) -> list[Row]:
     return [
         Row(
@@ -130,8 +183,7 @@ def rows(node: str, findings: Sequence[Finding]) -> list[Row]:
 
 def nothing(*, begun: bool = False) -> Finding:
     """Where no node has reported: a check that saw nothing must not pass. `begun`: agents have just been started."""
-    agents = "kubectl get pods -A -l app.kubernetes.io/component=agent"
-    return Finding("agents", PENDING if begun else BROKEN, "no node has reported", agents)
+    return Finding("agents", PENDING if begun else BROKEN, "no node has reported", _AGENTS)
 
 
 def not_installed(context: str) -> Finding:
@@ -167,7 +219,7 @@ def chain(item: Raw, node: Raw | None, now: datetime) -> list[Finding]:
 
 
 def _agent_pods(node: str) -> str:
-    return f"kubectl get pods -A -l app.kubernetes.io/component=agent --field-selector spec.nodeName={node}"
+    return f"{_AGENTS} --field-selector spec.nodeName={node}"
 
 
 def _about(found: Raw) -> str:
@@ -373,16 +425,14 @@ def operator(lease: Raw | None, now: datetime) -> Finding:
     """`lease`: the operator's; empty: there is none; None: it cannot be read."""
     if lease is None:
         return Finding("operator", UNKNOWN, "you may not read its Lease")
-    pods = "kubectl get pods -A -l app.kubernetes.io/component=operator"
     if not lease:
-        return Finding(
-            "operator", WARNING, "no Lease in --system-namespace: one replica without election, or none", pods
-        )
+        absent = "no Lease in --system-namespace: one replica without election, or none"
+        return Finding("operator", WARNING, absent, _OPERATORS)
     spec = mapping(lease.get("spec"))
     renewed, holder = zoned_time(spec.get("renewTime")), text(spec.get("holderIdentity"))
     if holder and renewed is not None and now - renewed <= LEASE_OVERDUE:
         return Finding("operator", OK, f"led by {holder}")
-    return Finding("operator", BROKEN, f"no replica leads since {age(spec.get('renewTime'), now)}", pods)
+    return Finding("operator", BROKEN, f"no replica leads since {age(spec.get('renewTime'), now)}", _OPERATORS)
 
 
 def having(status: str, rows_: Sequence[Row]) -> list[Row]:

@@ -27,6 +27,8 @@ STALE = "Stale"
 PROBLEM_REPORTED = "ProblemReported"
 MAINTENANCE_SCHEDULED = "MaintenanceScheduled"
 
+AGENTS = "app.kubernetes.io/name=nodedevices,app.kubernetes.io/component=agent"  # labels of their pods
+
 HEALTHY, DEGRADED, UNHEALTHY, UNKNOWN = "Healthy", "Degraded", "Unhealthy", "Unknown"
 WORST = (UNHEALTHY, UNKNOWN, DEGRADED, HEALTHY)
 _TONES: dict[str, Tone] = {

@@ -75,13 +75,17 @@ class Image:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        packages = (f"{self.folder}/{each}" for each in self.packages)
-        return (*EVERYONE, self.dockerfile, f"requirements/{self.lock}", *packages)
+        return (*EVERYONE, self.dockerfile, f"requirements/{self.lock}", *self.packages)
 
 
 IMAGES = (
-    Image("nodedevices-agent", "plugin", ("nodedevices_plugin", "nodedevices_probe"), "agent.lock"),
-    Image("nodedevices-operator", "operator", ("nodedevices_operator",), "operator.lock"),
+    Image("nodedevices-agent", "plugin", ("plugin/nodedevices_plugin", "plugin/nodedevices_probe"), "agent.lock"),
+    Image(
+        "nodedevices-operator",
+        "operator",
+        ("cli/nodedevices_kubectl", "operator/nodedevices_operator"),
+        "operator.lock",
+    ),
 )
 
 

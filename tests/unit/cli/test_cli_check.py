@@ -15,6 +15,8 @@ from support.command_line import NOW, CommandLine, JsonObject, condition, failed
 from support.recorded_api import NODE_DEVICES, NODES, POLICIES, RecordedApi
 
 AGENTS = "/api/v1/namespaces/nodedevices-system/pods"
+PODS = "/api/v1/pods"
+AGENT = {"app.kubernetes.io/name": "nodedevices", "app.kubernetes.io/component": "agent"}
 LINKS = ["node", "agent", "driver", "devices", "health", "configuration", "kubelet", "allocatable", "holders", "pods"]
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/nodedevices-system/leases/nodedevices-operator"
 
@@ -307,7 +309,7 @@ def test_a_check_that_saw_nothing_does_not_pass(api: RecordedApi, kubectl: Comma
     assert kubectl("check") == 3
     assert "no node has reported" in kubectl.out
     assert kubectl("check", "-l", "pool=typo") == 3
-    pod = {"name": "agent-x", "labels": {"app.kubernetes.io/component": "agent"}}
+    pod = {"name": "agent-x", "labels": AGENT}
     for begun, code in ((LATELY, 4), ("2026-11-23T11:50:00Z", 3)):
         api.objects[AGENTS] = [{"metadata": {**pod, "creationTimestamp": begun}}]
         assert kubectl("check") == code
@@ -324,6 +326,119 @@ def test_who_may_not_read_nodes_sees_the_rest(well: RecordedApi, kubectl: Comman
     shown = found(kubectl)
     unknown = {where for (_, where), each in shown.items() if each["status"] == "unknown"}
     assert unknown == {"operator", "node", "allocatable"}
+
+
+# --- an installation --------------------------------------------------------------------------------------------------
+def agent_pod(node_name: str, **state: JsonObject) -> JsonObject:
+    statuses = [{"name": "agent", "state": state or {"running": {}}}]
+    return {
+        "metadata": {"name": f"agent-{node_name}", "labels": AGENT},
+        "spec": {"nodeName": node_name},
+        "status": {"containerStatuses": statuses},
+    }
+
+
+@pytest.fixture
+def installed(well: RecordedApi) -> RecordedApi:
+    well.add(PODS, agent_pod("n1"))
+    return well
+
+
+def installation(kubectl: CommandLine) -> tuple[int, dict[tuple[str, str], tuple[str, str]]]:
+    code = kubectl("check", "--installation", "-o", "json")
+    return code, {where: (each["status"], each["detail"]) for where, each in found(kubectl).items()}
+
+
+def test_of_an_installation_a_device_at_fault_breaks_nothing(installed: RecordedApi, kubectl: CommandLine) -> None:
+    lost = condition("ExpectedDevices", "False", "Expected2Found1")
+    installed.objects[NODE_DEVICES] = [node("n1", gpu(0, "ml/train-0", **failed()), gpu(1), conditions=[lost])]
+    stopped = condition("RolledOut", "False", "Stopped", "n1: 1 of 2 devices are offered")
+    installed.objects[POLICIES][0]["status"]["conditions"] = [stopped]
+    assert kubectl("check") == 3
+    assert kubectl("check", "--installation") == 0
+    assert (kubectl.out, kubectl.err) == ("", "1 node with 2 devices, 1 healthy: nothing is broken.\n")
+
+
+def test_a_node_that_is_down_breaks_no_installation_and_is_named(installed: RecordedApi, kubectl: CommandLine) -> None:
+    installed.add(NODES, plain_node("n2", 0, "Unknown"), plain_node("cpu", 0))
+    installed.add(PODS, agent_pod("n2", waiting={"reason": "ContainerCreating"}))
+    assert installation(kubectl) == (0, {("n2", "node"): ("unknown", "not looked at, since the Node is not Ready")})
+    assert kubectl.err == "1 node with 2 devices, 2 healthy: nothing is broken.\n"
+
+
+@pytest.mark.parametrize(
+    ("pods", "items", "detail"),
+    [
+        ([], [node("n1", gpu(0))], "no Node that is Ready has a pod of an agent"),
+        (
+            [agent_pod("n1", waiting={"reason": "ImagePullBackOff"})],
+            [node("n1", gpu(0))],
+            "its pod does not run (ImagePullBackOff)",
+        ),
+        ([agent_pod("n1", terminated={})], [node("n1", gpu(0))], "its pod does not run (Ended)"),
+        ([agent_pod("n1") | {"status": {}}], [node("n1", gpu(0))], "its pod does not run (Pending)"),
+        ([agent_pod("n1")], [], "it has not reported yet"),
+        (
+            [agent_pod("n1")],
+            [node("n1", gpu(0), conditions=[condition("Ready", "Unknown", "Starting", "so it is")])],
+            "Starting: so it is",
+        ),
+        (
+            [agent_pod("n1")],
+            [node("n1", gpu(0), conditions=[condition("Ready", "False", "ServedByAnother", "by k8s")])],
+            "ServedByAnother: by k8s",
+        ),
+        ([agent_pod("n1")], [node("n1", gpu(0), conditions=[condition("Stale", "True", "AgentLost")])], "AgentLost"),
+    ],
+)
+def test_what_breaks_an_installation_is_named(
+    installed: RecordedApi, kubectl: CommandLine, pods: list[JsonObject], items: list[JsonObject], detail: str
+) -> None:
+    installed.objects[PODS], installed.objects[NODE_DEVICES] = pods, items
+    code, shown = installation(kubectl)
+    assert (code, list(shown.values())) == (3, [("broken", detail)])
+
+
+def test_an_installation_whose_reports_no_operator_has_seen_is_broken(
+    installed: RecordedApi, kubectl: CommandLine
+) -> None:
+    conditions = installed.objects[NODE_DEVICES][0]["status"]["conditions"]
+    conditions[:] = [each for each in conditions if each["type"] != "Stale"]
+    assert installation(kubectl) == (3, {("n1", "agent"): ("broken", "it reports, and no operator has seen it")})
+
+
+def test_an_installation_without_a_leader_is_broken(installed: RecordedApi, kubectl: CommandLine) -> None:
+    installed.singles[LEASE]["spec"]["holderIdentity"] = ""
+    code, shown = installation(kubectl)
+    assert (code, [where for where, _ in shown.items()]) == (3, [("<cluster>", "operator")])
+
+
+def test_it_is_looked_at_again_until_nothing_is_broken_or_the_time_is_over(
+    installed: RecordedApi, kubectl: CommandLine
+) -> None:
+    pod = installed.objects[PODS].pop()
+    slept: list[float] = []
+
+    def meanwhile(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            installed.add(PODS, pod)
+
+    kubectl.meanwhile = meanwhile
+    assert kubectl("check", "--installation", "--wait", "10") == 0
+    assert slept == [3, 3]
+    installed.objects[PODS].clear()
+    assert kubectl("check", "--installation", "--wait", "10") == 3
+    assert slept == [3] * 6
+
+
+def test_an_installation_is_of_all_nodes_and_takes_the_rights_to_read_them(
+    installed: RecordedApi, kubectl: CommandLine
+) -> None:
+    assert kubectl("check", "n1", "--installation") == 2
+    assert kubectl("check", "-l", "a=b", "--installation") == 2
+    installed.refusals[PODS] = [403]
+    assert kubectl("check", "--installation") == 1
 
 
 # --- policy explain --------------------------------------------------------------------------------------------------
