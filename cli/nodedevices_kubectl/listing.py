@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 import click
 from nodedevices_common.backoff import Backoff
 from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.table import Column, Kind, Row, TableText, sort_rows
 from nodedevices_common.text import nearest
 
 from nodedevices_kubectl import clusters
 from nodedevices_kubectl.output import documents
-from nodedevices_kubectl.output.text import TableText
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.table import Column, Kind, Row, sort_rows
 from nodedevices_kubectl.views import facts
 
 OUTPUTS = ("table", "wide", "json", "yaml", "name")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import click
+from nodedevices_common.table import Row
 
 from nodedevices_kubectl import checking, options
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.table import Row
 from nodedevices_kubectl.views import check as view
 
 FOUND_BROKEN, FOUND_PENDING = 3, 4  # exit codes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 from nodedevices_common.raw import Raw
+from nodedevices_common.table import Row
 
 from nodedevices_kubectl import options
 from nodedevices_kubectl.listing import Listing, Source, show
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.table import Row
 from nodedevices_kubectl.views import idle as view
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import click
 from nodedevices_common.raw import Raw
+from nodedevices_common.table import Row
 
 from nodedevices_kubectl import options
 from nodedevices_kubectl.listing import Listing, Source, print_rows, show
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.table import Row
 from nodedevices_kubectl.views import pods as view
 from nodedevices_kubectl.views import pods_alone
 

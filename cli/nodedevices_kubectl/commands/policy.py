@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 from nodedevices_common.raw import Raw
+from nodedevices_common.table import Row
 
 from nodedevices_kubectl import options
 from nodedevices_kubectl.commands.policy_dry_run import dry_run
 from nodedevices_kubectl.listing import Listing, Source, show
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.table import Row
 from nodedevices_kubectl.views import explain as view
 from nodedevices_kubectl.views import facts
 

@@ -9,12 +9,12 @@ import click
 from nodedevices_common.errors import InputError, OperationError
 from nodedevices_common.loading import quickly
 from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.table import sort_rows
 
 from nodedevices_kubectl import files, options
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.output import documents
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.table import sort_rows
 from nodedevices_kubectl.views import dryrun as view
 from nodedevices_kubectl.views import facts
 

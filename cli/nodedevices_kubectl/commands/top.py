@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 from nodedevices_common.errors import OperationError
+from nodedevices_common.table import Row
 
 from nodedevices_kubectl import checking, options, readings
 from nodedevices_kubectl.listing import Listing, print_rows
 from nodedevices_kubectl.session import Session
-from nodedevices_kubectl.table import Row
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views import top as view
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from nodedevices_common.table import TableText, bold
 from nodedevices_common.text import printable
 
-from nodedevices_kubectl.output.text import TableText, bold
 from nodedevices_kubectl.views.describe import Section
 
 INDENT = "  "

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodedevices_kubectl.table import Kind, Row
+from nodedevices_common.table import Kind, Row
 
 API_VERSION = "kubectl.nodedevices.io/v1alpha1"  # of what `-o json` and `-o yaml` write; a field may be added to it
 

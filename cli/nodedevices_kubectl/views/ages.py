@@ -6,9 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from nodedevices_common.raw import Raw, text
+from nodedevices_common.table import NONE
 from nodedevices_common.times import zoned_time
-
-from nodedevices_kubectl.table import NONE
 
 UNKNOWN = "<unknown>"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400

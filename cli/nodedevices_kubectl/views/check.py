@@ -16,10 +16,10 @@ from datetime import datetime, timedelta
 
 from nodedevices_common.quantity import whole_units
 from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.table import Column, Kind, Row
 from nodedevices_common.text import some
 from nodedevices_common.times import zoned_time
 
-from nodedevices_kubectl.table import Column, Kind, Row
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.ages import age, reported
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.table import NONE, Column, Row, first_of
 
-from nodedevices_kubectl.table import NONE, Column, Row, first_of
 from nodedevices_kubectl.views import devices, facts, nodes
 from nodedevices_kubectl.views.ages import age, reported
 

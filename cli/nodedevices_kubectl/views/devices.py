@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.table import Column, Kind, Row, first_of
 
-from nodedevices_kubectl.table import Column, Kind, Row, first_of
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.ages import age
 

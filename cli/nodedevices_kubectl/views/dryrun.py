@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from nodedevices_kubectl.table import NONE, Column, Kind, Row, Tone, first_of
+from nodedevices_common.table import NONE, Column, Kind, Row, Tone, first_of
 
 MOST_SAID = 5  # nodes of which it is said why
 MOST_PODS = 3

@@ -10,9 +10,9 @@ from typing import Any
 
 from nodedevices_common.observing import SERVED, observes, without_effect
 from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.table import NONE, Column, Kind, Row
 from nodedevices_common.text import clip, place_of
 
-from nodedevices_kubectl.table import NONE, Column, Kind, Row
 from nodedevices_kubectl.views import facts
 
 MOST_OF_VALUE = 60  # characters in a cell; -o wide, json and yaml have all of it

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodedevices_common.raw import Raw, mapping, mappings, text
-
-from nodedevices_kubectl.table import Tone
+from nodedevices_common.table import Tone
 
 # As nodedevices_api.conditions has them, which loads pydantic; a test compares.
 READY = "Ready"

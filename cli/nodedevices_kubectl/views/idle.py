@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodedevices_common.raw import Raw, mapping, text
+from nodedevices_common.table import Column, Kind, Row
 
-from nodedevices_kubectl.table import Column, Kind, Row
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.ages import age
 

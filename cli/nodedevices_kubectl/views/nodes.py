@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.table import NONE, Column, Kind, Row
 
-from nodedevices_kubectl.table import NONE, Column, Kind, Row
 from nodedevices_kubectl.views import facts
 from nodedevices_kubectl.views.ages import age
 

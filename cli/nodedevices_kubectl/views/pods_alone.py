@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodedevices_common.raw import Raw, mapping, mappings, text
+from nodedevices_common.table import Row
 
-from nodedevices_kubectl.table import Row
 from nodedevices_kubectl.views import facts
 
 MARK = "nodedevices.io/DeviceHealthy"  # as nodedevices_api.conditions has it; a test compares

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from nodedevices_common.raw import Raw, text
+from nodedevices_common.table import NONE, Column, Kind, Row, first_of
 
-from nodedevices_kubectl.table import NONE, Column, Kind, Row, first_of
 from nodedevices_kubectl.views import devices, facts
 
 NO_AGENT = "there is no pod of its agent in this namespace"

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from nodedevices_common.errors import NodeDevicesError
+from nodedevices_common.table import Kind, Row, TableText
 from nodedevices_kubectl.output import documents
-from nodedevices_kubectl.output.text import TableText
-from nodedevices_kubectl.table import Kind, Row
 from nodedevices_kubectl.views import bundle, check, describe, devices, edits, explain, facts, idle, nodes, pods, top
 from support.command_line import NOW, JsonObject, condition, failed, gpu, node
 from support.odd_json import places, with_value
