@@ -24,6 +24,7 @@ LOOK_SECONDS = 3
     help="Only what was installed: an operator that leads, and the agents on Nodes that are Ready. A device at fault "
     "breaks nothing.",
 )
+@click.option("--no-lease", is_flag=True, help="With --installation: one operator, which needs no Lease to lead.")
 @click.option(
     "--wait",
     "seconds",
@@ -44,6 +45,7 @@ def check(
     names: tuple[str, ...],
     everything: bool,
     installation: bool,
+    no_lease: bool,
     seconds: int,
     system_namespace: str,
 ) -> None:
@@ -60,8 +62,11 @@ def check(
         raise click.UsageError("give names, or a selector (-l), not both")
     if installation and (names or listing.selector):
         raise click.UsageError("--installation: of all nodes; give no names and no selector (-l)")
+    if no_lease and not installation:
+        raise click.UsageError("--no-lease: only goes with --installation")
+    elected = not no_lease if installation else None
     for left in range(-(-seconds // LOOK_SECONDS), -1, -1):
-        nodes, rows = _judged(session, names, listing.selector, system_namespace, installation=installation)
+        nodes, rows = _judged(session, names, listing.selector, system_namespace, elected=elected)
         broken, pending = view.having(view.BROKEN, rows), view.having(view.PENDING, rows)
         if not (broken or pending):
             break
@@ -79,15 +84,16 @@ def check(
 
 
 def _judged(
-    session: Session, names: tuple[str, ...], selector: str, system_namespace: str, *, installation: bool
+    session: Session, names: tuple[str, ...], selector: str, system_namespace: str, *, elected: bool | None
 ) -> tuple[str, list[Row]]:
-    """Return how many nodes were looked at, for people, and every link."""
+    """Return how many nodes were looked at, for people, and every link. `elected`: of an installation, whether its
+    operators agree by a Lease; None: of the whole chain."""
     from nodedevices_kube.errors import ApiError  # noqa: PLC0415 - --help needs none of it
 
     try:
-        if installation:
+        if elected is not None:
             seen = checking.read_installation(session, system_namespace)
-            rows = view.judge_installation(seen, session.now())
+            rows = view.judge_installation(seen, session.now(), elected=elected)
             return view.watched(seen, rows), rows
         seen = checking.read(session, names, selector, system_namespace)
     except ApiError as error:

@@ -119,15 +119,15 @@ def judge(seen: Seen, now: datetime) -> list[Row]:
     return found
 
 
-def judge_installation(seen: Seen, now: datetime) -> list[Row]:
+def judge_installation(seen: Seen, now: datetime, *, elected: bool = True) -> list[Row]:
     """Return the operator, and the agent of every Node that is Ready and has a pod of one. What else breaks, a device
-    at fault above all, was not installed. `seen.agents`: all pods of agents."""
+    at fault above all, was not installed. `seen.agents`: all pods of agents. `elected`: operators agree by a Lease."""
     nodes, items = seen.nodes or {}, {facts.name_of(item): item for item in seen.items}
     pods = {_node_of(pod): pod for pod in seen.agents if not mapping(pod.get("metadata")).get("deletionTimestamp")}
     ready = {name for name, node in nodes.items() if facts.condition(node, facts.READY).get("status") == "True"}
     if not pods.keys() & ready:
         return rows(CLUSTER, [Finding("agents", BROKEN, "no Node that is Ready has a pod of an agent", _AGENTS)])
-    found = rows(CLUSTER, [operator(seen.lease, now)])
+    found = rows(CLUSTER, [operator(seen.lease, now)]) if elected else []
     for name in sorted(pods.keys() & nodes.keys()):
         if name in ready:
             found += rows(name, [_installed(items.get(name, {}), pods[name], name, now)])

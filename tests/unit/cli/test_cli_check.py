@@ -410,7 +410,9 @@ def test_an_installation_whose_reports_no_operator_has_seen_is_broken(
 def test_an_installation_without_a_leader_is_broken(installed: RecordedApi, kubectl: CommandLine) -> None:
     installed.singles[LEASE]["spec"]["holderIdentity"] = ""
     code, shown = installation(kubectl)
-    assert (code, [where for where, _ in shown.items()]) == (3, [("<cluster>", "operator")])
+    assert (code, list(shown)) == (3, [("<cluster>", "operator")])
+    assert kubectl("check", "--installation", "--no-lease") == 0
+    assert kubectl("check", "--no-lease") == 2
 
 
 def test_it_is_looked_at_again_until_nothing_is_broken_or_the_time_is_over(
