@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hardware import processes
-from hardware.probing import check
+from hardware.probing import check, result_of
 from hardware.processes import GPU
 from hardware.step import Json, Report, Request, SkippedError, why
 from support.kubelet import StandInKubelet
@@ -181,7 +181,7 @@ def _afterwards(request: Request, gpu: str) -> Json:
     """Return how the card is: by the probe's readings, by nodedevices-check, and whether it computes."""
     [device] = [one for one in processes.line_once()["devices"] if one["id"] == gpu]
     answer = check()
-    found: Json = {"readings": device.get("readings", {}), "check": answer["summary"]}
+    found: Json = {"readings": device.get("readings", {}), "check": result_of(answer)}
     if request.nvml_state:
         found["computes"] = "skipped: a stand-in"
         return found

@@ -155,3 +155,9 @@ def check(seconds: int = 25) -> Json:
     except ValueError:
         raise RuntimeError(f"nodedevices-check ended with {done.returncode}: {done.stderr[-500:]}") from None
     return answer
+
+
+def result_of(answer: Json) -> str:
+    """Return in a line what a check has found."""
+    [passed] = [each for each in answer["status"]["conditions"] if each["type"] == "CheckPassed"]
+    return str(passed["message"])

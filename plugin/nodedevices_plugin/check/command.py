@@ -81,6 +81,5 @@ async def _check(asked: Asked) -> Result:
     if found.policy_problem:
         return not_checked([found.policy_problem], node=node, time=datetime.now(UTC))
     read = await reading.read(local, found, asked.expected, until=until)
-    by_hardware = read.assessment is not None and read.assessment.known.requested.auto
-    problems = [each for each in (found.state_problem, found.hardware_problem if by_hardware else "") if each]
+    problems = [each for each in (found.state_problem, found.hardware_problem if read.auto else "") if each]
     return conclude(read, chosen=asked.device, problems=problems, node=node, time=datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""A result as text: a table, JSON, or the output of a monitoring plugin.
+"""A result as text: the table of `kubectl nodedevices`, a NodeDevices as JSON, or the output of a monitoring plugin.
 
 The first line of table and plugin is the summary, at most 80 characters, as node-problem-detector cuts it
 (`max_output_length`) and a pager shows it. What devices and drivers say of themselves has its control characters
@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
+from nodedevices_api import API_VERSION
+from nodedevices_api.base import to_dict
+from nodedevices_api.conditions import Condition
+from nodedevices_api.conditions import Status as ConditionStatus
+from nodedevices_common.table import Column, TableText
 from nodedevices_common.text import printable
-from nodedevices_common.times import rfc3339
 
-from nodedevices_plugin.check.result import Checked, Result
+from nodedevices_plugin.check.result import Result, Status
 from nodedevices_plugin.model import HealthState
+from nodedevices_plugin.status.facts import whole_second
 
 TABLE = "table"
 FORMS = (TABLE, "json", "nagios")
 MOST_SUMMARY = 80
-NONE = "<none>"
-_GAP = "   "
+CHECK_PASSED = "CheckPassed"  # the condition that only a check has
+_PASSED: dict[Status, ConditionStatus] = {Status.OK: "True", Status.UNKNOWN: "Unknown"}  # others: False
+_HEADERS = ("NAME", "ID", "MODEL", "HEALTH", "REASON", "ACTION", "MESSAGE")
+_COLUMNS = tuple(Column(header, header.lower()) for header in _HEADERS)
 
 
 def shown(result: Result, form: str) -> str:
@@ -34,9 +39,9 @@ def shown(result: Result, form: str) -> str:
 def summary(result: Result) -> str:
     """Return the first line: the status, and as many findings as there is room for."""
     start = f"DEVICES {result.status.name} - "
-    found = [_plain(each.what) for each in result.findings]
+    found = [printable(finding.what) for finding in result.findings]
     if not found:
-        types = Counter(each.type for each in result.devices if not each.partition_of)
+        types = Counter(device.type for device in result.report.devices)
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(types.items()))
         return _cut(f"{start}{sum(types.values())} healthy ({kinds})")
     for named in range(len(found), 0, -1):
@@ -53,96 +58,40 @@ def _cut(text: str) -> str:
 
 def _table(result: Result) -> str:
     lines = [first := summary(result)]
-    lines += [said for each in result.findings if not each.device and (said := _plain(each.message)) not in first]
-    if result.devices:
-        head = ("NAME", "ID", "MODEL", "HEALTH", "REASON", "ACTION", "MESSAGE")
-        rows = [head, *(_cells(each) for each in result.devices)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines += ["", *(_GAP.join(map(str.ljust, row, widths)).rstrip() for row in rows)]
-    lines += ["", *(f"note: {_plain(each)}" for each in result.notes)] if result.notes else []
+    messages = (printable(finding.message) for finding in result.findings if not finding.device)
+    lines += [message for message in messages if message not in first]
+    if result.rows:
+        lines += ["", *TableText(_COLUMNS, colours=False, headers=True).lines(result.rows, result.time)]
+    lines += ["", *(f"note: {printable(note)}" for note in result.notes)] if result.notes else []
     return "\n".join(lines)
 
 
-def _cells(row: Checked) -> tuple[str, ...]:
-    verdict = row.verdict
-    action = verdict.recovery_action if verdict.state is not HealthState.HEALTHY else ""
-    cells = (row.name, row.id, row.product_name, verdict.state.value, verdict.reason, action, verdict.message)
-    return tuple(_plain(each) or NONE for each in cells)
+def _json(result: Result) -> str:
+    lines = _lines(result)
+    passed = Condition(
+        type=CHECK_PASSED,
+        status=_PASSED.get(result.status, "False"),
+        reason=result.status.name,
+        message="; ".join(lines if result.findings else [summary(result), *lines]),
+        last_transition_time=whole_second(result.time),
+    )
+    status = result.report.model_copy(update={"conditions": (*result.report.conditions, passed)})
+    head = {"apiVersion": API_VERSION, "kind": "NodeDevices", "metadata": {"name": result.node}}
+    return json.dumps({**head, "status": to_dict(status)}, indent=2)
 
 
 def _nagios(result: Result) -> str:
     """Return the summary with performance data, then a line for each finding and note."""
-    more: Sequence[str] = [each.message for each in result.findings] + [f"note: {each}" for each in result.notes]
-    states = Counter(each.verdict.state for each in result.devices if not each.partition_of)
-    data = [f"devices={states.total()};;;0", *(f"{each.lower()}={states[each]};;;0" for each in HealthState)]
-    lines = [f"{_no_pipe(summary(result))} | {' '.join(data)}", *(_no_pipe(_plain(each)) for each in more)]
+    states = Counter(device.health.state for device in result.report.devices)
+    data = [f"devices={states.total()};;;0", *(f"{state.lower()}={states[state.value]};;;0" for state in HealthState)]
+    lines = [f"{_no_pipe(summary(result))} | {' '.join(data)}", *(_no_pipe(printable(line)) for line in _lines(result))]
     return "\n".join(lines)
+
+
+def _lines(result: Result) -> list[str]:
+    """Return a line for each finding and note."""
+    return [*(finding.message for finding in result.findings), *(f"note: {note}" for note in result.notes)]
 
 
 def _no_pipe(text: str) -> str:
     return text.replace("|", "/")
-
-
-def _plain(text: str) -> str:
-    return printable(text)
-
-
-def _json(result: Result) -> str:
-    document: dict[str, Any] = {
-        "kind": "NodeDevicesCheck",
-        "version": 1,
-        "status": result.status.name,
-        "exitCode": int(result.status),
-        "summary": summary(result),
-        "node": result.node,
-        "time": rfc3339(result.time),
-        "findings": [
-            {"status": each.status.name, "message": each.message, "device": each.device or None}
-            for each in result.findings
-        ],
-        "devices": [_device(each) for each in result.devices],
-        "expected": [
-            {
-                "match": each.what,
-                "expected": each.expected,
-                "found": each.found,
-                "lost": len(each.lost),
-                "remembered": each.remembered,
-            }
-            for each in result.expected
-        ],
-        "probes": [
-            {
-                "name": each.name,
-                "driver": {"state": each.driver, "version": each.version} if each.driver else None,
-                "problems": list(each.problems),
-                "error": each.error or None,
-            }
-            for each in result.probes
-        ],
-        "notes": list(result.notes),
-    }
-    return json.dumps(document, indent=2)
-
-
-def _device(row: Checked) -> dict[str, Any]:
-    verdict = row.verdict
-    return {
-        "name": row.name,
-        "id": row.id,
-        "type": row.type,
-        "index": row.index,
-        "vendor": row.vendor,
-        "productName": row.product_name,
-        "probe": row.probe,
-        "partitionOf": row.partition_of or None,
-        "status": row.status.name,
-        "health": {
-            "state": verdict.state.value,
-            "reason": verdict.reason,
-            "message": verdict.message,
-            "recoveryAction": verdict.recovery_action,
-            "since": rfc3339(verdict.since),
-            "xid": verdict.xid,
-        },
-    }

@@ -25,6 +25,7 @@ from nodedevices_plugin.offering.unmatched import unmatched_rules
 from nodedevices_plugin.pipeline import expected, most_seen
 from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.assess import Assessment, assess
+from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.lost import left_behind, lost_devices
 from nodedevices_plugin.pipeline.requesting import driver_root, request_config
@@ -33,23 +34,23 @@ from nodedevices_plugin.pipeline.world import Inputs, World, begin
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.probes import AUTO, lists_devices, missing, name_of
 from nodedevices_plugin.settings.probes import read as probe_specs
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 
 STARTS = 3  # of a probe that has written no line, with which it is given up
 TICK_SECONDS = 0.1
+NO_HOLDERS = Holdings(state=HoldersState.UNAVAILABLE)
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """`refused`: why the configuration cannot be used; then there is nothing else. `silent`: by probe why it has
-    written no line. `lost`: probes that see none of the devices that are here or were (pipeline.lost).
-    `expects`: a policy says how many devices there must be. `unmatched`: rules of `--policy` that have no effect."""
+    """`refused`: why the configuration cannot be used; then there is nothing else. `facts`: of the node, with no plan
+    and no holders. `silent`: by probe why it has written no line. `expects`: a policy says how many devices there must
+    be. `auto`: the node's hardware decides which probes run."""
 
     refused: tuple[str, ...] = ()
-    assessment: Assessment | None = None
+    facts: NodeFacts | None = None
     silent: Mapping[str, str] = field(default_factory=dict)
-    lost: Mapping[str, str] = field(default_factory=dict)
-    expected: tuple[Count, ...] = ()
     expects: bool = False
-    unmatched: tuple[Unmatched, ...] = ()
+    auto: bool = False
 
 
 async def read(local: Local, sources: Sources, expect: Mapping[str, int], *, until: float) -> Reading:
@@ -133,7 +134,7 @@ def _assess(world: World, local: Local, sources: Sources, line: Line | None) -> 
         arrived=line.arrived if line else 0.0,
         file=sources.file,
         device_files=sources.device_files,
-        holdings=Holdings(state=HoldersState.UNAVAILABLE),
+        holdings=NO_HOLDERS,
         hardware=sources.hardware,
     )
     return assess(world, inputs, local, now=datetime.now(UTC), monotonic=time.monotonic())
@@ -149,28 +150,46 @@ def _waits(probes: Probes, assessment: Assessment) -> bool:
 
 
 def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str]) -> Reading:
-    known, hardware = assessment.known, sources.hardware or frozenset()
+    known, world, hardware = assessment.known, assessment.world, sources.hardware or frozenset()
     lost = lost_devices(known.owned, hardware=hardware, given_up=assessment.given_up, left={})
     lost |= {
         name: f"devices of it in --state-file: {count}; it does not run here, and no probe that runs sees any"
-        for name, count in left_behind(known.owned, assessment.world.left).items()
+        for name, count in left_behind(known.owned, world.left).items()
     }
-    counts: tuple[Count, ...] = ()
-    entries = assessment.world.active.effective.sections.expect
+    sections, most = world.active.effective.sections, sources.state.most_seen or ()
+    counts: tuple[Count, ...] | None = None
     complete = not any(map(lists_devices, silent))  # else it is not known what is here
-    if complete:
-        if entries:
-            counts = expected.count(entries, known.owned, assessment.rules.near)
-        else:
-            counts = most_seen.lacking(sources.state.most_seen or (), known.inventory, known.owned.keys())
-    return Reading(
-        assessment=assessment,
-        silent=silent,
+    if complete and sections.expect:
+        counts = expected.count(sections.expect, known.owned, assessment.rules.near)
+    elif complete:
+        counts = most_seen.lacking(most, known.inventory, known.owned.keys())
+    facts = NodeFacts(
+        inventory=known.inventory,
+        verdicts=known.verdicts,
+        plan=None,
+        holdings=NO_HOLDERS,
+        config=ConfigStatus(
+            sources=known.requested.sources, unmatched=_unmatched(assessment, sources, complete=complete)
+        ),
+        notices=world.state.notices,
+        history=assessment.history,
+        mig_strategy=sections.partitions.strategy,
+        exclude=world.active.excluded,
+        unschedulable={entry.id: entry.reason for entry in assessment.cordons if entry.holds(assessment.now)},
+        drained=assessment.drained,
+        modes=world.active.effective.modes,
+        started=assessment.now,
+        probes=tuple(
+            ProbeFacts(name=name, inventory=part, silent=name in silent, error=silent.get(name))
+            for name, part in known.owned.items()
+        ),
         lost={name: why for name, why in lost.items() if name not in silent},
         expected=counts,
-        expects=bool(entries),
-        unmatched=_unmatched(assessment, sources, complete=complete),
+        most_seen=most,
+        now=assessment.now,
     )
+    auto = known.requested.auto
+    return Reading(facts=facts, silent=silent, expects=bool(sections.expect), auto=auto)
 
 
 def _unmatched(assessment: Assessment, sources: Sources, *, complete: bool) -> tuple[Unmatched, ...]:

@@ -1,10 +1,11 @@
-"""The outcome of a check: what was found, and the status that follows from it.
+"""The outcome of a check: the node's report, what of it is not as it should be, and the status that follows from it.
 
-A device's state is its status: Unhealthy is CRITICAL, Degraded WARNING, Unknown UNKNOWN. While a fault is undecided,
-and the agent gives the device to no new pod, it is UNKNOWN. What is lacking is CRITICAL, and what could not be learned
-UNKNOWN; that the kernel's log was not read, or that no driver has an accelerator of the PCI bus, is a WARNING. Of
-several the worst counts, in the order CRITICAL, UNKNOWN, WARNING: what is not known may be a fault that makes a device
-unusable, and a warning never is.
+The report is the status of a NodeDevices, made of the same facts by the agent's own function. A device's state is its
+status: Unhealthy is CRITICAL, Degraded WARNING, Unknown UNKNOWN. While a fault is undecided, and the agent gives the
+device to no new pod, it is UNKNOWN. What is lacking is CRITICAL, and what could not be learned UNKNOWN; that the
+kernel's log was not read, or that no driver has an accelerator of the PCI bus, is a WARNING. Of several the worst
+counts, in the order CRITICAL, UNKNOWN, WARNING: what is not known may be a fault that makes a device unusable, and a
+warning never is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from datetime import datetime
 from enum import IntEnum
 
 from msgspec import Struct
+from nodedevices_api import nodedevices as api
+from nodedevices_api.conditions import DEVICES_HEALTHY, EXPECTED_DEVICES, READY, Condition
+from nodedevices_common.table import Row
 from nodedevices_common.text import some
 from nodedevices_probe.node.sysfs import DRIVER_UNBOUND
 from nodedevices_probe.protocol import DriverState
@@ -27,6 +31,8 @@ from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.settings.probes import lists_devices
+from nodedevices_plugin.status.conditions import no_driver, numbers
+from nodedevices_plugin.status.report import report
 
 GPU = "gpu"  # the type that a bare index is about: SLURM_JOB_GPUS and CUDA_VISIBLE_DEVICES have such
 MOST_NAMED = 16
@@ -63,49 +69,20 @@ class Finding(Struct, frozen=True, kw_only=True):
     device: str = ""
 
 
-class Checked(Struct, frozen=True, kw_only=True):
-    """A device, or a partition with a verdict of its own (`partition_of`: the device's id)."""
-
-    name: str
-    id: str
-    index: int
-    type: str
-    vendor: str
-    product_name: str
-    probe: str
-    verdict: Verdict
-    partition_of: str = ""
-
-    @property
-    def status(self) -> Status:
-        undecided = self.verdict.state is HealthState.DEGRADED and not self.verdict.offered
-        return Status.UNKNOWN if undecided else _OF_STATE[self.verdict.state]
-
-
-class ProbeState(Struct, frozen=True, kw_only=True):
-    """A probe, and what it said of itself. `error`: why it has written no line."""
-
-    name: str
-    driver: str = ""
-    version: str = ""
-    problems: tuple[str, ...] = ()
-    error: str = ""
-
-
 class Result(Struct, frozen=True, kw_only=True):
-    """The findings are ordered, the worst first."""
+    """The findings are ordered, the worst first. `rows`: a row of the table for each device, and for each partition
+    with a fault of its own."""
 
     node: str
     time: datetime
     findings: tuple[Finding, ...] = ()
-    devices: tuple[Checked, ...] = ()
-    expected: tuple[Count, ...] = ()
-    probes: tuple[ProbeState, ...] = ()
+    rows: tuple[Row, ...] = ()
+    report: api.NodeDevicesStatus = api.NodeDevicesStatus()
     notes: tuple[str, ...] = ()  # for people; they change no status
 
     @property
     def status(self) -> Status:
-        return max((each.status for each in self.findings), key=_RANKED.index, default=Status.OK)
+        return max((finding.status for finding in self.findings), key=_RANKED.index, default=Status.OK)
 
 
 def not_checked(problems: Sequence[str], *, node: str, time: datetime) -> Result:
@@ -115,57 +92,82 @@ def not_checked(problems: Sequence[str], *, node: str, time: datetime) -> Result
 
 
 def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str], node: str, time: datetime) -> Result:
-    """`chosen`: devices to which the check is limited, as a person wrote them; none: all. `problems`: what could not be
-    read beside the probes."""
-    assessment = reading.assessment
-    if assessment is None:
+    """Return the result of a reading.
+
+    Args:
+        chosen: the devices to which the check is limited, as a person wrote them; none: all.
+        problems: what could not be read beside the probes.
+    """
+    facts = reading.facts
+    if facts is None:
         return not_checked((*problems, *reading.refused), node=node, time=time)
-    known = assessment.known
-    names = device_names(known.inventory)
-    every = [each for part in known.owned.values() for each in part.devices]
+    parts = {probe.name: probe.inventory for probe in facts.probes}
+    names = device_names(facts.inventory)
+    every = [device for part in parts.values() for device in part.devices]
     kept, findings = every, [Finding(status=Status.UNKNOWN, what=each, message=each) for each in problems]
     if chosen:
         silent = any(lists_devices(name) for name in reading.silent)
         kept, not_found = _chosen(chosen, every, names, known_all=not silent and not problems)
         findings += not_found
-    devices = tuple(row for each in kept for row in _rows(each, names, known.verdicts))
-    findings += [_of_device(each) for each in devices if each.status is not Status.OK]
-    of_probes = _of_probes(reading, known.owned, devices=bool(every))
-    if not chosen or any(not each.device for each in findings):  # what is wrong here may be why a device is not there
-        findings += [*of_probes.values(), *_without_driver(known.owned)]
-    findings += [] if chosen else [_of_count(each, _types(every)) for each in reading.expected if each.lacking]
+    wrong_here = bool(findings)  # which may be why a device is not there
+    ids = {device.fact.id for device in kept}
+    judged = [(device, id_, facts.verdicts[id_]) for device in kept for id_ in _judged(device, facts.verdicts)]
+    of_devices = (_of_device(names[id_], id_, verdict) for _, id_, verdict in judged)
+    findings += [finding for finding in of_devices if finding.status is not Status.OK]
+    of_probes = _of_probes(reading, parts, devices=bool(every))
+    if not chosen or wrong_here:
+        findings += [*of_probes.values(), *_without_driver(parts)]
+    findings += [] if chosen else [_of_count(count, _types(every)) for count in facts.expected or () if count.lacking]
+    whole = report(facts)
     return Result(
         node=node,
         time=time,
-        findings=tuple(sorted(findings, key=lambda each: -_RANKED.index(each.status))),
-        devices=devices,
-        expected=() if chosen else reading.expected,
-        probes=tuple(_state(name, part, reading) for name, part in known.owned.items()),
+        findings=tuple(sorted(findings, key=lambda finding: -_RANKED.index(finding.status))),
+        rows=tuple(_row(names[id_], id_, device.fact.product_name, verdict) for device, id_, verdict in judged),
+        report=whole.model_copy(
+            update={
+                "agent": None,
+                "summary": None if chosen else whole.summary,
+                "devices": tuple(device for device in whole.devices if device.id in ids),
+                "conditions": tuple(each for each in whole.conditions if _is_known(each, all_devices=not chosen)),
+            }
+        ),
         notes=(
-            *_notes({name: part for name, part in known.owned.items() if name not in of_probes}),
+            *_notes({name: part for name, part in parts.items() if name not in of_probes}),
             *([_NOT_COUNTED] if chosen and reading.expects else []),
-            *(each.text for each in reading.unmatched),
+            *(each.text for each in facts.config.unmatched),
         ),
     )
 
 
-def _rows(device: InventoryDevice, names: Mapping[str, str], verdicts: Mapping[str, Verdict]) -> list[Checked]:
-    fact = device.fact
-    parts = ((each.id, each.index, fact.id) for each in fact.partitions if each.id in verdicts)
-    return [
-        Checked(
-            name=names[id_],
-            id=id_,
-            index=index,
-            type=fact.type,
-            vendor=fact.vendor,
-            product_name=fact.product_name,
-            probe=device.probe,
-            verdict=verdicts[id_],
-            partition_of=of,
-        )
-        for id_, index, of in ((fact.id, fact.index, ""), *parts)
-    ]
+def _is_known(condition: Condition, *, all_devices: bool) -> bool:
+    """True for a condition that says nothing of the kubelet, and of no device that was not chosen."""
+    if condition.type == READY:
+        return condition.status == "False"
+    return all_devices and condition.type in {DEVICES_HEALTHY, EXPECTED_DEVICES}
+
+
+def _judged(device: InventoryDevice, verdicts: Mapping[str, Verdict]) -> list[str]:
+    """Return the id of a device, and those of its partitions with a fault of their own."""
+    return [device.fact.id, *(part.id for part in device.fact.partitions if part.id in verdicts)]
+
+
+def _status(verdict: Verdict) -> Status:
+    undecided = verdict.state is HealthState.DEGRADED and not verdict.offered
+    return Status.UNKNOWN if undecided else _OF_STATE[verdict.state]
+
+
+def _row(name: str, id_: str, model: str, verdict: Verdict) -> Row:
+    fields = {
+        "name": name,
+        "id": id_,
+        "model": model,
+        "health": verdict.state.value,
+        "reason": verdict.reason,
+        "action": verdict.recovery_action if verdict.state is not HealthState.HEALTHY else "",
+        "message": verdict.message,
+    }
+    return Row(name, fields)
 
 
 def _chosen(
@@ -206,21 +208,18 @@ def _is_called(device: InventoryDevice, text: str, names: Mapping[str, str]) -> 
     return is_index or text in ids or text in [names[each] for each in ids]
 
 
-def _of_device(row: Checked) -> Finding:
-    verdict = row.verdict
-    message = f"{row.id}: {verdict.state}: {verdict.reason}: {verdict.message}"
-    return Finding(status=row.status, what=f"{row.name} {verdict.reason}", message=message, device=row.name)
+def _of_device(name: str, id_: str, verdict: Verdict) -> Finding:
+    message = f"{id_}: {verdict.state}: {verdict.reason}: {verdict.message}"
+    return Finding(status=_status(verdict), what=f"{name} {verdict.reason}", message=message, device=name)
 
 
 def _of_count(count: Count, here: str) -> Finding:
     """`here`: the devices that there are, by type."""
-    had = "the node had" if count.remembered else "expected"
-    lost = f" ({len(count.lost)} more {'is' if len(count.lost) == 1 else 'are'} lost)" if count.lost else ""
     others = "" if count.found or count.lost else f"; here are: {here or 'none'}"
     return Finding(
         status=Status.CRITICAL,
         what=f"{count.found} of {count.expected} ({count.what})",
-        message=f"{count.what}: {had} {count.expected}, found {count.found}{lost}{others}; inspect the node",
+        message=f"{numbers([count])}{others}; inspect the node",
     )
 
 
@@ -233,6 +232,7 @@ def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: boo
     another has devices: the agent's own rule (status.conditions)."""
     found: dict[str, Finding] = {}
     needed = probe_set.needed(parts)
+    lost = reading.facts.lost if reading.facts is not None else {}
 
     def wrong(name: str, what: str, why: str) -> None:
         message = f"probe {name}: {why}"
@@ -245,8 +245,8 @@ def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: boo
     for name, part in parts.items():
         loaded = part.driver is not None and part.driver.state is DriverState.LOADED
         if not loaded and (not devices or part.devices or part.accelerators_on_bus):
-            wrong(name, "no driver", _no_driver(part))
-    for name, why in reading.lost.items():
+            wrong(name, "no driver", no_driver(part))
+    for name, why in lost.items():
         wrong(name, "sees no device", why)
     if not devices and not found:
         for name in parts:
@@ -262,23 +262,6 @@ def _without_driver(parts: Mapping[str, Inventory]) -> list[Finding]:
         for problem in part.problems
         if problem.code == DRIVER_UNBOUND
     ]
-
-
-def _no_driver(part: Inventory) -> str:
-    said = "; ".join(each.message for each in part.problems[:3]) or "its driver is not loaded"
-    on_bus = part.accelerators_on_bus
-    return f"{on_bus} accelerators on the PCI bus and no usable driver; {said}" if on_bus else said
-
-
-def _state(name: str, part: Inventory, reading: Reading) -> ProbeState:
-    driver = part.driver if part.line_monotonic is not None else None
-    return ProbeState(
-        name=name,
-        driver=driver.state if driver is not None else "",
-        version=driver.version if driver is not None else "",
-        problems=tuple(f"{each.code}: {each.message}" for each in part.problems),
-        error=reading.silent.get(name, ""),
-    )
 
 
 def _notes(parts: Mapping[str, Inventory]) -> tuple[str, ...]:

@@ -65,7 +65,8 @@ def _named(facts: NodeFacts, texts: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {why}" if len(facts.probes) > 1 else why for name, why in texts.items())
 
 
-def _no_driver(inventory: Inventory) -> str:
+def no_driver(inventory: Inventory) -> str:
+    """Return for people why no device of a probe can be used."""
     shown = "; ".join(problem.message for problem in inventory.problems[:3])
     if inventory.accelerators_on_bus:
         shown = f"{inventory.accelerators_on_bus} accelerators on the PCI bus and no usable driver; {shown}".rstrip(
@@ -103,7 +104,7 @@ def _ready(facts: NodeFacts) -> Condition:
     if len(unloaded) < len(needed):
         unloaded = [each for each in unloaded if each.inventory.devices or each.inventory.accelerators_on_bus]
     if unloaded:
-        why = _named(facts, {each.name: _no_driver(each.inventory) for each in unloaded})
+        why = _named(facts, {each.name: no_driver(each.inventory) for each in unloaded})
         return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, why)
     if facts.lost:
         why = "; ".join(f"{name}: {each}" for name, each in facts.lost.items())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nodedevices_api.nodedevices import NodeDevices
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.check.asked import parse
 from nodedevices_plugin.check.sources import sections
@@ -97,75 +98,64 @@ def test_for_a_monitoring_plugin_the_first_line_is_summary_and_performance_data(
     assert done.lines[1:] == [f"{GPU_1}: Unhealthy: FallenOffBus: GPU has fallen off the bus; reboot the node"]
 
 
-def test_json_has_all_that_is_known(machine: Simulated) -> None:
+def passed(done: Done) -> dict[str, str]:
+    """The result of the check, in the object that it prints."""
+    [found] = [each for each in done.document["status"]["conditions"] if each["type"] == "CheckPassed"]
+    return {key: found[key] for key in ("status", "reason", "message") if key in found}
+
+
+def test_json_is_the_nodedevices_object_with_the_result_as_a_condition(machine: Simulated) -> None:
     done = machine.check(LOST, "-o", "json", "--device", "gpu-1")
     assert done.code == CRITICAL
-    document = done.document
-    time, [device] = document.pop("time"), document["devices"]
-    assert device["health"].pop("since") <= time, "judged, and then written"
-    assert document == {
-        "kind": "NodeDevicesCheck",
-        "version": 1,
-        "status": "CRITICAL",
-        "exitCode": 2,
-        "summary": "DEVICES CRITICAL - gpu-1 FallenOffBus",
-        "node": "node-a",
-        "findings": [
-            {
-                "status": "CRITICAL",
-                "message": f"{GPU_1}: Unhealthy: FallenOffBus: GPU has fallen off the bus; reboot the node",
-                "device": "gpu-1",
-            }
-        ],
-        "devices": [
-            {
-                "name": "gpu-1",
-                "id": GPU_1,
-                "type": "gpu",
-                "index": 1,
-                "vendor": "nvidia",
-                "productName": "NVIDIA L4",
-                "probe": "simulated",
-                "partitionOf": None,
-                "status": "CRITICAL",
-                "health": {
-                    "state": "Unhealthy",
-                    "reason": "FallenOffBus",
-                    "message": "GPU has fallen off the bus; reboot the node",
-                    "recoveryAction": "RebootNode",
-                    "xid": None,
-                },
-            }
-        ],
-        "expected": [],
-        "probes": [
-            {"name": "simulated", "driver": {"state": "Loaded", "version": "570.148.08"}, "problems": [], "error": None}
-        ],
-        "notes": [],
+    item = NodeDevices.model_validate(done.document)
+    assert (item.metadata.name, done.document.keys()) == ("node-a", {"apiVersion", "kind", "metadata", "status"})
+    [device], [probe], [driver] = item.status.devices, item.status.probes, item.status.drivers
+    assert (device.name, device.id, device.probe, device.attributes.product_name) == (  # type: ignore[union-attr]
+        *("gpu-1", GPU_1, "simulated"),
+        "NVIDIA L4",
+    )
+    assert (device.health.state, device.health.reason, device.health.recovery_action, device.health.message) == (
+        *("Unhealthy", "FallenOffBus", "RebootNode"),
+        "GPU has fallen off the bus; reboot the node",
+    )
+    assert (probe.name, probe.state, driver.version) == ("simulated", "Ready", "570.148.08")
+    assert passed(done) == {
+        "status": "False",
+        "reason": "CRITICAL",
+        "message": f"{GPU_1}: Unhealthy: FallenOffBus: GPU has fallen off the bus; reboot the node",
     }
+
+
+def test_json_has_the_agents_own_sum_of_the_node_and_nothing_of_a_kubelet(machine: Simulated) -> None:
+    done = machine.check(LOST, "-o", "json", "--expect", "gpu=2")
+    status = done.document["status"]
+    assert (status["summary"]["devices"], status["summary"]["unhealthy"]) == (2, 1)
+    assert [each["type"] for each in status["conditions"]] == ["DevicesHealthy", "ExpectedDevices", "CheckPassed"]
+    assert not status.keys() & {"agent", "resources"}
 
 
 # --- what should be there --------------------------------------------------------------------------------------------
 def test_one_device_too_few_is_critical(machine: Simulated) -> None:
     done = machine.check(ONE_LEFT, "--expect", "gpu=2")
     assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - 1 of 2 (type gpu)")
-    assert done.lines[1] == "type gpu: expected 2, found 1; inspect the node"
+    assert done.lines[1] == "type gpu: 1 of 2 expected; inspect the node"
 
 
-def test_a_device_that_is_lost_is_none_of_those_that_are_found_and_the_message_says_so(machine: Simulated) -> None:
-    done = machine.check(LOST, "--expect", "gpu=2", "-o", "json")
-    said = [each["message"] for each in done.document["findings"] if not each["device"]]
-    assert said == ["type gpu: expected 2, found 1 (1 more is lost); inspect the node"]
-    assert [each["lost"] for each in done.document["expected"]] == [1]
+def test_a_device_that_is_lost_is_none_of_those_that_are_found_and_the_message_names_it(machine: Simulated) -> None:
+    done = machine.check(LOST, "--expect", "gpu=2")
+    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 FallenOffBus, 1 of 2 (type gpu)")
+    assert done.lines[1] == "type gpu: 1 of 2 expected: gpu at 0000:18:00.0 is missing; inspect the node"
     both = "profile: l4 x 3\ndevices: [{index: 1, lost: true}, {index: 2, lost: true}]\n"
-    assert "expected 3, found 1 (2 more are lost); inspect the node" in machine.check(both, "--expect=gpu=3").out
+    said = machine.check(both, "--expect=gpu=3").lines[1]
+    assert said.startswith("type gpu: 1 of 3 expected: gpu at ")
+    assert said.endswith(" are missing; inspect the node")
 
 
 def test_a_type_that_no_device_has_is_critical_and_the_types_that_are_here_are_named(machine: Simulated) -> None:
     done = machine.check("profile: l4 x 2, connectx-7 x 1\n", "--expect", "gpus=2")
     assert (done.code, done.lines[1]) == (
         CRITICAL,
-        "type gpus: expected 2, found 0; here are: 2 gpu, 1 nic; inspect the node",
+        "type gpus: 0 of 2 expected; here are: 2 gpu, 1 nic; inspect the node",
     )
 
 
@@ -241,8 +231,8 @@ def test_a_rule_of_a_policy_that_has_no_effect_is_noted_after_the_table(
 def test_a_wrong_policy_judges_nothing(machine: Simulated, policy: Path, content: str) -> None:
     policy.write_text(content)
     done = machine.check(LOST, "--policy", str(policy), "-o", "json")
-    assert (done.code, done.document["devices"]) == (UNKNOWN, [])
-    assert [each["status"] for each in done.document["findings"]] == ["UNKNOWN"]
+    assert (done.code, done.document["status"].keys()) == (UNKNOWN, {"conditions"})
+    assert (passed(done)["status"], passed(done)["reason"]) == ("Unknown", "UNKNOWN")
 
 
 def test_a_policy_that_is_not_there_is_named(machine: Simulated) -> None:
@@ -328,11 +318,11 @@ def test_what_is_no_range_of_indices_is_a_device_that_is_not_there(machine: Simu
 
 def test_that_a_policys_number_of_devices_is_not_counted_for_one_job_is_said(machine: Simulated, policy: Path) -> None:
     policy.write_text("expect: [{match: {type: gpu}, count: 8}]")
+    note = "note: expect: not counted with --device, which checks some devices alone"
+    done = machine.check(TWO, "--policy", str(policy), "--device", "0")
+    assert (done.code, done.lines[-1]) == (OK, note)
     done = machine.check(TWO, "--policy", str(policy), "--device", "0", "-o", "json")
-    assert (done.code, done.document["notes"]) == (
-        OK,
-        ["expect: not counted with --device, which checks some devices alone"],
-    )
+    assert passed(done) == {"status": "True", "reason": "OK", "message": f"DEVICES OK - 1 healthy (1 gpu); {note}"}
 
 
 def test_that_nothing_is_chosen_is_an_error_and_not_everything(machine: Simulated) -> None:
@@ -346,7 +336,7 @@ def test_a_driver_that_is_not_loaded_is_unknown(machine: Simulated) -> None:
     done = machine.check("driver: {state: NotLoaded}")
     assert (done.code, done.lines) == (
         UNKNOWN,
-        ["DEVICES UNKNOWN - probe simulated: no driver", "probe simulated: its driver is not loaded"],
+        ["DEVICES UNKNOWN - probe simulated: no driver", "probe simulated: the driver is not loaded"],
     )
 
 
@@ -381,9 +371,7 @@ def test_a_probe_whose_hardware_is_not_there_is_no_fault_beside_others(machine: 
     none.write_text("driver: {state: NotLoaded}\nacceleratorsOnBus: 4\n")
     done = machine.check(TWO, "--add-probe", other)
     assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - probe other: no driver")
-    assert done.lines[1] == (
-        "probe other: 4 accelerators on the PCI bus and no usable driver; its driver is not loaded"
-    )
+    assert done.lines[1] == ("probe other: 4 accelerators on the PCI bus and no usable driver")
 
 
 def children(marker: str) -> list[str]:
@@ -490,7 +478,7 @@ def test_an_index_that_a_missing_device_had_is_of_the_one_that_is_there_now(mach
     gone = device(id="GPU-gone")
     StateFile(state).save(State(boot_id=BOOT, devices=(gone,), probes=("simulated",)))
     done = machine.check(TWO, "--state-file", str(state), "--device", "1", "-o", "json")
-    assert (done.code, [each["id"] for each in done.document["devices"]]) == (OK, [GPU_1])
+    assert (done.code, [each["id"] for each in done.document["status"]["devices"]]) == (OK, [GPU_1])
 
 
 def test_which_of_two_missing_devices_had_an_index_is_unknown(machine: Simulated, state: Path) -> None:
@@ -519,8 +507,8 @@ def test_a_probe_that_is_added_by_a_variable_takes_none_of_the_agents_probes_awa
     StateFile(state).save(State(boot_id=BOOT, probes=(mine, added)))
     variable = {"NODEDEVICES_ADD_PROBE_NICS": added}
     done = check("--state-file", str(state), "-o", "json", more=variable)
-    assert done.document["summary"] == "DEVICES CRITICAL - gpu-1 FallenOffBus"
-    assert [each["name"] for each in done.document["probes"]] == ["mine", "nics"]
+    assert passed(done)["message"].startswith(f"{GPU_1}: Unhealthy: FallenOffBus: ")
+    assert [each["name"] for each in done.document["status"]["probes"]] == ["mine", "nics"]
 
 
 def test_an_added_probe_runs_as_it_is_given_now_and_not_as_the_agent_had_it(tmp_path: Path, state: Path) -> None:
@@ -611,8 +599,9 @@ def test_a_wrong_command_line_is_unknown_and_not_critical() -> None:
 @pytest.mark.parametrize("form", [["-o", "json"], ["--output=json"]])
 def test_a_program_learns_of_a_wrong_command_line_in_the_form_that_it_reads(form: list[str]) -> None:
     done = check("--prob=nvml", *form)
-    assert (done.code, done.document["status"], done.document["node"]) == (UNKNOWN, "UNKNOWN", "node-a")
-    assert [each["message"] for each in done.document["findings"]] == ["--prob: unknown flag; did you mean --probe?"]
+    assert (done.code, done.document["metadata"]["name"]) == (UNKNOWN, "node-a")
+    said = "--prob: unknown flag; did you mean --probe?"
+    assert passed(done) == {"status": "Unknown", "reason": "UNKNOWN", "message": said}
 
 
 def test_a_monitoring_plugin_shows_what_is_wrong_in_its_command_line() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 from nodedevices_plugin.check.output import FORMS, MOST_SUMMARY, shown, summary
-from nodedevices_plugin.check.result import Checked, Finding, Result, Status
+from nodedevices_plugin.check.reading import NO_HOLDERS, Reading
+from nodedevices_plugin.check.result import Finding, Result, Status, conclude
 from nodedevices_plugin.model import HealthState, Verdict
+from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from support.facts import gpu, inventory_of
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 
@@ -16,22 +20,24 @@ def finding(what: str = "gpu-0 Xid79", status: Status = Status.CRITICAL) -> Find
     return Finding(status=status, what=what, message=what)
 
 
-def result(*findings: Finding, devices: tuple[Checked, ...] = ()) -> Result:
-    return Result(node="node-a", time=NOW, findings=findings, devices=devices)
+def result(*findings: Finding) -> Result:
+    return Result(node="node-a", time=NOW, findings=findings)
 
 
-def checked(state: HealthState, *, offered: bool = True, product: str = "NVIDIA L4", message: str = "m") -> Checked:
+def checked(state: HealthState, *, offered: bool = True, product: str = "NVIDIA L4", message: str = "m") -> Result:
+    device = gpu(0, product_name=product)
+    inventory = inventory_of(device)
     verdict = Verdict(state=state, reason="Xid48", message=message, since=NOW, offered=offered)
-    return Checked(
-        name="gpu-0",
-        id="GPU-0",
-        index=0,
-        type="gpu",
-        vendor="nvidia",
-        product_name=product,
-        probe="nvml",
-        verdict=verdict,
+    facts = NodeFacts(
+        inventory=inventory,
+        verdicts={device.id: verdict},
+        plan=None,
+        holdings=NO_HOLDERS,
+        started=NOW,
+        probes=(ProbeFacts(name="nvml", inventory=inventory),),
+        now=NOW,
     )
+    return conclude(Reading(facts=facts), chosen=(), problems=(), node="node-a", time=NOW)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_a_finding_that_is_too_long_is_cut() -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_what_a_device_says_moves_no_cursor_and_ends_no_line(form: str) -> None:
     odd = checked(HealthState.UNHEALTHY, product="NVIDIA\x1b[31m", message="a\nb\u202ec")
-    text = shown(result(finding("gpu\x1b[2J\n"), devices=(odd,)), form)
+    text = shown(replace(odd, findings=(finding("gpu\x1b[2J\n"),)), form)
     assert all(each.isprintable() or each == "\n" for each in text)
     assert "\x1b" not in text
     assert "gpu\\x1b[2J\\n" in text or "gpu\\u001b[2J\\n" in text
