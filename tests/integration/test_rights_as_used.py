@@ -150,4 +150,7 @@ def test_the_operators_role_holds_what_the_operator_uses_and_nothing_else(
     done = subprocess.run(cleanup, capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert MEMORY not in node.capacity
+    check = [sys.executable, "-m", "nodedevices_kubectl", "check", "--installation", f"--kubeconfig={files[OPERATOR]}"]
+    done = subprocess.run(check, capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=False)
+    assert "no Node that is Ready has a pod of an agent" in done.stdout, done.stderr
     compare(apiserver.audit_log, begin, OPERATOR, "operator")
