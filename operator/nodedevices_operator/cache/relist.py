@@ -46,7 +46,7 @@ CHECK_SECONDS = 30.0  # between two small questions: kopf does not report that t
 AGAIN_SECONDS = 5.0  # after the first write that met an object that is gone
 AT_ONCE = 100  # objects that are read before others go on: some 15 ms
 HEARING_SECONDS = 20.0  # for kopf to deliver any of what a LIST has shown
-LOOK_SECONDS = 0.1  # between two looks at what it has delivered
+LOOK_SECONDS = 0.25  # between two looks at what it has delivered
 OFFERED = f"/apis/{GROUP}/{VERSION}"  # of these kinds, by discovery: kopf goes by it, too
 KINDS = (Kind.POLICY, Kind.NODE, Kind.NODE_DEVICES)  # in the order in which they are listed
 CRDS = {kind: f"{kind.value.rpartition('/')[2]}.{GROUP}" for kind in (Kind.NODE_DEVICES, Kind.POLICY)}
@@ -239,11 +239,12 @@ class Relister:
 
     async def _hear(self, listed: Mapping[Kind, Listed]) -> None:
         """Wait while kopf delivers what the LIST has shown."""
-        left, since = -1, self._clock()
+        left = [(kind, name, *at) for kind in KINDS for name, at in listed[kind].items()]
+        before, since = len(left) + 1, self._clock()
         while self._watching:
-            behind = sum(self._age(kind, name, *at) > 0 for kind in KINDS for name, at in listed[kind].items())
-            if behind != left:
-                left, since = behind, self._clock()
+            left = [item for item in left if self._age(*item) > 0]
+            if len(left) < before:
+                before, since = len(left), self._clock()
             if not left or self._clock() - since > HEARING_SECONDS:
                 return
             await asyncio.sleep(LOOK_SECONDS)
