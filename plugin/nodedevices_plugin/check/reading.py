@@ -177,7 +177,6 @@ def _judged(assessment: Assessment, sources: Sources, silent: Mapping[str, str])
         exclude=world.active.excluded,
         unschedulable={entry.id: entry.reason for entry in assessment.cordons if entry.holds(assessment.now)},
         drained=assessment.drained,
-        modes=world.active.effective.modes,
         started=assessment.now,
         probes=tuple(
             ProbeFacts(name=name, inventory=part, silent=name in silent, error=silent.get(name))

@@ -45,7 +45,6 @@ EVERYONE = (
     "requirements/build.lock",
     "crds/nodedevices_api",
     "crds/nodedevices_common",
-    "crds/nodedevices_kube",
 )
 BUILDERS = ("docker", "podman", "buildah")
 PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "cert", "timeout", "default-timeout")
@@ -79,11 +78,16 @@ class Image:
 
 
 IMAGES = (
-    Image("nodedevices-agent", "plugin", ("plugin/nodedevices_plugin", "plugin/nodedevices_probe"), "agent.lock"),
+    Image(
+        "nodedevices-agent",
+        "plugin",
+        ("crds/nodedevices_kube", "plugin/nodedevices_plugin", "plugin/nodedevices_probe"),
+        "agent.lock",
+    ),
     Image(
         "nodedevices-operator",
         "operator",
-        ("cli/nodedevices_kubectl", "operator/nodedevices_operator"),
+        ("crds/nodedevices_kube", "cli/nodedevices_kubectl", "operator/nodedevices_operator"),
         "operator.lock",
     ),
 )
