@@ -54,3 +54,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
         found = next(each for each in names if each.lower() == close[0])
         return f"; did you mean {found}?"
     return f"; known: {', '.join(names)}" if 0 < len(names) <= 12 else ""
+
+
+NAMED = 8  # devices, pods or ids named in one message
+
+
+def listing(items: Iterable[str]) -> str:
+    """A few names and how many more."""
+    return some(items, NAMED)

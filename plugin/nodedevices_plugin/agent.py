@@ -31,7 +31,7 @@ from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.cores.container import key
-from nodedevices_plugin.gates.full import counts_containers
+from nodedevices_plugin.gates.held import counts_containers
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.host.allocation_files import AllocationFiles
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper

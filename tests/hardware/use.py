@@ -17,7 +17,7 @@ from hardware import processes
 from hardware.step import Json, Report, Request, SkippedError
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, InventoryDevice
-from nodedevices_plugin.model.use import Uses
+from nodedevices_plugin.model.holders import Uses
 from nodedevices_plugin.pipeline import idle
 
 AFTER_SECONDS = 60  # sections.MIN_IDLE_SECONDS

@@ -30,7 +30,7 @@ from nodedevices_plugin.model import (
     Uses,
     Verdict,
 )
-from nodedevices_plugin.model.use import IDLE
+from nodedevices_plugin.model.holders import IDLE
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.pipeline.inventory import owned

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nodedevices_plugin.gates.base import Check, Gate, GateFacts
 from nodedevices_plugin.gates.counted import counted
-from nodedevices_plugin.gates.health import unfit
+from nodedevices_plugin.gates.devices import unfit
 from nodedevices_plugin.gates.registry import GATES
 from nodedevices_plugin.model import Blocked, InventoryDevice, ListedAs, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.offering.occupancy import not_in

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nodedevices_plugin.gates.awaited import daemon_in_use, daemon_not_ready, daemon_taken, libraries, pods_unknown
 from nodedevices_plugin.gates.base import Gate
-from nodedevices_plugin.gates.cordon import cordon
-from nodedevices_plugin.gates.full import full
-from nodedevices_plugin.gates.health import health
-from nodedevices_plugin.gates.held_otherwise import held_otherwise
-from nodedevices_plugin.gates.libraries import libraries
-from nodedevices_plugin.gates.mps import daemon_in_use, daemon_not_ready, daemon_taken
-from nodedevices_plugin.gates.place import place
-from nodedevices_plugin.gates.pods import pods_unknown
-from nodedevices_plugin.gates.removed_probe import removed_probe
-from nodedevices_plugin.gates.waiting_change import waiting_change
+from nodedevices_plugin.gates.devices import cordon, health, place, removed_probe
+from nodedevices_plugin.gates.held import full, held_otherwise, waiting_change
 
 GATES: Sequence[Gate] = (
     health,

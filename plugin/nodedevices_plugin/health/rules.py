@@ -19,7 +19,7 @@ from nodedevices_api.sections import DegradedRule, Health, HealthRule
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Occurrences
-from nodedevices_plugin.model.selection import selects
+from nodedevices_plugin.model.inventory import selects
 
 SILENCE_SECONDS = 15.0  # how long the probe's last line counts (NVML can hang in the kernel)
 CORRELATION_SECONDS = 10.0  # how long an XID may wait for its neighbours

@@ -41,12 +41,12 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_common.backoff import Backoff
+from nodedevices_common.text import listing
 from nodedevices_probe.protocol import MAX_MESSAGE, text
 
 from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate, tenure_key
-from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.runtime.worker import Worker
 
 DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")

@@ -43,7 +43,7 @@ from nodedevices_plugin.kubelet.offer import KubeletOffer, StartGate
 from nodedevices_plugin.kubelet.recent import RecentAllocations
 from nodedevices_plugin.kubelet.server import ResourceServer, options
 from nodedevices_plugin.model import Registration, RegistrationState
-from nodedevices_plugin.model.kubelet_calls import CallObserver, KubeletCall, Method, Result
+from nodedevices_plugin.model.registration import CallObserver, KubeletCall, Method, Result
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECK_SECONDS = 0.25

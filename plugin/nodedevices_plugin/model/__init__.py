@@ -10,38 +10,63 @@ Each stage takes the latest values and makes its own. Nothing here imports grpc,
 from __future__ import annotations
 
 from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPod
-from nodedevices_plugin.model.health import CONFIRM, Cordon, Fault, HealthState, Notice, Usual, Verdict, with_each_fault
-from nodedevices_plugin.model.history import Occurrences, Period, Shown
+from nodedevices_plugin.model.health import (
+    CONFIRM,
+    Cordon,
+    Fault,
+    HealthState,
+    Notice,
+    Occurrences,
+    Period,
+    Shown,
+    Usual,
+    Verdict,
+    with_each_fault,
+)
 from nodedevices_plugin.model.holders import (
     CoresHeld,
+    DeviceUse,
     Given,
+    HeldSeconds,
     Holder,
     HoldersState,
     Holdings,
+    NodePod,
+    NodePods,
     Offer,
+    PodContainer,
     RecentAllocate,
+    Tenure,
+    Uses,
     held_key,
     tenure_key,
 )
-from nodedevices_plugin.model.inventory import Inventory, InventoryDevice, Unit, devices_by_id, facts_by_id, numbered
-from nodedevices_plugin.model.most_seen import MostSeen
+from nodedevices_plugin.model.inventory import (
+    Inventory,
+    InventoryDevice,
+    MostSeen,
+    Unit,
+    devices_by_id,
+    facts_by_id,
+    numbered,
+)
 from nodedevices_plugin.model.plan import (
+    NOT_SHARED,
     AllocationError,
     Blocked,
     ContainerEdits,
     DeviceNode,
     Grant,
     ListedAs,
+    MemoryShares,
     Mount,
     OfferedResource,
     Plan,
     PlanError,
     SchedulableId,
+    SharingFacts,
 )
-from nodedevices_plugin.model.pods import NodePod, NodePods, PodContainer
 from nodedevices_plugin.model.registration import Registration, RegistrationState, served_by_others
-from nodedevices_plugin.model.sharing import NOT_SHARED, MemoryShares, SharingFacts
-from nodedevices_plugin.model.use import DeviceUse, HeldSeconds, Tenure, Uses
 
 __all__ = [
     "CONFIRM",

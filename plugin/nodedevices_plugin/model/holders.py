@@ -1,14 +1,21 @@
-"""The holders of ids, as the kubelet shows them."""
+"""The holders of ids, as the kubelet shows them; the pods of this node, as far as it matters which containers request a
+share and how much computing power they need; and how containers use the devices that they hold (pipeline.idle).
+
+`requests` and `cores` of a container are as they were when its pod was first seen: so what was reserved for it stays
+enough, also after its annotations are edited.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
+from nodedevices_common.pod_requests import Container
 
 
 class Holder(Struct, frozen=True, kw_only=True):
@@ -37,7 +44,7 @@ class Given:
 
     device: str
     partition: str | None = None
-    places: Mapping[str, bool] = field(default_factory=dict)
+    places: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
     @property
     def part_id(self) -> str:
@@ -125,3 +132,83 @@ class RecentAllocate(Struct, frozen=True, kw_only=True):
     ids: tuple[str, ...]
     time: datetime
     monotonic: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodContainer(Container):
+    """`started`: the kubelet has started it, so that its devices were allocated before."""
+
+    started: bool = False
+
+
+class NodePod(Struct, frozen=True, kw_only=True):
+    """`containers`: in the order in which the kubelet allocates. `acknowledged`: the kubelet has admitted it.
+    `seen`: time.monotonic() when it was first seen. `strays`: names in its annotations that none of its containers
+    has, as they were then."""
+
+    uid: str
+    namespace: str
+    name: str
+    containers: tuple[PodContainer, ...] = ()
+    finished: bool = False
+    acknowledged: bool = False
+    strays: tuple[str, ...] = ()
+    seen: float = 0.0
+
+
+class NodePods(Struct, frozen=True, kw_only=True):
+    """`pods` None: not known, for the reason in `problem`. Afterwards the last ones that are known stay, and a problem
+    says that they may be old. `forbidden`: the API server refuses to tell."""
+
+    pods: tuple[NodePod, ...] | None = None
+    problem: str = ""
+    forbidden: bool = False
+
+
+NEVER_USED = "NeverUsed"
+IDLE = "Idle"
+MEMORY_ONLY = "MemoryOnly"
+UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenure:
+    """A container's time with a device; it survives a restart of the agent (state file)."""
+
+    holder: str  # namespace/pod/container, and by what it was allocated
+    since: datetime  # of the Holder; a restarted agent sees another one
+    began: datetime
+    whole: bool  # observed from its beginning
+    uid: str = ""  # of its pod; "": not known
+    used: bool = False  # a process was seen, or something was computed
+
+
+class DeviceUse(Struct, frozen=True, kw_only=True):
+    """Of one held device. Times without a zone are time.monotonic()."""
+
+    word: str = ""  # one of the above; "": in use, or not observed for long enough
+    since: datetime | None = None  # of the word, where it says that the device is not used
+    tenure: Tenure | None = None  # None: several containers hold it, or parts of it
+    began: float  # this record
+    line: float | None = None  # the last line that was looked at
+    read: float | None = None  # the last reading of how busy it is
+    quiet: float | None = None  # since when every reading was 0 %, without a gap
+
+    @property
+    def unused(self) -> bool:
+        return self.since is not None
+
+
+class HeldSeconds(Struct, frozen=True, kw_only=True):
+    """Device-seconds of one namespace since the agent's start."""
+
+    held: float = 0.0
+    unused: float = 0.0
+
+
+class Uses(Struct, frozen=True, kw_only=True):
+    """Of all held devices."""
+
+    devices: Mapping[str, DeviceUse] = field(default_factory=dict)  # by id
+    namespaces: Mapping[str, HeldSeconds] = field(default_factory=dict)
+    at: float  # time.monotonic()

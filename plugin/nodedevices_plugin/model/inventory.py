@@ -1,11 +1,16 @@
-"""The devices that are here or were, and what of them can be handed out."""
+"""The devices that are here or were, what of them can be handed out, and the most of one product that a node has had at
+one time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from msgspec import Struct, field
+from nodedevices_api.matching import matches
+from nodedevices_api.sections import DeviceMatch
 from nodedevices_probe.protocol import DeviceFact, Driver, Machine, Partition, Problem, memory_bytes
 
 
@@ -81,3 +86,30 @@ def numbered(inventory: Inventory) -> dict[str, tuple[object, ...]]:
         for part in (None, *device.fact.partitions)
         for unit in (Unit(device, part),)
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class MostSeen:
+    """`probe`: the name of the probe that listed them."""
+
+    probe: str
+    vendor: str
+    product_name: str
+    count: int
+
+
+def selects(
+    match: DeviceMatch, fact: DeviceFact, near: Mapping[str, frozenset[str]], *, any_case: bool = False
+) -> bool:
+    """True when the match selects the device; of partitions it says nothing, and `profile` does not count. The operator
+    decides by the same test. `near`: by device id, as `matching.near_types` has it. `any_case`: to find a near miss."""
+    return matches(
+        match,
+        vendor=fact.vendor,
+        product_name=fact.product_name,
+        type=fact.type,
+        memory_bytes=memory_bytes(fact.capacity),
+        ids=(fact.id,),
+        near=near.get(fact.id, ()),
+        any_case=any_case,
+    )

@@ -1,8 +1,10 @@
-"""The registrations of the plan's resources with the kubelet."""
+"""The registrations of the plan's resources with the kubelet; and for metrics, the calls between the kubelet and the
+agent, and counts of one probe's lines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 
 from msgspec import Struct
@@ -30,3 +32,43 @@ class Registration(Struct, frozen=True, kw_only=True):
 def served_by_others(registrations: Iterable[Registration]) -> frozenset[str]:
     """Names of the plan that another device plugin serves to the kubelet: nothing of them is reported as ours."""
     return frozenset(each.resource for each in registrations if each.state is RegistrationState.SERVED_BY_ANOTHER)
+
+
+class Method(StrEnum):
+    """The method's name in the device plugin API. Register is the agent's call, the others are the kubelet's."""
+
+    REGISTER = "Register"
+    ALLOCATE = "Allocate"
+    PREFERRED = "GetPreferredAllocation"
+
+
+class Result(StrEnum):
+    GRANTED = "granted"
+    REFUSED = "refused"  # with a reason that the other side shows
+    FAILED = "failed"  # Allocate, GetPreferredAllocation: by a bug; Register: the kubelet did not answer
+
+
+class KubeletCall(Struct, frozen=True):
+    """`seconds`: its duration, on the agent's side."""
+
+    method: Method
+    resource: str
+    result: Result
+    seconds: float
+
+
+CallObserver = Callable[[KubeletCall], None]
+"""Gets each call as it ends, in any thread and before the kubelet has its answer: it neither blocks nor raises."""
+
+
+def unobserved(call: KubeletCall) -> None:
+    """A CallObserver that does nothing."""
+
+
+class ProbeCounters(Struct):
+    """Since the agent started; for metrics. A start is one of its process, or a connection to its socket."""
+
+    lines: int = 0  # good ones
+    bad_lines: int = 0
+    starts: int = 0
+    kills: int = 0  # for silence

@@ -15,13 +15,12 @@ from nodedevices_api.base import to_dict
 from nodedevices_api.defaults import Resolved
 from nodedevices_api.sections import CapacityEntry, DeviceMatch, SharedResource, Sharing
 from nodedevices_common.quantity import MEBIBYTE
-from nodedevices_common.text import clip
+from nodedevices_common.text import clip, listing
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.model.listing import listing
-from nodedevices_plugin.model.selection import selects
+from nodedevices_plugin.model.inventory import selects
 from nodedevices_plugin.offering.naming import by_name, matches_unit, units_matching
 from nodedevices_plugin.offering.nearness import Near, near
 from nodedevices_plugin.offering.shape import PlanSettings, fitting

@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from nodedevices_api import conditions as names
 from nodedevices_api.sections import SECTION_NAMES
+from nodedevices_common.text import listing
 
 from nodedevices_plugin.model import Holder, Inventory, Plan, Refused, Unmatched, WaitingPod
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.offering.changes import pods_named
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.settings.effective import Effective

@@ -18,7 +18,7 @@ from nodedevices_api.sections import ExpectedDevices
 from nodedevices_probe.protocol import DeviceFact
 
 from nodedevices_plugin.model import Inventory
-from nodedevices_plugin.model.selection import selects
+from nodedevices_plugin.model.inventory import selects
 from nodedevices_plugin.offering.nearness import Near
 from nodedevices_plugin.pipeline.probe_set import SILENCE_SECONDS
 from nodedevices_plugin.settings.probes import lists_devices

@@ -26,8 +26,7 @@ from msgspec.structs import replace
 from nodedevices_probe.protocol import Readings
 
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Inventory, InventoryDevice, facts_by_id
-from nodedevices_plugin.model.ids import is_core, physical_id
-from nodedevices_plugin.model.use import (
+from nodedevices_plugin.model.holders import (
     IDLE,
     MEMORY_ONLY,
     NEVER_USED,
@@ -37,6 +36,7 @@ from nodedevices_plugin.model.use import (
     Tenure,
     Uses,
 )
+from nodedevices_plugin.model.ids import is_core, physical_id
 
 GAP_SECONDS = 15.0  # as of a probe that counts as silent (probe_set)
 SETTLED_SECONDS = 10.0  # health.probe.intervalSeconds at most: a line may repeat a reading of the holder before

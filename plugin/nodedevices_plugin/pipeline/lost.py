@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
+from nodedevices_common.text import NAMED, listing
 from nodedevices_probe.protocol import DriverState
 
 from nodedevices_plugin.model import Inventory
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.model.listing import NAMED, listing
 
 
 def lost_devices(

@@ -26,11 +26,11 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+from nodedevices_common.text import listing
 from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, text
 
 from nodedevices_plugin.model import Inventory, InventoryDevice, Verdict
 from nodedevices_plugin.model.device_names import device_names
-from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline.state import State, restored_devices
 from nodedevices_plugin.settings.probes import lists_devices, name_of

@@ -18,7 +18,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import SECTION_NAMES, Sections, Serving
 from nodedevices_common.errors import InputError
 
-from nodedevices_plugin.model.sharing import WHOLE
+from nodedevices_plugin.model.plan import WHOLE
 from nodedevices_plugin.settings import options
 from nodedevices_plugin.settings.file import FileConfig
 from nodedevices_plugin.settings.flags import Local

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from nodedevices_common.text import show
+from nodedevices_common.text import listing, show
 
-from nodedevices_plugin.model.listing import listing
 from nodedevices_plugin.settings.file import FileOutcome
 
 LABEL = "nvidia.com/device-plugin.config"

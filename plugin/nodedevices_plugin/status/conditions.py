@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from nodedevices_api import conditions as names
 from nodedevices_api import nodedevices as api
 from nodedevices_api.conditions import Condition, Status, condition, find
-from nodedevices_common.text import some
+from nodedevices_common.text import NAMED, listing, some
 from nodedevices_probe.protocol import DriverState
 
 from nodedevices_plugin.cores.ids import COUNTED
@@ -30,7 +30,6 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import physical_id
-from nodedevices_plugin.model.listing import NAMED, listing
 from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.confirm import ALL_REMOVED
 from nodedevices_plugin.pipeline.expected import Count

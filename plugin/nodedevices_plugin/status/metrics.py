@@ -18,8 +18,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
-from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.model.registration import KubeletCall, Method, ProbeCounters, Result
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status import samples
 from nodedevices_plugin.status import telemetry as readings

@@ -20,7 +20,7 @@ from nodedevices_plugin.model import (
     served_by_others,
 )
 from nodedevices_plugin.model.ids import memory_held, physical_id
-from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.model.registration import ProbeCounters
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.counts import (
     allocated,

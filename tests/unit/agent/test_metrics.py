@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import MemoryShares, OfferedResource, Plan, SchedulableId, SharingFacts
-from nodedevices_plugin.model.kubelet_calls import KubeletCall, Method, Result
+from nodedevices_plugin.model.registration import KubeletCall, Method, Result
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.sharing.memory import Memory

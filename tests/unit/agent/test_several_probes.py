@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from nodedevices_common.text import show
-from nodedevices_plugin.model.probe_counters import ProbeCounters
+from nodedevices_plugin.model.registration import ProbeCounters
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.requesting import request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State

@@ -1,14 +1,18 @@
-"""Devices and partitions that are not fit for use: they stay listed, and the kubelet shows their pods that they are
-not healthy."""
+"""Devices and partitions that no new container gets because of how they are: not fit for use (these stay listed, and
+the kubelet shows their pods that they are not healthy), taken out of service by people (NodeDevices
+`spec.unschedulable`), of a probe that was taken away (pipeline.probe_set), or at the place of another one, of now or
+before (pipeline.places): a pod that holds that one may reach this.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodedevices_api.withheld import UNHEALTHY
+from nodedevices_api.withheld import CORDONED, PROBE_REMOVED, SAME_PLACE, UNHEALTHY
+from nodedevices_common.times import rfc3339
 
-from nodedevices_plugin.gates.base import Check, GateFacts
-from nodedevices_plugin.model import Blocked, InventoryDevice, OfferedResource, Plan, SchedulableId, Verdict
+from nodedevices_plugin.gates.base import Check, GateFacts, by_device
+from nodedevices_plugin.model import Blocked, Cordon, InventoryDevice, OfferedResource, Plan, SchedulableId, Verdict
 from nodedevices_plugin.model.health import HealthState
 
 UNKNOWN = "not reported by its probe yet"
@@ -59,3 +63,29 @@ def _said(verdict: Verdict) -> str:
 
 def _blocked(message: str) -> Blocked:
     return Blocked(reason=UNHEALTHY, message=message)
+
+
+def cordon(shape: Plan, facts: GateFacts) -> Check | None:
+    if not facts.cordons:
+        return None
+    by_id = {each.id: Blocked(reason=CORDONED, message=_cordoned(each)) for each in reversed(facts.cordons)}
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        return by_id.get(each.device_id) or by_id.get(each.partition_id or "")
+
+    return check
+
+
+def _cordoned(cordon: Cordon) -> str:
+    until = f" until {rfc3339(cordon.until)}" if cordon.until else ""
+    by = f" by {cordon.by}" if cordon.by else ""
+    why = f": {cordon.reason}" if cordon.reason else ""
+    return f"taken out of service{by}{until}{why}"
+
+
+def removed_probe(shape: Plan, facts: GateFacts) -> Check | None:
+    return by_device(PROBE_REMOVED, facts.removed_probes)
+
+
+def place(shape: Plan, facts: GateFacts) -> Check | None:
+    return by_device(SAME_PLACE, facts.places, parts=True)

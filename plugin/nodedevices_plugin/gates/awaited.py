@@ -1,8 +1,11 @@
-"""Shares that need an MPS daemon: one that is not ready, and devices that one keeps to itself."""
+"""Ids that wait for another program: shares for their MPS daemon, or devices that one keeps to itself; devices that
+containers would get by a CDI name, for a specification with the driver's libraries (vendors.cdi_libraries); shares of
+computing power, for the pods that could request them, since an Allocate names none. What is held stays as it is.
+"""
 
 from __future__ import annotations
 
-from nodedevices_api.withheld import HELPER_IN_USE, HELPER_NOT_READY
+from nodedevices_api.withheld import HELPER_IN_USE, HELPER_NOT_READY, NO_CDI_SPECIFICATION, PODS_UNKNOWN
 
 from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, ListedAs, OfferedResource, Plan, SchedulableId
@@ -64,5 +67,42 @@ def daemon_taken(shape: Plan, facts: GateFacts) -> Check | None:
         if each.device_id not in facts.taken or resource.name not in otherwise:
             return None
         return None if (resource.name, each.id) in in_use else blocked
+
+    return check
+
+
+def libraries(shape: Plan, facts: GateFacts) -> Check | None:
+    """A resource that the kubelet has not been sent, and that has no usable id, is not registered."""
+    if not facts.libraries:
+        return None
+    unshown = {
+        resource.name
+        for resource in shape.resources
+        if resource.name not in facts.shown and all(_why(each, facts) for each in resource.ids)
+    }
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        why = _why(each, facts)
+        listed_as = ListedAs.NOT_LISTED if resource.name in unshown else ListedAs.UNHEALTHY
+        return Blocked(reason=NO_CDI_SPECIFICATION, message=why, listed_as=listed_as) if why else None
+
+    return check
+
+
+def _why(each: SchedulableId, facts: GateFacts) -> str | None:
+    for missing in facts.libraries:
+        if each.device_id in missing.devices and each.part_id not in missing.elsewhere:
+            return missing.why
+    return None
+
+
+def pods_unknown(shape: Plan, facts: GateFacts) -> Check | None:
+    if facts.pods.pods is not None or not any(each.sharing.cores for each in shape.resources):
+        return None
+    in_use = facts.in_use()
+    blocked = Blocked(reason=PODS_UNKNOWN, message=f"this node's pods are not known: {facts.pods.problem}")
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        return blocked if resource.sharing.cores and (resource.name, each.id) not in in_use else None
 
     return check

@@ -1,0 +1,121 @@
+"""Ids that no new container gets because of what containers hold already.
+
+Devices that pods hold in another shape than this one: a whole GPU that is now offered in shares, a share of a
+configuration of before, an id of another plugin. The kubelet knows ids and not devices, and would give the same device
+out a second time.
+
+Ids that a change which waits for pods will take away: unless held, they go to no new pod, so that it does not wait for
+more and more of them.
+
+Devices whose MPS daemon serves no further container, even where shares of them are free. A daemon takes a bounded
+number of clients of each device (mps.max_clients), and where a container takes as many shares as it needs, that number
+says nothing about shares. The free shares of a device with so many containers go to no container until one of them
+ends. Containers are counted that the kubelet lists or that were granted just now. Two that are granted between two
+steps may be one too many, and a container with several processes is several clients: the daemon refuses those itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from nodedevices_api.withheld import CHANGE_WAITS, HELD_IN_ANOTHER_SHAPE, NO_FREE_CLIENTS
+from nodedevices_probe.nvidia.attributes import compute_capability
+
+from nodedevices_plugin.gates.base import Check, GateFacts
+from nodedevices_plugin.model import Blocked, OfferedResource, Plan, SchedulableId
+from nodedevices_plugin.offering.changes import bound_to, held_as
+from nodedevices_plugin.offering.occupancy import HeldId, Parts, collide
+from nodedevices_plugin.sharing.daemons import has_daemon
+from nodedevices_plugin.sharing.mps import max_clients
+
+OTHERWISE = "held under another resource or id"
+
+
+def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
+    if not facts.held_otherwise:
+        return None
+    parts = Parts.from_inventory(facts.inventory)
+    by_device: dict[str, list[HeldId]] = {}
+    for each in facts.held_otherwise:
+        by_device.setdefault(each.device_id, []).append(each)
+    found: dict[str, Blocked | None] = {}
+
+    def blocked(device_id: str, partition_id: str | None) -> Blocked | None:
+        here = [each for each in by_device.get(device_id, ()) if collide(partition_id, each, parts)]
+        pods = dict.fromkeys(each.holder for each in here if each.holder)
+        return Blocked(reason=HELD_IN_ANOTHER_SHAPE, message=OTHERWISE, waits_for=tuple(pods)) if here else None
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        part = each.partition_id or each.device_id
+        if part not in found:
+            found[part] = blocked(each.device_id, each.partition_id)
+        return found[part]
+
+    return check
+
+
+CHANGE = "a change of the configuration takes it away, and waits"
+
+
+def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
+    if facts.change is None:
+        return None
+    kept = {(name, *each) for name, ids in held_as(facts.change.shape).items() for each in ids}
+    bound = {each.name: bound_to(each) for each in shape.resources}
+    in_use = facts.in_use()
+    blocked = Blocked(reason=CHANGE_WAITS, message=CHANGE, waits_for=facts.change.waits_for)
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        stays = (resource.name, each.id, bound[resource.name]) in kept or (resource.name, each.id) in in_use
+        return None if stays else blocked
+
+    return check
+
+
+def counts_containers(plan: Plan) -> bool:
+    """True when an Allocate may change the answer to the next one: devices take only so many containers."""
+    return any(each.sharing.memory is not None and has_daemon(each) for each in plan.resources)
+
+
+def full(shape: Plan, facts: GateFacts) -> Check | None:
+    found = {each.name: full_here for each in shape.resources if (full_here := _full(each, facts))}
+    if not found:
+        return None
+
+    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+        if resource.name not in found:
+            return None
+        devices, held = found[resource.name]
+        return None if each.id in held else devices.get(each.device_id)
+
+    return check
+
+
+def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocked], set[str]] | None:
+    """Return the resource's devices that have all the containers that they can have, and the ids that are held."""
+    if resource.sharing.memory is None or not has_daemon(resource):
+        return None
+    unnamed = {(each.resource, each.ids) for each in facts.unconfirmed}
+    unnamed |= {(each.resource, each.ids) for each in facts.holdings.possible or ()}
+    device_of = {each.id: each.device_id for each in resource.ids}
+    containers: dict[str, set[Hashable]] = {}
+    held: set[str] = set()
+    listed: list[tuple[Hashable, str | None, tuple[str, ...]]] = [
+        ((each.namespace, each.pod, each.container), each.resource, each.ids) for each in facts.holdings.holders
+    ]
+    for who, name, ids_held in [*listed, *((each, *each) for each in unnamed)]:
+        for id_ in ids_held if name == resource.name else ():
+            held.add(id_)
+            if id_ in device_of:
+                containers.setdefault(device_of[id_], set()).add(who)
+    most = {
+        device.fact.id: max_clients(compute_capability(device.fact))
+        for device in facts.inventory.devices
+        if device.fact.id in containers
+    }
+    devices = {
+        id_: Blocked(reason=NO_FREE_CLIENTS, message=f"{limit} containers use it, and its MPS daemon takes no more")
+        for id_, limit in most.items()
+        if len(containers[id_]) >= limit
+    }
+    return (devices, held) if devices else None
