@@ -157,30 +157,16 @@ class KubeStore:
         return status_schema(document, KIND)
 
     async def watch(self, name: str) -> AsyncIterator[Object | None]:
-        def work(deliver: Callable[[Object | None], None], stop: threading.Event) -> None:
-            for event in self._follow("NodeDevices", COLLECTION, f"metadata.name={name}", stop):
-                match event:
-                    case ListedItems(items=items):
-                        deliver(items[0] if items else None)
-                    case ChangedItem(item=item, gone=gone):
-                        deliver(None if gone else item)
+        follow = partial(self._follow, "NodeDevices", COLLECTION, f"metadata.name={name}", _same)
+        async for event in _on_thread("watch NodeDevices", follow, latest_only=True):
+            match event:
+                case ListedItems(items=items):
+                    yield items[0] if items else None
+                case ChangedItem(item=item, gone=gone):
+                    yield None if gone else item
 
-        async for item in _on_thread("watch NodeDevices", work, latest_only=True):
-            yield item
-
-    async def watch_pods(
-        self, node: str, take: Callable[[Object], T]
-    ) -> AsyncIterator[ListedItems[T] | ChangedItem[T]]:
-        def work(deliver: Callable[[ListedItems[T] | ChangedItem[T]], None], stop: threading.Event) -> None:
-            for event in self._follow("pods", PODS, f"spec.nodeName={node}", stop):
-                match event:
-                    case ListedItems(items=items):
-                        deliver(ListedItems(tuple(map(take, items))))
-                    case ChangedItem(item=item, gone=gone):
-                        deliver(ChangedItem(take(item), gone=gone))
-
-        async for event in _on_thread("watch pods", work):
-            yield event
+    def watch_pods(self, node: str, take: Callable[[Object], T]) -> AsyncIterator[ListedItems[T] | ChangedItem[T]]:
+        return _on_thread("watch pods", partial(self._follow, "pods", PODS, f"spec.nodeName={node}", take))
 
     async def _apply(self, what: str, subresource: str, body: Mapping[str, Any]) -> Object:
         path = at(COLLECTION, body["metadata"]["name"]) + subresource
@@ -212,24 +198,22 @@ class KubeStore:
             self._client = None
 
     def _follow(
-        self, what: str, collection: str, fields: str, stop: threading.Event
-    ) -> Iterator[ListedItems[Object] | ChangedItem[Object]]:
+        self, what: str, collection: str, fields: str, take: Callable[[Object], T], stop: threading.Event
+    ) -> Iterator[ListedItems[T] | ChangedItem[T]]:
         """LIST, then watch from there, again and again from the last version seen; ends only when stopped."""
         version = ""
         while not stop.is_set():
             with closing(self._connect()) as client:
                 if not version:
                     with _explained(f"list {what}"):
-                        items, version = client.read_all(collection, _same, fields=fields)
+                        items, version = client.read_all(collection, take, fields=fields)
                     yield ListedItems(tuple(items))
                 seconds = random.randint(*WATCH_SECONDS)
                 with _explained(f"watch {what}"):
                     for kind, item in client.watch(collection, version, fields=fields, seconds=seconds):
-                        if stop.is_set():
-                            return
                         version = str(item["metadata"].get("resourceVersion", version))
                         if kind in ("ADDED", "MODIFIED", "DELETED"):
-                            yield ChangedItem(item, gone=kind == "DELETED")
+                            yield ChangedItem(take(item), gone=kind == "DELETED")
             stop.wait(
                 random.uniform(0.5, 1.5)
             )  # a server that ends every stream at once must not make this a busy loop
@@ -301,38 +285,37 @@ async def keep_watching(
 
 
 async def _on_thread(
-    what: str, work: Callable[[Callable[[T], None], threading.Event], None], *, latest_only: bool = False
+    what: str, follow: Callable[[threading.Event], Iterator[T]], *, latest_only: bool = False
 ) -> AsyncIterator[T]:
-    """Yield what `work` delivers on a thread of its own, until it fails with ApiError. `latest_only`: of items that
-    were not taken yet, only the newest is kept."""
+    """Yield what `follow` yields on a thread of its own, until it fails with ApiError; it is given what tells it to
+    stop. `latest_only`: of items that were not taken yet, only the newest is kept."""
     loop = asyncio.get_running_loop()
     changed = asyncio.Event()
     delivered: deque[T] = deque(maxlen=1 if latest_only else None)
     failure: list[ApiError] = []
     stop = threading.Event()
 
-    def deliver(item: T) -> None:
-        delivered.append(item)
+    def deliver(queue: deque[Any] | list[ApiError], item: Any) -> None:
+        queue.append(item)
         changed.set()
 
-    def fail(error: ApiError) -> None:
-        failure.append(error)
-        changed.set()
-
-    def post(callback: Callable[..., None], *arguments: Any) -> None:
+    def post(queue: deque[Any] | list[ApiError], item: Any) -> None:
         try:
-            loop.call_soon_threadsafe(callback, *arguments)
+            loop.call_soon_threadsafe(deliver, queue, item)
         except RuntimeError:  # the loop is closed: the agent is ending
             stop.set()
 
     def run() -> None:
         try:
-            work(lambda item: post(deliver, item), stop)
+            for item in follow(stop):
+                if stop.is_set():
+                    return
+                post(delivered, item)
         except ApiError as error:
-            post(fail, error)
+            post(failure, error)
         except Exception as error:  # the thread may not end unseen: who reads would wait for ever
             text = f"{what}: invalid response: {type(error).__name__}: {str(error)[:300]}"
-            post(fail, ApiError(text, status=UNREADABLE))
+            post(failure, ApiError(text, status=UNREADABLE))
 
     threading.Thread(target=run, name=what.replace(" ", "-"), daemon=True).start()
     try:
