@@ -60,7 +60,6 @@ from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import decide
 from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.runtime.later import Later
-from nodedevices_plugin.runtime.memory import keep_small
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.worker import Worker
 from nodedevices_plugin.settings import flags
@@ -273,7 +272,6 @@ class Agent:
                     tasks.create_task(keep("http", server.run))
                 if self._publisher is not None:
                     tasks.create_task(keep("publisher", partial(self._publish, self._publisher)))
-                tasks.create_task(keep("memory", lambda: keep_small(self._files)))
                 tasks.create_task(keep("loop", self._loop))
         finally:
             saved = self._state.end(self._world.state)

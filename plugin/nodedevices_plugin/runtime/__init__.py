@@ -1,1 +1,1 @@
-"""The base of the agent's process: worker threads, supervision, memory."""
+"""The base of the agent's process: worker threads, supervision."""
