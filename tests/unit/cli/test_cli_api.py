@@ -222,11 +222,13 @@ def test_no_kubeconfig_at_all_is_said(tmp_path: Path) -> None:
         ("api.example.com", ".example.com,10.0.0.0/8", True),
         ("10.1.2.3", "10.0.0.0/8", True),
         ("api.example.com", "ample.com", False),
+        ("api.example.com", "api.example.com:6443", True),
+        ("api.example.com", "api.example.com:443", False),
         ("127.0.0.1", "", True),
     ],
 )
 def test_no_proxy_names_hosts_domains_and_networks(host: str, unless: str, without: bool) -> None:
-    assert _without_proxy(host, {"NO_PROXY": unless}) is without
+    assert _without_proxy(host, {"NO_PROXY": unless}, 6443) is without
 
 
 @pytest.mark.parametrize(
