@@ -28,7 +28,7 @@ def inventory(status: Raw) -> Inventory:
 
 def complete(status: Raw) -> bool:
     """True when no device and no partition was left out of the object."""
-    return not any(each.get("partitionsTruncated") for each in mappings(status.get("devices")))
+    return not any(device.get("partitionsTruncated") for device in mappings(status.get("devices")))
 
 
 def _device(raw: Raw) -> InventoryDevice:
@@ -58,7 +58,7 @@ def _device(raw: Raw) -> InventoryDevice:
         present=health.get("reason") != MISSING or health.get("state") == "Unknown",
         last_seen=_SINCE,
         departed_partitions=frozenset(
-            text(each.get("id")) for each in parts if mapping(each.get("health")).get("reason") == MISSING
+            text(part.get("id")) for part in parts if mapping(part.get("health")).get("reason") == MISSING
         ),
     )
 
@@ -134,7 +134,9 @@ def _parts(status: Raw) -> Iterator[tuple[str, Raw, str | None]]:
 
 def _holders(part: Raw) -> Iterable[Raw]:
     return (
-        each for each in mappings(part.get("holders")) if is_pod(text(each.get("namespace")), text(each.get("pod")))
+        holder
+        for holder in mappings(part.get("holders"))
+        if is_pod(text(holder.get("namespace")), text(holder.get("pod")))
     )
 
 
@@ -142,15 +144,15 @@ def _ids(holder: Raw, own: str) -> list[str]:
     """Return what the holder has of this part: the part, or shares of it. What it has of other parts is theirs."""
     given = holder.get("ids")
     shares = [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
-    return [each for each in shares if split(each)[0] == own] if shares else [own]
+    return [share for share in shares if split(share)[0] == own] if shares else [own]
 
 
 def holdings(status: Raw) -> Holdings:
     found: dict[tuple[str, str, str, str], list[str]] = {}
     for device, part, partition in _parts(status):
-        for each in _holders(part):
-            key = (each["namespace"], each["pod"], text(each.get("container")), text(each.get("resource")))
-            found.setdefault(key, []).extend(_ids(each, partition or device))
+        for holder in _holders(part):
+            key = (holder["namespace"], holder["pod"], text(holder.get("container")), text(holder.get("resource")))
+            found.setdefault(key, []).extend(_ids(holder, partition or device))
     known = next((it for it in mappings(status.get("conditions")) if it.get("type") == HOLDERS_KNOWN), {})
     synced = known.get("status") == "True"
     return Holdings(

@@ -123,7 +123,7 @@ def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
     if _observes(now):
         return "another plugin serves its kubelet now (serving.mode Observe)"
     sources = mapping(status.get("configuration")).get("sources")
-    own = [each for each in sources if each != _POLICY] if isinstance(sources, list) else []
+    own = [source for source in sources if source != _POLICY] if isinstance(sources, list) else []
     ends = [name for name in DECIDE_IDS if name in now and name not in then]
     if own and ends:
         return f"{', '.join(ends)} would come from its own {', '.join(map(str, own))}, which are not known here"
@@ -155,20 +155,23 @@ def _fitting(inventory: Inventory, settings: PlanSettings) -> tuple[Plan | None,
 
 
 def _summary(plan: Plan) -> dict[str, tuple[object, ...]]:
-    return {each.name: (len(each.ids), each.sharing.name, each.sharing.replicas) for each in plan.resources}
+    return {
+        resource.name: (len(resource.ids), resource.sharing.name, resource.sharing.replicas)
+        for resource in plan.resources
+    }
 
 
 def _shown(status: Raw) -> dict[str, tuple[object, ...]]:
     return {
-        text(each.get("name")): (each.get("capacity"), text(each.get("sharing")), each.get("replicas"))
-        for each in mappings(status.get("resources"))
-        if each.get("managedBy") == "plugin"
+        text(resource.get("name")): (resource.get("capacity"), text(resource.get("sharing")), resource.get("replicas"))
+        for resource in mappings(status.get("resources"))
+        if resource.get("managedBy") == "plugin"
     }
 
 
 def _changes(current: Plan, wanted: Plan) -> tuple[ResourceChange, ...]:
     before, after = held_as(current), held_as(wanted)
-    sharing = {each.name: _how(each) for plan in (current, wanted) for each in plan.resources}
+    sharing = {resource.name: _how(resource) for plan in (current, wanted) for resource in plan.resources}
     return tuple(
         ResourceChange(
             name=name,
@@ -192,14 +195,14 @@ def _how(resource: OfferedResource) -> str:
 def _held_back(current: Plan, wanted: Plan, ids: Sequence[HeldId], inventory: Inventory) -> list[str]:
     """Return the devices that the change would withhold from new pods, by id."""
     already = {each.device_id for each in held_otherwise(current, ids, inventory)}
-    offered = {each.device_id for resource in wanted.resources for each in resource.ids}
+    offered = {schedulable.device_id for resource in wanted.resources for schedulable in resource.ids}
     return sorted({each.device_id for each in held_otherwise(wanted, ids, inventory)} & offered - already)
 
 
 def _named(devices: Sequence[str], inventory: Inventory) -> list[str]:
     called = device_names(inventory)
-    return [called.get(each, each) for each in devices]
+    return [called.get(device, device) for device in devices]
 
 
 def _pods(pods: Any) -> tuple[str, ...]:
-    return tuple(sorted({each for each in pods if each}))
+    return tuple(sorted({pod for pod in pods if pod}))

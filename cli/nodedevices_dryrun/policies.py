@@ -42,7 +42,7 @@ class Policies(Struct, frozen=True):
     @property
     def concerned(self) -> tuple[PolicyRecord, ...]:
         """Each policy that changes, as it is and as it would be."""
-        names = {each.name for each in self.changes}
+        names = {change.name for change in self.changes}
         return tuple(each for each in (*self.before, *self.after) if each.name in names)
 
 

@@ -151,7 +151,7 @@ class Rehearsal(Struct, frozen=True):
 
     @property
     def harmful(self) -> bool:
-        return any(each.refusal for each in self.changes) or any(each.effect in HARMFUL for each in self.nodes)
+        return any(change.refusal for change in self.changes) or any(node.effect in HARMFUL for node in self.nodes)
 
 
 class _Node(Struct):
@@ -171,7 +171,7 @@ def rehearse(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now
     records: dict[str, NodeDevicesRecord] = {}
     nodes: dict[str, NodeRecord] = {}
     found: list[_Node] = []
-    selected = {each.name: [0, 0] for each in policies.changes}
+    selected = {change.name: [0, 0] for change in policies.changes}
     for raw in cluster.items:
         record = node_devices_record(raw)
         node = _node(record, known)
@@ -309,7 +309,7 @@ def _fleet(cluster: Cluster, policies: Iterable[PolicyRecord], place: str, now: 
     if (fleet := from_data(mapping(mapping(cluster.record).get("data")))) is not None:
         return fleet
     for policy in policies:
-        for each in policy.conditions:
-            if each.type == ACTIONS_STOPPED and each.status == "True":
-                return Fleet(breaker=OPEN, reason=each.message, opened=rfc3339(now), place=place)
+        for condition in policy.conditions:
+            if condition.type == ACTIONS_STOPPED and condition.status == "True":
+                return Fleet(breaker=OPEN, reason=condition.message, opened=rfc3339(now), place=place)
     return None if place else Fleet()

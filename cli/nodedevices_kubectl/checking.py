@@ -47,7 +47,7 @@ def read_installation(session: Session, system_namespace: str) -> Seen:
 
 
 def by_name(items: Sequence[Raw]) -> dict[str, Raw]:
-    return {facts.name_of(each): each for each in items}
+    return {facts.name_of(item): item for item in items}
 
 
 def _named_nodes(session: Session, names: Sequence[str]) -> dict[str, Raw]:

@@ -89,5 +89,5 @@ def read_all(
 ) -> list[Answer]:
     """The NodeDevices of each cluster, in the order of the contexts."""
     deadline = time.monotonic() + seconds
-    readings = [_Reading(session.beside(each, seconds), names, selector) for each in contexts]
-    return [each.answer(deadline, seconds) for each in readings]
+    readings = [_Reading(session.beside(context, seconds), names, selector) for context in contexts]
+    return [reading.answer(deadline, seconds) for reading in readings]

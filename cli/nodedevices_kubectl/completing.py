@@ -20,7 +20,7 @@ def proposals(args: Sequence[str], machine: Machine) -> list[str]:
     *words, last = args or [""]
     first = arranged(words) if words and words[0].startswith("-") else list(words)
     shell = ShellComplete(cli, {"obj": machine}, PROGRAM, "")
-    found = [each for each in shell.get_completions(first, last) if each.type == "plain"]
+    found = [completion for completion in shell.get_completions(first, last) if completion.type == "plain"]
     return [printable(each.value) + (f"\t{printable(each.help)}" if each.help else "") for each in found]
 
 

@@ -84,8 +84,8 @@ def _answers(session: Session, paths: Mapping[str, str]) -> dict[str, Answer]:
 
 def _port(pod: Raw) -> int | None:
     for container in mappings(mapping(pod.get("spec")).get("containers")):
-        for each in mappings(container.get("ports")):
-            number = each.get("containerPort")
-            if each.get("name") == _PORT and isinstance(number, int):
+        for port in mappings(container.get("ports")):
+            number = port.get("containerPort")
+            if port.get("name") == _PORT and isinstance(number, int):
                 return number
     return None

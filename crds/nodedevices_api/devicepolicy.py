@@ -34,7 +34,7 @@ def _mps_with_mixed(it: DevicePolicySpec) -> bool:
     """True when a policy says what no node can do, as with NVIDIA's plugin: MPS together with strategy mixed."""
     observes = it.serving is not None and it.serving.mode == "Observe"  # then neither has an effect
     mps = it.sharing is not None and (
-        it.sharing.strategy == "mps" or any(each.enforcement == "mps" for each in it.sharing.resources)
+        it.sharing.strategy == "mps" or any(resource.enforcement == "mps" for resource in it.sharing.resources)
     )
     return mps and it.partitions is not None and it.partitions.strategy == "mixed" and not observes
 

@@ -41,7 +41,7 @@ def matches(
         and (match.type is None or same(match.type, type))
         and (match.product_name is None or fits(product_name, match.product_name))
         and (match.min_memory is None or memory_bytes >= to_bytes(match.min_memory))
-        and (match.ids is None or any(same(own, each) for each in match.ids for own in ids))
+        and (match.ids is None or any(same(own, id_) for id_ in match.ids for own in ids))
         and (match.near is None or any(same(each, match.near) for each in near))
     )
 

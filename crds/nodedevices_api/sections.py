@@ -255,7 +255,9 @@ def _units_match(sharing: Sharing) -> bool:
     """A mode that an agent adds may want either."""
     if sharing.strategy not in STRATEGIES or sharing.strategy == "none":
         return True
-    return all((sharing.strategy_of(each) == "memory") == (each.replicas is None) for each in sharing.resources)
+    return all(
+        (sharing.strategy_of(resource) == "memory") == (resource.replicas is None) for resource in sharing.resources
+    )
 
 
 class Sharing(Strict):

@@ -91,13 +91,13 @@ def peer_of(host: str) -> str:
 
 def makes_room(connections: Collection[Connection], peer: str) -> Connection | None:
     """Return the connection that has to go for one more of this peer; None while there is room."""
-    own = [each for each in connections if each.peer == peer]
+    own = [connection for connection in connections if connection.peer == peer]
     if len(own) >= PEER_SHARE:
         candidates = own
     elif len(connections) >= MAX_CONNECTIONS:
-        counts = Counter(each.peer for each in connections)
+        counts = Counter(connection.peer for connection in connections)
         most = max(counts.values())
-        candidates = [each for each in connections if counts[each.peer] == most]
+        candidates = [connection for connection in connections if counts[connection.peer] == most]
     else:
         return None
     return min(candidates, key=lambda each: (each.complete, each.opened))

@@ -80,7 +80,9 @@ def histogram(name: str, text: str, labels: str = "", *, buckets: tuple[float, .
 
 def rows(attributes: Iterable[object]) -> tuple[AnyRow, ...]:
     """Return the rows among the attributes of a module or a class, by name: a table of docs/metrics.md."""
-    return tuple(sorted((each for each in attributes if isinstance(each, MetricRow)), key=lambda row: row.name))
+    return tuple(
+        sorted((attribute for attribute in attributes if isinstance(attribute, MetricRow)), key=lambda row: row.name)
+    )
 
 
 class Exposition:

@@ -224,7 +224,7 @@ class Parser(argparse.ArgumentParser):
     def read(self, arguments: Sequence[str], *, rest: str) -> tuple[argparse.Namespace, dict[str, Given]]:
         """Return what argparse found of its own arguments, and the options that were given. rest: what is wrong with an
         argument that is neither."""
-        parsed, unknown = self.parse_known_args([_with_two_dashes(each) for each in arguments])
+        parsed, unknown = self.parse_known_args([_with_two_dashes(argument) for argument in arguments])
         found: dict[str, Given] = {}
         problems = []
         names = {name for action in self._actions for name in action.option_strings if name.startswith("--")}
@@ -318,9 +318,9 @@ def read_plain(option: Option, value: object, place: str) -> Value:
         return check(option, value, place)
     if option.kind == "list":
         items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list) or not all(isinstance(each, str | int) for each in items):
+        if not isinstance(items, list) or not all(isinstance(item, str | int) for item in items):
             raise ValueError(f"{place}: {show(value)} is not a list of names")
-        return check(option, tuple(str(each) for each in items), place)
+        return check(option, tuple(str(item) for item in items), place)
     if not isinstance(value, str):
         raise ValueError(f"{place}: {show(value)} is not a text")  # noqa: TRY004  one error for all bad input
     return check(option, value, place)

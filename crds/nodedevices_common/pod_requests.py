@@ -77,10 +77,10 @@ class Want(NamedTuple):
 # --- from raw pods ---------------------------------------------------------------------------------------------------
 def raw_containers(spec: Raw) -> Iterator[tuple[int, Raw]]:
     """Each with its kind, in the order in which the kubelet allocates: init containers first."""
-    for each in mappings(spec.get("initContainers")):
-        yield (SIDECAR if each.get("restartPolicy") == "Always" else INIT), each
-    for each in mappings(spec.get("containers")):
-        yield MAIN, each
+    for container in mappings(spec.get("initContainers")):
+        yield (SIDECAR if container.get("restartPolicy") == "Always" else INIT), container
+    for container in mappings(spec.get("containers")):
+        yield MAIN, container
 
 
 def amounts(container: Raw) -> Raw:
@@ -124,7 +124,7 @@ def wants(containers: Sequence[Container], resource: str, strays: Sequence[str] 
     The kubelet gives an init container's ids to the pod's sidecars and to its first container that wants some, so that
     these carry the largest demand of the init containers, too.
     """
-    wanting = [each for each in containers if each.requests.get(resource, 0) > 0]
+    wanting = [container for container in containers if container.requests.get(resource, 0) > 0]
     own = [_own(each, resource) for each in wanting]
     carried = Demand()
     for each, (demand, _) in zip(wanting, own, strict=True):

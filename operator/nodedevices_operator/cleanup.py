@@ -191,7 +191,7 @@ async def _say_stopped(kube: Kube, item: Mapping[str, Any], *, dry_run: bool) ->
 
 def _says_ready(item: Mapping[str, Any]) -> bool:
     conditions = (item.get("status") or {}).get("conditions") or ()
-    return any(each.get("type") == READY and each.get("status") == "True" for each in conditions)
+    return any(condition.get("type") == READY and condition.get("status") == "True" for condition in conditions)
 
 
 async def _untaint(kube: Kube, path: str, uid: str) -> None:

@@ -284,8 +284,8 @@ class Agent:
         log.info("SIGHUP: reading the configuration file again")
         if self._config_file is not None:
             self._config_file.soon()
-        for each in self._device_file_readers:
-            each.soon()
+        for reader in self._device_file_readers:
+            reader.soon()
 
     # --- inputs: each keeps its latest value and wakes the loop ------------------------------------------------------
     def _on_file(self, outcome: FileOutcome) -> None:
@@ -321,7 +321,7 @@ class Agent:
         self._wake.set()
 
     def _on_kubelet(self) -> None:
-        if any(each.state is not RegistrationState.PENDING for each in self._plugins.registrations()):
+        if any(registration.state is not RegistrationState.PENDING for registration in self._plugins.registrations()):
             self._registered.set()
         self._wake.set()
 
@@ -434,7 +434,7 @@ class Agent:
     async def _update_kubelet(self, arrived: float | None, *, allow_next: bool) -> None:
         plan = self._world.plan
         self._cores.observe(self._holders.holdings)
-        self._pods.want(wanted=plan is not None and any(each.sharing.cores for each in plan.resources))
+        self._pods.want(wanted=plan is not None and any(resource.sharing.cores for resource in plan.resources))
         if plan is None:
             return
         if self._plugins.let_through:
@@ -491,7 +491,7 @@ class Agent:
         if not holdings.known:
             return None
         since = time.monotonic() - RECENT_SECONDS
-        recent = (each.ids for each in self._recent.entries() if each.monotonic > since)
+        recent = (entry.ids for entry in self._recent.entries() if entry.monotonic > since)
         return {key(ids) for ids in (*(ids for _, ids in holdings.held), *recent)}
 
     def _none_held(self) -> bool:

@@ -49,9 +49,9 @@ def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind]) -> Non
 
 def _nothing(kinds: Mapping[str, ProbeKind]) -> str:
     """Return, for people, that nothing was found."""
-    by_hardware = [each.name for each in kinds.values() if each.present is not never]
+    by_hardware = [kind.name for kind in kinds.values() if kind.present is not never]
     by_file = [
-        f"{each.name} (--{each.auto_by[0]})" for each in kinds.values() if each.auto_by and each.present is never
+        f"{kind.name} (--{kind.auto_by[0]})" for kind in kinds.values() if kind.auto_by and kind.present is never
     ]
     files = f"; {' and '.join(by_file)} run where their file is given" if by_file else ""
     return f"no hardware of {', '.join(by_hardware)} is there{files}"
@@ -146,7 +146,7 @@ class _Running:
         self._signal = number
 
     def _stop(self, number: int) -> None:
-        running = [each.process for each in self._children.values() if each.process is not None]
+        running = [child.process for child in self._children.values() if child.process is not None]
         for each in running:
             each.send_signal(number)
         until = time.monotonic() + END_SECONDS

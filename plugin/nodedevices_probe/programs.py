@@ -71,7 +71,7 @@ def _find(program: Program, path: str, driver_root: str) -> str:
         if shutil.which(path) is None:
             raise ProgramError(f"{path} (--{program.option}): there is no such program")
         return path
-    below = [str(Path(driver_root, each)) for each in program.places] if driver_root else []
+    below = [str(Path(driver_root, place)) for place in program.places] if driver_root else []
     found = shutil.which(program.name) or shutil.which(program.name, path=":".join(below) or "/nowhere")
     if found is None:
         places = f" nor below {driver_root}" if below else ""

@@ -38,8 +38,8 @@ class SysfsSource:
     def whole(self, devices: Iterable[DeviceFact], *folders: str) -> tuple[DeviceFact, ...]:
         """Without those that left these folders of PCI devices while they were read: what was read of them is not all,
         and is not to stand in the place of what was known before."""
-        there = {each for folder in folders for each in self.system.bus_ids(folder)}
-        return numbered(each for each in devices if each.pci_bus_id in there)
+        there = {id_ for folder in folders for id_ in self.system.bus_ids(folder)}
+        return numbered(device for device in devices if device.pci_bus_id in there)
 
     def _linked(self, device: DeviceFact) -> DeviceFact:
         if not device.pci_bus_id:
@@ -75,7 +75,7 @@ class SysfsSource:
         first of them that is loaded is the driver. `on_bus`: SourceFacts.accelerators_on_bus. PCIe links are read here,
         alike for all."""
         roots, machine = self.roots, Machine(type=self.system.machine_type())
-        loaded = next((each for each in modules if roots.exists(f"sys/module/{each}")), "" if modules else KERNEL)
+        loaded = next((module for module in modules if roots.exists(f"sys/module/{module}")), "" if modules else KERNEL)
         if not loaded:
             return SourceFacts(
                 driver=Driver(state=DriverState.NOT_LOADED, name=modules[0]),
@@ -93,7 +93,7 @@ class SysfsSource:
             machine=machine,
             accelerators_on_bus=on_bus,
             problems=found.problems,
-            devices=tuple(self._linked(each) for each in found.devices),
+            devices=tuple(self._linked(device) for device in found.devices),
         )
 
 
@@ -101,9 +101,9 @@ def numbered(devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
     """With their indexes in this order; each type counts for itself."""
     counts: dict[str, int] = {}
     found = list[DeviceFact]()
-    for each in devices:
-        counts[each.type] = counts.get(each.type, -1) + 1
-        found.append(replace(each, index=counts[each.type]))
+    for device in devices:
+        counts[device.type] = counts.get(device.type, -1) + 1
+        found.append(replace(device, index=counts[device.type]))
     return tuple(found)
 
 

@@ -73,8 +73,8 @@ def dry_run(
         wanted = set(session.api.names(objects.NODE_DEVICES, selector=listing.selector))
         found = replace(found, nodes=tuple(effect for effect in found.nodes if effect.node in wanted))
     refusals = {} if saved else _checked(session, policies, cluster.policies, found.changes)
-    changes = [_fields(each, found.selected, refusals) for each in found.changes]
-    rows = [view.row_of(each.fields()) for each in found.nodes]
+    changes = [_fields(change, found.selected, refusals) for change in found.changes]
+    rows = [view.row_of(node.fields()) for node in found.nodes]
     if listing.output in {"json", "yaml"}:
         document = documents.document(view.KIND.name, policies=changes, items=[dict(row.fields) for row in rows])
         session.out(documents.as_json(document) if listing.output == "json" else documents.as_yaml(document))
@@ -83,7 +83,7 @@ def dry_run(
     session.flush()
     for line in view.words(changes, rows, len(cluster.items)):
         session.say(line)
-    if found.harmful or any(each["refusal"] for each in changes):
+    if found.harmful or any(change["refusal"] for change in changes):
         click.get_current_context().exit(HARMFUL)
     if found.matches_nothing:
         click.get_current_context().exit(MATCHES_NOTHING)
@@ -133,7 +133,7 @@ def _checked(
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
     there = {facts.name_of(each): each for each in existing}
-    refused = {each.name for each in changes if each.refusal}
+    refused = {change.name for change in changes if change.refusal}
     found: dict[str, str] = {}
     for each in given:
         name = facts.name_of(each)

@@ -61,7 +61,7 @@ def _lines(found: dict[str, object]) -> list[str]:
     lines = [f"Plugin:      {found['client']}"]
     if "agents" in found:
         agents = found["agents"] if isinstance(found["agents"], list) else []
-        shown = [f"{each['version']} ({each['nodes']} node{'' if each['nodes'] == 1 else 's'})" for each in agents]
+        shown = [f"{agent['version']} ({agent['nodes']} node{'' if agent['nodes'] == 1 else 's'})" for agent in agents]
         lines += [
             f"Agents:      {found.get('problem') or ', '.join(shown) or '<none>'}",
             f"Kubernetes:  {found['kubernetes']}",

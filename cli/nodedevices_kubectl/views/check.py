@@ -173,11 +173,17 @@ def _waits(pod: Raw) -> str:
 def rows(node: str, findings: Sequence[Finding]) -> list[Row]:
     return [
         Row(
-            f"{node}/{each.link}",
-            {"node": node, "link": each.link, "status": each.status, "detail": each.detail, "next": each.next},
-            key=f"{node}/{each.link}",
+            f"{node}/{finding.link}",
+            {
+                "node": node,
+                "link": finding.link,
+                "status": finding.status,
+                "detail": finding.detail,
+                "next": finding.next,
+            },
+            key=f"{node}/{finding.link}",
         )
-        for each in findings
+        for finding in findings
     ]
 
 
@@ -260,7 +266,7 @@ def _agent(item: Raw, name: str, now: datetime) -> Finding:
 
 def _driver(item: Raw, name: str) -> Finding:
     status = facts.status_of(item)
-    bad = [each for each in mappings(status.get("probes")) if each.get("state") != "Ready"]
+    bad = [probe for probe in mappings(status.get("probes")) if probe.get("state") != "Ready"]
     ready = facts.condition(item, facts.READY)
     if text(ready.get("reason")) in {"DriverNotLoaded", "ProbeUnavailable"}:
         return Finding("driver", BROKEN, _about(ready), "docs/troubleshooting.md; on the node: lsmod, nvidia-smi")
@@ -321,7 +327,7 @@ def _configuration(item: Raw, name: str) -> Finding:
 def _kubelet(item: Raw, name: str) -> Finding:
     ready = facts.condition(item, facts.READY)
     if ready.get("status") == "True":
-        names = [text(each.get("name")) for each in mappings(facts.status_of(item).get("resources"))]
+        names = [text(resource.get("name")) for resource in mappings(facts.status_of(item).get("resources"))]
         return Finding("kubelet", OK, f"registered: {', '.join(names)}" if names else "nothing is offered")
     if text(ready.get("reason")) in _OF_THE_KUBELET:
         return Finding("kubelet", BROKEN, _about(ready), "docs/troubleshooting.md")
@@ -341,7 +347,7 @@ def changed_lately(item: Raw, now: datetime) -> bool:
         *(each.get("time") for each in spec),
         *(unit.health.get("since") for unit in facts.units(item)),
     ]
-    return any(_lately(each, now) for each in times)
+    return any(_lately(time_, now) for time_ in times)
 
 
 def _lately(time: object, now: datetime) -> bool:
@@ -358,9 +364,9 @@ def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
     resources = mappings(facts.status_of(item).get("resources"))
     differ: list[str] = []
     same: list[str] = []
-    for each in resources:
-        name, healthy = text(each.get("name")), facts.number(each.get("healthy"))
-        if each.get("managedBy") != "plugin" or healthy is None:
+    for resource in resources:
+        name, healthy = text(resource.get("name")), facts.number(resource.get("healthy"))
+        if resource.get("managedBy") != "plugin" or healthy is None:
             continue
         known = whole_units(shown.get(name))
         (same if known == healthy else differ).append(

@@ -111,11 +111,11 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
     yield Section("Conditions", columns=_CONDITIONS, rows=_rows(mappings(status.get("conditions"))))
     yield Section("Probes", columns=_PROBES, rows=_rows(mappings(status.get("probes"))))
     yield Section("Devices", columns=_DEVICES, rows=list(devices.rows(item)))
-    resources = [{**each, "withheld": _withheld(each)} for each in mappings(status.get("resources"))]
+    resources = [{**resource, "withheld": _withheld(resource)} for resource in mappings(status.get("resources"))]
     yield Section("Resources", columns=_RESOURCES, rows=_rows(resources))
     yield Section("Policies", columns=_POLICIES, rows=_rows(mappings(mapping(item.get("spec")).get("policies"))))
     if events is not None:
-        last = sorted(({**each, "last": _last(each)} for each in events), key=lambda each: each["last"])
+        last = sorted(({**event, "last": _last(event)} for event in events), key=lambda each: each["last"])
         yield Section("Events", columns=_EVENTS, rows=_rows(last[-MOST_EVENTS:]))
 
 
@@ -165,7 +165,7 @@ def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
         ("Excluded by", text(unit.raw.get("excluded"))),
     ]
     yield Section(pairs=[(name, str(value)) for name, value in pairs if value not in (None, "")])
-    idle = _IDLE if any(each.get("idle") for each in unit.holders) else ()
+    idle = _IDLE if any(holder.get("idle") for holder in unit.holders) else ()
     yield Section("Holders", columns=(*_HOLDERS, *idle), rows=_rows(unit.holders))
     if notices := mappings(unit.raw.get("notices")):
         yield Section("Notices", columns=_NOTICES, rows=_rows(notices))
@@ -177,7 +177,7 @@ def device(item: Raw, unit: facts.Unit, now: datetime) -> Iterator[Section]:
 
 
 def _rows(items: Sequence[Mapping[str, Any]]) -> list[Row]:
-    return [Row("", each) for each in items]
+    return [Row("", item) for item in items]
 
 
 def _last(event: Raw) -> str:

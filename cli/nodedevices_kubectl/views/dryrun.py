@@ -56,8 +56,8 @@ def row_of(fields: Mapping[str, Any]) -> Row:
 
 def words(policies: Sequence[Mapping[str, Any]], rows: Sequence[Row], total: int) -> Iterator[str]:
     """What the table cannot say: of each policy, and of the nodes with the most to say."""
-    for each in policies:
-        yield _about(each, total)
+    for policy in policies:
+        yield _about(policy, total)
     counts = Counter(str(each.fields["effect"]) for each in rows)
     for effect, meaning in _MEANINGS.items():
         if counts[effect]:

@@ -186,7 +186,7 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, p
 def _all_removed(item: Raw, node: str, outcome: str, program: str) -> list[str]:
     if outcome != "removed":
         raise InputError(f"{node}/{EVERY} can be confirmed as removed only: what is not there; name each device")
-    missing = [each.name for each in facts.units(item) if text(each.health.get("reason")) == MISSING]
+    missing = [unit.name for unit in facts.units(item) if text(unit.health.get("reason")) == MISSING]
     which = f", {some(missing, MOST_PODS)} among it" if missing else ""
     return [
         f"{node}: all that is not there{which}, is confirmed as removed: what is there is what the node should have.",

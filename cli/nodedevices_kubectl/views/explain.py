@@ -113,8 +113,8 @@ def words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
         yield f"{node}: {entry} has no effect on it: {text(each.get('message'))}"
     if observes(status):
         yield from (f"{node}: {said}" for _, said in without_effect(mapping(spec.get("config"))))
-    for each in mappings(spec.get("policies")):
-        name, mine = text(each.get("name")), facts.number(each.get("generation"))
+    for policy in mappings(spec.get("policies")):
+        name, mine = text(policy.get("name")), facts.number(policy.get("generation"))
         newest = facts.number(mapping(mapping(policies.get(name)).get("metadata")).get("generation"))
         if newest is not None and mine is not None and mine < newest:
             yield f"{node}: policy {name} is at generation {newest}, this node at {mine}: a roll-out goes on, or waits."

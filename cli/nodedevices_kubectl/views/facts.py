@@ -60,7 +60,9 @@ def condition(item: Raw, kind: str) -> Raw:
 
 def drivers(item: Raw) -> str:
     """Return the drivers with their versions."""
-    named = [(text(each.get("name")), text(each.get("version"))) for each in mappings(status_of(item).get("drivers"))]
+    named = [
+        (text(driver.get("name")), text(driver.get("version"))) for driver in mappings(status_of(item).get("drivers"))
+    ]
     return ", ".join(" ".join(filter(None, each)) for each in named)
 
 

@@ -47,7 +47,7 @@ def _state(item: Raw) -> tuple[str, list[str]]:
     reasons = [text(stale.get("reason"))] if stale.get("status") == "True" else []
     if ready.get("status") != "True":
         reasons.append(text(ready.get("reason")))
-    reasons = [each for each in reasons if each]
+    reasons = [reason for reason in reasons if reason]
     if stale.get("status") == "True":
         return "Stale", reasons
     words = {"True": "Ready", "False": "NotReady"}
@@ -56,7 +56,7 @@ def _state(item: Raw) -> tuple[str, list[str]]:
 
 def _by_memory(status: Raw) -> list[Raw]:
     """What is known of the memory of resources whose shares are amounts of it; a node has one such, as a rule."""
-    return [mapping(each.get("memory")) for each in mappings(status.get("resources"))]
+    return [mapping(resource.get("memory")) for resource in mappings(status.get("resources"))]
 
 
 def row(item: Raw) -> Row:
@@ -65,7 +65,7 @@ def row(item: Raw) -> Row:
     summary = mapping(shown.get("summary"))
     if worst := text(summary.get("reason")):
         reasons.append(worst)
-    drivers = [text(each.get("version")) for each in mappings(shown.get("drivers"))]
+    drivers = [text(driver.get("version")) for driver in mappings(shown.get("drivers"))]
     counts = {name: facts.number(summary.get(name)) for name in ("devices", "healthy", "degraded", "unhealthy", "held")}
     return Row(
         facts.name_of(item),
@@ -83,16 +83,16 @@ def row(item: Raw) -> Row:
             "withheld": text(summary.get("withheld")),
             "resources": [
                 {
-                    "name": text(each.get("name")),
-                    "capacity": facts.number(each.get("capacity")),
-                    "healthy": facts.number(each.get("healthy")),
-                    "allocated": facts.number(each.get("allocated")),
-                    "free": facts.number(each.get("free")),
+                    "name": text(resource.get("name")),
+                    "capacity": facts.number(resource.get("capacity")),
+                    "healthy": facts.number(resource.get("healthy")),
+                    "allocated": facts.number(resource.get("allocated")),
+                    "free": facts.number(resource.get("free")),
                 }
-                for each in mappings(shown.get("resources"))
+                for resource in mappings(shown.get("resources"))
             ],
             "memoryFree": ",".join(filter(None, (text(each.get("free")) for each in _by_memory(shown)))),
-            "driver": ",".join(each for each in drivers if each),
+            "driver": ",".join(driver for driver in drivers if driver),
             "agent": text(mapping(shown.get("agent")).get("version")),
             "created": text(mapping(item.get("metadata")).get("creationTimestamp")),
         },

@@ -86,7 +86,7 @@ class ConfigurationConcern:
     @staticmethod
     def _stops(view: View, change: ChangeRecord) -> bool:
         """True when other nodes wait for one that is worse off, and no annotation says that they go on."""
-        return not all(resumed(view.cache.policies.get(each)) for each in change.policies)
+        return not all(resumed(view.cache.policies.get(policy)) for policy in change.policies)
 
     def _tell(self, view: View, change: ChangeRecord, why: str) -> None:
         """Write an Event about the node, once for each change."""

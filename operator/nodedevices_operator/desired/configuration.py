@@ -191,7 +191,9 @@ def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mappi
     return Trial(
         supplies=mine.supplies,
         conflicts=mine.conflicts,
-        changes=tuple(each for each in mine.supplies if not means_the_same(each, would[each], config.get(each, {}))),
+        changes=tuple(
+            supply for supply in mine.supplies if not means_the_same(supply, would[supply], config.get(supply, {}))
+        ),
         misfit=understood(would).misfit,
         faults=would["faults"] if "faults" in mine.supplies else None,
         now=config,

@@ -108,7 +108,7 @@ class Survey(Struct, frozen=True):
     def at_fault(self, node: str, ids: Iterable[str]) -> bool:
         """True when any of these is at fault, as far as is known."""
         now = self.faults.get(node, {}).keys() | self.unclear.get(node, frozenset())
-        return node in self.silent or any(each in now for each in ids)
+        return node in self.silent or any(id_ in now for id_ in ids)
 
 
 class Fleet(Struct, frozen=True):
@@ -459,7 +459,7 @@ def from_data(data: Mapping[str, Any]) -> Fleet | None:
     except (KeyError, TypeError, ValueError):
         return None
     values = [*texts.values(), *(text for action, at in actions for text in (*asdict(action).values(), at))]
-    values += [*answered.values(), *(each for ids in unavailable.values() for each in ids)]
+    values += [*answered.values(), *(id_ for ids in unavailable.values() for id_ in ids)]
     if texts["breaker"] not in {OPEN, CLOSED} or not all(isinstance(value, str) for value in values):
         return None
     return Fleet(**texts, actions=actions[-MAX_ACTIONS:], answered=answered, unavailable=unavailable)

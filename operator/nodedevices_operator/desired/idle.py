@@ -97,7 +97,7 @@ def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
 
 def marked(pods: Iterable[Mapping[str, Any]]) -> list[IdlePod]:
     """Return those that show the condition, but for pods that end: theirs stays."""
-    return [identity(each) for each in pods if own_condition(each) and not (finished(each) or leaving(each))]
+    return [identity(pod) for pod in pods if own_condition(pod) and not (finished(pod) or leaving(pod))]
 
 
 def identity(pod: Mapping[str, Any]) -> IdlePod:

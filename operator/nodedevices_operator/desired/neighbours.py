@@ -23,13 +23,13 @@ FORGOTTEN_SECONDS = 24 * 3600.0  # after its time
 
 def problem_reported(reports: Iterable[ReportRecord]) -> ConditionVerdict | None:
     """Return the verdict of ProblemReported; its reason is the first monitor's. None: no monitor reports a problem."""
-    found = [each for each in reports if each.says is Says.PROBLEM]
+    found = [report for report in reports if report.says is Says.PROBLEM]
     return ("True", found[0].by, _listed(found)) if found else None
 
 
 def maintenance_scheduled(reports: Iterable[ReportRecord], now: str) -> ConditionVerdict | None:
     """Return the verdict of MaintenanceScheduled; None: none is announced."""
-    found = [(each, _wait(each, now)) for each in reports if each.says is not Says.PROBLEM]
+    found = [(report, _wait(report, now)) for report in reports if report.says is not Says.PROBLEM]
     found = [(each, wait) for each, wait in found if wait is None or wait > -FORGOTTEN_SECONDS]
     if not found:
         return None
@@ -43,7 +43,7 @@ def maintenance_scheduled(reports: Iterable[ReportRecord], now: str) -> Conditio
 
 def next_change(reports: Sequence[ReportRecord], now: str) -> float | None:
     """Return in how many seconds the verdict changes though the Node does not; None: never."""
-    waits = [wait for each in reports if (wait := _wait(each, now)) is not None and wait > -FORGOTTEN_SECONDS]
+    waits = [wait for report in reports if (wait := _wait(report, now)) is not None and wait > -FORGOTTEN_SECONDS]
     return min((wait if wait > 0 else wait + FORGOTTEN_SECONDS for wait in waits), default=None)
 
 
@@ -52,4 +52,4 @@ def _wait(report: ReportRecord, now: str) -> float | None:
 
 
 def _listed(reports: Iterable[ReportRecord]) -> str:
-    return some((f"{each.by}: {each.text}" for each in reports), NAMED)
+    return some((f"{report.by}: {report.text}" for report in reports), NAMED)

@@ -168,7 +168,7 @@ def node_outcome(
         held=configuration.held,
         active=active,
         failure=applied.message if invalid and not beside and applied is not None else "",
-        misfit=configuration.message if any(each.failed for each in configuration.outcomes.values()) else "",
+        misfit=configuration.message if any(outcome.failed for outcome in configuration.outcomes.values()) else "",
         waiting="" if active else waiting,
         refused_section=record.configuration.refused_section,
         unmatched=_notes(configuration, record) if active else (),

@@ -58,7 +58,11 @@ class Reacting:
     """The policies that react to faults, the strongest first. Never changed; equal ones give equal answers."""
 
     def __init__(self, policies: Iterable[PolicyRecord] = ()) -> None:
-        found = [each for each in policies if not each.dry_run and each.spec is not None and SECTION in each.sections]
+        found = [
+            policy
+            for policy in policies
+            if not policy.dry_run and policy.spec is not None and SECTION in policy.sections
+        ]
         found.sort(key=lambda each: (-each.priority, each.created, each.name))  # as in desired.configuration
         self._ranked = found
         self._key = tuple((each.name, each.uid, each.generation) for each in found)
@@ -94,9 +98,9 @@ def _required(selector: LabelSelector | None) -> list[tuple[str, str]]:
         return []
     for label in selector.match_labels.items():
         return [label]
-    for each in selector.match_expressions:
-        if each.operator == "In":
-            return [(each.key, value) for value in each.values or ()]
+    for expression in selector.match_expressions:
+        if expression.operator == "In":
+            return [(expression.key, value) for value in expression.values or ()]
     return []
 
 
@@ -210,7 +214,7 @@ def _parsed(section: bytes) -> Faults | None:
 
 def _stored(record: NodeDevicesRecord) -> _Source | None:
     """Return what the node's spec says: also of a policy that is refused, or was deleted a moment ago."""
-    ref = next((each for each in record.policies if SECTION in each.sections), None)
+    ref = next((policy for policy in record.policies if SECTION in policy.sections), None)
     return None if ref is None else _Source(ref.name, ref.generation, (record.config or {}).get(SECTION))
 
 

@@ -36,12 +36,12 @@ _GOOD = {
 def node_problems(conditions: Iterable[ConditionRecord]) -> Iterator[tuple[str, str]]:
     """Type and reason of each that has another status than the good one; at most one of a type."""
     seen: set[str] = set()
-    for each in conditions:
-        good = _GOOD.get(each.type)
-        if good is None or each.status == good or each.type in seen:
+    for condition in conditions:
+        good = _GOOD.get(condition.type)
+        if good is None or condition.status == good or condition.type in seen:
             continue
-        seen.add(each.type)
-        yield each.type, _label(each)
+        seen.add(condition.type)
+        yield condition.type, _label(condition)
 
 
 def _label(problem: ConditionRecord) -> str:

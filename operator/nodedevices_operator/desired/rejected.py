@@ -28,12 +28,12 @@ GRACE = timedelta(seconds=30)
 
 def shares_by_memory(record: NodeDevicesRecord) -> tuple[str, ...]:
     """The resources that the node offers as shares by memory."""
-    return tuple(each.name for each in record.resources if each.sharing == BY_MEMORY)
+    return tuple(resource.name for resource in record.resources if resource.sharing == BY_MEMORY)
 
 
 def named(message: str, resources: Sequence[str]) -> str | None:
     """The first of the resources whose full name is in the message: example.com/gpu is not in example.com/gpu-mem."""
-    return next((each for each in resources if _whole(each).search(message)), None)
+    return next((resource for resource in resources if _whole(resource).search(message)), None)
 
 
 def remaining(pod: RejectedPod, now: datetime) -> float:

@@ -241,11 +241,11 @@ def held_back(wanted: Configuration, record: NodeDevicesRecord, held: Set[str], 
 def _references(wanted: Configuration, record: NodeDevicesRecord, held: Set[str]) -> tuple[PolicyRef, ...]:
     """A policy of which a section stays is there with the generation that the section is of."""
     found = {
-        ref.name: dataclasses.replace(ref, sections=tuple(each for each in ref.sections if each not in held))
+        ref.name: dataclasses.replace(ref, sections=tuple(section for section in ref.sections if section not in held))
         for ref in wanted.policies
     }
     for ref in record.policies:
-        kept = tuple(each for each in ref.sections if each in held)
+        kept = tuple(section for section in ref.sections if section in held)
         if kept:
             new = found.get(ref.name)
             found[ref.name] = dataclasses.replace(ref, sections=(*kept, *(new.sections if new is not None else ())))

@@ -63,8 +63,10 @@ class Preview(Struct, frozen=True):
             else:
                 parts.append(f"would {what}")
         groups: dict[tuple[str, int], list[str]] = {}
-        for each in self.evictions:
-            groups.setdefault((each.kept or _refusal(answers, each.action), each.grace_seconds), []).append(each.pod)
+        for eviction in self.evictions:
+            groups.setdefault((eviction.kept or _refusal(answers, eviction.action), eviction.grace_seconds), []).append(
+                eviction.pod
+            )
         for (why, grace), pods in sorted(groups.items()):
             after = f" when {grace} s since its mark are over" if grace else ""
             what = f"evict {some(sorted(pods), MAX_PODS)}{after}"
@@ -95,12 +97,12 @@ def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecor
     if wanted is not None and stronger(wanted.taint, taints):
         taint = Action(wanted.since, record.name, TAINT, wanted.taint.effect, wanted.reason)
     due = []
-    for each in evictions(record, section):
-        holder, health = each.holding.holder, each.holding.health
+    for eviction in evictions(record, section):
+        holder, health = eviction.holding.holder, eviction.holding.health
         pod = f"{holder.namespace}/{holder.pod}"
         action = Action(health.since, record.name, EVICT, f"{pod}/{holder.uid}", health.reason)
-        kept = ON_OFFER if on_offer(record, each.holding, taints if wanted is None else (wanted.taint,)) else ""
-        due.append(Eviction(action, pod, int(each.grace.total_seconds()), kept))
+        kept = ON_OFFER if on_offer(record, eviction.holding, taints if wanted is None else (wanted.taint,)) else ""
+        due.append(Eviction(action, pod, int(eviction.grace.total_seconds()), kept))
     return Preview(changes, taint, tuple(due))
 
 

@@ -104,9 +104,9 @@ class SharesCache:
         conditions = status.get("conditions")
         scheduled = next(
             (
-                each.get("lastTransitionTime")
-                for each in (conditions if isinstance(conditions, list) else ())
-                if isinstance(each, Mapping) and each.get("type") == "PodScheduled"
+                condition.get("lastTransitionTime")
+                for condition in (conditions if isinstance(conditions, list) else ())
+                if isinstance(condition, Mapping) and condition.get("type") == "PodScheduled"
             ),
             "",
         )
@@ -121,7 +121,7 @@ class SharesCache:
         """The same value for all pods that request the same. Names of containers are part of it, so a pod may leave
         one behind that no other ever has."""
         if len(self._requests) >= self._most_requests:
-            self._requests = {tuple(each.items()): each for each in self._requests_of_pods()}
+            self._requests = {tuple(pod.items()): pod for pod in self._requests_of_pods()}
             self._most_requests = max(LEAST_REQUESTS, 2 * len(self._requests))
         return self._requests.setdefault(tuple(requests.items()), requests)
 

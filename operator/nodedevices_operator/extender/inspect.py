@@ -47,7 +47,9 @@ def _device(device: SharedDevice, table: Table | None) -> dict[str, Any]:
         "id": device.index,
         "totalGPU": device.held if device.missing else device.total,  # of one that is gone, what pods still have
         "usedGPU": device.held,
-        "pods": [_pod(each.pod) | {"usedGPU": each.shares, "container": each.container} for each in device.holders],
+        "pods": [
+            _pod(holder.pod) | {"usedGPU": holder.shares, "container": holder.container} for holder in device.holders
+        ],
         "device": device.id,
         "offered": device.offered,
         "freeGPU": table.free[device.id] if table is not None else device.free,

@@ -127,7 +127,7 @@ class Reflector:
             items, metadata = page.get("items"), page.get("metadata")
             if not isinstance(items, list) or not isinstance(metadata, Mapping):
                 raise KubeError(f"GET {self._path}: the answer is not a list")
-            self._store.page([each for each in items if isinstance(each, Mapping)])
+            self._store.page([item for item in items if isinstance(item, Mapping)])
             token = metadata.get("continue") or ""
             if not token:
                 break

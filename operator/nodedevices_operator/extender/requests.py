@@ -36,7 +36,7 @@ def requests_of(pod: Raw, resources: Set[str]) -> dict[str, PodRequest]:
     if all(resources.isdisjoint(amounts(each)) for _, each in raw_containers(mapping(pod.get("spec")))):
         return {}  # nearly all pods of a cluster: no more of them is read
     containers, strays = pod_containers(pod)
-    wanted = dict.fromkeys(name for each in containers for name in each.requests if name in resources)
+    wanted = dict.fromkeys(name for container in containers for name in container.requests if name in resources)
     return {name: _request(wants(containers, name, strays)) for name in wanted}
 
 

@@ -45,7 +45,7 @@ class SharedDevice(Struct, frozen=True):
     @property
     def unlisted(self) -> int:
         """Shares whose holders are not listed."""
-        return max(0, self.held - sum(each.shares for each in self.holders)) if self.truncated else 0
+        return max(0, self.held - sum(holder.shares for holder in self.holders)) if self.truncated else 0
 
 
 class WithheldShares(Struct, frozen=True):
@@ -146,14 +146,14 @@ def _usable(part: Raw) -> bool:
 
 def _holders(part: Raw, resource: str) -> Iterator[HeldShares]:
     """Yield the holders of its shares under the resource's present name."""
-    for each in mappings(part.get("holders")):
-        if each.get("resource") == resource and (shares := _count(each.get("shares"))):
+    for holder in mappings(part.get("holders")):
+        if holder.get("resource") == resource and (shares := _count(holder.get("shares"))):
             yield HeldShares(
-                pod=pod_key(str(each.get("namespace", "")), str(each.get("pod", ""))),
-                container=intern(str(each.get("container", ""))),
+                pod=pod_key(str(holder.get("namespace", "")), str(holder.get("pod", ""))),
+                container=intern(str(holder.get("container", ""))),
                 shares=shares,
-                uid=str(each.get("podUID") or ""),
-                cores=_count(each.get("cores")),
+                uid=str(holder.get("podUID") or ""),
+                cores=_count(holder.get("cores")),
             )
 
 

@@ -73,7 +73,7 @@ class Table:
 
     def __post_init__(self) -> None:
         self.largest = max(self.free.values())
-        self._totals = {each.id: each.total for each in self.resource.devices}
+        self._totals = {device.id: device.total for device in self.resource.devices}
 
     def fits(self, request: PodRequest) -> bool:
         """True when there is room for one more pod. Called for every node of a cluster."""
@@ -114,7 +114,7 @@ class Table:
         if placement.complete(steps):
             used = set(placement.devices)
             return PodFit(score=self._score(sum(left[it] / max(1, self._totals[it]) for it in used) / len(used)))
-        empty = {each.id: each.total if each.offered else 0 for each in self.resource.devices}
+        empty = {device.id: device.total if device.offered else 0 for device in self.resource.devices}
         never = not place(dict(empty), steps, spread=spread).complete(steps)
         return PodFit(refusal=self._refusal(request, placement, left, empty, cores), never=never)
 
@@ -200,11 +200,11 @@ def tabulate(resource: MemoryResource, pods: Collection[BoundPod], ended: Collec
 def _cores(resource: MemoryResource) -> Cores | None:
     """Return what is left of the devices' computing power; None: none of them shares it."""
     left = {
-        each.id: (WHOLE - each.cores_held + (ROUNDED_UP if each.cores_held else 0)) * each.total
-        for each in resource.devices
-        if each.cores_held is not None
+        device.id: (WHOLE - device.cores_held + (ROUNDED_UP if device.cores_held else 0)) * device.total
+        for device in resource.devices
+        if device.cores_held is not None
     }
-    return Cores(left, {each.id: each.total for each in resource.devices}) if left else None
+    return Cores(left, {device.id: device.total for device in resource.devices}) if left else None
 
 
 def _there(held: HeldShares, pods: Mapping[str, BoundPod]) -> bool:
@@ -233,7 +233,7 @@ class _Timeline:
         self._power = cores.left if cores is not None else {}
         self._holding = holding
         self._returns = returns
-        self._unlisted = sum(each.unlisted for each in resource.devices)
+        self._unlisted = sum(device.unlisted for device in resource.devices)
 
     def run(self, pods: Collection[BoundPod], gone: Collection[EndedPod]) -> None:
         ends = {each.pod.uid: each.at for each in gone}

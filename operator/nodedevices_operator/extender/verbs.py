@@ -77,12 +77,12 @@ def read_arguments(body: bytes) -> Arguments:
     pod, names, nodes = (given.get(key) for key in ("pod", "nodenames", "nodes"))
     if not isinstance(pod, dict):
         raise InputError("Pod: absent or not an object; send the pod that is to be scheduled")
-    if names is not None and not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise InputError("NodeNames: not a list of names")
     items: Any = []
     if nodes is not None:
         items = mapping(nodes).get("items")
-        if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise InputError("Nodes: not a NodeList; send items")
     if len(names or items) > MAX_NODES:
         raise InputError(f"NodeNames, Nodes: {len(names or items)} of them; send at most {MAX_NODES}")
@@ -90,7 +90,7 @@ def read_arguments(body: bytes) -> Arguments:
         raise InputError("NodeNames and Nodes are both absent; send one of them")
     if names is not None:
         return Arguments(pod, tuple(names), nodes)
-    return Arguments(pod, tuple(_name(each) for each in items), nodes, by_name=False)
+    return Arguments(pod, tuple(_name(item) for item in items), nodes, by_name=False)
 
 
 class Verbs:

@@ -122,7 +122,7 @@ class Writer:
         """Exactly these are our conditions on the Node, XidCriticalError aside."""
         body = identified("Node", node.name, node.uid)
         if conditions:
-            body["status"] = {"conditions": [dict(each) for each in conditions]}
+            body["status"] = {"conditions": [dict(condition) for condition in conditions]}
         return await self.apply(names.NODE_CONDITION, f"{named(names.NODES, node.name)}/status", body)
 
     async def xid_condition(self, node: NodeRecord, condition: Mapping[str, Any] | None) -> JsonObject:

@@ -227,7 +227,7 @@ class Rollouts:
 def _together(changes: Iterable[PolicyGroup]) -> frozenset[PolicyGroup]:
     """Return the changes, those that have a policy in common as one."""
     found: list[PolicyGroup] = []
-    for each in changes:
-        joined = each.union(*(group for group in found if group & each))
-        found = [joined, *(group for group in found if not group & each)]
+    for change in changes:
+        joined = change.union(*(group for group in found if group & change))
+        found = [joined, *(group for group in found if not group & change)]
     return frozenset(found)

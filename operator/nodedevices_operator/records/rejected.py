@@ -62,4 +62,4 @@ def _controller(metadata: Raw) -> Raw | None:
     """Return the owner that makes another one. A mirror pod's is its Node: its kubelet would only write the same pod
     again."""
     owners = mappings(metadata.get("ownerReferences"))
-    return next((each for each in owners if each.get("controller") is True and each.get("kind") != "Node"), None)
+    return next((owner for owner in owners if owner.get("controller") is True and owner.get("kind") != "Node"), None)

@@ -117,8 +117,8 @@ def _with_probes(local: Local, sources: Sources) -> Local:
     of_file = sources.file.config.flags if sources.file.config is not None else {}
     if "probe" in local.given or "probe" in of_file:
         return local
-    added = {name_of(each): each for each in local.added_probes if "=" in each}
-    texts = tuple(added.get(name_of(each), each) for each in sources.state.probes)
+    added = {name_of(probe): probe for probe in local.added_probes if "=" in probe}
+    texts = tuple(added.get(name_of(probe), probe) for probe in sources.state.probes)
     specs, problems = probe_specs(texts)
     if problems or missing(specs, local.probe_options):
         if local.added_probes:

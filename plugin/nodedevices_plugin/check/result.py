@@ -87,7 +87,7 @@ class Result(Struct, frozen=True, kw_only=True):
 
 def not_checked(problems: Sequence[str], *, node: str, time: datetime) -> Result:
     """Return the result where nothing could be checked."""
-    findings = tuple(Finding(status=Status.UNKNOWN, what=each, message=each) for each in problems)
+    findings = tuple(Finding(status=Status.UNKNOWN, what=problem, message=problem) for problem in problems)
     return Result(node=node, time=time, findings=findings)
 
 
@@ -104,7 +104,7 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
     parts = {probe.name: probe.inventory for probe in facts.probes}
     names = device_names(facts.inventory)
     every = [device for part in parts.values() for device in part.devices]
-    kept, findings = every, [Finding(status=Status.UNKNOWN, what=each, message=each) for each in problems]
+    kept, findings = every, [Finding(status=Status.UNKNOWN, what=problem, message=problem) for problem in problems]
     if chosen:
         silent = any(lists_devices(name) for name in reading.silent)
         kept, not_found = _chosen(chosen, every, names, known_all=not silent and not problems)
@@ -129,7 +129,9 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
                 "agent": None,
                 "summary": None if chosen else whole.summary,
                 "devices": tuple(device for device in whole.devices if device.id in ids),
-                "conditions": tuple(each for each in whole.conditions if _is_known(each, all_devices=not chosen)),
+                "conditions": tuple(
+                    condition for condition in whole.conditions if _is_known(condition, all_devices=not chosen)
+                ),
             }
         ),
         notes=(
@@ -181,11 +183,11 @@ def _chosen(
     for text in dict.fromkeys(texts):
         fits = [each for each in every if _is_called(each, text, names)]
         if len(fits) > 1:  # an index that a missing device had may be another one's now
-            fits = [each for each in fits if each.present] or fits
+            fits = [fit for fit in fits if fit.present] or fits
         if len(fits) == 1:
             found[fits[0].fact.id] = fits[0]
             continue
-        listed = some((names[each.fact.id] for each in fits or every), MOST_NAMED) or "none"
+        listed = some((names[fit.fact.id] for fit in fits or every), MOST_NAMED) or "none"
         why = f"several have this index: {listed}; give an id or a name" if fits else f"there are: {listed}"
         what = f"device {text}"
         status = Status.CRITICAL if known_all and not fits else Status.UNKNOWN
@@ -203,9 +205,9 @@ def _indices(text: str) -> Sequence[str]:
 
 def _is_called(device: InventoryDevice, text: str, names: Mapping[str, str]) -> bool:
     fact = device.fact
-    ids = (fact.id, *(each.id for each in fact.partitions))
+    ids = (fact.id, *(partition.id for partition in fact.partitions))
     is_index = fact.type == GPU and text == str(fact.index)
-    return is_index or text in ids or text in [names[each] for each in ids]
+    return is_index or text in ids or text in [names[id_] for id_ in ids]
 
 
 def _of_device(name: str, id_: str, verdict: Verdict) -> Finding:
@@ -224,7 +226,9 @@ def _of_count(count: Count, here: str) -> Finding:
 
 
 def _types(devices: Iterable[InventoryDevice]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(each.fact.type for each in devices).items()))
+    return ", ".join(
+        f"{count} {kind}" for kind, count in sorted(Counter(device.fact.type for device in devices).items())
+    )
 
 
 def _of_probes(reading: Reading, parts: Mapping[str, Inventory], *, devices: bool) -> dict[str, Finding]:
@@ -269,7 +273,7 @@ def _notes(parts: Mapping[str, Inventory]) -> tuple[str, ...]:
     for name, part in parts.items():
         problems = (problem for problem in part.problems if problem.code != DRIVER_UNBOUND)
         notes += [f"probe {name}: {problem.code}: {problem.message}" for problem in problems]
-        here = sum(each.present and each.fact.type not in _NOT_ON_BUS_COUNT for each in part.devices)
+        here = sum(device.present and device.fact.type not in _NOT_ON_BUS_COUNT for device in part.devices)
         if 0 < here < part.accelerators_on_bus:
             notes.append(
                 f"probe {name}: {part.accelerators_on_bus} accelerators on the PCI bus, its driver lists {here}; "

@@ -129,7 +129,7 @@ class CoreBook:
             found = cores.resolved(
                 ledger,
                 shares,
-                [each for each in self._holdings.holders if each.resource == name],
+                [holder for holder in self._holdings.holders if holder.resource == name],
                 self._claims[name],
                 taken=self._holdings.taken,
                 pods=self._by_name,
@@ -149,17 +149,17 @@ class CoreBook:
         listed |= {id_ for ids in unnamed for id_ in ids}
         known = self._holdings.known
         return tuple(
-            each
-            for each in bookings
-            if each.ids <= offered
+            booking
+            for booking in bookings
+            if booking.ids <= offered
             or not known
-            or each.ids & listed
-            or self._holdings.taken - each.at < SHOWN_AFTER_SECONDS
+            or booking.ids & listed
+            or self._holdings.taken - booking.at < SHOWN_AFTER_SECONDS
         )
 
     def _listed(self) -> frozenset[str]:
         """Ids that PodResources shows held, under whichever name: an id is of one resource."""
-        return frozenset(id_ for each in self._holdings.holders for id_ in each.ids)
+        return frozenset(id_ for holder in self._holdings.holders for id_ in holder.ids)
 
     # --- the kubelet's questions --------------------------------------------------------------------------------------
     @_alone
@@ -248,10 +248,10 @@ class CoreBook:
         if recorded is None:
             return False
         if self._pods.pods is None:
-            holders = [each for each in self._holdings.holders if frozenset(each.ids) == ids]
-            named = {(each.namespace, each.pod, each.container) for each in holders}
+            holders = [holder for holder in self._holdings.holders if frozenset(holder.ids) == ids]
+            named = {(holder.namespace, holder.pod, holder.container) for holder in holders}
             return not named or (recorded.namespace, recorded.pod, recorded.container) in named
-        return any(each.uid == recorded.uid and not each.finished for each in self._pods.pods)
+        return any(pod.uid == recorded.uid and not pod.finished for pod in self._pods.pods)
 
     # --- what is shown ------------------------------------------------------------------------------------------------
     @_alone
@@ -259,10 +259,10 @@ class CoreBook:
         """Return what each known container has; of one with shares of an earlier unit of memory, or of a device that is
         no longer offered, what was written down for it stays."""
         return tuple(
-            self._allocated(name, each.device, each.ids, each)
+            self._allocated(name, booking.device, booking.ids, booking)
             for name, shares in self._shares.items()
-            for each in self._bookings(name)
-            if each.owner is not None and each.ids <= shares.device_of.keys()
+            for booking in self._bookings(name)
+            if booking.owner is not None and booking.ids <= shares.device_of.keys()
         )
 
     @_alone
@@ -273,19 +273,22 @@ class CoreBook:
         devices: dict[str, tuple[int, int]] = {}  # as Demand.scaled, and the device's shares
         holders: dict[tuple[str, str, str, str], int] = {}
         for name, shares in self._shares.items():
-            for each in self._bookings(name):
-                if not each.ids <= shares.device_of.keys():
+            for booking in self._bookings(name):
+                if not booking.ids <= shares.device_of.keys():
                     continue  # of an earlier unit of memory
-                holder = listed.get((name, each.ids))
-                if holder is None and each.at < self._holdings.taken:
+                holder = listed.get((name, booking.ids))
+                if holder is None and booking.at < self._holdings.taken:
                     continue
-                if each.owner is not None and self._finished(each.owner):
+                if booking.owner is not None and self._finished(booking.owner):
                     continue
-                total = shares.totals[each.device]
-                devices[each.device] = (devices.get(each.device, (0, total))[0] + each.demand.scaled(total), total)
-                if holder is not None and each.owner is not None:
+                total = shares.totals[booking.device]
+                devices[booking.device] = (
+                    devices.get(booking.device, (0, total))[0] + booking.demand.scaled(total),
+                    total,
+                )
+                if holder is not None and booking.owner is not None:
                     key = (holder.namespace, holder.pod, holder.container, name)
-                    holders[key] = each.demand.percent_of(total)
+                    holders[key] = booking.demand.percent_of(total)
             for device, total in shares.totals.items():
                 devices.setdefault(device, (0, total))
         shown = {device: min(WHOLE, -(-held // total)) for device, (held, total) in devices.items()}

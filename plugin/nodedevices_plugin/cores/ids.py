@@ -53,11 +53,11 @@ def prefer(
         return tuple(each for each in free if each in chosen)
     whole, wanted = _complete(resource, known), size // PER_DEVICE
     anchors = dict.fromkeys(each.part_id for each in must)
-    if any(each not in whole for each in anchors) or len(anchors) > wanted:
+    if any(anchor not in whole for anchor in anchors) or len(anchors) > wanted:
         raise AllocationError(_init_containers(resource))
     if len(whole) < wanted:
         raise AllocationError(_none_whole(resource, wanted, len(whole)))
-    first = [whole[each] for each in anchors]
+    first = [whole[anchor] for anchor in anchors]
     others_first = [one for part, one in whole.items() if part not in anchors]
     parts = {each.part_id for each in (*first, *closest(first, others_first, wanted - len(first)))}
     return tuple(each.id for each in known if each.part_id in parts)
@@ -97,13 +97,13 @@ def _check_size(resource: OfferedResource, size: int) -> None:
 
 
 def _none_to_share(resource: OfferedResource, size: int, free: int) -> str:
-    shared = sum(not each.device_id for each in resource.ids)
+    shared = sum(not schedulable.device_id for schedulable in resource.ids)
     do = "Delete the pod, so that it is scheduled again" if shared else "No GPU of this node is shared"
     return f"{resource.name}: {size} requested of shared GPUs, and {free} of {shared} on this node are free. {do}."
 
 
 def _none_whole(resource: OfferedResource, wanted: int, free: int) -> str:
-    total = len({each.part_id for each in resource.ids if each.device_id})
+    total = len({schedulable.part_id for schedulable in resource.ids if schedulable.device_id})
     do = "Delete the pod, so that it is scheduled again" if total >= wanted else "The others are shared: request fewer"
     return (
         f"{resource.name}: {wanted * PER_DEVICE} requested, whole GPUs: {wanted}, and {free} of the {total} that this "

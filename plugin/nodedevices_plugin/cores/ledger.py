@@ -68,11 +68,11 @@ class CoreShares(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_resource(cls, resource: OfferedResource) -> CoreShares:
-        device_of = {each.id: each.part_id for each in resource.ids}
+        device_of = {schedulable.id: schedulable.part_id for schedulable in resource.ids}
         totals: dict[str, int] = {}
         for device in device_of.values():
             totals[device] = totals.get(device, 0) + 1
-        healthy = frozenset(each.id for each in resource.ids if each.healthy)
+        healthy = frozenset(schedulable.id for schedulable in resource.ids if schedulable.healthy)
         return cls(device_of=device_of, totals=totals, healthy=healthy)
 
 
@@ -89,10 +89,10 @@ class Ledger(Struct, frozen=True, kw_only=True):
     asked: float = 0.0
 
     def overlapping(self, ids: Set[str]) -> tuple[Booking, ...]:
-        return tuple(each for each in self.bookings if each.ids & ids)
+        return tuple(booking for booking in self.bookings if booking.ids & ids)
 
     def without(self, ids: Set[str]) -> tuple[Booking, ...]:
-        return tuple(each for each in self.bookings if not each.ids & ids)
+        return tuple(booking for booking in self.bookings if not booking.ids & ids)
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ def claims(pods: Iterable[NodePod], resource: str) -> tuple[Claim, ...]:
 
 
 def _of_pod(pod: NodePod, resource: str) -> Iterator[Claim]:
-    started = {each.name for each in pod.containers if each.started}
+    started = {container.name for container in pod.containers if container.started}
     for want in wants(pod.containers, resource, pod.strays):
         yield Claim(
             owner=Owner(pod.uid, pod.namespace, pod.name, want.container),
@@ -163,20 +163,20 @@ def wanted(ledger: Ledger, all_claims: Sequence[Claim], size: int, *, ids: Set[s
     Each Allocate with an unknown container is for one of the candidates, so there must be one candidate more than
     these.
     """
-    owners = {each.owner for each in ledger.bookings}
+    owners = {booking.owner for booking in ledger.bookings}
     candidates = tuple(
-        each for each in all_claims if each.size == size and not each.started and each.owner not in owners
+        claim for claim in all_claims if claim.size == size and not claim.started and claim.owner not in owners
     )
     before = sum(1 for each in ledger.without(ids) if each.owner is None and each.at and len(each.ids) == size)
     if len(candidates) <= before:
         return Wanted(demand=ALL, known=False)
-    demands = (ALL if each.problem else each.demand for each in candidates)
+    demands = (ALL if candidate.problem else candidate.demand for candidate in candidates)
     return Wanted(demand=reduce(Demand.__or__, demands), claims=candidates)
 
 
 def check_claims(resource: str, need: Wanted) -> None:
     """Raise AllocationError where every candidate's request cannot be met."""
-    if need.claims and all(each.problem for each in need.claims):
+    if need.claims and all(claim.problem for claim in need.claims):
         raise AllocationError(f"{resource}: {need.claims[0].problem}")
 
 
@@ -186,8 +186,8 @@ def freed(ledger: Ledger, shares: CoreShares, free: Collection[str], listed: Set
     container is bound to. `listed`: ids that PodResources shows held."""
     not_held = frozenset(free)
     named = frozenset(shares.device_of[each] for each in not_held if each in shares.device_of)
-    bookings = tuple(each for each in ledger.bookings if not each.ids <= not_held)
-    booked = frozenset(id_ for each in bookings for id_ in each.ids)
+    bookings = tuple(booking for booking in ledger.bookings if not booking.ids <= not_held)
+    booked = frozenset(id_ for booking in bookings for id_ in booking.ids)
     held = (shares.healthy | (listed & shares.device_of.keys())) - not_held - booked
     unknown = frozenset(each for each in held if shares.device_of[each] in named)
     left_out = frozenset(each for each in ledger.unknown - booked if shares.device_of.get(each) not in named)
@@ -198,7 +198,7 @@ def room(ledger: Ledger, shares: CoreShares, need: Wanted, *, ids: Set[str] = fr
     """Return what each device has left, without bookings of earlier holders of these ids, and which devices have what
     is needed."""
     unknown = {shares.device_of[each] for each in _unknown(ledger, shares) - ids if each in shares.device_of}
-    owners = {each.owner for each in ledger.bookings}
+    owners = {booking.owner for booking in ledger.bookings}
     by_device: dict[str, list[Booking]] = {device: [] for device in shares.totals}
     for each in ledger.without(ids):
         by_device.setdefault(each.device, []).append(each)
@@ -220,12 +220,12 @@ def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | 
     ones can need. `owners`: the known owners of all bookings."""
     sure, undecided = 0, list[int]()
     candidates: dict[Owner, Demand] = {}
-    for each in bookings:
-        if each.owner is not None or not each.candidates:
-            sure += each.demand.scaled(total)
+    for booking in bookings:
+        if booking.owner is not None or not booking.candidates:
+            sure += booking.demand.scaled(total)
         else:
-            undecided.append(each.demand.scaled(total))
-            candidates.update(each.candidates)
+            undecided.append(booking.demand.scaled(total))
+            candidates.update(booking.candidates)
     if not undecided:
         return sure
     needs = [need.scaled(total) for one, need in candidates.items() if one not in owners]
@@ -235,7 +235,7 @@ def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | 
 
 
 def _booking(need: Wanted, ids: Set[str], device: str) -> Booking:
-    candidates = {each.owner: ALL if each.problem else each.demand for each in need.claims}
+    candidates = {claim.owner: ALL if claim.problem else claim.demand for claim in need.claims}
     return Booking(ids=frozenset(ids), device=device, demand=need.demand, candidates=candidates)
 
 
@@ -243,7 +243,7 @@ def _unknown(ledger: Ledger, shares: CoreShares) -> frozenset[str]:
     """Return the ids that are held, or may be, and are not booked."""
     if ledger.complete:
         return ledger.unknown
-    booked = frozenset(id_ for each in ledger.bookings for id_ in each.ids)
+    booked = frozenset(id_ for booking in ledger.bookings for id_ in booking.ids)
     return ledger.unknown | {each for each in shares.healthy - booked if shares.device_of[each] not in ledger.known}
 
 
@@ -315,12 +315,12 @@ def _of_before(claim: Claim | None, recorded: Recorded | None) -> tuple[Owner | 
 
 
 def _replaced(ledger: Ledger, old: Booking, new: Booking) -> Ledger:
-    return replace(ledger, bookings=tuple(new if each is old else each for each in ledger.bookings))
+    return replace(ledger, bookings=tuple(new if booking is old else booking for booking in ledger.bookings))
 
 
 def exact(need: Wanted, total: int) -> int | None:
     """The percentage that the container gets, whichever of the candidates it is, rounded up; None: they differ."""
-    if not need.known or any(each.problem for each in need.claims):
+    if not need.known or any(claim.problem for claim in need.claims):
         return None
-    found = {each.demand.scaled(total) for each in need.claims}
+    found = {claim.demand.scaled(total) for claim in need.claims}
     return -(-found.pop() // total) if len(found) == 1 else None

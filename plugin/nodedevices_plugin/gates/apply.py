@@ -25,12 +25,12 @@ def apply(shape: Plan, facts: GateFacts, *, ours: Collection[str] = (), gates: S
     """The plan of this shape. `ours`: resources that the kubelet has of us, beside those of the shape."""
     checks = [check for gate in gates if (check := gate(shape, facts)) is not None]
     devices = {device.fact.id: device for device in facts.inventory.devices}
-    retained = _retained(shape, facts, devices, {each.name for each in shape.resources}.union(ours))
+    retained = _retained(shape, facts, devices, {resource.name for resource in shape.resources}.union(ours))
     if not checks and not retained:
         return shape
-    resources = [_gated(each, checks, retained.pop(each.name, ()), facts, devices) for each in shape.resources] + [
-        OfferedResource(name=name, ids=(), retained=ids) for name, ids in retained.items()
-    ]
+    resources = [
+        _gated(resource, checks, retained.pop(resource.name, ()), facts, devices) for resource in shape.resources
+    ] + [OfferedResource(name=name, ids=(), retained=ids) for name, ids in retained.items()]
     return Plan(resources=tuple(sorted(counted(resources, facts), key=lambda each: each.name)))
 
 
@@ -44,22 +44,22 @@ def _gated(
     ids: list[SchedulableId] = []
     kept: list[SchedulableId] = []
     unlisted: list[SchedulableId] = []
-    for each in resource.ids:
+    for schedulable in resource.ids:
         first: Blocked | None = None
         listed_as = ListedAs.UNHEALTHY
-        for check in checks if each.device_id else ():
-            blocked = check(resource, each)
+        for check in checks if schedulable.device_id else ():
+            blocked = check(resource, schedulable)
             if blocked is not None:
                 first = first or blocked
                 listed_as = max(listed_as, blocked.listed_as)
         if first is None:
-            ids.append(each)
+            ids.append(schedulable)
         elif listed_as is ListedAs.UNHEALTHY:
-            ids.append(replace(each, blocked=first))
+            ids.append(replace(schedulable, blocked=first))
         elif listed_as is ListedAs.KEPT_FOR_HOLDER:
-            kept.append(_with_health(each, facts, devices))
+            kept.append(_with_health(schedulable, facts, devices))
         else:
-            unlisted.append(replace(each, blocked=first))
+            unlisted.append(replace(schedulable, blocked=first))
     return replace(resource, ids=tuple(ids), retained=(*retained, *kept), unlisted=tuple(unlisted))
 
 

@@ -78,7 +78,7 @@ def libraries(shape: Plan, facts: GateFacts) -> Check | None:
     unshown = {
         resource.name
         for resource in shape.resources
-        if resource.name not in facts.shown and all(_why(each, facts) for each in resource.ids)
+        if resource.name not in facts.shown and all(_why(id_, facts) for id_ in resource.ids)
     }
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:

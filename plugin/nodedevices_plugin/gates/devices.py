@@ -23,9 +23,11 @@ def health(shape: Plan, facts: GateFacts) -> Check | None:
     devices = {device.fact.id: device for device in facts.inventory.devices}
     found: dict[str, Blocked | None] = {}  # by device or partition
     for device in facts.inventory.devices:
-        for part in (None, *(each.id for each in device.fact.partitions)):
+        for part in (None, *(partition.id for partition in device.fact.partitions)):
             found[part or device.fact.id] = unfit(device, part, facts.verdicts)
-    if not any(found.values()) and all(each.part_id in found for resource in shape.resources for each in resource.ids):
+    if not any(found.values()) and all(
+        schedulable.part_id in found for resource in shape.resources for schedulable in resource.ids
+    ):
         return None
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:

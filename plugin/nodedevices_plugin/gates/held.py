@@ -60,7 +60,7 @@ CHANGE = "a change of the configuration takes it away, and waits"
 def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
     if facts.change is None:
         return None
-    kept = {(name, *each) for name, ids in held_as(facts.change.shape).items() for each in ids}
+    kept = {(name, *id_) for name, ids in held_as(facts.change.shape).items() for id_ in ids}
     bound = {each.name: bound_to(each) for each in shape.resources}
     in_use = facts.in_use()
     blocked = Blocked(reason=CHANGE_WAITS, message=CHANGE, waits_for=facts.change.waits_for)
@@ -74,7 +74,7 @@ def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
 
 def counts_containers(plan: Plan) -> bool:
     """True when an Allocate may change the answer to the next one: devices take only so many containers."""
-    return any(each.sharing.memory is not None and has_daemon(each) for each in plan.resources)
+    return any(resource.sharing.memory is not None and has_daemon(resource) for resource in plan.resources)
 
 
 def full(shape: Plan, facts: GateFacts) -> Check | None:
@@ -101,7 +101,8 @@ def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocke
     containers: dict[str, set[Hashable]] = {}
     held: set[str] = set()
     listed: list[tuple[Hashable, str | None, tuple[str, ...]]] = [
-        ((each.namespace, each.pod, each.container), each.resource, each.ids) for each in facts.holdings.holders
+        ((holder.namespace, holder.pod, holder.container), holder.resource, holder.ids)
+        for holder in facts.holdings.holders
     ]
     for who, name, ids_held in [*listed, *((each, *each) for each in unnamed)]:
         for id_ in ids_held if name == resource.name else ():

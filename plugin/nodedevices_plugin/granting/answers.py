@@ -124,7 +124,7 @@ class Answers:
         made = edits(grant, self._offered.containers)
         if not grant.resource.sharing.cores:
             return made
-        ids = [each.id for each in grant.ids]
+        ids = [schedulable.id for schedulable in grant.ids]
         return merged((made, core_container.edits(self._allocations, ids, grant.cores)))
 
     def prefer(self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:

@@ -71,12 +71,12 @@ def edits(grant: Grant, node: NodeContainers) -> ContainerEdits:
     parts = []
     grant = _all_of_it(grant)
     mode = mode_of(grant.resource)
-    if mode is not None and (shares := [each for each in grant.ids if each.replica is not None]):
+    if mode is not None and (shares := [schedulable for schedulable in grant.ids if schedulable.replica is not None]):
         parts.append(mode.edits(replace(grant, ids=tuple(shares)), node.modes))
     # One that gets nothing of a vendor's resource is given a variable that says so: an image may request everything.
     ids = grant.ids or grant.resource.ids
-    for vendor in dict.fromkeys(node.vendors.get(each.device_id) for each in ids):
-        own = tuple(each for each in grant.ids if node.vendors.get(each.device_id) == vendor)
+    for vendor in dict.fromkeys(node.vendors.get(schedulable.device_id) for schedulable in ids):
+        own = tuple(schedulable for schedulable in grant.ids if node.vendors.get(schedulable.device_id) == vendor)
         if vendor is not None:
             parts.append(node.by_vendor[vendor].edits(replace(grant, ids=own)))
         else:
@@ -89,6 +89,10 @@ def _all_of_it(grant: Grant) -> Grant:
     granted."""
     if not grant.resource.together or not grant.ids:
         return grant
-    granted = {(each.device_id, each.partition_id): each for each in grant.ids}
-    fit = {(each.device_id, each.partition_id): each for each in reversed(grant.resource.ids) if each.healthy}
+    granted = {(schedulable.device_id, schedulable.partition_id): schedulable for schedulable in grant.ids}
+    fit = {
+        (schedulable.device_id, schedulable.partition_id): schedulable
+        for schedulable in reversed(grant.resource.ids)
+        if schedulable.healthy
+    }
     return replace(grant, ids=tuple((fit | granted)[each] for each in sorted(fit | granted, key=str)))

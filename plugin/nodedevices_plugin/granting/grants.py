@@ -13,16 +13,16 @@ def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
     """Grant these ids to one container. Raises AllocationError; its text is shown in the pod's status. Also for an
     id that was blocked since the kubelet chose it, so that the pod fails with a reason and another can be scheduled."""
     wanted = frozenset(ids)
-    found = {each.id: each for each in resource.ids if each.id in wanted}
-    for each in ids:
-        if each not in found:
+    found = {schedulable.id: schedulable for schedulable in resource.ids if schedulable.id in wanted}
+    for id_ in ids:
+        if id_ not in found:
             raise AllocationError(
-                f"{resource.name}: this node does not offer {each[:128]} (any more). Delete the pod, so that it is "
+                f"{resource.name}: this node does not offer {id_[:128]} (any more). Delete the pod, so that it is "
                 "scheduled again."
             )
-        if (blocked := found[each].blocked) is not None:
+        if (blocked := found[id_].blocked) is not None:
             raise AllocationError(
-                f"{resource.name}: {each} goes to no new container ({blocked.reason}: {blocked.message}); see `kubectl "
+                f"{resource.name}: {id_} goes to no new container ({blocked.reason}: {blocked.message}); see `kubectl "
                 "describe nodedevices` for this node. Delete the pod, so that it is scheduled again."
             )
     shares = any(each.replica is not None for each in found.values())
@@ -35,4 +35,4 @@ def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
         packing.check(resource, found.values())
     if resource.per_device is not None:
         core_ids.check(resource, tuple(found.values()))
-    return Grant(resource=resource, ids=tuple(found[each] for each in dict.fromkeys(ids)))
+    return Grant(resource=resource, ids=tuple(found[fromkey] for fromkey in dict.fromkeys(ids)))

@@ -75,7 +75,7 @@ def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room:
     """Return the message for the pod's owner."""
     memory = resource.sharing.memory
     unit = f" of {memory.unit}" if memory is not None else ""
-    most = max(Counter(each.part_id for each in resource.ids).values(), default=size)
+    most = max(Counter(schedulable.part_id for schedulable in resource.ids).values(), default=size)
     power = {} if room is None else {each: f" and {room.left_text(each)}" for each in free}
     shown = ", ".join(f"{each}: {count}{power.get(each, '')}" for each, count in list(free.items())[:SHOWN])
     more = f" and {len(free) - SHOWN} devices more" if len(free) > SHOWN else ""

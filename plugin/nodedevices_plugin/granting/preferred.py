@@ -49,7 +49,7 @@ def prefer(
     """
     required = frozenset(must_include)
     allowed = frozenset(available)
-    known = [each for each in resource.ids if each.id in allowed or each.id in required]
+    known = [schedulable for schedulable in resource.ids if schedulable.id in allowed or schedulable.id in required]
     _check_known(resource, known, allowed, required, size)
     must = [each for each in known if each.id in required]
     free = [each for each in known if each.id not in required]
@@ -64,7 +64,7 @@ def prefer(
         )
     if not required <= allowed:
         return ()
-    whole = all(each.replica is None and each.partition_id is None for each in resource.ids)
+    whole = all(schedulable.replica is None and schedulable.partition_id is None for schedulable in resource.ids)
     if needed > len(free):
         if whole:
             return ()
@@ -81,7 +81,9 @@ def prefer(
 
 def _gathered(resource: OfferedResource, topology: Topology) -> bool:
     """True for partitions that a container gets together, not for shares of them."""
-    return all(each.replica is None and each.device_id in topology.gathered for each in resource.ids)
+    return all(
+        schedulable.replica is None and schedulable.device_id in topology.gathered for schedulable in resource.ids
+    )
 
 
 def _check_known(
@@ -134,8 +136,10 @@ class _Search(Struct, frozen=True, kw_only=True):
         if needed <= left:
             return max(combinations(self.candidates, needed), key=self._worth)  # the first: they come in order
         # The first to take are the others of the last to leave.
-        _, spared = max((self._worth_without(each), each) for each in combinations(self.candidates, left))
-        return [each for each in self.candidates if each not in spared]
+        _, spared = max(
+            (self._worth_without(combination), combination) for combination in combinations(self.candidates, left)
+        )
+        return [candidate for candidate in self.candidates if candidate not in spared]
 
     def grown(self, needed: int) -> Sequence[int]:
         """Start with several members, always add the one that is closest to the set, and exchange. Of equally close
@@ -173,8 +177,8 @@ class _Search(Struct, frozen=True, kw_only=True):
     def _exchanged(self, chosen: list[int]) -> list[int]:
         """Exchange a member for one outside while that makes the set better; as often as it has members, at most."""
         for _ in range(len(chosen)):
-            outside = [each for each in self.candidates if each not in chosen]
-            inner = {each: self._gain(each, chosen) for each in self.candidates}
+            outside = [candidate for candidate in self.candidates if candidate not in chosen]
+            inner = {candidate: self._gain(candidate, chosen) for candidate in self.candidates}
             changes = (
                 ((inner[new] - self.scores[new][old] - inner[old], self.degree[old] - self.degree[new]), old, new)
                 for old in chosen
@@ -192,7 +196,7 @@ def _spread(
 ) -> list[SchedulableId]:
     """One by one from the device of which the fewest (packed: the most) shares are taken; then from the one that gave
     the fewest in this call; then by index. A share that is not healthy is not a taken one."""
-    shares = Counter(each.device_id for each in resource.ids if each.healthy)
+    shares = Counter(schedulable.device_id for schedulable in resource.ids if schedulable.healthy)
     left: dict[str, deque[SchedulableId]] = {}  # by index, as they are free
     for each in free:
         left.setdefault(each.device_id, deque()).append(each)

@@ -78,8 +78,8 @@ def held_twice(
 
 def _same_ids(ids: Iterable[HeldId]) -> Iterator[tuple[str, Set[str]]]:
     pods: dict[tuple[str | None, str], set[str]] = {}
-    for each in ids:
-        pods.setdefault((each.resource, each.id), set()).add(each.holder)
+    for schedulable in ids:
+        pods.setdefault((schedulable.resource, schedulable.id), set()).add(schedulable.holder)
     for (_, id_), of_id in pods.items():
         if len(of_id) > 1:
             yield id_, of_id
@@ -88,9 +88,13 @@ def _same_ids(ids: Iterable[HeldId]) -> Iterator[tuple[str, Set[str]]]:
 def _parts(ids: Iterable[HeldId], by_nature: Set[str], departed: Set[str]) -> Iterator[tuple[str, Set[str]]]:
     """Yield each whole device or partition of which another pod has all or some."""
     taken = {
-        (each.partition_id, each.holder, each.replica is None or is_core(each.id)): each.part_id
-        for each in ids
-        if each.resource not in by_nature and each.partition_id not in departed
+        (
+            schedulable.partition_id,
+            schedulable.holder,
+            schedulable.replica is None or is_core(schedulable.id),
+        ): schedulable.part_id
+        for schedulable in ids
+        if schedulable.resource not in by_nature and schedulable.partition_id not in departed
     }
     for (partition_id, holder, whole), part_id in taken.items():
         others = {

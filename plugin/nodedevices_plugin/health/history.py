@@ -140,7 +140,7 @@ def _add(of_device: _ByReason, reason: str, when: datetime, count: int, now: dat
     period = periods.get(number) or Period(number=number, first=when, count=0)
     total = min(period.count + count, INT32_MAX)
     periods[number] = Period(number=number, first=min(period.first, when), count=total)
-    past = (each for each in known.times if each <= now)
+    past = (time_ for time_ in known.times if time_ <= now)
     times = sorted((*past, *[when] * min(count, MAX_TIMES)))[-MAX_TIMES:]
     of_device[reason] = replace(
         known,
@@ -195,13 +195,13 @@ def _moved(each: Occurrences, moved: Callable[[datetime], datetime]) -> Occurren
 
 def _renumbered(periods: Sequence[Period], moved: Callable[[datetime], datetime]) -> tuple[Period, ...]:
     found: dict[int, Period] = {}
-    for each in periods:
-        first = moved(each.first)
+    for period in periods:
+        first = moved(period.first)
         number = _number(first)
         known = found.get(number)
         found[number] = Period(
             number=number,
             first=first if known is None else min(known.first, first),
-            count=min(each.count + (known.count if known is not None else 0), INT32_MAX),
+            count=min(period.count + (known.count if known is not None else 0), INT32_MAX),
         )
     return tuple(found[number] for number in sorted(found))

@@ -252,7 +252,9 @@ def _subject(device: InventoryDevice, view: _View) -> _Subject:
     )
     conditions = levels.levels(device, own, blind=view.blind)
     return _Subject(
-        device=device, vendor=vendor, conditions={each.reason: _as_used(each, device, view) for each in conditions}
+        device=device,
+        vendor=vendor,
+        conditions={condition.reason: _as_used(condition, device, view) for condition in conditions},
     )
 
 
@@ -285,8 +287,8 @@ def _route(
             or (event.gi is not None and part.gi == event.gi and event.ci in {None, part.ci})
         ]
         if meaning is not None and meaning.contained and instances:
-            for each in instances:
-                by_partition[each].append(event)
+            for instance in instances:
+                by_partition[instance].append(event)
         else:
             by_device[device.fact.id].append(event)
 

@@ -93,7 +93,7 @@ def _new(meaning: Meaning, partition: str, when: datetime, event: ProbeEvent, no
 
 
 def _kept(notices: Iterable[Notice], now: datetime) -> tuple[Notice, ...]:
-    settled = (_settled(each, now) for each in notices if abs(now - each.newest) < KEPT)
+    settled = (_settled(notice, now) for notice in notices if abs(now - notice.newest) < KEPT)
     return tuple(sorted(settled, key=lambda each: (-each.time.timestamp(), each.code, each.partition))[:MAX_KEPT])
 
 

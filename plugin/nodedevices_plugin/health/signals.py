@@ -17,7 +17,7 @@ from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import FaultCondition
 
-_FIELDS = {wire_name(each.name): each.name for each in fields(Readings)}
+_FIELDS = {wire_name(field.name): field.name for field in fields(Readings)}
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
 
 

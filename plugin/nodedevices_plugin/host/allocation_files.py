@@ -151,8 +151,8 @@ class AllocationFiles:
 
 
 def _remove(folders: Iterable[Path]) -> None:
-    for each in folders:
-        shutil.rmtree(each, ignore_errors=True)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write(folder: Path, content: str) -> None:

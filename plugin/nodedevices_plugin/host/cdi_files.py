@@ -101,9 +101,9 @@ class CdiFiles:
         if free:
             self._before = {}
         specs = tuple(
-            merged(each, self._before[each.file_name]) if each.file_name in self._before else each for each in specs
+            merged(spec, self._before[spec.file_name]) if spec.file_name in self._before else spec for spec in specs
         )
-        spare = self._ours - {each.file_name for each in specs} if free else frozenset()
+        spare = self._ours - {spec.file_name for spec in specs} if free else frozenset()
         soon = self._failed_at is not None and time.monotonic() - self._failed_at < RETRY_SECONDS
         if (specs == self._written and not spare) or soon:
             return
@@ -120,12 +120,12 @@ class CdiFiles:
             self.problem = why
             return
         self._written, self._failed_at, self.problem = specs, None, ""
-        self._ours = (self._ours | left | {each.file_name for each in specs}) - spare
+        self._ours = (self._ours | left | {spec.file_name for spec in specs}) - spare
         if specs or spare:
             log.info(
                 "CDI specifications written",
                 folder=str(self._folder),
-                kinds=[each.kind for each in specs],
+                kinds=[spec.kind for spec in specs],
                 removed=sorted(spare),
             )
 
@@ -142,7 +142,7 @@ class CdiFiles:
 
 
 def _found(folder: Path, files: Set[str]) -> frozenset[str]:
-    names = {name for each in files for name in (each, unfinished(Path(each)).name)}
+    names = {name for file in files for name in (file, unfinished(Path(file)).name)}
     try:
         return frozenset(names & {each.name for each in folder.iterdir()})
     except OSError:

@@ -57,7 +57,7 @@ class CdiKeeper:
     @property
     def problem(self) -> str:
         """Why a file of ours is not up to date. Empty: all are."""
-        return "; ".join(each.files.problem for each in self._vendors.values() if each.files.problem)
+        return "; ".join(vendor.files.problem for vendor in self._vendors.values() if vendor.files.problem)
 
     @property
     def environments(self) -> Mapping[str, CdiEnvironment]:
@@ -66,12 +66,12 @@ class CdiKeeper:
 
     async def first(self) -> None:
         """Read the state at the start, unless it takes too long."""
-        looks = (each.files.first() for each in self._vendors.values())
+        looks = (vendor.files.first() for vendor in self._vendors.values())
         await asyncio.gather(self._folder.first(), *looks, return_exceptions=True)
 
     async def ready(self) -> None:
         """Read container toolkits' specifications from now on; return when they were read once, or soon."""
-        await asyncio.gather(*(each.toolkit.ready() for each in self._vendors.values()))
+        await asyncio.gather(*(vendor.toolkit.ready() for vendor in self._vendors.values()))
 
     async def request(self, requests: Mapping[str, SpecRequest], *, first: bool) -> None:
         """Run vendors' programs, where one has not run for the same request. Returns with the results, or after a
@@ -101,7 +101,7 @@ class _OfVendor:
         self.program = ProgramSpec(on_change=on_change, make=partial(generate, machine=machine))
 
     def environment(self, unwritable: str) -> CdiEnvironment:
-        sources = [each is not None and cdi_libraries.whole(each) for each in self._sources()]
+        sources = [source is not None and cdi_libraries.whole(source) for source in self._sources()]
         return CdiEnvironment(
             unwritable=unwritable,
             toolkit=self.toolkit.devices,

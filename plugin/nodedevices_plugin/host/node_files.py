@@ -110,7 +110,7 @@ def _listed(folder: Path) -> frozenset[str]:
             raw = file.read(MAX_BYTES + 1)
         names = json.loads(raw) if len(raw) <= MAX_BYTES else []
         if isinstance(names, list):
-            return frozenset(each for each in names if isinstance(each, str) and NAME.fullmatch(each))
+            return frozenset(name for name in names if isinstance(name, str) and NAME.fullmatch(name))
     return frozenset()
 
 

@@ -80,7 +80,7 @@ class PodWatch:
     def _see(self, event: ListedItems[NodePod | None] | ChangedItem[NodePod | None]) -> None:
         now = self._clock()
         if isinstance(event, ListedItems):
-            listed = [each for each in event.items if each is not None]
+            listed = [item for item in event.items if item is not None]
             self._known = {each.uid: seen(each, self._known.get(each.uid), now) for each in listed}
         elif event.item is not None and event.gone:
             self._known.pop(event.item.uid, None)
@@ -107,12 +107,12 @@ def seen(now: NodePod, before: NodePod | None, at: float) -> NodePod:
     """Return a pod with the requests that it had when it was first seen."""
     if before is None:
         return replace(now, seen=at)
-    kept = {each.name: each for each in before.containers}
+    kept = {container.name: container for container in before.containers}
     containers = tuple(
-        dataclasses.replace(kept[each.name], started=each.started or kept[each.name].started)
-        if each.name in kept
-        else each
-        for each in now.containers
+        dataclasses.replace(kept[container.name], started=container.started or kept[container.name].started)
+        if container.name in kept
+        else container
+        for container in now.containers
     )
     return replace(now, seen=before.seen, containers=containers, strays=before.strays)
 
@@ -136,13 +136,13 @@ def node_pod(item: Object) -> NodePod | None:
         name=name,
         containers=tuple(
             PodContainer(
-                name=each.name,
-                kind=each.kind,
-                requests=each.requests,
-                cores=each.cores,
-                started=each.name in started,
+                name=container.name,
+                kind=container.kind,
+                requests=container.requests,
+                cores=container.cores,
+                started=container.name in started,
             )
-            for each in containers
+            for container in containers
         ),
         finished=str(status.get("phase")) in FINISHED,
         acknowledged=bool(status.get("startTime")),

@@ -40,7 +40,7 @@ class Spare:
         """It becomes `nodedevices-probe` with these arguments. None: it was taken before, or has ended, or these are
         arguments that no command line can hold."""
         child = self._child
-        if child is None or child.stdin is None or any("\0" in each for each in arguments):
+        if child is None or child.stdin is None or any("\0" in argument for argument in arguments):
             self.end()
             return None
         line = json.dumps([*arguments, "--fd", str(self._write_end)]).encode() + b"\n"

@@ -70,7 +70,7 @@ def of_server(command: Sequence[str]) -> tuple[str, ...]:
             arguments[-1] += f"={word}"
     kind = KINDS[arguments[0]]
     taken = {*kind.passed_on, *kind.choices, INTERVAL} - kind.opens
-    flags = (each.removeprefix("--").partition("=")[0] for each in arguments[1:])
+    flags = (argument.removeprefix("--").partition("=")[0] for argument in arguments[1:])
     return tuple(arguments) if taken.issuperset(flags) else ()
 
 
@@ -148,8 +148,8 @@ class Probes:
     def want(self, wanted: Wanted) -> None:
         """Ask all probes for that."""
         self._wanted = wanted
-        for each in self.sources.values():
-            each.want(wanted)
+        for source in self.sources.values():
+            source.want(wanted)
 
     def _start(self, text: str) -> _Running:
         [spec], _ = read([text])

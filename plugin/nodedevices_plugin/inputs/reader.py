@@ -230,8 +230,8 @@ def _map(key: Check, inner: Check, longest: int) -> Check:
 def _object(kind: type[Any]) -> Check:
     hints = get_type_hints(kind, include_extras=True)
     fields = [
-        (camel(each.name), each.name, _check_of(hints[each.name]), _is_required(each))
-        for each in dataclasses.fields(kind)
+        (camel(field.name), field.name, _check_of(hints[field.name]), _is_required(field))
+        for field in dataclasses.fields(kind)
     ]
 
     def check(value: Any) -> Any:
@@ -297,7 +297,7 @@ def _check_own(place: str, device: DeviceFact) -> None:
         where = f"{place}.extra.{name}"
         if name in COMMON:
             raise ProbeLineError(where, "has a field of its own, or is not for a probe to say; give another name")
-        if sum(getattr(value, each.name) is not None for each in dataclasses.fields(Attribute)) != 1:
+        if sum(getattr(value, field.name) is not None for field in dataclasses.fields(Attribute)) != 1:
             raise ProbeLineError(where, "give exactly one of string, int, bool and version")
     for what, capacity in ((place, device.capacity), *((f"{place}.partitions", p.capacity) for p in device.partitions)):
         if (count := len(device.extra) + len(capacity)) > MAX_OWN:

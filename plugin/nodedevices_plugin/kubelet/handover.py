@@ -90,8 +90,8 @@ async def _plugin_of(resource: str, ids: Sequence[str], folder: Path) -> Path | 
 async def _knows(plugin: Path, ids: Sequence[str]) -> bool:
     if await _prefers(plugin, UNKNOWN_ID):
         return False  # it returns any id that it is given
-    for each in ids[:IDS_TRIED]:
-        if await _prefers(plugin, each):
+    for id_ in ids[:IDS_TRIED]:
+        if await _prefers(plugin, id_):
             return True
     return False
 

@@ -104,7 +104,9 @@ class DevicePlugins:
         """
         async with self._one_at_a_time:
             desired = {
-                each.name: each for each in plan.resources if each.ids or each.retained or each.name in self._plugins
+                resource.name: resource
+                for resource in plan.resources
+                if resource.ids or resource.retained or resource.name in self._plugins
             }
             changed = {name: each for name, each in desired.items() if each != self._shown.get(name)}
             refused_before = self._refused
@@ -119,7 +121,7 @@ class DevicePlugins:
             if allow_next:
                 self._guard.allow_next(desired.keys() - self._plugins.keys())
             for name, encoded in shown.items():
-                healthy = any(each.healthy for each in desired[name].ids)
+                healthy = any(schedulable.healthy for schedulable in desired[name].ids)
                 if name in self._plugins:
                     self._plugins[name].show(encoded, healthy=healthy)
                 else:
@@ -209,7 +211,7 @@ class DevicePlugins:
             task.add_done_callback(self._handing_over.discard)
 
     async def _hand_over(self, resource: OfferedResource) -> bool:
-        healthy = [each.id for each in resource.ids if each.healthy]
+        healthy = [schedulable.id for schedulable in resource.ids if schedulable.healthy]
         try:
             return await hand_over(
                 resource.name,
@@ -231,7 +233,7 @@ class DevicePlugins:
 
 def _with_health_of(now: OfferedResource, before: OfferedResource) -> OfferedResource:
     """Return the earlier resource; of its ids those are healthy that are healthy now."""
-    fit = {each.id for each in now.ids if each.healthy}
-    blocked = {each.id: each.blocked for each in now.ids if each.blocked is not None}
+    fit = {schedulable.id for schedulable in now.ids if schedulable.healthy}
+    blocked = {schedulable.id: schedulable.blocked for schedulable in now.ids if schedulable.blocked is not None}
     ids = (replace(one, blocked=blocked.get(one.id, None if one.id in fit else _LIST_NOT_SENT)) for one in before.ids)
     return replace(before, ids=tuple(ids))

@@ -247,7 +247,7 @@ class ShownEntries(Struct, frozen=True):
         self, recorded: tuple[checkpoint.CheckpointEntry, ...], given: Given
     ) -> tuple[checkpoint.CheckpointEntry, ...]:
         """The entries of pods that have not ended, as far as it is known."""
-        ended = {each.pod_uid for each in self.entries if (each.container, each.resource, each.ids) not in given}
+        ended = {entry.pod_uid for entry in self.entries if (entry.container, entry.resource, entry.ids) not in given}
         return tuple(each for each in recorded if each.pod_uid not in ended)
 
 
@@ -372,7 +372,7 @@ def taken_from(
 
 
 def pods_of(response: api.ListPodResourcesResponse) -> Pods:
-    return frozenset((each.namespace, each.name) for each in response.pod_resources)
+    return frozenset((resource.namespace, resource.name) for resource in response.pod_resources)
 
 
 class PodResourcesClient:

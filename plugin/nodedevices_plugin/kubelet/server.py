@@ -322,12 +322,14 @@ def container_response(edits: ContainerEdits) -> api.ContainerAllocateResponse:
     return api.ContainerAllocateResponse(
         envs=edits.envs,
         mounts=[
-            api.Mount(container_path=each.container_path, host_path=each.host_path, read_only=each.read_only)
-            for each in edits.mounts
+            api.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in edits.mounts
         ],
         devices=[
-            api.DeviceSpec(container_path=each.container_path, host_path=each.host_path, permissions=each.permissions)
-            for each in edits.devices
+            api.DeviceSpec(
+                container_path=device.container_path, host_path=device.host_path, permissions=device.permissions
+            )
+            for device in edits.devices
         ],
         annotations=edits.annotations,
         cdi_devices=[api.CDIDevice(name=name) for name in edits.cdi_devices],

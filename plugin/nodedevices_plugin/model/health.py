@@ -150,4 +150,4 @@ class Occurrences:
 
     @property
     def count(self) -> int:
-        return sum(each.count for each in self.periods)
+        return sum(period.count for period in self.periods)

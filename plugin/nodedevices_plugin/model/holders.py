@@ -105,7 +105,7 @@ class Holdings(Struct, frozen=True, kw_only=True):
     def held(self) -> tuple[tuple[str | None, tuple[str, ...]], ...]:
         """Resource and ids of each container that has, or may have, a device."""
         return (
-            *((each.resource, each.ids) for each in self.holders),
+            *((holder.resource, holder.ids) for holder in self.holders),
             *((each.resource, each.ids) for each in self.possible or ()),
         )
 

@@ -42,7 +42,7 @@ def is_core(schedulable_id: str) -> bool:
 def memory_held(schedulable_ids: Iterable[str]) -> dict[str, int]:
     """Device or partition -> how many bytes of its memory these shares are: `GPU-...::1Gi.3` is 1Gi. What is no amount
     of memory is left out."""
-    split_at_number = (each.rpartition(".") for each in schedulable_ids)
+    split_at_number = (schedulable.rpartition(".") for schedulable in schedulable_ids)
     found: dict[str, int] = {}
     for of_unit, count in Counter(head for head, _, number in split_at_number if number.isdecimal()).items():
         device, _, unit = of_unit.partition(SEPARATOR)

@@ -31,7 +31,11 @@ class Registration(Struct, frozen=True, kw_only=True):
 
 def served_by_others(registrations: Iterable[Registration]) -> frozenset[str]:
     """Names of the plan that another device plugin serves to the kubelet: nothing of them is reported as ours."""
-    return frozenset(each.resource for each in registrations if each.state is RegistrationState.SERVED_BY_ANOTHER)
+    return frozenset(
+        registration.resource
+        for registration in registrations
+        if registration.state is RegistrationState.SERVED_BY_ANOTHER
+    )
 
 
 class Method(StrEnum):

@@ -56,7 +56,7 @@ def find(program: str, variable: str, value: str) -> tuple[Process, ...]:
                 continue
             if (PROC / str(pid)).stat().st_uid != user:
                 continue
-            names = {os.path.basename(each) for each in _words(pid, "cmdline")[:2]}  # noqa: PTH119  bytes
+            names = {os.path.basename(word) for word in _words(pid, "cmdline")[:2]}  # noqa: PTH119  bytes
             if program.encode() in names and wanted in _words(pid, "environ"):
                 found.append(process)
     return tuple(sorted(found, key=lambda each: (each.start_ticks, each.pid)))

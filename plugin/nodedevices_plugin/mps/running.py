@@ -51,12 +51,12 @@ class _Running(StrictModel):
 def to_text(daemons: Iterable[Running]) -> str:
     plain = [
         {
-            "resource": each.resource,
-            "gpus": [gpu_entry(gpu) for gpu in each.gpus],
-            **({"instance": each.instance} if each.instance else {}),
-            **({"started": each.started.astimezone(UTC).isoformat()} if each.started else {}),
+            "resource": daemon.resource,
+            "gpus": [gpu_entry(gpu) for gpu in daemon.gpus],
+            **({"instance": daemon.instance} if daemon.instance else {}),
+            **({"started": daemon.started.astimezone(UTC).isoformat()} if daemon.started else {}),
         }
-        for each in daemons
+        for daemon in daemons
     ]
     return json.dumps({"version": 1, "daemons": plain}, indent=1) + "\n"
 
@@ -72,6 +72,6 @@ def from_bytes(raw: bytes) -> tuple[Running, ...]:
     except (ValueError, RecursionError) as error:
         raise WantedError(f"not JSON: {error}") from error
     return tuple(
-        Running(resource=each.resource, gpus=gpus(each.gpus), instance=each.instance, started=each.started)
-        for each in found.daemons
+        Running(resource=daemon.resource, gpus=gpus(daemon.gpus), instance=daemon.instance, started=daemon.started)
+        for daemon in found.daemons
     )

@@ -71,19 +71,19 @@ def gpu_entry(gpu: Gpu) -> dict[str, object]:
 
 
 def gpus(entries: Sequence[GpuEntry]) -> tuple[Gpu, ...]:
-    return tuple(Gpu(id=each.id, index=each.index, limit_mib=each.limit_mib) for each in entries)
+    return tuple(Gpu(id=entry.id, index=entry.index, limit_mib=entry.limit_mib) for entry in entries)
 
 
 def to_text(daemons: Sequence[MpsDaemon]) -> str:
     """The file's content; equal daemons give equal text."""
     plain = [
         {
-            "resource": each.resource,
-            "percentage": each.percentage,
-            "gpus": [gpu_entry(gpu) for gpu in each.gpus],
-            **({"waits": True} if each.waits else {}),
+            "resource": daemon.resource,
+            "percentage": daemon.percentage,
+            "gpus": [gpu_entry(gpu) for gpu in daemon.gpus],
+            **({"waits": True} if daemon.waits else {}),
         }
-        for each in daemons
+        for daemon in daemons
     ]
     return json.dumps({"version": 1, "daemons": plain}, indent=1) + "\n"
 
@@ -98,15 +98,15 @@ def from_bytes(raw: bytes) -> tuple[MpsDaemon, ...]:
         raise WantedError(str(error)) from error
     except (ValueError, RecursionError) as error:
         raise WantedError(f"not JSON: {error}") from error
-    names = [each.resource for each in wanted.daemons]
+    names = [daemon.resource for daemon in wanted.daemons]
     if len(set(names)) < len(names):
         raise WantedError(f"daemons: {', '.join(names)}: a resource is listed twice")
     return tuple(
         MpsDaemon(
-            resource=each.resource,
-            percentage=each.percentage,
-            gpus=gpus(each.gpus),
-            waits=each.waits,
+            resource=daemon.resource,
+            percentage=daemon.percentage,
+            gpus=gpus(daemon.gpus),
+            waits=daemon.waits,
         )
-        for each in wanted.daemons
+        for daemon in wanted.daemons
     )

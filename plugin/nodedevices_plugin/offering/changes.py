@@ -54,9 +54,9 @@ def decide_change(
         why = f"it is not known which pods hold devices ({holdings.unknown_because})"
         return wait((), f"the change of {names} waits: {why}")
     if not whole:
-        bound = {each.name for plan in (current, wanted) for each in plan.resources if bound_to(each)}
+        bound = {resource.name for plan in (current, wanted) for resource in plan.resources if bound_to(resource)}
         changed = {name: ids for name, ids in changed.items() if name in bound}
-    holders = tuple(each for each in holdings.holders if _holds(each.resource, each.ids, changed))
+    holders = tuple(holder for holder in holdings.holders if _holds(holder.resource, holder.ids, changed))
     names = ", ".join(_named(name, current, wanted) for name in sorted(changed))
     if holders:
         return wait(holders, f"the change of {names} waits until these pods have ended: {waiting_for(holders)}")
@@ -95,7 +95,7 @@ def leaving(
 ) -> dict[str, frozenset[str]]:
     """Return by resource the current ids that the wanted plan does not have, has in another way (`bound_to`) or gives
     to no new container, and those of devices and partitions that `moved`."""
-    new = {each.name: each for each in wanted.resources}
+    new = {resource.name: resource for resource in wanted.resources}
     return {
         name: gone
         for name, each in current.items()
@@ -104,7 +104,7 @@ def leaving(
 
 
 def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None, moved: Set[str]) -> frozenset[str]:
-    ids = frozenset(each.id for each in current.ids)
+    ids = frozenset(schedulable.id for schedulable in current.ids)
     if wanted is None or bound_to(current) != bound_to(wanted):
         return ids
     stay = {offered.id for offered in wanted.ids if offered.blocked is None}
@@ -113,22 +113,24 @@ def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None, moved
 
 def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
     """Return by resource what its holders depend on: the ids, and the MPS daemon that runs their processes."""
-    return {each.name: frozenset((one.id, bound_to(each)) for one in each.ids) for each in plan.resources}
+    return {
+        resource.name: frozenset((one.id, bound_to(resource)) for one in resource.ids) for resource in plan.resources
+    }
 
 
 def bound_to(resource: OfferedResource) -> str:
     """Return what all holders of a resource depend on beside their id's device: an MPS daemon, or the other devices of
     a resource that is given whole. Empty: nothing."""
     if resource.together:
-        return " ".join(sorted({each.part_id for each in resource.ids}))
+        return " ".join(sorted({schedulable.part_id for schedulable in resource.ids}))
     return mps.NAME if has_daemon(resource) else ""
 
 
 def _named(name: str, current: Plan, wanted: Plan) -> str:
     """Return the resource's name, with the change of sharing where the ids do not show it."""
-    [before] = (each for each in current.resources if each.name == name)
-    after = next((each for each in wanted.resources if each.name == name), None)
-    if after is None or {each.id for each in after.ids} != {each.id for each in before.ids}:
+    [before] = (resource for resource in current.resources if resource.name == name)
+    after = next((resource for resource in wanted.resources if resource.name == name), None)
+    if after is None or {schedulable.id for schedulable in after.ids} != {schedulable.id for schedulable in before.ids}:
         return name
     return f"{name} from {_how(before)} to {_how(after)}"
 
@@ -153,7 +155,7 @@ def unnamed_text(held: Offer) -> str:
 
 def waiting_for(holders: Sequence[Holder]) -> str:
     """Return the holders' pods, the first few by name."""
-    return pods_named([f"{each.namespace}/{each.pod}" for each in holders])
+    return pods_named([f"{holder.namespace}/{holder.pod}" for holder in holders])
 
 
 def pods_named(pods: Sequence[str]) -> str:

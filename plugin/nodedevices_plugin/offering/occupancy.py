@@ -58,7 +58,12 @@ def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
     if not held:
         return ()
     wanted = {each.id for each in held}  # few, beside thousands of shares
-    offered = {(resource.name, each.id) for resource in shape.resources for each in resource.ids if each.id in wanted}
+    offered = {
+        (resource.name, schedulable.id)
+        for resource in shape.resources
+        for schedulable in resource.ids
+        if schedulable.id in wanted
+    }
     return tuple(each for each in held if (each.resource, each.id) not in offered)
 
 
@@ -67,10 +72,10 @@ def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) ->
     departed = Parts.from_inventory(inventory).departed
     others = set(not_in(shape, held))
     by_nature = {
-        (resource.name, each.device_id)
+        (resource.name, schedulable.device_id)
         for resource in shape.resources
         if resource.sharing.name == SHARED
-        for each in resource.ids
+        for schedulable in resource.ids
     }
     # A partition that the driver no longer lists counts, although its id stays listed: others may be where it was. A
     # share that no longer exists, of a device that is shared by nature, takes nothing from other containers.
@@ -101,9 +106,9 @@ def _overlap(one: Partition, other: Partition | None) -> bool:
 def with_all(holdings: Holdings, plan: Plan | None) -> Holdings:
     """Add all devices of a resource that is given whole to its holders, which may have been granted any of its ids."""
     whole = {
-        each.name: dict.fromkeys(one.part_id for one in (*each.ids, *each.retained))
-        for each in (plan.resources if plan is not None else ())
-        if each.together
+        resource.name: dict.fromkeys(one.part_id for one in (*resource.ids, *resource.retained))
+        for resource in (plan.resources if plan is not None else ())
+        if resource.together
     }
     if not whole:
         return holdings
@@ -111,7 +116,7 @@ def with_all(holdings: Holdings, plan: Plan | None) -> Holdings:
     def now(holder: Holder) -> Holder:
         if holder.resource is None or holder.resource not in whole or not holder.ids:
             return holder
-        own = {physical_id(each) for each in holder.ids}
+        own = {physical_id(id_) for id_ in holder.ids}
         return replace(holder, also=tuple(each for each in whole[holder.resource] if each not in own))
 
     return replace(holdings, holders=tuple(map(now, holdings.holders)))

@@ -137,7 +137,7 @@ def shape_of(plan: Plan) -> Plan:
     """Return the shape that a plan was made of, as far as the kubelet was sent it: it stays in effect while a
     configuration is not possible here. Ids of devices that are gone since stay in it, for the gates to block."""
     kept = (
-        replace(resource, ids=tuple(replace(each, blocked=None) for each in resource.ids), retained=(), unlisted=())
+        replace(resource, ids=tuple(replace(id_, blocked=None) for id_ in resource.ids), retained=(), unlisted=())
         for resource in plan.resources
         if resource.ids or not resource.retained
     )

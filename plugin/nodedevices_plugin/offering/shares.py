@@ -156,8 +156,8 @@ def chosen_units(units: Sequence[Unit], devices: Sequence[str] | None, vendors: 
     """
     if devices is None:
         return list(units)
-    counts = (each.removeprefix(FIRST) for each in devices if each.startswith(FIRST))
-    first = max((int(each) for each in counts if each.isascii() and each.isdecimal()), default=0)
+    counts = (device.removeprefix(FIRST) for device in devices if device.startswith(FIRST))
+    first = max((int(count) for count in counts if count.isascii() and count.isdecimal()), default=0)
     return [
         unit
         for place, unit in enumerate(units)

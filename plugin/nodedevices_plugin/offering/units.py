@@ -21,7 +21,9 @@ def units(
     """All units, by device then partition. `exclude`: ids or globs over ids; a device's takes its partitions along.
     Raises PlanError where the strategy makes no sense with these devices."""
     ids = [
-        id_ for device in inventory.devices for id_ in (device.fact.id, *(each.id for each in device.fact.partitions))
+        id_
+        for device in inventory.devices
+        for id_ in (device.fact.id, *(partition.id for partition in device.fact.partitions))
     ]
     excluded = frozenset(each for each in ids if excluded_by(each, exclude) is not None)
     by_vendor: dict[str, tuple[Vendor, list[InventoryDevice]]] = {}

@@ -96,7 +96,7 @@ def _shares(
         elif not chosen_units(units, rule.devices, vendors):
             wanted = _cut(", ".join(rule.devices or ()))
             here = listing(f"{unit.index} ({unit.id})" for unit in units)
-            lower = [each.lower() for each in rule.devices or ()]
+            lower = [device.lower() for device in rule.devices or ()]
             near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), each) for each in lower))
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{entry}.devices {wanted}", message=message))
@@ -174,7 +174,7 @@ def _excludes(inventory: Inventory, exclude: Sequence[str], vendors: Vendors) ->
             message="no device on this node has such an id; " + _meant(pattern, known, here, vendors),
         )
         for number, pattern in enumerate(exclude)
-        if not any(fnmatchcase(each, pattern) for each in ids)
+        if not any(fnmatchcase(id_, pattern) for id_ in ids)
     ]
 
 

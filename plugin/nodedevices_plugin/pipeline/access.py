@@ -167,7 +167,7 @@ def without_libraries(active: Effective, devices: Devices) -> tuple[MissingLibra
         MissingLibraries(
             why=why,
             devices=frozenset(
-                each.fact.id for each in devices.inventory.devices if _is_of(vendor, each.fact, active.vendors)
+                device.fact.id for device in devices.inventory.devices if _is_of(vendor, device.fact, active.vendors)
             ),
             elsewhere=frozenset(_needs(vendor, active, devices).elsewhere),
         )

@@ -138,7 +138,7 @@ def assess(
     used = in_use(inventory, world.plan, (applied, requested.effective))
     removals = confirmed & _gone(probes, probe_set)
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
-    given_up = removals.union(each.id for each in cordons if each.holds(now))
+    given_up = removals.union(cordon.id for cordon in cordons if cordon.holds(now))
     asked, drained = _drained(world, inventory, cordons, holding, now=now, monotonic=monotonic)
     judged = _judged(
         world,
@@ -372,7 +372,10 @@ def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: da
 def _on_offer(plan: Plan | None) -> frozenset[str]:
     """Devices that new pods can get."""
     return frozenset(
-        each.device_id for resource in (plan.resources if plan else ()) for each in resource.ids if each.healthy
+        schedulable.device_id
+        for resource in (plan.resources if plan else ())
+        for schedulable in resource.ids
+        if schedulable.healthy
     )
 
 
@@ -454,5 +457,5 @@ def _taken_out(inventory: Inventory, active: Effective, held: Set[str]) -> froze
 
 def _gone(probes: Mapping[str, Inventory], probe_set: ProbeSet) -> frozenset[str]:
     """Ids of devices that are listed and not here: a confirmation of their removal may still be acted on."""
-    missing = frozenset(each.fact.id for part in probes.values() for each in part.devices if not each.present)
+    missing = frozenset(device.fact.id for part in probes.values() for device in part.devices if not device.present)
     return missing.union(probe_set.retired_devices)

@@ -34,7 +34,7 @@ def after_restart(state: State, hardware: Set[str] | None) -> frozenset[str]:
     if hardware is None:
         return frozenset(state.auto_probes)
     first = name_of(state.probes[0]) if state.probes else ""
-    owners = {each.probe or first for each in state.devices if each.fact.id not in state.retired_devices}
+    owners = {device.probe or first for device in state.devices if device.fact.id not in state.retired_devices}
     return frozenset(each for each in AUTOMATIC if each in owners and each in state.probes)
 
 

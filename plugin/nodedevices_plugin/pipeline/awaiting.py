@@ -38,11 +38,13 @@ def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: MpsFact
 
     But a daemon that runs stays while pods hold its shares: they may be its clients, from before that plugin came.
     """
-    held = {(resource, each) for resource, ids in holdings.held for each in ids}
+    held = {(resource, id_) for resource, ids in holdings.held for id_ in ids}
 
     def in_use(resource: OfferedResource) -> bool:
         runs = not daemons.unanswered(Plan(resources=(resource,)), facts.statuses)
-        return runs and (not holdings.known or any((resource.name, each.id) in held for each in resource.ids))
+        return runs and (
+            not holdings.known or any((resource.name, schedulable.id) in held for schedulable in resource.ids)
+        )
 
     ours = Plan(resources=tuple(each for each in plan.resources if each.name not in not_ours or in_use(each)))
     missing = daemons.unanswered(ours, facts.statuses)
@@ -59,7 +61,7 @@ def known_clients(plan: Plan, inventory: Inventory, facts: MpsFacts) -> frozense
     """Return resource and id of the shares with an unchanged daemon since the agent's run before this one: pods that
     hold them are its clients."""
     same = {daemon.resource for daemon in daemons.wanted(plan, inventory) if daemon in facts.before}
-    return daemons.client_ids(Plan(resources=tuple(each for each in plan.resources if each.name in same)))
+    return daemons.client_ids(Plan(resources=tuple(resource for resource in plan.resources if resource.name in same)))
 
 
 def may_start(
@@ -99,9 +101,9 @@ def may_begin(
     assumed.
     """
     offers = {
-        each.resource: each
+        plugin.resource: plugin
         for resource in missing
-        for each in other_plugins(resource.name, wanted, holdings.offered or (), index, own=())
+        for plugin in other_plugins(resource.name, wanted, holdings.offered or (), index, own=())
     }
     if why := offered_text(tuple(offers.values())):
         return wait((), f"{_waits(missing)}: {why}")

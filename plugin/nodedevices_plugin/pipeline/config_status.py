@@ -96,7 +96,7 @@ def _withheld(ours: Sequence[HeldId], inventory: Inventory) -> str:
     """Return a text for people about withheld devices."""
     held = {each.device_id for each in ours}
     called = device_names(inventory)
-    devices = listing(called[each.fact.id] for each in inventory.devices if each.fact.id in held)
+    devices = listing(called[device.fact.id] for device in inventory.devices if device.fact.id in held)
     pods = pods_named([each.holder for each in ours if each.holder])
     who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
     what = "held under another resource or id, and not offered to new pods until"
@@ -109,7 +109,7 @@ def _other_units(held: Sequence[HeldId], plan: Plan) -> list[str]:
     found = []
     for resource in (each for each in plan.resources if each.sharing.memory is not None):
         old = sum(each.resource == resource.name for each in held)
-        now = sum(each.healthy for each in resource.ids)
+        now = sum(schedulable.healthy for schedulable in resource.ids)
         if old:
             what = f"the scheduler subtracts these pods' {old} earlier shares from the {now} of now of {resource.name}"
             right = "another unit under another name (rename) is counted by itself"
@@ -133,8 +133,8 @@ def _in_another_shape(ours: Sequence[HeldId]) -> tuple[WaitingPod, ...]:
 def _holding(holders: Sequence[Holder]) -> tuple[WaitingPod, ...]:
     """A pod's containers together."""
     found: dict[tuple[str, str, str], set[str]] = {}
-    for each in holders:
-        found.setdefault((each.namespace, each.pod, each.resource or ""), set()).update(each.ids)
+    for holder in holders:
+        found.setdefault((holder.namespace, holder.pod, holder.resource or ""), set()).update(holder.ids)
     return tuple(
         WaitingPod(namespace=namespace, pod=pod, resource=resource, ids=tuple(sorted(ids)))
         for (namespace, pod, resource), ids in sorted(found.items())

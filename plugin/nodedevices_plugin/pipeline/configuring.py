@@ -218,7 +218,7 @@ def _facts(
         staying=staying,
         statuses=node.inputs.mps.statuses,
         taken=node.inputs.mps.taken,
-        shown=frozenset(each.name for each in node.last_plan.resources if each.ids),
+        shown=frozenset(resource.name for resource in node.last_plan.resources if resource.ids),
         libraries=libraries,
         pods=node.inputs.pods,
     )
@@ -254,7 +254,7 @@ def _ours(others: Sequence[HeldId], shape: Plan, node: Node) -> list[HeldId]:
     concern our configuration.
     """
     theirs = {each.device_id for each in node.held if each.resource in node.not_ours}
-    offered = {each.device_id for resource in shape.resources for each in resource.ids}
+    offered = {schedulable.device_id for resource in shape.resources for schedulable in resource.ids}
     return [each for each in others if each.device_id in offered - theirs]
 
 
@@ -349,7 +349,7 @@ def _may(
         decision = take_over(wanted, node.inputs.holdings, index)
     else:
         resources = running.shape.resources if running.shape is not None else ()
-        current = Plan(resources=tuple(each for each in resources if each.name not in node.not_ours))
+        current = Plan(resources=tuple(resource for resource in resources if resource.name not in node.not_ours))
         decision = decide_change(
             current, wanted, node.inputs.holdings, node.assessed.unconfirmed, whole=requested.observing
         )
@@ -367,7 +367,7 @@ def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.Miss
     active = configured.active.effective if configured.active.applied_once else None
     if configured.plan is None or active is None:
         return configured
-    why = "; ".join(each.why for each in libraries)
+    why = "; ".join(library.why for library in libraries)
     if not why:
         return replace(configured, status=replace(status, cdi_problem=access.stale(active, node.devices)))
     status = replace(status, cdi_problem=f"CDI: {why}; devices that need it are not offered until then")
@@ -379,7 +379,7 @@ def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.Miss
 def _with_pods(configured: Configured, node: Node) -> Configured:
     """Add why shares of computing power are not offered (gates.pods)."""
     plan, status, pods = configured.plan, configured.status, node.inputs.pods
-    if plan is None or not (by_pods := [each.name for each in plan.resources if each.sharing.cores]):
+    if plan is None or not (by_pods := [resource.name for resource in plan.resources if resource.sharing.cores]):
         return configured
     if pods.pods is not None:
         problem = f"this node's pods may be others by now: {pods.problem}" if pods.problem else ""

@@ -92,7 +92,7 @@ def spent_entries(
         if outcome == "removed" and device in removals:
             continue
         missing = verdict.reason == MISSING
-        if missing if outcome == "removed" else any(not each.confirmed for each in verdict.faults):
+        if missing if outcome == "removed" else any(not fault.confirmed for fault in verdict.faults):
             why = f"already acted on once; the device still has or again has a fault ({verdict.reason})"
             spent.append(f"{entry}: {why}; to confirm again, remove the annotation first")
     return tuple(spent)

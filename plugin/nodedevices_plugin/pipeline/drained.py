@@ -26,7 +26,7 @@ def asked_since(
 ) -> dict[str, float]:
     """Return since when (time.monotonic()) this agent knows of each entry, and has had its probe asked. The entry's own
     time is a person's, and may be from before a restart."""
-    return {each.id: before.get(each.id, monotonic) for each in cordons if each.holds(now)}
+    return {cordon.id: before.get(cordon.id, monotonic) for cordon in cordons if cordon.holds(now)}
 
 
 def follow(
@@ -42,7 +42,7 @@ def follow(
     """Return the drained devices by id, with since when; one that is gone since stays while its entry does. `held`:
     devices that are held, wholly or in part, or may be; None: not known, and nothing changes. `asked`: as
     `asked_since` has it."""
-    entries = {each.id for each in cordons if each.holds(now)}
+    entries = {cordon.id for cordon in cordons if cordon.holds(now)}
     listed = {device.fact.id: device for device in inventory.devices}
     found = {id_: since for id_, since in before.items() if id_ in entries and id_ not in listed}
     for id_ in entries & listed.keys():

@@ -57,9 +57,9 @@ def named(holdings: Holdings, index: DeviceIndex, given: Mapping[str, Given] = N
 
 def _named(holder: Holder, index: DeviceIndex, given: Mapping[str, Given]) -> Holder:
     own = []
-    for each in holder.ids:
-        parts = _parts(holder.resource, each, index, given)
-        own.append(_own_id(holder.resource, each, parts[0]) if parts else each)
+    for id_ in holder.ids:
+        parts = _parts(holder.resource, id_, index, given)
+        own.append(_own_id(holder.resource, id_, parts[0]) if parts else id_)
     return replace(holder, ids=tuple(own)) if tuple(own) != holder.ids else holder
 
 
@@ -150,7 +150,7 @@ def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: Shari
 
 def remembered(observed: Plan) -> dict[str, tuple[str, ...]]:
     """Return the plan as the state file has it."""
-    return {each.name: tuple(one.id for one in each.ids) for each in observed.resources}
+    return {resource.name: tuple(one.id for one in resource.ids) for resource in observed.resources}
 
 
 def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDecision:
@@ -179,15 +179,15 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
         return (resource, id_) not in ours and by_name
 
     holders = tuple(
-        each
-        for each in holdings.holders
+        holder
+        for holder in holdings.holders
         if (
-            each.resource is not None
-            and (each.resource in with_daemon or any(differs(each.resource, i) for i in each.ids))
+            holder.resource is not None
+            and (holder.resource in with_daemon or any(differs(holder.resource, i) for i in holder.ids))
         )
         or (
-            each.resource is None
-            and any((unit := index.claimed(id_)) and unit.device_id in devices for id_ in each.ids)
+            holder.resource is None
+            and any((unit := index.claimed(id_)) and unit.device_id in devices for id_ in holder.ids)
         )
     )
     if holders:
@@ -229,9 +229,9 @@ def other_plugins(
             continue
         same = offer.resource in planned_names
         ids = tuple(
-            each
-            for each in offer.ids
-            if (same or _device(index, offer.resource, each) in devices) and (offer.resource, each) not in alike
+            id_
+            for id_ in offer.ids
+            if (same or _device(index, offer.resource, id_) in devices) and (offer.resource, id_) not in alike
         )
         if ids:
             found.append(replace(offer, ids=ids))
@@ -244,9 +244,9 @@ def unread_holders(resource: str, plan: Plan, holdings: Holdings, index: DeviceI
     device has left."""
     shapes = {_shape(each.id) for ours in plan.resources if ours.name == resource for each in ours.ids}
     ids = {
-        id_: each
-        for each in holdings.holders
-        for id_ in (each.ids if each.resource == resource else ())
+        id_: holder
+        for holder in holdings.holders
+        for id_ in (holder.ids if holder.resource == resource else ())
         if index.unit(resource, id_) is None and not is_core(id_) and not shapes & {_shape(id_), _shape(split(id_)[0])}
     }
     if not ids:
@@ -291,7 +291,7 @@ def _order(id_: str) -> tuple[str, int]:
 
 def _resource(name: str, ids: list[SchedulableId], mode: SharingMode | None) -> OfferedResource:
     """Its shares: as many as the most shared device has."""
-    shared = [each.part_id for each in ids if each.replica is not None]
+    shared = [schedulable.part_id for schedulable in ids if schedulable.replica is not None]
     if not shared:
         return OfferedResource(name=name, ids=tuple(ids))
     return OfferedResource(

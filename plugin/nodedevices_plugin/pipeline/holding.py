@@ -72,7 +72,7 @@ def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[Rece
 
     Only a List that was called afterwards shows it: an older one may show earlier holders of these ids.
     """
-    held = {(holder.resource, each) for holder in inputs.holdings.holders for each in holder.ids}
+    held = {(holder.resource, id_) for holder in inputs.holdings.holders for id_ in holder.ids}
     return frozenset(
         each
         for each in inputs.recent

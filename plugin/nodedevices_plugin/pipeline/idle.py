@@ -131,7 +131,7 @@ def _holders(inventory: Inventory, holdings: Holdings) -> dict[str, list[Holder]
 def _only(device: InventoryDevice, holders: Sequence[Holder]) -> Holder | None:
     """Return the container that has the whole device alone, if one has."""
     own = device.fact.id
-    mine = [each for each in holders[0].ids if physical_id(each) == own]
+    mine = [id_ for id_ in holders[0].ids if physical_id(id_) == own]
     whole = len(holders) == 1 and bool(mine) and all(each == own or is_core(each) for each in mine)
     return holders[0] if whole and not device.fact.partitions else None
 
@@ -215,4 +215,4 @@ def _seconds(
 
 
 def _namespaces(holders: Iterable[Holder]) -> set[str]:
-    return {each.namespace for each in holders}
+    return {holder.namespace for holder in holders}

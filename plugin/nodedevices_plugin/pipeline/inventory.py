@@ -105,8 +105,8 @@ def owned(parts: Mapping[str, Inventory]) -> dict[str, Inventory]:
     for name, part in parts.items():
         kept, problems = [], list(part.problems)
         for device in part.devices:
-            ids = (device.fact.id, *(each.id for each in device.fact.partitions))
-            owner = next((taken[each] for each in ids if each in taken), None)
+            ids = (device.fact.id, *(partition.id for partition in device.fact.partitions))
+            owner = next((taken[id_] for id_ in ids if id_ in taken), None)
             if owner is not None and device.present:
                 problems.append(
                     Problem(code=SAME_ID, message=f"{device.fact.id} is also reported by the probe {owner}")

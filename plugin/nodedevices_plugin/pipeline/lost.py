@@ -49,19 +49,19 @@ def left_behind(parts: Mapping[str, Inventory], left: Mapping[str, int]) -> Mapp
 
 def is_blind(part: Inventory, given_up: Set[str]) -> bool:
     """True when the probe sees none of the devices that it had: then it knows nothing about any of them."""
-    return not _seen(part) and any(each.fact.id not in given_up for each in part.devices)
+    return not _seen(part) and any(device.fact.id not in given_up for device in part.devices)
 
 
 def _seen(part: Inventory) -> bool:
     loaded = part.driver is not None and part.driver.state is DriverState.LOADED
-    return loaded and any(each.present for each in part.devices)
+    return loaded and any(device.present for device in part.devices)
 
 
 def _why(part: Inventory, hardware: bool, given_up: Set[str]) -> str:
     if _seen(part):
         return ""
     if is_blind(part, given_up):
-        known = [each for each in part.devices if each.fact.id not in given_up]
+        known = [device for device in part.devices if device.fact.id not in given_up]
         names = device_names(part)
         listed = listing([names[each.fact.id] for each in known])
         return f"{len(known)} devices were here ({listed}), and none is seen now: {_said(part)}"
@@ -74,5 +74,5 @@ def _said(part: Inventory) -> str:
     """Return the probe's own report of it."""
     if part.line_monotonic is None:
         return "it has not reported yet"
-    problems = "; ".join(f"{each.code}: {each.message}" for each in part.problems[:NAMED])
+    problems = "; ".join(f"{problem.code}: {problem.message}" for problem in part.problems[:NAMED])
     return problems or "it reports no device"

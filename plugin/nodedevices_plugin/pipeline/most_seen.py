@@ -38,7 +38,7 @@ def follow(
 ) -> tuple[MostSeen, ...]:
     """Return what is remembered after a step. `earlier`, `now`: all devices, before it and after. `removed`: ids of
     devices that a person confirmed as removed. `all_removed`: a person said so of everything that is not here."""
-    here = _counted(each for each in now.devices if _is_here(each))
+    here = _counted(device for device in now.devices if _is_here(device))
     if all_removed:
         return _kept(here)
     listed = _counted(now.devices)
@@ -67,7 +67,7 @@ def lacking(most_seen: Sequence[MostSeen], now: Inventory, probes: Set[str]) -> 
 
 
 def _counted(devices: Iterable[InventoryDevice]) -> Counter[_Key]:
-    return Counter(key for each in devices if (key := _key(each)))
+    return Counter(key for device in devices if (key := _key(device)))
 
 
 def _product(each: MostSeen) -> _Key:

@@ -64,7 +64,7 @@ class ProbeSet(Struct, frozen=True, kw_only=True):
     @property
     def retired_devices(self) -> tuple[str, ...]:
         """Their ids."""
-        return tuple(sorted(each.fact.id for one in self.retired for each in one.inventory.devices))
+        return tuple(sorted(device.fact.id for one in self.retired for device in one.inventory.devices))
 
     def waits(self, parts: Mapping[str, Inventory], monotonic: float) -> bool:
         """True while the first line of one of them may still come."""
@@ -91,15 +91,17 @@ def restored(
     first, *_ = names = [name_of(each) for each in texts]
     same = {name_of(each) for each in texts if each in before} if before else set(names)
     owners = {
-        each.fact.id: each.probe or first
-        for each in devices
-        if (each.probe or first) in same and each.fact.id not in state.retired_devices
+        device.fact.id: device.probe or first
+        for device in devices
+        if (device.probe or first) in same and device.fact.id not in state.retired_devices
     }
     parts = {
-        name: stage_inventory.restore((each for each in devices if owners.get(each.fact.id) == name), boot_id=boot_id)
+        name: stage_inventory.restore(
+            (device for device in devices if owners.get(device.fact.id) == name), boot_id=boot_id
+        )
         for name in names
     }
-    rest = [each for each in devices if each.fact.id not in owners]
+    rest = [device for device in devices if device.fact.id not in owners]
     inventory = stage_inventory.restore(rest, boot_id=boot_id)
     retired = (Retired(inventory=inventory, since=-math.inf, offered=False),) if rest else ()  # never in this run
     since = dict.fromkeys(names, monotonic)
@@ -110,7 +112,7 @@ def left_by_others(state: State, probe_set: ProbeSet) -> dict[str, int]:
     """Return by probe that ran before this start and does not run now how many devices the state file has of it: not
     those that were retired before, or missing, which were not offered."""
     running = {name_of(each) for each in probe_set.texts}
-    before = [each for each in state.devices if each.present and each.fact.id not in state.retired_devices]
+    before = [device for device in state.devices if device.present and device.fact.id not in state.retired_devices]
     return dict(Counter(each.probe for each in before if each.probe and each.probe not in running))
 
 
@@ -156,7 +158,7 @@ def kept(
     probes. `held`: ids of devices that are held, or may be; None: not known."""
     if not probe_set.retired:
         return probe_set
-    listed = {each for part in parts.values() for device in part.devices for each in _ids(device)}
+    listed = {id_ for part in parts.values() for device in part.devices for id_ in _ids(device)}
     waits = probe_set.waits(parts, monotonic)
 
     def stays(device: InventoryDevice, since: float) -> bool:
@@ -165,7 +167,7 @@ def kept(
         if held is None or device.fact.id in held or waits or monotonic < since + PROVEN_SECONDS:
             return True
         faulty = not vendors.is_elsewhere(device.fact) and any(
-            verdicts[each].faults for each in _ids(device) if each in verdicts
+            verdicts[id_].faults for id_ in _ids(device) if id_ in verdicts
         )
         return faulty and not stage_inventory.is_released(device, now, removed, forget_missing_seconds)
 
@@ -180,11 +182,11 @@ def kept(
 def withheld(probe_set: ProbeSet, parts: Mapping[str, Inventory]) -> dict[str, str]:
     """Return the ids of devices that go to no new pod, and why: retired ones, and devices that may be one of these
     under another id."""
-    retired = [each.fact for one in probe_set.retired for each in one.inventory.devices]
+    retired = [device.fact for one in probe_set.retired for device in one.inventory.devices]
     if not retired:
         return {}
-    reported = [each.fact for part in parts.values() for each in part.devices if each.present]
-    ended = [each.fact for one in probe_set.retired for each in one.inventory.devices if not one.offered]
+    reported = [device.fact for part in parts.values() for device in part.devices if device.present]
+    ended = [device.fact for one in probe_set.retired for device in one.inventory.devices if not one.offered]
     pairs = ((old, other) for old in retired for other in (*retired, *reported) if old.id != other.id)
     doubtful = (fact for pair in pairs if _may_be_one(*pair) for fact in pair)
     gone = {each.id for each in retired}
@@ -194,7 +196,7 @@ def withheld(probe_set: ProbeSet, parts: Mapping[str, Inventory]) -> dict[str, s
 def problems(probe_set: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[Problem, ...]:
     """Return for people which devices go to no new pod (`withheld`), and why."""
     names = device_names(inventory)
-    retired = {each.fact.id for one in probe_set.retired for each in one.inventory.devices}
+    retired = {device.fact.id for one in probe_set.retired for device in one.inventory.devices}
     said = (
         (ids & retired, f"not offered: {REMOVED}; listed until no pod holds it and it is well"),
         (ids - retired, f"not offered: {DOUBTFUL}"),
@@ -222,7 +224,7 @@ def clock_set(probe_set: ProbeSet, by: timedelta) -> ProbeSet:
 
 def _left_by(name: str, part: Inventory) -> Inventory:
     """Return a probe's last report, without the parts that only a running probe can report."""
-    devices = tuple(dataclasses.replace(each, probe=name) for each in part.devices)
+    devices = tuple(dataclasses.replace(device, probe=name) for device in part.devices)
     return replace(part, devices=devices, problems=(), accelerators_on_bus=0)
 
 

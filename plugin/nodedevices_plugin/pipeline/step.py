@@ -173,7 +173,9 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         addressed=tuple(event for event in assessed.reported if event.pci_bus_id),
         confirmed=assessed.confirm.understood,
         refused=configured.refused,
-        deadline=min((each for each in deadlines if each is not None and each > monotonic), default=None),
+        deadline=min(
+            (deadline for deadline in deadlines if deadline is not None and deadline > monotonic), default=None
+        ),
         silent=frozenset(name for name, since in silent_from.items() if monotonic >= since),
     )
 
@@ -295,7 +297,7 @@ def _compared(world: World, inputs: Inputs, index: DeviceIndex, plan: Plan | Non
     every = replace(holdings, holders=(*holdings.holders, *holdings.forgotten), possible=None)
     latest = held_twice(
         held(every, (), index),
-        by_nature={each.name for each in (plan or Plan()).resources if each.sharing.name == SHARED},
+        by_nature={resource.name for resource in (plan or Plan()).resources if resource.sharing.name == SHARED},
         departed=Parts.from_inventory(world.inventory).departed,
     )
     return before.after(latest, holdings.taken)
@@ -359,8 +361,8 @@ def _offered(
     """Return the names that the kubelet serves for us or others, and those that it no longer does, with since when."""
     if plan is None:
         return state.offered, dict(state.retired)
-    offered = {each.name for each in plan.resources if each.ids or each.name in state.offered}
-    offered |= {each.name for each in (observed or Plan()).resources}
+    offered = {resource.name for resource in plan.resources if resource.ids or resource.name in state.offered}
+    offered |= {resource.name for resource in (observed or Plan()).resources}
     retired = {name: since for name, since in state.retired.items() if name not in offered}
     retired |= {name: now for name in state.offered if name not in offered}
     newest = sorted(retired.items(), key=lambda item: item[1])[-MAX_RETIRED:]

@@ -131,7 +131,7 @@ class World(Struct, frozen=True, kw_only=True):
     @property
     def confirm_waits(self) -> tuple[str, ...]:
         """For people: confirmations that are remembered, and will be acted on."""
-        return tuple(f"{each}=removed: remembered; listed until no pod holds it" for each in self.state.removals)
+        return tuple(f"{removal}=removed: remembered; listed until no pod holds it" for removal in self.state.removals)
 
     @property
     def waits_for_holders(self) -> bool:

@@ -112,7 +112,7 @@ def from_document(document: object, vendors: Vendors = VENDORS) -> FileConfig:
         for option in paths(vendors)
         if option.key is not None and (path := str(flags.get(option.name, "") or "")) and not path.startswith("/")
     ]
-    problems += [InputProblem(each, "flags") for each in refused_by_vendors(flags, vendors)] if not problems else []
+    problems += [InputProblem(vendor, "flags") for vendor in refused_by_vendors(flags, vendors)] if not problems else []
     if problems:
         raise ConfigError(problems)
     return FileConfig(flags=flags, resources=resources, sharing=sharing, unused=tuple(unused))

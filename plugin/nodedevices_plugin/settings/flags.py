@@ -104,8 +104,8 @@ def _between(
     elif prefix and reserved_by_kubernetes(f"{prefix}/"):
         problems.append(f"--resource-prefix: {show(prefix)} is not allowed: {NOT_EXTENDED}")
     wrong = probes.read(_list(values["probe"]), probe_place)[1]
-    for each in dict.fromkeys(added):
-        wrong += probes.read([each], probes.ADD)[1]
+    for fromkey in dict.fromkeys(added):
+        wrong += probes.read([fromkey], probes.ADD)[1]
     if not wrong:
         listed = _list(values["probe"]) if "probe" in given else None
         texts, wrong = probes.together(listed, added, values)
@@ -150,14 +150,14 @@ def _passed_on(vendors: Vendors) -> Set[str]:
     """Names of the options that are part of the configuration, and not of this module's Local alone."""
     with_key = {option.name for option in options(vendors) if option.key is not None}
     with_key |= {option.name for option in file_options(vendors)}
-    return with_key | {option.name for each in vendors_flags(vendors) for option in each.options}
+    return with_key | {option.name for flag in vendors_flags(vendors) for option in flag.options}
 
 
 def _sources(
     flags: Iterable[str], variables: Iterable[str], vendors: Vendors, *, by_variables_alone: bool
 ) -> tuple[str, ...]:
     def configure(names: Iterable[str]) -> bool:
-        files = {each.name for each in file_options(vendors)}
+        files = {option.name for option in file_options(vendors)}
         return any(by_name(vendors)[name].key is not None or name in CONFIGURING or name in files for name in names)
 
     found = {"flags": configure(flags), "environment": configure(variables) or by_variables_alone}
@@ -181,9 +181,9 @@ def _parser(vendors: Vendors) -> Parser:
         "probe": "the hardware",
         "kubelet": "the kubelet",
         "service": "logs and metrics",
-        **{each.group: "devices by configuration" for each in file_options(vendors)},
-        **{each.group: each.title for each in vendors_flags(vendors)},
+        **{option.group: "devices by configuration" for option in file_options(vendors)},
+        **{flag.group: flag.title for flag in vendors_flags(vendors)},
     }
     for group, title in titles.items():
-        parser.add_options([each for each in options(vendors) if each.group == group], title=title)
+        parser.add_options([option for option in options(vendors) if option.group == group], title=title)
     return parser

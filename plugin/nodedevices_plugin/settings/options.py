@@ -91,7 +91,7 @@ def paths(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
 
 def file_options(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return the options for device files (vendors.files)."""
-    return tuple(each.option for each in vendors.device_files())
+    return tuple(file.option for file in vendors.device_files())
 
 
 def options(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
@@ -109,7 +109,7 @@ def by_key(vendors: Vendors = VENDORS) -> Mapping[str, Option]:
 
 def variables(vendors: Vendors = VENDORS) -> tuple[str, ...]:
     """Return the environment variables that vendors read and that have no flag."""
-    return tuple(name for each in vendors_flags(vendors) for name in each.variables)
+    return tuple(name for flag in vendors_flags(vendors) for name in flag.variables)
 
 
 def values(given: Mapping[str, Value], vendors: Vendors = VENDORS) -> Values:
@@ -130,7 +130,7 @@ def refused_by_vendors(given: Mapping[str, Value], vendors: Vendors = VENDORS) -
 
 @cache
 def _all(of_vendors: tuple[VendorFlags, ...], files: tuple[Option, ...]) -> tuple[Option, ...]:
-    return (*OWN, *(option for each in of_vendors for option in each.options), *files)
+    return (*OWN, *(option for vendor in of_vendors for option in vendor.options), *files)
 
 
 @cache

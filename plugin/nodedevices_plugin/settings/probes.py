@@ -95,7 +95,7 @@ def expanded(texts: Sequence[str], found: Collection[str]) -> tuple[str, ...]:
     """The probes with those that were found in the place of `auto`, but for what is listed beside it by that name."""
     if AUTO not in texts:
         return tuple(texts)
-    listed = {name_of(each) for each in texts}
+    listed = {name_of(text) for text in texts}
     auto = [each for each in AUTOMATIC if each in found and each not in listed]
     at = texts.index(AUTO)
     return (*texts[:at], *auto, *texts[at + 1 :])
@@ -160,8 +160,8 @@ def configured(options: Mapping[str, Value]) -> frozenset[str]:
 def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str = FLAG) -> list[str]:
     """Return the errors about agent's options that these probes need and do not have."""
     problems = []
-    names = [each.name for each in specs if each.built_in]
-    auto = [each for each in AUTOMATIC if each not in names] if any(each.name == AUTO for each in specs) else []
+    names = [spec.name for spec in specs if spec.built_in]
+    auto = [each for each in AUTOMATIC if each not in names] if any(spec.name == AUTO for spec in specs) else []
     for kind in (KINDS[each] for each in (*names, *auto)):
         lacking = [f"--{each}, {what}" for each, what in kind.requires.items() if not options[each]]
         if lacking and kind.name in names:
@@ -179,8 +179,8 @@ def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str
 
 def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str]:
     """Options that only go with a probe which is not among these."""
-    run = {each.name for each in specs if each.built_in}
-    run |= configured(options) if any(each.name == AUTO for each in specs) else set()
+    run = {spec.name for spec in specs if spec.built_in}
+    run |= configured(options) if any(spec.name == AUTO for spec in specs) else set()
     kinds = [kind for kind in KINDS.values() if kind.name not in run]
     return [f"--{each}: only goes with --probe {kind.name}" for kind in kinds for each in kind.one_of if options[each]]
 

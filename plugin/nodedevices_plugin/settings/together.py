@@ -32,7 +32,7 @@ def rules(vendors: Vendors = VENDORS) -> tuple[FlagRule, ...]:
     return (
         *(FlagRule(when=name, needs=(other,)) for name, other in ONLY_WITH.items()),
         *(FlagRule(when=name, excludes=(other,)) for name, other in NOT_WITH.items()),
-        *(rule for each in vendors_flags(vendors) for rule in each.rules),
+        *(rule for flag in vendors_flags(vendors) for rule in flag.rules),
     )
 
 
@@ -50,8 +50,8 @@ def probe_rules() -> Iterator[FlagRule]:
 
 def patterns(vendors: Vendors = VENDORS) -> Mapping[str, str]:
     """Return by flag how its value, or each of them, is written; an empty one is not given."""
-    absolute = [each.name for each in paths(vendors)]
-    absolute += [name for each in vendors_flags(vendors) for name in each.absolute]
+    absolute = [path.name for path in paths(vendors)]
+    absolute += [name for flag in vendors_flags(vendors) for name in flag.absolute]
     return {
         **dict.fromkeys(absolute, _ABSOLUTE),
         "resource-prefix": DOMAIN_PATTERN,

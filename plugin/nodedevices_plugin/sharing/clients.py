@@ -69,7 +69,7 @@ def follow(
     daemon of ours."""
     if plan is None:
         return before
-    names = [each.name for each in plan.resources if each.name not in not_ours and has_daemon(each)]
+    names = [resource.name for resource in plan.resources if resource.name not in not_ours and has_daemon(resource)]
     daemons = {
         name: _daemon(before.helpers.get(name, SeenDaemon()), processes.get(name, DaemonProcess()), now)
         for name in names

@@ -94,17 +94,19 @@ def silent(plan: Plan, statuses: DaemonStatuses) -> str:
 
 def unanswered(plan: Plan, statuses: DaemonStatuses) -> tuple[OfferedResource, ...]:
     """The resources of this plan that need a daemon which is not ready: one that may still have to be started."""
-    return tuple(each for each in plan.resources if _status(each, statuses).state is not DaemonState.READY)
+    return tuple(resource for resource in plan.resources if _status(resource, statuses).state is not DaemonState.READY)
 
 
 def starting(plan: Plan, statuses: DaemonStatuses) -> bool:
     """True when the daemons that are not ready are only being started: nothing has to be corrected yet."""
-    return all(_status(each, statuses).state is not DaemonState.SILENT for each in plan.resources)
+    return all(_status(resource, statuses).state is not DaemonState.SILENT for resource in plan.resources)
 
 
 def client_ids(plan: Plan) -> frozenset[tuple[str, str]]:
     """Return resource and id of each share with pods that are a daemon's clients."""
-    return frozenset((each.name, one.id) for each in plan.resources if has_daemon(each) for one in each.ids)
+    return frozenset(
+        (resource.name, one.id) for resource in plan.resources if has_daemon(resource) for one in resource.ids
+    )
 
 
 def not_ready(resource: OfferedResource, statuses: DaemonStatuses) -> str:

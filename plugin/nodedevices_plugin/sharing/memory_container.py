@@ -149,7 +149,7 @@ def template(given: ContainerTemplate | None) -> ContainerEdits:
     """Return the text as the policy has it."""
     if given is None:
         return ContainerEdits()
-    mounts = tuple(Mount(container_path=each.container_path, host_path=each.host_path) for each in given.mounts)
+    mounts = tuple(Mount(container_path=mount.container_path, host_path=mount.host_path) for mount in given.mounts)
     return ContainerEdits(envs={each.name: each.value for each in given.env}, mounts=mounts)
 
 
@@ -184,5 +184,5 @@ def allowed(settings: Settings) -> tuple[str, ...]:
 
 def _not_allowed(wanted: ContainerEdits, directories: tuple[str, ...]) -> str:
     """Return the first path that is not at or below one of them; empty: none."""
-    paths = (each.host_path for each in wanted.mounts)
+    paths = (mount.host_path for mount in wanted.mounts)
     return next((path for path in paths if not any(PurePosixPath(path).is_relative_to(one) for one in directories)), "")

@@ -119,9 +119,9 @@ def max_clients(capability: str) -> int:
     """Return how many clients a GPU takes. A GPU that does not report it counts as unlimited: it is lost, and another
     check withholds it."""
     numbers = capability.split(".")
-    if not all(each.isascii() and each.isdecimal() for each in numbers):
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
         return CLIENTS
-    return CLIENTS if tuple(int(each) for each in numbers) >= VOLTA else CLIENTS_BEFORE_VOLTA
+    return CLIENTS if tuple(int(number) for number in numbers) >= VOLTA else CLIENTS_BEFORE_VOLTA
 
 
 def key(resource: OfferedResource) -> DaemonKey:
@@ -130,7 +130,7 @@ def key(resource: OfferedResource) -> DaemonKey:
 
 def daemon(resource: OfferedResource, inventory: Inventory) -> MpsDaemon:
     """The daemon of this resource. A device that left is none of its GPUs, and comes back to its own daemon."""
-    shares = Counter(each.device_id for each in resource.ids)
+    shares = Counter(schedulable.device_id for schedulable in resource.ids)
     facts = [device.fact for device in inventory.devices if device.present and device.fact.id in shares]
     gpus = tuple(
         Gpu(id=fact.id, index=fact.index, limit_mib=_limit(resource, fact, shares[fact.id]) // MEBIBYTE)

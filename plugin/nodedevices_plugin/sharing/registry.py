@@ -26,7 +26,7 @@ class SharingModes(Struct, frozen=True):
     @property
     def names(self) -> tuple[str, ...]:
         """The possible values of `sharing.strategy`."""
-        return tuple(each.name for each in self.modes)
+        return tuple(mode.name for mode in self.modes)
 
     def by_strategy(self, strategy: str) -> SharingMode:
         """Return the mode that `sharing.strategy` names. Raises PlanError for one that this agent does not know."""

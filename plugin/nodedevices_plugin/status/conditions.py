@@ -142,8 +142,8 @@ def node_reason(facts: NodeFacts, worst: str) -> str:
 def _needed(facts: NodeFacts) -> tuple[ProbeFacts, ...]:
     """Return the probes without which the node is not ready; what another one alone would say keeps no pod away
     (`_problems` has it)."""
-    by_name = {each.name: each for each in facts.probes}
-    return tuple(by_name[name] for name in probe_set.needed({each.name: each.inventory for each in facts.probes}))
+    by_name = {probe.name: probe for probe in facts.probes}
+    return tuple(by_name[name] for name in probe_set.needed({probe.name: probe.inventory for probe in facts.probes}))
 
 
 def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
@@ -187,12 +187,12 @@ def _too_few(lacking: Sequence[Count]) -> str:
 def _problems(facts: NodeFacts) -> list[str]:
     needed = _needed(facts)
     parts = [
-        f"{names.PROBE_UNAVAILABLE}: {each.name}: {each.error or SILENT_MESSAGE}; what it alone reports of devices is"
+        f"{names.PROBE_UNAVAILABLE}: {probe.name}: {probe.error or SILENT_MESSAGE}; what it alone reports of devices is"
         " missed, and they are served as before"
-        for each in facts.probes
-        if each.silent and each not in needed
+        for probe in facts.probes
+        if probe.silent and probe not in needed
     ]
-    parts += [f"{each.code}: {each.message}" for each in facts.inventory.problems]
+    parts += [f"{problem.code}: {problem.message}" for problem in facts.inventory.problems]
     parts += [f"left out of this object: {listing(facts.left_out)}"] if facts.left_out else []
     parts += [f"state file: {facts.state_problem}"] if facts.state_problem is not None else []
     parts += [f"CDI: {facts.cdi_problem}"] if facts.cdi_problem else []
@@ -200,7 +200,7 @@ def _problems(facts: NodeFacts) -> list[str]:
     parts += [f"files for CNI plugins: {facts.node_files_problem}"] if facts.node_files_problem else []
     if lost := {"/".join(key.split("/")[:2]) for key, client in facts.clients.items() if client.reason == RESTARTED}:
         parts.append(f"{RESTARTED}: containers started before it lost their CUDA contexts: {listing(sorted(lost))}")
-    return parts + [f"annotation {CONFIRM}: {each}" for each in facts.confirm_problems[:NAMED]]
+    return parts + [f"annotation {CONFIRM}: {problem}" for problem in facts.confirm_problems[:NAMED]]
 
 
 def _observing(facts: NodeFacts, observed: Plan) -> Condition:
@@ -211,10 +211,10 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
         status: Status = "Unknown" if starting else "False"
         reason = names.STARTING if starting else names.KUBELET_UNREACHABLE
         return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
-    live = [each for each in observed.resources if any(one.healthy for one in each.ids)]
+    live = [resource for resource in observed.resources if any(one.healthy for one in resource.ids)]
     by = ", ".join(each.name for each in live) if live else "none of this node's devices"
     parts = [f"serving.mode Observe: other plugins offer {by} to the kubelet"]
-    known = {each.name for each in observed.resources}
+    known = {resource.name for resource in observed.resources}
     unread = [each for each in holdings.offered or () if each.resource not in known]
     if unread:
         what = listing(f"{len(each.ids)} of {each.resource}" for each in unread)
@@ -231,16 +231,16 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
     }
     if still:
         called = device_names(facts.inventory)
-        listed = listing(called[each.fact.id] for each in facts.inventory.devices if each.fact.id in still)
+        listed = listing(called[device.fact.id] for device in facts.inventory.devices if device.fact.id in still)
         parts.append(f"still offered by them though not healthy: {listed}")
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*parts, *_problems(facts)]))
 
 
 def _devices_healthy(facts: NodeFacts, devices: tuple[api.Device, ...]) -> Condition:
     kind = names.DEVICES_HEALTHY
-    unhealthy = [each for each in devices if each.health.state == "Unhealthy"]
-    unknown = [each for each in devices if each.health.state == "Unknown"]
-    degraded = [each for each in devices if each.health.state == "Degraded"]
+    unhealthy = [device for device in devices if device.health.state == "Unhealthy"]
+    unknown = [device for device in devices if device.health.state == "Unknown"]
+    degraded = [device for device in devices if device.health.state == "Degraded"]
     known = facts.holdings.state is HoldersState.SYNCED
     if unhealthy:
         parts = _listed(sorted(unhealthy, key=badness), devices, holders_known=known)
@@ -313,7 +313,7 @@ def _unlisted(facts: NodeFacts) -> str:
     ]
     if not unknown:
         return ""
-    ours = {each.name: {one.id for one in each.ids} for each in offered(facts).resources}
+    ours = {resource.name: {one.id for one in resource.ids} for resource in offered(facts).resources}
     pods: dict[str, dict[str, None]] = {}
     for holder, id_ in unknown:
         if holder.resource in ours and id_ not in ours[holder.resource]:

@@ -88,9 +88,9 @@ def count(
     amounts = memory_held(id_ for ids in held.values() for id_ in ids)
     for resource in resources:
         parts: dict[str, list[SchedulableId]] = defaultdict(list)
-        for each in resource.ids:
-            if each.replica is not None and resource.per_device is None:
-                parts[each.part_id].append(each)
+        for schedulable in resource.ids:
+            if schedulable.replica is not None and resource.per_device is None:
+                parts[schedulable.part_id].append(schedulable)
         taken = set(held.get(resource.name, ()))
         for part, ids in parts.items():
             own = {own_id(each): each.healthy for each in ids}
@@ -131,7 +131,7 @@ def share_counts(facts: NodeFacts) -> tuple[ShareCounts, ...]:
     known once."""
     resources = offered(facts).resources[:MAX_RESOURCES]
     known = holders_were_known(facts)
-    not_free = served_by_others(facts.registrations) if known else {each.name for each in resources}
+    not_free = served_by_others(facts.registrations) if known else {resource.name for resource in resources}
     return count(resources, held_ids(facts), not_free=not_free)
 
 
@@ -152,13 +152,15 @@ def held_ids(facts: NodeFacts) -> dict[str, set[str]]:
 def reported_healthy(facts: NodeFacts, resource: OfferedResource) -> int:
     """Count the resource's ids that are sent to the kubelet as Healthy."""
     mine = resource.name not in served_by_others(facts.registrations)
-    return sum(each.healthy for each in resource.ids) if mine else 0
+    return sum(schedulable.healthy for schedulable in resource.ids) if mine else 0
 
 
 def allocated(facts: NodeFacts) -> dict[str, int]:
     """Count by resource the ids that containers hold."""
     held = held_ids(facts)
-    return {each.name: allocated_of(each, held.get(each.name, set())) for each in offered(facts).resources}
+    return {
+        resource.name: allocated_of(resource, held.get(resource.name, set())) for resource in offered(facts).resources
+    }
 
 
 def allocated_of(resource: OfferedResource, held: set[str]) -> int:
@@ -169,14 +171,14 @@ def allocated_of(resource: OfferedResource, held: set[str]) -> int:
 def free_of(facts: NodeFacts, resource: OfferedResource, held: set[str]) -> int:
     """Count the resource's ids that a new container can get."""
     mine = resource.name not in served_by_others(facts.registrations)
-    return sum(each.healthy and own_id(each) not in held for each in resource.ids) if mine else 0
+    return sum(schedulable.healthy and own_id(schedulable) not in held for schedulable in resource.ids) if mine else 0
 
 
 def loaded_drivers(facts: NodeFacts) -> tuple[Driver, ...]:
     """Return the loaded drivers; where two probes name the same one, the first probe's."""
     found: dict[str, Driver] = {}
-    for each in facts.probes:
-        driver = each.inventory.driver
+    for probe in facts.probes:
+        driver = probe.inventory.driver
         if driver is not None and driver.state not in NO_DRIVER and driver.name:
             found.setdefault(driver.name, driver)
     return tuple(found.values())

@@ -25,7 +25,7 @@ def fitting(status: Mapping[str, Any], most_bytes: int = MAX_STATUS_BYTES) -> Ma
     for cut in _CUTS:
         if len(json.dumps(found, separators=(",", ":"), default=str)) <= most_bytes:
             break
-        found = {**found, "devices": [cut(dict(each)) for each in found.get("devices", ())]}
+        found = {**found, "devices": [cut(dict(device)) for device in found.get("devices", ())]}
     return found
 
 

@@ -92,7 +92,7 @@ def _hint(error: ApiError) -> str:
 def owned(status: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the agent's part of a status, in a form that does not change with the operator's part."""
     mine = {key: value for key, value in (status or {}).items() if key not in OPERATOR_FIELDS}
-    conditions = [each for each in mine.get("conditions", ()) if each.get("type") in AGENT_CONDITIONS]
+    conditions = [condition for condition in mine.get("conditions", ()) if condition.get("type") in AGENT_CONDITIONS]
     return mine | {"conditions": sorted(conditions, key=lambda each: str(each["type"]))}
 
 
@@ -277,7 +277,7 @@ class Publisher:
             owner_known=self._owner_known,
             owner_read_at=self._owner_read_at,
             owner_seconds=self._owner_seconds,
-            owner_wrong=self._owner is not None and self._owner not in {each.get("uid") for each in owners},
+            owner_wrong=self._owner is not None and self._owner not in {owner.get("uid") for owner in owners},
             written=self._written,
             written_at=self._written_at,
             heartbeat_seconds=self._heartbeat,
@@ -316,7 +316,7 @@ class Publisher:
             if error.status != 409:
                 raise
             return None
-        log.warning("devices stay out of service, as before the deletion", devices=[each["id"] for each in entries])
+        log.warning("devices stay out of service, as before the deletion", devices=[entry["id"] for entry in entries])
         return made
 
     async def _fetch_owner(self) -> None:

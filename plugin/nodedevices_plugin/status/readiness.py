@@ -66,9 +66,11 @@ class Readiness:
             return [world.holdings.message]
         lost = [f"{name}: {why}" for name, why in world.lost.items()]
         registrations = self._registrations()
-        known = {each.resource for each in registrations}
+        known = {registration.resource for registration in registrations}
         planned = world.plan.resources if world.observed is None else ()
         coming = [f"{each.name}: not registered yet" for each in planned if each.ids and each.name not in known]
-        waiting = [each for each in registrations if each.state is not RegistrationState.REGISTERED]
+        waiting = [
+            registration for registration in registrations if registration.state is not RegistrationState.REGISTERED
+        ]
         said = [f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting]
         return [*lost, *coming, *said]

@@ -104,7 +104,7 @@ class _Odd:
             return None
 
     def all(self, parts: Iterable[S], what: Callable[[S], str], make: Callable[[S], T]) -> tuple[T, ...]:
-        found = (self.made(what(each), partial(make, each)) for each in parts)
+        found = (self.made(what(part), partial(make, part)) for part in parts)
         return tuple(each for each in found if each is not None)
 
 
@@ -189,7 +189,7 @@ def _probe_state(probe: ProbeFacts) -> tuple[api.ProbeState, str]:
         return "Silent", SILENT_MESSAGE
     if inventory.driver is None or inventory.line_time is None:
         return "Starting", probe.error or ""
-    problems = "; ".join(f"{each.code}: {each.message}" for each in inventory.problems)
+    problems = "; ".join(f"{problem.code}: {problem.message}" for problem in inventory.problems)
     if inventory.driver.state in NO_DRIVER:
         return "NoDriver", problems or "the driver is not loaded"
     return "Ready", problems
@@ -259,7 +259,7 @@ def _links(inventory: Inventory, odd: _Odd) -> dict[str, tuple[api.Link, ...]]:
     near = nearest(inventory)
     found = {}
     for fact in (device.fact for device in inventory.devices):
-        own = [(each.kind, each.to, each.count) for each in fact.links]
+        own = [(link.kind, link.to, link.count) for link in fact.links]
         own += [(PCIE, each, 1) for each in near.get(fact.id, ())]
         found[fact.id] = odd.all(
             own[:MAX_LINKS],
@@ -415,11 +415,11 @@ def _holders_by_part(facts: NodeFacts, odd: _Odd) -> dict[str, list[api.Holder]]
         if verdict is not None:
             lost[holder.namespace, holder.pod, holder.container, holder.resource] = verdict
         own: dict[str, set[str]] = {}
-        for each in holder.ids:
-            if (part := physical_id(each)) in parts:
+        for id_ in holder.ids:
+            if (part := physical_id(id_)) in parts:
                 shares = own.setdefault(part, set())
-                if each != part and not is_core(each):
-                    shares.add(each)
+                if id_ != part and not is_core(id_):
+                    shares.add(id_)
         for part, ids in own.items():
             key = (part, holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
             since, before = found.get(key, (holder.since, set()))
@@ -472,9 +472,19 @@ def offered_devices(facts: NodeFacts) -> int | None:
     known = facts.plan is not None if facts.observed is None else facts.holdings.offered is not None
     if not known:
         return None
-    refused = {each.resource for each in facts.registrations if each.state is RegistrationState.REJECTED}
+    refused = {
+        registration.resource
+        for registration in facts.registrations
+        if registration.state is RegistrationState.REJECTED
+    }
     plan = offered(facts)
-    found = {each.device_id for it in plan.resources if it.name not in refused for each in it.ids if each.healthy}
+    found = {
+        schedulable.device_id
+        for it in plan.resources
+        if it.name not in refused
+        for schedulable in it.ids
+        if schedulable.healthy
+    }
     return len(found & {each.fact.id for each in facts.inventory.devices})
 
 
@@ -536,7 +546,7 @@ def _why_withheld(found: Withheld, names: Mapping[str, str]) -> str:
 
 def _parts_of(ids: Sequence[SchedulableId], names: Mapping[str, str]) -> list[str]:
     """Return the names of devices and the ids of partitions, each once; an id that counts no device has none."""
-    parts = (each.partition_id or names.get(each.device_id, each.device_id) for each in ids)
+    parts = (schedulable.partition_id or names.get(schedulable.device_id, schedulable.device_id) for schedulable in ids)
     return list(dict.fromkeys(part for part in parts if part))
 
 
@@ -661,11 +671,11 @@ def _configuration(facts: NodeFacts, odd: _Odd) -> api.ConfigurationStatus | Non
 def out_of_service(cordons: Iterable[Cordon], now: datetime) -> tuple[dict[str, Any], ...]:
     """Return `spec.unschedulable` as people wrote it, without entries that are over or that this CRD would refuse."""
     found = []
-    for each in cordons:
+    for cordon in cordons:
         with suppress(ValueError):
             entry = api.Unschedulable(
-                id=each.id, reason=each.reason, by=each.by or None, since=each.since, until=each.until
+                id=cordon.id, reason=cordon.reason, by=cordon.by or None, since=cordon.since, until=cordon.until
             )
-            if each.holds(now):
+            if cordon.holds(now):
                 found.append(to_dict(entry))
     return tuple(found)

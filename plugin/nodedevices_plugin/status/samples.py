@@ -225,8 +225,8 @@ def _holders(facts: NodeFacts) -> Iterator[Sample]:
     for device in facts.inventory.devices:
         where = labels(device)
         ids = (device.fact.id, *(part.id for part in device.fact.partitions))
-        yield HOLDERS, where, sum(len(held[each]) for each in ids)
-        for holder in sorted({holder for each in ids for holder in held[each]}):
+        yield HOLDERS, where, sum(len(held[id_]) for id_ in ids)
+        for holder in sorted({holder for id_ in ids for holder in held[id_]}):
             yield HOLDER, (*where, *holder), 1
             if facts.uses is not None and (use := facts.uses.devices.get(device.fact.id)) and use.since is not None:
                 yield IDLE_SECONDS, (*where, *holder, use.word), max(0.0, (facts.now - use.since).total_seconds())
@@ -250,16 +250,16 @@ def _memory_shares(facts: NodeFacts) -> Iterator[Sample]:
     index = {device.fact.id: str(device.fact.index) for device in facts.inventory.devices}
     of_device: defaultdict[tuple[str, str], Tally[str]] = defaultdict(Tally)
     missing = missing_parts(facts.inventory)
-    for each in share_counts(facts):
-        memory, unallocatable = each.resource.sharing.memory, each.unallocatable_bytes
-        if memory is None or unallocatable is None or each.device_id not in index:
+    for count in share_counts(facts):
+        memory, unallocatable = count.resource.sharing.memory, count.unallocatable_bytes
+        if memory is None or unallocatable is None or count.device_id not in index:
             continue
-        states = {"held": each.held, "free": each.free, "not_offered": each.not_offered}
+        states = {"held": count.held, "free": count.free, "not_offered": count.not_offered}
         amounts = {state: number * memory.unit_bytes for state, number in states.items()}
         amounts["unallocatable"] = unallocatable
-        if each.part in missing:
+        if count.part in missing:
             amounts = dict.fromkeys(amounts, 0) | {"held": amounts["held"]}
-        of_device[each.device_id, each.resource.name].update(amounts)
+        of_device[count.device_id, count.resource.name].update(amounts)
     for (device, resource), amounts in of_device.items():
         for state, amount in amounts.items():
             yield MEMORY_SHARES, (index[device], device, resource, state), amount
@@ -283,9 +283,13 @@ def _resources(facts: NodeFacts) -> Iterator[Sample]:
             yield WITHHELD_IDS, [resource.name, why.reason], why.count
     for name, count in allocated(facts).items():
         yield RESOURCE_ALLOCATED, [name], count
-    for each in facts.registrations:
-        yield RESOURCE_REGISTERED, [each.resource], each.state is RegistrationState.REGISTERED
-        yield RESOURCE_SERVED_BY_ANOTHER, [each.resource], each.state is RegistrationState.SERVED_BY_ANOTHER
+    for registration in facts.registrations:
+        yield RESOURCE_REGISTERED, [registration.resource], registration.state is RegistrationState.REGISTERED
+        yield (
+            RESOURCE_SERVED_BY_ANOTHER,
+            [registration.resource],
+            registration.state is RegistrationState.SERVED_BY_ANOTHER,
+        )
     yield HOLDERS_KNOWN, [], facts.holdings.state is HoldersState.SYNCED
     yield DOUBLE_ALLOCATIONS, [], len(facts.held_twice or ())
 

@@ -25,8 +25,8 @@ def of_parts(
     """Return the report's shares by device or partition. `cores`: by device that shares its computing power, the
     percentage that is held. Shares of one device in several resources, as RDMA pools have of a NIC, are added up."""
     by_part: dict[str, list[ShareCounts]] = defaultdict(list)
-    for each in counts:
-        by_part[each.part].append(each)
+    for count in counts:
+        by_part[count.part].append(count)
     known = cores or {}
     return {part: _said(some, holders_known=holders_known, cores=known.get(part)) for part, some in by_part.items()}
 
@@ -36,9 +36,9 @@ def _said(counts: Sequence[ShareCounts], *, holders_known: bool, cores: int | No
     left = only.unallocatable_bytes if only is not None else None
     return api.Shares(
         resource=only.resource.name if only is not None else None,
-        total=sum(each.total for each in counts),
-        held=sum(each.held for each in counts),
-        free=sum(each.free for each in counts) if holders_known else None,
+        total=sum(count.total for count in counts),
+        held=sum(count.held for count in counts),
+        free=sum(count.free for count in counts) if holders_known else None,
         unit=unit(only.resource) if only is not None else None,
         unallocatable=from_bytes(left) if left is not None else None,
         packing=only.resource.sharing.packing if only is not None else None,
@@ -67,7 +67,7 @@ def memory_totals(
     if memory is None:
         return None
     size = memory.unit_bytes
-    own = [each for each in counts if each.resource.name == resource.name]
+    own = [count for count in counts if count.resource.name == resource.name]
     total = sum(whole for part, whole in memory.devices.items() if part not in missing)
     total += size * sum(each.held for each in own if each.part in missing)
     return api.ResourceMemory(

@@ -25,18 +25,21 @@ DEVICES_SHOWN = 16  # in one log line
 def withdraws(before: Plan | None, after: Plan) -> bool:
     """True when an id that was reported Healthy no longer is."""
     healthy = {
-        (resource.name, each.id) for resource in (before or Plan()).resources for each in resource.ids if each.healthy
+        (resource.name, schedulable.id)
+        for resource in (before or Plan()).resources
+        for schedulable in resource.ids
+        if schedulable.healthy
     }
     return any(
-        not each.healthy and (resource.name, each.id) in healthy
+        not schedulable.healthy and (resource.name, schedulable.id) in healthy
         for resource in after.resources
-        for each in resource.ids
+        for schedulable in resource.ids
     )
 
 
 def problems(inventory: Inventory) -> tuple[str, ...]:
     """The problems that the probe reports, each with its code."""
-    return tuple(f"{each.code}: {each.message}" for each in inventory.problems)
+    return tuple(f"{problem.code}: {problem.message}" for problem in inventory.problems)
 
 
 class StepLog:
@@ -153,11 +156,13 @@ def _which(keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _plan(before: Plan | None, after: Plan | None) -> None:
-    old = {each.name: len(each.ids) for each in (before or Plan()).resources}
-    for each in (after or Plan()).resources:
-        healthy = sum(one.healthy for one in each.ids)
-        log.info("offering", resource=each.name, ids=len(each.ids), healthy=healthy, sharing=each.sharing.name)
-        old.pop(each.name, None)
+    old = {resource.name: len(resource.ids) for resource in (before or Plan()).resources}
+    for resource in (after or Plan()).resources:
+        healthy = sum(one.healthy for one in resource.ids)
+        log.info(
+            "offering", resource=resource.name, ids=len(resource.ids), healthy=healthy, sharing=resource.sharing.name
+        )
+        old.pop(resource.name, None)
     for name in old:
         log.info("no longer offering", resource=name)
 

@@ -52,8 +52,12 @@ def reported(
     config = replace(config, applied_hash=taken.shown)
     if plan is None:
         return config
-    offered = {each.name for each in plan.resources}
-    refused = [each for each in registrations if each.resource in offered and each.state is RegistrationState.REJECTED]
+    offered = {resource.name for resource in plan.resources}
+    refused = [
+        registration
+        for registration in registrations
+        if registration.resource in offered and registration.state is RegistrationState.REJECTED
+    ]
     if refused and config.reason in _OVER:
         said = "; ".join(f"the kubelet refuses {each.resource}: {each.message}" for each in refused)
         section, field = _named_by(refused[0].resource, sections)
@@ -73,11 +77,11 @@ def reported(
 
 def _missing(plan: Plan, registrations: Sequence[Registration]) -> dict[str, str]:
     """Return the names that the kubelet does not have yet, each with the reason. One without ids is not registered."""
-    state = {each.resource: each for each in registrations}
+    state = {registration.resource: registration for registration in registrations}
     return {
-        each.name: state[each.name].message if each.name in state else ""
-        for each in plan.resources
-        if each.ids and (each.name not in state or state[each.name].state not in _THERE)
+        resource.name: state[resource.name].message if resource.name in state else ""
+        for resource in plan.resources
+        if resource.ids and (resource.name not in state or state[resource.name].state not in _THERE)
     }
 
 

@@ -26,13 +26,16 @@ LISTS = ("env", "deviceNodes", "mounts", "hooks")  # of containerEdits; `_entry_
 
 def whole(document: Document) -> bool:
     """True when it has more than device nodes: files of the driver, or hooks that find them."""
-    edits = [document.get("containerEdits"), *(each.get("containerEdits") for each in document.get("devices") or ())]
-    return any(each.get(key) for each in edits if isinstance(each, dict) for key in ("mounts", "hooks"))
+    edits = [
+        document.get("containerEdits"),
+        *(device.get("containerEdits") for device in document.get("devices") or ()),
+    ]
+    return any(edit.get(key) for edit in edits if isinstance(edit, dict) for key in ("mounts", "hooks"))
 
 
 def completed(minimal: CdiSpec, source: Document) -> CdiSpec:
     """Return our devices, each with the source's edits for it beyond its nodes, and the source's common edits."""
-    listed = [each for each in source.get("devices") or () if isinstance(each, dict)]
+    listed = [device for device in source.get("devices") or () if isinstance(device, dict)]
     devices = [
         {**each, "containerEdits": _added(each["containerEdits"], _same_device(each, listed, minimal.libraries))}
         for each in minimal.document["devices"]
@@ -55,8 +58,8 @@ def _same_device(ours: Document, theirs: Sequence[Document], libraries: Librarie
 
 
 def _own_nodes(edits: Document, prefix: str) -> Set[str]:
-    paths = {str(each.get("path")) for each in edits.get("deviceNodes") or () if isinstance(each, dict)}
-    return {each for each in paths if each.startswith(prefix)}
+    paths = {str(edit.get("path")) for edit in edits.get("deviceNodes") or () if isinstance(edit, dict)}
+    return {path for path in paths if path.startswith(prefix)}
 
 
 def _added(ours: Document, theirs: Document) -> dict[str, Any]:
@@ -83,7 +86,7 @@ def merged(ours: CdiSpec, theirs: Document) -> CdiSpec:
     The file's names stay, so that a restarted container finds them. Where the file is whole and ours is not, its
     devices and common edits stay as they are, and our devices are added.
     """
-    listed = {str(each.get("name")): each for each in theirs.get("devices") or () if isinstance(each, dict)}
+    listed = {str(device.get("name")): device for device in theirs.get("devices") or () if isinstance(device, dict)}
     if whole(theirs) and not whole(ours.document):
         return replace(ours, document=_beside(completed(ours, theirs).document, listed))
     return replace(ours, document=_beside(ours.document, listed))
@@ -99,17 +102,17 @@ def choose(
 ) -> tuple[CdiSpec, ...]:
     """Return our specifications to be written. `made`: the program's document for these devices. `sources`: others, the
     best first, for when there is none. A spec without a whole source is left out, unless `nodes_will_do`."""
-    best = next((each for each in sources if each is not None and whole(each)), None)
+    best = next((source for source in sources if source is not None and whole(source)), None)
     chosen = []
-    for each in specs:
-        if each.libraries is None:
-            chosen.append(each)
+    for spec in specs:
+        if spec.libraries is None:
+            chosen.append(spec)
         elif made is not None:
-            chosen.append(replace(each, document=made))
+            chosen.append(replace(spec, document=made))
         elif best is not None:
-            chosen.append(completed(each, best))
+            chosen.append(completed(spec, best))
         elif nodes_will_do:
-            chosen.append(each)
+            chosen.append(spec)
     return tuple(chosen)
 
 
@@ -118,7 +121,7 @@ def missing(specs: Sequence[CdiSpec], environment: CdiEnvironment, *, active: bo
 
     active: containers get their devices by CDI already, so that the last good specification counts.
     """
-    needy = next((each for each in specs if each.libraries is not None), None)
+    needy = next((spec for spec in specs if spec.libraries is not None), None)
     if needy is None or needy.libraries is None or environment.toolkit_libraries or (active and environment.kept):
         return ""
     if {str(each["name"]) for each in needy.document["devices"]} <= environment.made:
@@ -130,7 +133,7 @@ def missing(specs: Sequence[CdiSpec], environment: CdiEnvironment, *, active: bo
 
 def stale(specs: Sequence[CdiSpec], environment: CdiEnvironment) -> str:
     """Return what is wrong with the source of the libraries while the last good one is used; empty: nothing."""
-    needy = next((each for each in specs if each.libraries is not None), None)
+    needy = next((spec for spec in specs if spec.libraries is not None), None)
     if needy is None or {str(each["name"]) for each in needy.document["devices"]} <= environment.made:
         return ""
     problem = "; ".join(each for each in (environment.toolkit_problem, environment.made_problem) if each)

@@ -116,14 +116,14 @@ def _needed(spec: _Spec) -> tuple[tuple[int, int, int], str]:
     """The least version that has all that is used (SPEC.md, "Released versions")."""
     edits = [spec.container_edits, *(device.container_edits for device in spec.devices)]
     used = (
-        ((1, 1, 0), "netDevices", any(each.net_devices for each in edits)),
-        ((1, 1, 0), "intelRdt.schemata", any(each.intel_rdt is not None and each.intel_rdt.schemata for each in edits)),
-        ((0, 7, 0), "intelRdt", any(each.intel_rdt is not None for each in edits)),
-        ((0, 7, 0), "additionalGids", any(each.additional_gids for each in edits)),
+        ((1, 1, 0), "netDevices", any(edit.net_devices for edit in edits)),
+        ((1, 1, 0), "intelRdt.schemata", any(edit.intel_rdt is not None and edit.intel_rdt.schemata for edit in edits)),
+        ((0, 7, 0), "intelRdt", any(edit.intel_rdt is not None for edit in edits)),
+        ((0, 7, 0), "additionalGids", any(edit.additional_gids for edit in edits)),
         ((0, 6, 0), "annotations", bool(spec.annotations) or any(device.annotations for device in spec.devices)),
         ((0, 6, 0), "a dot in the kind's name", "." in spec.kind.partition("/")[2]),
-        ((0, 5, 0), "hostPath", any(node.host_path for each in edits for node in each.device_nodes)),
+        ((0, 5, 0), "hostPath", any(node.host_path for edit in edits for node in edit.device_nodes)),
         ((0, 5, 0), "a name that begins with a digit", any(device.name[0].isdigit() for device in spec.devices)),
-        ((0, 4, 0), "a mount's type", any(mount.type for each in edits for mount in each.mounts)),
+        ((0, 4, 0), "a mount's type", any(mount.type for edit in edits for mount in edit.mounts)),
     )
     return next(((version, what) for version, what, found in used if found), ((0, 3, 0), ""))

@@ -33,11 +33,11 @@ class DeviceNodes(Struct, frozen=True, kw_only=True):
     def edits(self, grant: Grant) -> ContainerEdits:
         """Raises AllocationError for what has left the node."""
         paths = list(self.common) if grant.ids else []
-        for each in grant.ids:
-            own = self.nodes.get(each.part_id)
+        for schedulable in grant.ids:
+            own = self.nodes.get(schedulable.part_id)
             if own is None:
                 raise AllocationError(
-                    f"{grant.resource.name}: {each.id} is no longer on this node. "
+                    f"{grant.resource.name}: {schedulable.id} is no longer on this node. "
                     "Delete the pod, so that it is scheduled again."
                 )
             paths += own

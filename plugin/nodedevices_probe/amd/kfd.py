@@ -97,8 +97,8 @@ def by_gpu(nodes: Iterable[KfdNode], bus_ids: Iterable[str]) -> dict[str, list[K
     """The nodes of each of these GPUs, by PCI address. Where several functions of one slot are GPUs, a node belongs to
     the one that it names."""
     slots: dict[str, list[str]] = {}
-    for each in bus_ids:
-        slots.setdefault(each.rpartition(".")[0], []).append(each)
+    for schedulable in bus_ids:
+        slots.setdefault(schedulable.rpartition(".")[0], []).append(schedulable)
     found: dict[str, list[KfdNode]] = {}
     for node in nodes:
         if gpus := slots.get(node.slot):

@@ -75,7 +75,7 @@ class AmdSource(SysfsSource):
     def _devices(self) -> tuple[DeviceFact, ...]:
         bus_ids = self.system.bus_ids(BOUND)
         nodes = by_gpu(gpu_nodes(self.roots), bus_ids)
-        places = {each: self.system.place(each) for each in bus_ids}
+        places = {id_: self.system.place(id_) for id_ in bus_ids}
         machine = _Topology(
             nodes=nodes,
             owners={node.number: bus_id for bus_id, some in nodes.items() for node in some},
@@ -85,7 +85,7 @@ class AmdSource(SysfsSource):
             unhealthy=self._unhealthy(),
             in_use=memory_of_processes(self.roots) if self.use else None,
         )
-        return self.whole([self._device(each, machine) for each in bus_ids], BOUND)
+        return self.whole([self._device(id_, machine) for id_ in bus_ids], BOUND)
 
     def _device(self, bus_id: str, topology: _Topology) -> DeviceFact:
         at, nodes = f"{BOUND}/{bus_id}", topology.nodes.get(bus_id, [])
@@ -153,7 +153,7 @@ class AmdSource(SysfsSource):
 
     def _partition_nodes(self) -> dict[int | None, Drm]:
         """The DRM nodes of partitions beyond the first of each GPU, by the minor number of the render node."""
-        found = (drm(self.roots, f"{PLATFORM}/{each}") for each in self.roots.names(PLATFORM) if _XCP.fullmatch(each))
+        found = (drm(self.roots, f"{PLATFORM}/{name}") for name in self.roots.names(PLATFORM) if _XCP.fullmatch(name))
         return {each.render: each for each in found if each.render is not None}
 
 

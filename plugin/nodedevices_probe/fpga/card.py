@@ -99,7 +99,7 @@ def _management_node(roots: Roots, management: str) -> str:
 
 def _folder(roots: Roots, at: str, prefix: str) -> str:
     """Return the folder of one of a function's sub-devices: `rom.u.12582912`; "" where it has none."""
-    return next((f"{at}/{each}" for each in roots.names(at) if each.startswith(prefix)), "")
+    return next((f"{at}/{name}" for name in roots.names(at) if name.startswith(prefix)), "")
 
 
 def _serial(value: str) -> str:

@@ -86,12 +86,12 @@ def instance(bus_id: str) -> int:
 
 def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> FpgaFunctions | None:
     """Return the functions of one slot. None: there is no FPGA, or a virtual machine has it."""
-    user = next((each for each in bus_ids if _has(roots, each, USER_FILE)), "")
-    management = next((each for each in bus_ids if _has(roots, each, MANAGEMENT_FILE)), "")
+    user = next((id_ for id_ in bus_ids if _has(roots, id_, USER_FILE)), "")
+    management = next((id_ for id_ in bus_ids if _has(roots, id_, MANAGEMENT_FILE)), "")
     if not user and not management:
         return None
     # Without XRT's driver the user function is the other one beside the management function.
-    others = [each for each in bus_ids if each != management]
+    others = [id_ for id_ in bus_ids if id_ != management]
     on_bus_now = user or next((each for each in others if each == last_user), "") or next(iter(others), "")
     if not user and on_bus_now and roots.link(f"{PCI_DEVICES}/{on_bus_now}/driver") == FOR_MACHINES:
         return None

@@ -79,12 +79,12 @@ class FpgaSource(SysfsSource):
         return Found(devices=self._placed(every), problems=tuple(problems[:MAX_PROBLEMS]))
 
     def _cards(self, roots: Roots, found: OnBus) -> tuple[list[DeviceFact], list[Problem]]:
-        functions = {each.user: each for each in found.fpgas}
+        functions = {fpga.user: fpga for fpga in found.fpgas}
         self._users = {slot(user): user for user in functions}
         jobs = {user: partial(card.read, roots, each) for user, each in functions.items()}
         read = self.fpga_reads.read(jobs)
         fpgas = [read[user] or card.hanging(each) for user, each in functions.items()]
-        serials = {each.functions.user: each.serial for each in fpgas if each.serial}
+        serials = {fpga.functions.user: fpga.serial for fpga in fpgas if fpga.serial}
         self._serials = {user: each for user, each in self._serials.items() if user in functions} | serials
         cards, unread, u30s = list[DeviceFact](), dict[str, str](), dict[str, list[Fpga]]()
         for each in fpgas:
@@ -166,31 +166,31 @@ def _u30(serial: str, fpgas: Sequence[Fpga], lacking: Sequence[str]) -> DeviceFa
             Partition(id=each.functions.user, profile=U30, index=index, device_nodes=each.nodes)
             for index, each in enumerate(fpgas)
         ),
-        device_nodes=tuple(node for each in fpgas for node in each.nodes),
+        device_nodes=tuple(node for fpga in fpgas for node in fpga.nodes),
         readings=_together(fpgas, lacking),
     )
 
 
 def _together(fpgas: Sequence[Fpga], lacking: Sequence[str]) -> Readings:
     """Return the readings of a card with several FPGAs."""
-    errors = [f"{each.functions.user}: {each.readings.error}" for each in fpgas if each.readings.error]
+    errors = [f"{fpga.functions.user}: {fpga.readings.error}" for fpga in fpgas if fpga.readings.error]
     errors += lacking
     if errors:
         return Readings(error=text("; ".join(errors), MAX_MESSAGE))
-    readings = [each.readings for each in fpgas]
-    hot = [each.thermal_slowdown for each in readings if each.thermal_slowdown is not None]
-    celsius = [each.temperature_celsius for each in readings if each.temperature_celsius is not None]
-    milliwatts = [each.power_milliwatts for each in readings if each.power_milliwatts is not None]
+    readings = [fpga.readings for fpga in fpgas]
+    hot = [reading.thermal_slowdown for reading in readings if reading.thermal_slowdown is not None]
+    celsius = [reading.temperature_celsius for reading in readings if reading.temperature_celsius is not None]
+    milliwatts = [reading.power_milliwatts for reading in readings if reading.power_milliwatts is not None]
     return Readings(
         thermal_slowdown=any(hot) if hot else None,
         temperature_celsius=max(celsius, default=None),
         power_milliwatts=max(milliwatts, default=None),  # both say the card's
-        conditions=tuple(dict.fromkeys(one for each in readings for one in each.conditions)),
+        conditions=tuple(dict.fromkeys(one for reading in readings for one in reading.conditions)),
     )
 
 
 def _extra(fpgas: Sequence[Fpga], serial: str) -> dict[str, Attribute]:
-    first, nodes = fpgas[0], ",".join(each.management_node for each in fpgas)
+    first, nodes = fpgas[0], ",".join(fpga.management_node for fpga in fpgas)
     return _strings(
         {
             PCI_VENDOR: first.functions.maker.removeprefix("0x"),
@@ -200,8 +200,8 @@ def _extra(fpgas: Sequence[Fpga], serial: str) -> dict[str, Attribute]:
             SHELL_UUID: first.uuid,
             DEVICE_TYPE: _device_type(first.shell),
             SERIAL: serial,
-            MANAGEMENT_FUNCTION: ",".join(each.functions.management for each in fpgas if each.functions.management),
-            MANAGEMENT_NODES: nodes if any(each.management_node for each in fpgas) else "",
+            MANAGEMENT_FUNCTION: ",".join(fpga.functions.management for fpga in fpgas if fpga.functions.management),
+            MANAGEMENT_NODES: nodes if any(fpga.management_node for fpga in fpgas) else "",
         }
     )
 

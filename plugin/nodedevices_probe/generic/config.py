@@ -217,7 +217,7 @@ def _entry(place: str, value: Any) -> ConfigEntry:
         if odd:
             raise CheckError(f"{place}.{odd[0]}: does not go with a preset; write the groups without one")
         groups: tuple[DeviceGroup, ...] = tuple(
-            replace(each, count=own.get("count", each.count)) for each in preset.groups
+            replace(group, count=own.get("count", group.count)) for group in preset.groups
         )
         name = value.get("name", preset.name)
     else:
@@ -323,7 +323,7 @@ def _mount(place: str, value: Mapping[str, Any]) -> HostMount:
 
 def find(config: GenericConfig, name: str, of_shape: str) -> tuple[ConfigEntry, DeviceGroup] | None:
     """The group of an entry by its shape; None: this file has it not."""
-    entry = next((each for each in config.devices if each.name == name), None)
+    entry = next((device for device in config.devices if device.name == name), None)
     if entry is None:
         return None
     return next(((entry, group) for group in entry.groups if shape(entry, group) == of_shape), None)

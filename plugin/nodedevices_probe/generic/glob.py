@@ -56,7 +56,7 @@ def match_text(path: str, pattern: str) -> str:
 
 def _expression(pattern: str) -> str:
     pieces = re.findall(r"\[[!^]?[^\[\]]+\]|.", pattern)
-    return "".join(_piece(each) for each in pieces)
+    return "".join(_piece(piece) for piece in pieces)
 
 
 def _piece(piece: str) -> str:

@@ -30,7 +30,7 @@ def sets(group: DeviceGroup, found: Sequence[Sequence[Match]]) -> list[Set]:
     if group.usb:
         first = {match.id: (number, at) for number, at, match in reversed(_numbered(found))}
         members = sorted(first.values())
-        return [tuple(members)] if group.together else [(each,) for each in members]
+        return [tuple(members)] if group.together else [(member,) for member in members]
     if group.together:
         return [tuple((number, at) for number, at, _ in _numbered(found))]
     if group.pair == BY_MATCH:

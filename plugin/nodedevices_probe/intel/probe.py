@@ -94,8 +94,8 @@ class IntelSource(SysfsSource):
 
     def _capacity(self, at: str) -> dict[str, str]:
         """Local memory, where the driver says it: i915 of the card, xe of each tile. Integrated GPUs have none."""
-        cards = [f"{at}/drm/{each}" for each in self.roots.names(f"{at}/drm") if each.startswith("card")]
-        tiles = [f"{at}/{each}" for each in self.roots.names(at) if re.fullmatch(r"tile[0-9]{1,2}", each)]
+        cards = [f"{at}/drm/{name}" for name in self.roots.names(f"{at}/drm") if name.startswith("card")]
+        tiles = [f"{at}/{name}" for name in self.roots.names(at) if re.fullmatch(r"tile[0-9]{1,2}", name)]
         sizes = [
             *(self.roots.number(f"{card}/lmem_total_bytes") for card in cards[:1]),
             *(self.roots.number(f"{tile}/physical_vram_size_bytes", 0) for tile in tiles),
@@ -127,7 +127,7 @@ def source(options: argparse.Namespace) -> IntelSource:
 
 def _device_ids(flag: str, value: str) -> frozenset[str]:
     ids = [each.strip().lower() for each in value.split(",") if each.strip()]
-    wrong = [each for each in ids if not _DEVICE_ID.fullmatch(each)]
+    wrong = [id_ for id_ in ids if not _DEVICE_ID.fullmatch(id_)]
     if wrong:
         raise CheckError(f"argument {flag}: {wrong[0]!r} is not allowed; give PCI device ids, such as 0x49c5,0x56c0")
     return frozenset(ids)

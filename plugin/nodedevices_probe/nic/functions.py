@@ -155,7 +155,7 @@ def _user_space(roots: Roots, at: str, driver: str) -> tuple[str, ...]:
         group = roots.link(f"{at}/iommu_group")
         unsafe = "noiommu-" if roots.word(f"{at}/iommu_group/name") == NO_IOMMU else ""
         return (f"/dev/vfio/{unsafe}{group}",) if group.isdecimal() else ()
-    return tuple(f"/dev/{each}" for each in roots.names(f"{at}/uio")[:1] if _UIO.fullmatch(each))
+    return tuple(f"/dev/{name}" for name in roots.names(f"{at}/uio")[:1] if _UIO.fullmatch(name))
 
 
 def _indexes(roots: Roots, found: Collection[str]) -> dict[str, int]:
@@ -164,7 +164,7 @@ def _indexes(roots: Roots, found: Collection[str]) -> dict[str, int]:
     for at in (f"{PCI_DEVICES}/{each}" for each in found):
         if _count(roots, f"{at}/sriov_numvfs"):
             numbers = (_VIRTFN.fullmatch(name) for name in roots.names(at))
-            indexes |= {roots.link(f"{at}/{each[0]}"): int(each[1]) for each in numbers if each}
+            indexes |= {roots.link(f"{at}/{number[0]}"): int(number[1]) for number in numbers if number}
     return indexes
 
 

@@ -133,14 +133,15 @@ class NicSource(SysfsSource):
         ordered = sorted(usable.values(), key=lambda each: (each.type == names.VIRTUAL, not each.pci_bus_id))
         problems = (
             _exclusive(roots),
-            _odd_names([each.id for each in devices if not is_device_id(each.id)]),
+            _odd_names([device.id for device in devices if not is_device_id(device.id)]),
             _no_interfaces(machine),
             _no_routes(machine) if self.selected and not knows_routes else None,
             _shared_groups(usable.values()),
             _too_many(ordered),
         )
         return Found(
-            devices=numbered(ordered[:MAX_DEVICES]), problems=tuple(each for each in problems if each is not None)
+            devices=numbered(ordered[:MAX_DEVICES]),
+            problems=tuple(problem for problem in problems if problem is not None),
         )
 
     def _read_routes(self, cards: Mapping[SysfsOwner, Interface]) -> bool:
@@ -319,7 +320,10 @@ def _exclusive(roots: Roots) -> Problem | None:
 
 
 def _no_interfaces(machine: _Machine) -> Problem | None:
-    bound = (each.driver and not each.device_nodes and not each.is_virtual for each in machine.functions.values())
+    bound = (
+        function.driver and not function.device_nodes and not function.is_virtual
+        for function in machine.functions.values()
+    )
     return Problem(code="NoInterfaces", message=NO_INTERFACES) if any(bound) and not machine.interfaces else None
 
 
@@ -337,10 +341,10 @@ def _no_routes(machine: _Machine) -> Problem | None:
 def _shared_groups(devices: Iterable[DeviceFact]) -> Problem | None:
     """Return the problem of VFIO groups with several functions: the node of a group gives access to all of them."""
     groups: dict[str, list[str]] = {}
-    for each in devices:
-        for node in each.device_nodes:
+    for device in devices:
+        for node in device.device_nodes:
             if node.startswith("/dev/vfio/"):
-                groups.setdefault(node, []).append(each.id)
+                groups.setdefault(node, []).append(device.id)
     shared = [f"{node} ({', '.join(ids[:4])})" for node, ids in groups.items() if len(ids) > 1]
     why = "a pod with one function of an IOMMU group can use the others, too; give all to one pod"
     message = text(f"{why}: {'; '.join(shared[:4])}", MAX_MESSAGE)
@@ -348,7 +352,7 @@ def _shared_groups(devices: Iterable[DeviceFact]) -> Problem | None:
 
 
 def _too_many(devices: Sequence[DeviceFact]) -> Problem | None:
-    left = [each.id for each in devices[MAX_DEVICES:]]
+    left = [device.id for device in devices[MAX_DEVICES:]]
     why = f"{len(devices)} devices were found; only the first {MAX_DEVICES} are reported, without {some(left, 8)}"
     return Problem(code="TooManyDevices", message=text(why, MAX_MESSAGE)) if left else None
 

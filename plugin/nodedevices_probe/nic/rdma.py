@@ -186,9 +186,9 @@ def _ask(roots: Roots, name: str, known: dict[str, CounterFiles]) -> FirmwareAns
     """`known`: the files of the counters that were found before, by name; it is changed."""
     device = f"{INFINIBAND_CLASS}/{name}"
     numbers = [each for each in roots.names(f"{device}/ports") if each.isdecimal()][:MAX_PORTS]
-    ports = tuple(_port(roots, f"{device}/ports/{each}") for each in numbers)
+    ports = tuple(_port(roots, f"{device}/ports/{number}") for number in numbers)
     is_infiniband = any(port.link_type == INFINIBAND for port in ports)
-    files = known[name] or counter_files(roots, device, [f"{device}/ports/{each}" for each in numbers])
+    files = known[name] or counter_files(roots, device, [f"{device}/ports/{number}" for number in numbers])
     counters = read_counters(roots, files)
     known[name] = files if len(counters) == len(files) else {}
     return FirmwareAnswer(

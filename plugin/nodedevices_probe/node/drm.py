@@ -37,7 +37,7 @@ def drm(roots: Roots, device: str) -> Drm:
 
 def missing(roots: Roots, nodes: Iterable[str]) -> tuple[str, ...]:
     """Return what is missing, for readings.conditions."""
-    return () if all(roots.has_node(each) for each in nodes) else (NODE_MISSING,)
+    return () if all(roots.has_node(node) for node in nodes) else (NODE_MISSING,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Sensors:
 
 def hwmon(roots: Roots, device: str) -> str:
     """The folder of its sensors; "" where there is none."""
-    return next((f"{device}/hwmon/{each}" for each in roots.names(f"{device}/hwmon")), "")
+    return next((f"{device}/hwmon/{name}" for name in roots.names(f"{device}/hwmon")), "")
 
 
 def sensors(roots: Roots, folder: str, *, shown: str = "") -> Sensors:

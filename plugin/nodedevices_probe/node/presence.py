@@ -32,14 +32,14 @@ class Hardware:
 
     @cached_property
     def pci(self) -> tuple[PciFunction, ...]:
-        names = (each for each in self.roots.names(PCI_DEVICES) if PCI_DEVICE.fullmatch(each))
+        names = (name for name in self.roots.names(PCI_DEVICES) if PCI_DEVICE.fullmatch(name))
         return tuple(
             PciFunction(
-                address=each,
-                vendor=self.roots.word(f"{PCI_DEVICES}/{each}/vendor"),
-                pci_class=self.roots.word(f"{PCI_DEVICES}/{each}/class"),
+                address=name,
+                vendor=self.roots.word(f"{PCI_DEVICES}/{name}/vendor"),
+                pci_class=self.roots.word(f"{PCI_DEVICES}/{name}/class"),
             )
-            for each in names
+            for name in names
         )
 
     def driver(self, function: PciFunction) -> str:

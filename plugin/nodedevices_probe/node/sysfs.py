@@ -95,7 +95,7 @@ class System:
 
     def bus_ids(self, folder: str = PCI_DEVICES) -> list[str]:
         """PCI addresses that a folder lists, in the order of the bus: hexadecimal, so not the natural one."""
-        return sorted(each for each in self.roots.names(folder) if PCI_DEVICE.fullmatch(each))
+        return sorted(name for name in self.roots.names(folder) if PCI_DEVICE.fullmatch(name))
 
     def place(self, bus_id: str) -> PciePlace:
         return PciePlace(path=self.pci_path(bus_id), numa_node=self.numa_node(bus_id))

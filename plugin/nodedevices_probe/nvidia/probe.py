@@ -240,7 +240,7 @@ class NvmlSource:
             self._last[gpu.fact.index] = gpu.fact
         self._last = {index: fact for index, fact in self._last.items() if index < count}
         self._known = {identity: known for identity, known in self._known.items() if identity in answering}
-        self._mig.keep_only({each.id for gpu in gpus for each in gpu.fact.partitions})
+        self._mig.keep_only({partition.id for gpu in gpus for partition in gpu.fact.partitions})
         return sorted(gpus, key=lambda gpu: gpu.fact.index)
 
     def _gpu(self, nvml: NvmlCalls, index: int) -> _Gpu | None:

@@ -64,7 +64,7 @@ def read_slow(nvml: NvmlCalls, handle: Any, links: Sequence[int], *, now: float)
     found = nvml.call("nvmlDeviceGetFieldValues", handle, fields, telemetry=True)
     persistence = nvml.call("nvmlDeviceGetPersistenceMode", handle, telemetry=True)
     values = [each for each in found or () if each.nvmlReturn == pynvml.NVML_SUCCESS]
-    speeds = [each for each in _numbers(values, _SPEED) if each > 0]  # a link that is down has none
+    speeds = [number for number in _numbers(values, _SPEED) if number > 0]  # a link that is down has none
     return SlowFacts(
         read_at=now,
         persistence_mode=None if persistence is None else bool(persistence),
@@ -87,9 +87,9 @@ def errors_per_exabit(rate: int) -> int:
 def _numbers(values: Iterable[Any], field: int, low: int = 0, high: int = MAX_INTEGER) -> list[int]:
     """Return what a field says, of each link, where it is a number that the hardware can mean."""
     found = (
-        getattr(each.value, _TYPES[each.valueType])
-        for each in values
-        if each.fieldId == field and each.valueType in _TYPES
+        getattr(value.value, _TYPES[value.valueType])
+        for value in values
+        if value.fieldId == field and value.valueType in _TYPES
     )
     return [each for each in found if low <= each <= high]
 

@@ -31,7 +31,7 @@ DEFAULTS = {DRIVER_ROOT: "/driver-root"}
 def options(kinds: Mapping[str, ProbeKind], programs: Mapping[str, Program]) -> tuple[str, ...]:
     """Return the agent's options that name paths which probes and programs open."""
     opened = {kind.passed_on[flag] for kind in kinds.values() for flag in kind.opens}
-    return tuple(sorted(opened | {each.option for each in programs.values()} | {DRIVER_ROOT}))
+    return tuple(sorted(opened | {program.option for program in programs.values()} | {DRIVER_ROOT}))
 
 
 def variables(option: str) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def add_arguments(parser: ArgumentParser, kinds: Mapping[str, ProbeKind], progra
         help=f"where /healthz is served for the kubelet; 'off' for nowhere (default: {HEALTH_ADDRESS})",
     )
     for option in options(kinds, programs):
-        given = (os.environ.get(each, "") for each in variables(option))
+        given = (os.environ.get(variable, "") for variable in variables(option))
         parser.add_argument(
             f"--{option}",
             default=next(filter(None, given), DEFAULTS.get(option, "")),

@@ -173,11 +173,11 @@ class Allowed:
             self._check_path(DRIVER_ROOT, request.root)
         if request.path:
             self._check_path(program.option, request.path)
-        for each in request.arguments:
-            flag, equals, _ = each.removeprefix("--").partition("=")
-            if not equals or not each.startswith("--") or flag not in program.flags:
+        for argument in request.arguments:
+            flag, equals, _ = argument.removeprefix("--").partition("=")
+            if not equals or not argument.startswith("--") or flag not in program.flags:
                 known = ", ".join(f"--{flag}=" for flag in sorted(program.flags))
-                raise RequestError(f"{program.name}: {each[:60]!r} is not allowed; give some of {known}")
+                raise RequestError(f"{program.name}: {argument[:60]!r} is not allowed; give some of {known}")
 
     def _check_path(self, option: str, path: str) -> None:
         own = self.paths.get(option)

@@ -192,7 +192,9 @@ class ProbeServer:
             self._forget(self._requests, descriptor)
 
     def _check_room(self) -> None:
-        stuck = [each for each in self._processes.values() if each.killed and _since(each.killed) > REAP_SECONDS]
+        stuck = [
+            process for process in self._processes.values() if process.killed and _since(process.killed) > REAP_SECONDS
+        ]
         if len(stuck) >= MAX_UNREAPED:
             raise RequestError(f"{len(stuck)} killed probes are stuck in the kernel; reboot the node")
         if len(self._processes) >= MAX_PROCESSES:
@@ -247,7 +249,7 @@ class ProbeServer:
         yield from (self.listening, self.health, *self._wakeups)
         for waiting in (self._requests, self._checks):
             yield from (each.connection for each in waiting.values())
-        yield from (each.connection for each in self._processes.values())
+        yield from (process.connection for process in self._processes.values())
 
     # --- their end ----------------------------------------------------------------------------------------------------
     def _kill(self, process: _Process) -> None:

@@ -109,7 +109,7 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
         ),
         accelerators_on_bus=on_bus,
         problems=(
-            *(Problem(code=each["code"], message=each["message"]) for each in value.get("problems", ())),
+            *(Problem(code=problem["code"], message=problem["message"]) for problem in value.get("problems", ())),
             *unbound(without_driver, devices),
         ),
         devices=_connected(devices, value.get("links", ()), boards, seats) if loaded else (),

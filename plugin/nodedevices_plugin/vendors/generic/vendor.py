@@ -99,7 +99,7 @@ class GenericContainers(Struct, frozen=True, kw_only=True):
         devices: list[DeviceNode] = []
         mounts: list[Mount] = []
         names: list[str] = []
-        for device_id in dict.fromkeys(each.device_id for each in grant.ids):
+        for device_id in dict.fromkeys(schedulable.device_id for schedulable in grant.ids):
             fact = self.facts.get(device_id)
             if fact is None:
                 raise AllocationError(
@@ -116,16 +116,20 @@ class GenericContainers(Struct, frozen=True, kw_only=True):
                 "count": str(len(grant.ids)),
             }
             own_devices, own_mounts = _nodes(fact, group, values), _mounts(fact, group, values)
-            paths = [*(each.container_path for each in own_devices), *(each.container_path for each in own_mounts)]
+            paths = [
+                *(device.container_path for device in own_devices),
+                *(mount.container_path for mount in own_mounts),
+            ]
             values["path"] = next(iter(paths), "")
             devices += own_devices
             mounts += own_mounts
             if found is not None:
                 entry = found[0]
                 mounts += [
-                    _entry_mount(each.host_path, each.container_path, each.read_only, values) for each in entry.mounts
+                    _entry_mount(mount.host_path, mount.container_path, mount.read_only, values)
+                    for mount in entry.mounts
                 ]
-                names += [rendered_path(each, values) for each in entry.cdi_devices]
+                names += [rendered_path(device, values) for device in entry.cdi_devices]
                 for name, template in entry.env.items():
                     envs.setdefault(name, {})[rendered(template, values)] = None
         _check(grant, devices, mounts)
@@ -215,8 +219,8 @@ def _entry_mount(host_path: str, container_path: str, read_only: bool, values: M
 def _check(grant: Grant, devices: Collection[DeviceNode], mounts: Collection[Mount]) -> None:
     """Raises AllocationError where one path of the container would be two files of the host."""
     there: dict[str, str] = {}
-    pairs = [(each.container_path, each.host_path) for each in devices]
-    pairs += [(each.container_path, each.host_path) for each in mounts]
+    pairs = [(device.container_path, device.host_path) for device in devices]
+    pairs += [(mount.container_path, mount.host_path) for mount in mounts]
     for path, on_host in pairs:
         if there.setdefault(path, on_host) != on_host:
             raise AllocationError(

@@ -57,7 +57,10 @@ class NicContainers(Struct, frozen=True, kw_only=True):
         facts: dict[str, DeviceFact] = {}
         for device in devices:
             facts[device.fact.id] = fact = device.fact
-            facts |= {each.id: replace(fact, id=each.id, device_nodes=each.device_nodes) for each in fact.partitions}
+            facts |= {
+                partition.id: replace(fact, id=partition.id, device_nodes=partition.device_nodes)
+                for partition in fact.partitions
+            }
         return cls(facts=facts, existing=existing, configs=configs)
 
     def edits(self, grant: Grant) -> ContainerEdits:
@@ -132,7 +135,7 @@ class NicContainers(Struct, frozen=True, kw_only=True):
         return _Part(name="rdma", keys={**keys, "rdma_dev": device}, nodes=_nodes(paths, READ_WRITE))
 
     def _existing(self, *paths: str) -> tuple[str, ...]:
-        return tuple(each for each in paths if each in self.existing)
+        return tuple(path for path in paths if path in self.existing)
 
 
 def variables(resource: str, parts: Mapping[str, Iterable[_Part]]) -> Mapping[str, str]:

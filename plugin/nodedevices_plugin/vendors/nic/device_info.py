@@ -28,10 +28,10 @@ def files(resources: Sequence[OfferedResource], facts: Mapping[str, DeviceFact],
     """Texts by name. What a pod holds under a name that the file no longer has keeps one, too."""
     found = {}
     for resource in resources if configs.sriov.resources else ():
-        for each in _ids(resource, configs):
-            fact = facts.get(each.device_id)
+        for schedulable in _ids(resource, configs):
+            fact = facts.get(schedulable.device_id)
             if fact is not None and fact.pci_bus_id:
-                name = f"{resource.name}-{each.id}-device.json".replace("/", "-")
+                name = f"{resource.name}-{schedulable.id}-device.json".replace("/", "-")
                 found[name] = (
                     json.dumps(_information(configs.sriov.resource_for(fact), fact), separators=(",", ":")) + "\n"
                 )

@@ -57,7 +57,7 @@ class ListedResource(PluginFile):
 
 def refuse_repeated(key: str, resources: Sequence[ListedResource]) -> None:
     """In a file's validator: each resource has another name."""
-    names = [each.full_name() for each in resources]
+    names = [resource.full_name() for resource in resources]
     refuse(
         {
             (key, at, "resourceName"): f"{key}[{first}] has the name {name}, too; choose another"

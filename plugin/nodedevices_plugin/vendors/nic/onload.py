@@ -113,7 +113,7 @@ def edits(config: OnloadConfig, existing: Set[str]) -> ContainerEdits:
             f"{config.resource}: {', '.join(absent)} is not on this node, or not visible to the agent (component "
             "driver-root). Install Onload there, or set hostOnloadPath."
         )
-    files = {each: f"{config.libraries}/{PurePosixPath(each).name}" for each in libraries}
+    files = {library: f"{config.libraries}/{PurePosixPath(library).name}" for library in libraries}
     if config.script:
         files[script] = _joined(config.base_path, config.bin_path, SCRIPT)
     more = [each for each in MORE_NODES if each in existing] if config.resource == SMART_NIC else []

@@ -42,7 +42,7 @@ class RdmaSelectors(Selector):
             listed(self.vendors, text(fact, attributes.PCI_VENDOR))
             and listed(self.device_ids, text(fact, attributes.DEVICE_ID))
             and listed(self.drivers, text(fact, attributes.DRIVER))
-            and any(listed(self.if_names, each) for each in interface_names(fact))
+            and any(listed(self.if_names, name) for name in interface_names(fact))
             and listed(self.link_types, text(fact, attributes.LINK_TYPE))
         )
 
@@ -71,7 +71,7 @@ class RdmaResource(ListedResource):
         return self.containers if self.together else self.shares_per_device
 
     def fit(self, fact: DeviceFact) -> bool:
-        return self.selectors.fit(fact) and any(listed(self.devices, each) for each in interface_names(fact))
+        return self.selectors.fit(fact) and any(listed(self.devices, name) for name in interface_names(fact))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -107,10 +107,10 @@ class RdmaConfig(PluginFile):
 
     def resource_for(self, fact: DeviceFact) -> RdmaResource | None:
         """The entry that has the device; None: no entry."""
-        return next((each for each in self.resources if each.fit(fact)), None) if is_hca(fact) else None
+        return next((resource for resource in self.resources if resource.fit(fact)), None) if is_hca(fact) else None
 
     def named(self, name: str) -> RdmaResource | None:
-        return next((each for each in self.resources if each.full_name() == name), None)
+        return next((resource for resource in self.resources if resource.full_name() == name), None)
 
 
 def parse(raw: bytes) -> RdmaConfig:

@@ -223,10 +223,10 @@ class SriovConfig(PluginFile):
 
     def resource_for(self, fact: DeviceFact) -> SriovResource | None:
         """The entry that has the device; None: no entry."""
-        return next((each for each in self.resources if each.selector(fact) is not None), None)
+        return next((resource for resource in self.resources if resource.selector(fact) is not None), None)
 
     def named(self, name: str, prefix: str = DEFAULT_PREFIX) -> SriovResource | None:
-        return next((each for each in self.resources if each.full_name(prefix) == name), None)
+        return next((resource for resource in self.resources if resource.full_name(prefix) == name), None)
 
 
 def parse(raw: bytes) -> SriovConfig:

@@ -72,16 +72,16 @@ def is_hca(fact: DeviceFact) -> bool:
 
 def rdma_nodes(fact: DeviceFact) -> tuple[str, ...]:
     """Its own RDMA character devices."""
-    return tuple(each for each in fact.device_nodes if _RDMA_NODE.fullmatch(each))
+    return tuple(node for node in fact.device_nodes if _RDMA_NODE.fullmatch(node))
 
 
 def vfio_node(fact: DeviceFact) -> tuple[str, str] | None:
     """Its VFIO group, on the host and in containers, where a driver of VFIO has it; None: none has. Without an IOMMU
     the group is called otherwise on the host."""
-    found = (_VFIO_NODE.fullmatch(each) for each in fact.device_nodes)
+    found = (_VFIO_NODE.fullmatch(node) for node in fact.device_nodes)
     return next(((each[0], f"/dev/vfio/{each[1]}") for each in found if each is not None), None)
 
 
 def node_called(fact: DeviceFact, prefix: str) -> str:
     """Return the first device node with this beginning; empty: none."""
-    return next((each for each in fact.device_nodes if each.startswith(prefix)), "")
+    return next((node for node in fact.device_nodes if node.startswith(prefix)), "")

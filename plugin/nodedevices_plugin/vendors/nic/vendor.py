@@ -73,7 +73,7 @@ class Nic(Vendor):
         local = node.local if isinstance(node.local, NicSettings) else NicSettings()
         if not local.device_info:
             return None
-        facts = {each.fact.id: each.fact for each in node.inventory.devices}
+        facts = {device.fact.id: device.fact for device in node.inventory.devices}
         found = device_info.files(resources, facts, own_flags.configs(local, node.files))
         return FolderFiles(folder=local.device_info, files=found)
 

@@ -70,7 +70,7 @@ def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dic
 
     The nodes show a spec that is out of date: an index may be another GPU's by now.
     """
-    by_name = {each.name: each for each in devices}
+    by_name = {device.name: device for device in devices}
     found = {}
     for unit in present_units(inventory):
         own = nodes.nodes_of(unit)
@@ -105,7 +105,7 @@ def specs(
         units = ()
     gpus = {unit.index if id_strategy == "index" else unit.id: nodes.nodes_of(unit) for unit in units}
     found = [_spec("gpu", gpus, host, common={"env": [_NO_LEGACY]}, control=nodes.control_nodes(host.existing))]
-    found.append(_spec("imex-channel", {str(each): (imex.node(each),) for each in host.imex_channels}, host))
+    found.append(_spec("imex-channel", {str(channel): (imex.node(channel),) for channel in host.imex_channels}, host))
     for feature in host.features_present():
         files = nodes.feature_files(feature, host.existing)
         found.append(_spec(feature, {ALL: nodes.feature_nodes(feature, host.existing)}, host, files=files))

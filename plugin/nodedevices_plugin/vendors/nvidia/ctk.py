@@ -41,8 +41,8 @@ class CtkRequest(Struct, frozen=True, kw_only=True):
         return [
             *(f"--vendor={cdi.VENDOR}", "--class=gpu", f"--device-name-strategy={self.id_strategy}"),
             *([f"--nvidia-ctk-path={self.hook_path}"] if self.hook_path else []),
-            *(f"--feature-flag={each}" for each in self.feature_flags),
-            *(f"--disable-hook={each}" for each in self.disable_hooks),
+            *(f"--feature-flag={flag}" for flag in self.feature_flags),
+            *(f"--disable-hook={hook}" for hook in self.disable_hooks),
         ]
 
     def accepted(self, document: Mapping[str, Any], driver_root: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def node(channel: int) -> str:
 
 def channel_ids(values: Sequence[str | int]) -> tuple[int, ...]:
     """Return the channels that `imex.channelIDs` selects. Raises PlanError for anything but [] and [0]."""
-    requested = tuple(dict.fromkeys(str(each).strip() for each in values))
+    requested = tuple(dict.fromkeys(str(value).strip() for value in values))
     if requested not in {(), ("0",)}:
         shown = ", ".join(each[:32] for each in requested[:4])
         raise PlanError("imex.channelIDs", shown, "only channel 0 can be requested; give [0] or []")

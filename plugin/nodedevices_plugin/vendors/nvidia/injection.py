@@ -126,10 +126,10 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         if "envvar" in strategies:
             envs[VISIBLE_DEVICES] = ",".join(names)
             if channels:
-                envs[imex.VARIABLE] = ",".join(str(each) for each in channels)
+                envs[imex.VARIABLE] = ",".join(str(channel) for channel in channels)
         if "volume-mounts" in strategies:
             envs[VISIBLE_DEVICES] = VOLUME_MOUNTS
-            mounts = tuple(_marker(name) for name in (*names, *(f"imex/{each}" for each in channels)))
+            mounts = tuple(_marker(name) for name in (*names, *(f"imex/{channel}" for channel in channels)))
         if driver_directory.STRATEGY in strategies and granted:
             mounts += self.driver_directory.mounts()
             memory = {id_: handle.memory_bytes for id_, handle in self.handles.items()}
@@ -166,7 +166,7 @@ def _qualified(
 ) -> tuple[str, ...]:
     """CDI names: the devices, then what goes with them. Channels and features have specs of ours only."""
     host = context.host
-    extra = [*(("imex-channel", str(each)) for each in host.imex_channels)]
+    extra = [*(("imex-channel", str(channel)) for channel in host.imex_channels)]
     extra += ((feature, cdi.ALL) for feature in host.features_present())
     devices = dict.fromkeys(_cdi_name(each, resource, context) for each in granted)
     return (*devices, *(qualified(cdi.VENDOR, device_class, name) for device_class, name in extra))
@@ -197,6 +197,6 @@ def _specs(
     paths = [
         *nodes.control_nodes(host.existing),
         *(path for each in granted for path in _handle(each, resource, context).nodes),
-        *(imex.node(each) for each in host.imex_channels),
+        *(imex.node(channel) for channel in host.imex_channels),
     ]
     return tuple(DeviceNode(container_path=path, host_path=host.path(path)) for path in dict.fromkeys(paths))

@@ -131,7 +131,7 @@ def _memory_entry(value: object, where: str, problems: list[str]) -> dict[str, A
     if "devices" in fields and not isinstance(devices, list):
         fields["devices"] = _devices(devices, f"{where}.devices", problems)
     elif isinstance(devices, list):
-        fields["devices"] = [str(each) if type(each) is int and each >= 0 else each for each in devices]
+        fields["devices"] = [str(device) if type(device) is int and device >= 0 else device for device in devices]
     return {key: item for key, item in fields.items() if item is not None}
 
 

@@ -61,7 +61,7 @@ class Nvidia(Vendor):
         """Raises PlanError where an IMEX channel that is required is not there, or without which GPUs are of no use."""
         own_flags.settings_of(node.local).check(node.existing)
         gpus = units.computing_gpus(node.inventory.devices)
-        if driver_directory.STRATEGY in node.injection.device_list_strategies and any(each.present for each in gpus):
+        if driver_directory.STRATEGY in node.injection.device_list_strategies and any(gpu.present for gpu in gpus):
             driver_directory.check(node.existing)
 
     def missing_nodes(self, node: NodeView) -> Mapping[str, tuple[str, ...]]:
@@ -72,7 +72,7 @@ class Nvidia(Vendor):
         host, elsewhere = own.host(node.existing), cdi.toolkit_names(node.inventory, node.cdi.toolkit).keys()
         id_strategy = node.injection.device_id_strategy
         specs = cdi.specs(node.inventory, host, id_strategy=id_strategy, elsewhere=elsewhere)
-        gpus = next((each for each in specs if each.kind == cdi.GPU_KIND), None)
+        gpus = next((spec for spec in specs if spec.kind == cdi.GPU_KIND), None)
         return CdiNeeds(
             specs=specs,
             request=ctk.request(gpus, own, host, id_strategy=id_strategy) if gpus is not None else None,

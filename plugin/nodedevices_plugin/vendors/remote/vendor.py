@@ -60,7 +60,7 @@ class Remote(Vendor):
 
     def containers(self, node: NodeView) -> RemoteContainers:
         config = _config(node.files)
-        return RemoteContainers(pools={each.fact.id: _pool(config, each.fact) for each in node.inventory.devices})
+        return RemoteContainers(pools={device.fact.id: _pool(config, device.fact) for device in node.inventory.devices})
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         known = attributes.UNCHECKED not in readings.conditions
@@ -84,14 +84,14 @@ class RemoteContainers(Struct, frozen=True, kw_only=True):
     def edits(self, grant: Grant) -> ContainerEdits:
         """Raises AllocationError for a pool that the file has no more."""
         envs: dict[str, str] = {}
-        for device_id in dict.fromkeys(each.device_id for each in grant.ids):
+        for device_id in dict.fromkeys(schedulable.device_id for schedulable in grant.ids):
             pool = self.pools.get(device_id)
             if pool is None:
                 raise AllocationError(
                     f"{grant.resource.name}: {device_id} is no longer in this node's configuration. "
                     "Delete the pod, so that it is scheduled again."
                 )
-            own = [each for each in grant.ids if each.device_id == device_id]
+            own = [schedulable for schedulable in grant.ids if schedulable.device_id == device_id]
             values = {"count": str(len(own)), "controller": pool.controller, "id": device_id}
             envs |= {name: rendered(template, values) for name, template in pool.env.items()}
         return ContainerEdits(envs=envs)
@@ -104,4 +104,4 @@ def _config(files: Mapping[str, object]) -> RemoteConfig:
 
 def _pool(config: RemoteConfig, fact: DeviceFact) -> RemotePool | None:
     name = fact.extra.get(attributes.POOL)
-    return next((each for each in config.pools if name is not None and each.name == name.string), None)
+    return next((pool for pool in config.pools if name is not None and pool.name == name.string), None)

@@ -88,6 +88,6 @@ def _management_nodes(fact: DeviceFact) -> dict[str, tuple[str, ...]]:
     said = (attribute.string or "").split(",") if attribute is not None else []
     by_partition = {part.id: said[part.index : part.index + 1] for part in fact.partitions}
     return {
-        id_: tuple(each for each in nodes if _MANAGEMENT.fullmatch(each))
+        id_: tuple(node for node in nodes if _MANAGEMENT.fullmatch(node))
         for id_, nodes in {fact.id: said, **by_partition}.items()
     }
