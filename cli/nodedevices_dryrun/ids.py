@@ -87,9 +87,9 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
     return IdEffect(
         resources=_changes(current, wanted),
         waits="" if decision.apply else decision.message,
-        waits_for=_pods(f"{each.namespace}/{each.pod}" for each in decision.waiting_for),
+        waits_for=_pods(f"{holder.namespace}/{holder.pod}" for holder in decision.waiting_for),
         held_back=tuple(_named(kept, inventory)),
-        pods=_pods(each.holder for each in leaving),
+        pods=_pods(held_id.holder for held_id in leaving),
         unmatched=_notes(unmatched(inventory, after)),
         assumes=_assumes(current, wanted),
     )
@@ -194,9 +194,9 @@ def _how(resource: OfferedResource) -> str:
 
 def _held_back(current: Plan, wanted: Plan, ids: Sequence[HeldId], inventory: Inventory) -> list[str]:
     """Return the devices that the change would withhold from new pods, by id."""
-    already = {each.device_id for each in held_otherwise(current, ids, inventory)}
+    already = {held_id.device_id for held_id in held_otherwise(current, ids, inventory)}
     offered = {schedulable.device_id for resource in wanted.resources for schedulable in resource.ids}
-    return sorted({each.device_id for each in held_otherwise(wanted, ids, inventory)} & offered - already)
+    return sorted({held_id.device_id for held_id in held_otherwise(wanted, ids, inventory)} & offered - already)
 
 
 def _named(devices: Sequence[str], inventory: Inventory) -> list[str]:

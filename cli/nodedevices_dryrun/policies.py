@@ -43,7 +43,7 @@ class Policies(Struct, frozen=True):
     def concerned(self) -> tuple[PolicyRecord, ...]:
         """Each policy that changes, as it is and as it would be."""
         names = {change.name for change in self.changes}
-        return tuple(each for each in (*self.before, *self.after) if each.name in names)
+        return tuple(policy for policy in (*self.before, *self.after) if policy.name in names)
 
 
 def changed(existing: Iterable[Raw], given: Sequence[Raw], deleted: Sequence[str], now: datetime) -> Policies:

@@ -237,7 +237,7 @@ def _suppliers(then: Configuration, sections: Iterable[str]) -> tuple[str, ...]:
 def _with_capacity(made: _Node) -> NodeEffect:
     """Add what the operator would write on the Node."""
     before, after = (understood(each.config).sections.capacity for each in (made.now, made.then))
-    ours = made.node.owned | {each.name for each in before}
+    ours = made.node.owned | {capacity.name for capacity in before}
     was = plan_capacity(before, made.record, made.node, ours=ours).values
     plan = plan_capacity(after, made.record, made.node, ours=ours)
     will = plan.values

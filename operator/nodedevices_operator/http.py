@@ -28,8 +28,8 @@ def servers(
     """Both, listening. OSError when an address, or a file of the guard, cannot be had."""
     checks = {"/healthz": _answer(healthy), "/readyz": _answer(ready)}
     made = http.servers(metrics, probes, scrape=scrape, checks=checks, guard=guard)
-    for each in made:
-        each.listen()
+    for server in made:
+        server.listen()
     return made
 
 

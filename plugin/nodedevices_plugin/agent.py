@@ -467,7 +467,7 @@ class Agent:
     async def _lists(self, resource: str) -> bool | None:
         """True when the kubelet lists a healthy id of it; None: not known (kubelet.registration)."""
         offered = await self._holders.offered_now()
-        return None if offered is None else any(each.resource == resource for each in offered)
+        return None if offered is None else any(offer.resource == resource for offer in offered)
 
     async def _prepare(self) -> None:
         """Write the files that must exist before an id is handed out. While another plugin serves, write nothing: its

@@ -147,14 +147,14 @@ class _Running:
 
     def _stop(self, number: int) -> None:
         running = [child.process for child in self._children.values() if child.process is not None]
-        for each in running:
-            each.send_signal(number)
+        for process in running:
+            process.send_signal(number)
         until = time.monotonic() + END_SECONDS
-        for each in running:
+        for process in running:
             try:
-                each.wait(max(0.0, until - time.monotonic()))
+                process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
-                each.kill()
+                process.kill()
 
 
 def _given(options: Namespace) -> AgentOptions:

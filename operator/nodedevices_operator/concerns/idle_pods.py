@@ -124,7 +124,7 @@ class IdlePodsConcern:
         wanted = idle_pods(record) if section.event or section.pod_condition else {}
         memory = self._nodes.get(record.name)
         if memory is None:
-            every = ((each.holding.device, each.since) for held in wanted.values() for each in held)
+            every = ((holding.holding.device, holding.since) for held in wanted.values() for holding in held)
             after = section.after_seconds or 0  # only then the agent said so
             old = frozenset(each for each in every if pods.may_have_expired(each[1], view.now, after=after))
             memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock), old, section)
@@ -143,7 +143,7 @@ class IdlePodsConcern:
             memory.settled = {}
         memory.settled = {pod: held for pod, held in memory.settled.items() if pod in wanted}
         memory.uids = {pod: uid for pod, uid in memory.uids.items() if pod in wanted}
-        memory.told &= {_period(pod, each) for pod, held in wanted.items() for each in held}
+        memory.told &= {_period(pod, holding) for pod, held in wanted.items() for holding in held}
         stale = view.staleness if view.staleness is not None and view.staleness.status == "True" else None
         seen = _Looking(section, memory, wanted, stale)
         for pod, held in wanted.items():
@@ -249,10 +249,12 @@ def _plan(view: View, seen: _Looking) -> _IdlePlan:
         if section.pod_condition and condition is not None and not same(shown, condition):
             writes[who] = condition
         about = events.About("Pod", who.name, who.uid, who.namespace)
-        for each in idle if section.event and seen.stale is None else ():
-            what = events.EventIdentity(view.record.name, each.holding.device, each.word, each.since)
-            if (each.holding.device, each.since) not in memory.old and _period(at, each) not in memory.told:
-                made.append((_period(at, each), events.idle(about, what, f"{each.word}: {each.text}", view.now)))
+        for holding in idle if section.event and seen.stale is None else ():
+            what = events.EventIdentity(view.record.name, holding.holding.device, holding.word, holding.since)
+            if (holding.holding.device, holding.since) not in memory.old and _period(at, holding) not in memory.told:
+                made.append(
+                    (_period(at, holding), events.idle(about, what, f"{holding.word}: {holding.text}", view.now))
+                )
     back = tuple((memory.carrying or {}).values())
     if section.pod_condition:  # else all of it goes, whatever is known
         keeping = {memory.uids[at] for at in seen.wanted if memory.uids.get(at)}

@@ -38,7 +38,7 @@ class RetiredZerosConcern:
             return Outcome()
         node, name, now = target[0], view.record.name, self._clock()
         before = self._first_seen.get(name, {})
-        seen = {each: before.get(each, now) for each in view.record.retired}
+        seen = {retirement: before.get(retirement, now) for retirement in view.record.retired}
         if seen:
             self._first_seen[name] = seen
         else:
@@ -63,5 +63,5 @@ class RetiredZerosConcern:
 def removable(record: NodeDevicesRecord, node: NodeRecord) -> list[str]:
     """Retired names that the Node shows as 0, that no plugin serves and that are not ours."""
     served = {resource.name for resource in record.resources}
-    names = [each.name for each in record.retired]
+    names = [retirement.name for retirement in record.retired]
     return [name for name in names if node.capacity.get(name) == 0 and name not in served | node.owned]

@@ -57,12 +57,12 @@ def idle_pods(record: NodeDevicesRecord) -> Pods:
     a word that is none of the three, are ignored."""
     found: dict[tuple[str, str], list[IdleHolding]] = {}
     for device in record.devices:
-        for each in device.idle:
-            holder = each.holder
-            if each.word in _WORDS and is_pod(holder.namespace, holder.pod):
+        for idle in device.idle:
+            holder = idle.holder
+            if idle.word in _WORDS and is_pod(holder.namespace, holder.pod):
                 ids = frozenset({device.id, device.name, *holder.ids})
                 holding = Holding(holder, device.id, device.name, ids, device.health)
-                found.setdefault((holder.namespace, holder.pod), []).append(IdleHolding(holding, each.word, each.since))
+                found.setdefault((holder.namespace, holder.pod), []).append(IdleHolding(holding, idle.word, idle.since))
     return {pod: tuple(sorted(held, key=lambda it: (it.since, it.holding.device))) for pod, held in found.items()}
 
 
@@ -74,7 +74,7 @@ def idle_condition(
     `stale`: why the record is out of date. Then nothing new is said (None), and what is shown becomes Unknown: the pod
     may use its devices by now.
     """
-    text = some((each.text for each in idle), _NAMED)
+    text = some((holding.text for holding in idle), _NAMED)
     if stale is not None:
         if previous is None or previous.status == "False":
             return None

@@ -161,11 +161,11 @@ def _withheld(resource: MemoryResource) -> str:
     """Return how many units of the resource are withheld, and why, in a bounded text."""
     if not resource.withheld:
         return "see status.devices of its NodeDevices"  # an agent from before `withheld`
-    count = sum(each.count for each in resource.withheld)
+    count = sum(withheld.count for withheld in resource.withheld)
     first, more = resource.withheld[:MAX_REASONS], resource.withheld[MAX_REASONS:]
-    reasons = [f"{each.count} {each.reason}" for each in first]
+    reasons = [f"{withheld.count} {withheld.reason}" for withheld in first]
     if more:
-        reasons.append(f"{sum(each.count for each in more)} for other reasons")
+        reasons.append(f"{sum(withheld.count for withheld in more)} for other reasons")
     return f"{count} of {max(count, resource.capacity)} units are withheld ({', '.join(reasons)})"
 
 

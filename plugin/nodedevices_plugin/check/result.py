@@ -137,7 +137,7 @@ def conclude(reading: Reading, *, chosen: Sequence[str], problems: Sequence[str]
         notes=(
             *_notes({name: part for name, part in parts.items() if name not in of_probes}),
             *([_NOT_COUNTED] if chosen and reading.expects else []),
-            *(each.text for each in facts.config.unmatched),
+            *(unmatched.text for unmatched in facts.config.unmatched),
         ),
     )
 
@@ -181,7 +181,7 @@ def _chosen(
     findings = []
     texts = [one for text in chosen for one in ([text] if text in names.values() else _indices(text))]
     for text in dict.fromkeys(texts):
-        fits = [each for each in every if _is_called(each, text, names)]
+        fits = [device for device in every if _is_called(device, text, names)]
         if len(fits) > 1:  # an index that a missing device had may be another one's now
             fits = [fit for fit in fits if fit.present] or fits
         if len(fits) == 1:

@@ -118,7 +118,7 @@ class CoreBook:
         if pods.pods != self._pods.pods:
             # Of two that had the same name one after the other, the one that has not finished.
             order = sorted(pods.pods or (), key=lambda each: (not each.finished, each.seen))
-            self._by_name = {(each.namespace, each.name): each for each in order}
+            self._by_name = {(pod.namespace, pod.name): pod for pod in order}
             self._claims = {name: cores.claims(pods.pods or (), name) for name in self._ledgers}
             self._pods = pods
             self._resolve()
@@ -145,7 +145,7 @@ class CoreBook:
         """Return the bookings without those of ids that are no longer offered (another unit of memory) and no longer
         held: the kubelet never calls these free. Their device is withheld until then (offering.occupancy)."""
         offered, listed = self._shares[resource].device_of.keys(), self._listed()
-        unnamed = (each.ids for each in self._holdings.possible or () if each.resource == resource)
+        unnamed = (offer.ids for offer in self._holdings.possible or () if offer.resource == resource)
         listed |= {id_ for ids in unnamed for id_ in ids}
         known = self._holdings.known
         return tuple(

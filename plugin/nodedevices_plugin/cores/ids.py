@@ -41,10 +41,10 @@ def prefer(
     all ids of free devices, those that are connected best (`closest`: which to add to some, and how many).
     Raises AllocationError."""
     _check_size(resource, size)
-    must = [each for each in known if each.id in must_include]
+    must = [schedulable for schedulable in known if schedulable.id in must_include]
     if size < PER_DEVICE:
-        free = [each.id for each in known if not each.device_id]
-        if any(each.device_id for each in must):
+        free = [schedulable.id for schedulable in known if not schedulable.device_id]
+        if any(schedulable.device_id for schedulable in must):
             raise AllocationError(_init_containers(resource))
         if len(free) < size:
             raise AllocationError(_none_to_share(resource, size, len(free)))
@@ -52,21 +52,21 @@ def prefer(
         chosen = {*must_include, *others[: size - len(must)]}
         return tuple(each for each in free if each in chosen)
     whole, wanted = _complete(resource, known), size // PER_DEVICE
-    anchors = dict.fromkeys(each.part_id for each in must)
+    anchors = dict.fromkeys(schedulable.part_id for schedulable in must)
     if any(anchor not in whole for anchor in anchors) or len(anchors) > wanted:
         raise AllocationError(_init_containers(resource))
     if len(whole) < wanted:
         raise AllocationError(_none_whole(resource, wanted, len(whole)))
     first = [whole[anchor] for anchor in anchors]
     others_first = [one for part, one in whole.items() if part not in anchors]
-    parts = {each.part_id for each in (*first, *closest(first, others_first, wanted - len(first)))}
-    return tuple(each.id for each in known if each.part_id in parts)
+    parts = {schedulable.part_id for schedulable in (*first, *closest(first, others_first, wanted - len(first)))}
+    return tuple(schedulable.id for schedulable in known if schedulable.part_id in parts)
 
 
 def check(resource: OfferedResource, granted: Sequence[SchedulableId]) -> None:
     """Raises AllocationError unless these are ids of no device, fewer than 100, or all ids of some devices."""
     _check_size(resource, len(granted))
-    free = [each for each in granted if not each.device_id]
+    free = [schedulable for schedulable in granted if not schedulable.device_id]
     if len(granted) < PER_DEVICE:
         if len(free) < len(granted):
             raise AllocationError(_none_to_share(resource, len(granted), len(free)))
@@ -78,13 +78,15 @@ def check(resource: OfferedResource, granted: Sequence[SchedulableId]) -> None:
 
 def is_counted(granted: Sequence[SchedulableId]) -> bool:
     """True for ids of no device alone, for which a container gets nothing."""
-    return bool(granted) and not any(each.device_id for each in granted)
+    return bool(granted) and not any(schedulable.device_id for schedulable in granted)
 
 
 def _complete(resource: OfferedResource, known: Sequence[SchedulableId]) -> Mapping[str, SchedulableId]:
     """The devices and partitions of which all ids are among the known, with one of these each."""
-    found = Counter(each.part_id for each in known if each.device_id)
-    return {each.part_id: each for each in known if found[each.part_id] == resource.per_device}
+    found = Counter(schedulable.part_id for schedulable in known if schedulable.device_id)
+    return {
+        schedulable.part_id: schedulable for schedulable in known if found[schedulable.part_id] == resource.per_device
+    }
 
 
 def _check_size(resource: OfferedResource, size: int) -> None:

@@ -68,18 +68,18 @@ def _retained(
 ) -> dict[str, tuple[SchedulableId, ...]]:
     """Return by resource of ours the ids that pods hold and the shape does not have."""
     found: dict[str, dict[str, SchedulableId]] = {}
-    for each in not_in(shape, facts.held):
-        device = devices.get(each.device_id)
-        if each.resource is None or each.resource not in ours or device is None:
+    for held_id in not_in(shape, facts.held):
+        device = devices.get(held_id.device_id)
+        if held_id.resource is None or held_id.resource not in ours or device is None:
             continue
         one = SchedulableId(
-            id=each.id,
-            device_id=each.device_id,
-            partition_id=each.partition_id,
-            replica=each.replica,
+            id=held_id.id,
+            device_id=held_id.device_id,
+            partition_id=held_id.partition_id,
+            replica=held_id.replica,
             numa_node=device.fact.numa_node,
         )
-        found.setdefault(each.resource, {})[each.id] = _with_health(one, facts, devices)
+        found.setdefault(held_id.resource, {})[held_id.id] = _with_health(one, facts, devices)
     return {name: tuple(ids[id_] for id_ in sorted(ids)) for name, ids in sorted(found.items())}
 
 

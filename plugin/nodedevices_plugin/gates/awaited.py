@@ -41,7 +41,9 @@ def daemon_in_use(shape: Plan, facts: GateFacts) -> Check | None:
     if not devices:
         return None
     in_use = facts.in_use()
-    pods = tuple(dict.fromkeys(each.holder for each in facts.held if each.device_id in devices and each.holder))
+    pods = tuple(
+        dict.fromkeys(held_id.holder for held_id in facts.held if held_id.device_id in devices and held_id.holder)
+    )
     message = described(facts.staying)
     theirs = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods)
     kept = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods, listed_as=ListedAs.KEPT_FOR_HOLDER)

@@ -64,7 +64,7 @@ class GateFacts(Struct, frozen=True, kw_only=True):
 
     def in_use(self) -> set[tuple[str | None, str]]:
         """Return resource and id of everything that is held, or may be."""
-        return {(each.resource, each.id) for each in self.held}
+        return {(held_id.resource, held_id.id) for held_id in self.held}
 
 
 def by_device(reason: str, why: Mapping[str, str], *, parts: bool = False) -> Check | None:

@@ -41,8 +41,8 @@ def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
     found: dict[str, Blocked | None] = {}
 
     def blocked(device_id: str, partition_id: str | None) -> Blocked | None:
-        here = [each for each in by_device.get(device_id, ()) if collide(partition_id, each, parts)]
-        pods = dict.fromkeys(each.holder for each in here if each.holder)
+        here = [held_id for held_id in by_device.get(device_id, ()) if collide(partition_id, held_id, parts)]
+        pods = dict.fromkeys(held_id.holder for held_id in here if held_id.holder)
         return Blocked(reason=HELD_IN_ANOTHER_SHAPE, message=OTHERWISE, waits_for=tuple(pods)) if here else None
 
     def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
@@ -95,9 +95,9 @@ def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocke
     """Return the resource's devices that have all the containers that they can have, and the ids that are held."""
     if resource.sharing.memory is None or not has_daemon(resource):
         return None
-    unnamed = {(each.resource, each.ids) for each in facts.unconfirmed}
-    unnamed |= {(each.resource, each.ids) for each in facts.holdings.possible or ()}
-    device_of = {each.id: each.device_id for each in resource.ids}
+    unnamed = {(allocate.resource, allocate.ids) for allocate in facts.unconfirmed}
+    unnamed |= {(offer.resource, offer.ids) for offer in facts.holdings.possible or ()}
+    device_of = {schedulable.id: schedulable.device_id for schedulable in resource.ids}
     containers: dict[str, set[Hashable]] = {}
     held: set[str] = set()
     listed: list[tuple[Hashable, str | None, tuple[str, ...]]] = [

@@ -108,7 +108,9 @@ class Answers:
         with self._recent.granting:
             self._leaving = leaving(self._offered.resources, plan, moved)
             since = self._recent.since(known)
-        return not any(self._leaving.get(each.resource, frozenset()).intersection(each.ids) for each in since)
+        return not any(
+            self._leaving.get(allocate.resource, frozenset()).intersection(allocate.ids) for allocate in since
+        )
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
         offered = self._offered.resource(resource)

@@ -37,9 +37,9 @@ def gather(
     names = list(groups)
     scores = [[topology.score(one, other) for other in names] for one in names]
     sizes = [len(groups[name]) for name in names]
-    start = tuple(sum(topology.score(name, each.device_id) for each in must) for name in names)
+    start = tuple(sum(topology.score(name, schedulable.device_id) for schedulable in must) for name in names)
     devices = _best(_Taken(gains=start), sizes, scores, needed)
-    ordered = [each for device in devices for each in groups[names[device]]]
+    ordered = [schedulable for device in devices for schedulable in groups[names[device]]]
     return ordered[:needed]
 
 

@@ -36,7 +36,7 @@ def pack(
     free: dict[str, list[SchedulableId]] = {}
     for each in known:
         free.setdefault(each.part_id, []).append(each)
-    anchors = {each.part_id for each in known if each.id in must_include}
+    anchors = {schedulable.part_id for schedulable in known if schedulable.id in must_include}
     if len(anchors) > 1:
         raise AllocationError(
             f"{resource.name}: the init containers of this pod have shares of {_several(anchors)}; {SAME_AMOUNT}"
@@ -55,7 +55,7 @@ def pack(
             if anywhere is not None and counts[anchor] < size:
                 raise AllocationError(_bound(resource, anchor, counts, size))
         raise AllocationError(no_room(resource, counts, size, room))
-    own = [each.id for each in free[best]]
+    own = [schedulable.id for schedulable in free[best]]
     others = [each for each in own if each not in must_include]
     chosen = {*must_include, *others[: size - len(must_include)]}
     return tuple(each for each in own if each in chosen)
@@ -63,7 +63,7 @@ def pack(
 
 def check(resource: OfferedResource, granted: Iterable[SchedulableId]) -> None:
     """Raises AllocationError for shares of several devices."""
-    devices = {each.part_id for each in granted}
+    devices = {schedulable.part_id for schedulable in granted}
     if len(devices) > 1:
         raise AllocationError(
             f"{resource.name}: the free shares of this node are on {_several(devices)}, and a container's are of one "

@@ -94,7 +94,7 @@ def _check_known(
     size: int,
 ) -> None:
     """The kubelet may name an id that we stopped listing a moment ago: no harm while the others suffice."""
-    strange = (allowed | required) - {each.id for each in known}
+    strange = (allowed | required) - {schedulable.id for schedulable in known}
     if strange and (len(known) < size or strange & required):
         shown = ", ".join(each[:128] for each in sorted(strange)[:3])
         raise AllocationError(f"{resource.name}: this node does not offer {shown} (any more).")

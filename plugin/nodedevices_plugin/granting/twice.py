@@ -46,11 +46,14 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     def after(self, latest: Sequence[DoubleAllocation], taken: float) -> Comparison:
         """Return the comparison after another complete List."""
-        before = {each.id: frozenset(each.pods) for each in self.latest}
+        before = {double.id: frozenset(double.pods) for double in self.latest}
         both = (
-            replace(each, pods=tuple(pod for pod in each.pods if pod in before.get(each.id, ()))) for each in latest
+            replace(double, pods=tuple(pod for pod in double.pods if pod in before.get(double.id, ())))
+            for double in latest
         )
-        return Comparison(found=tuple(each for each in both if len(each.pods) > 1), latest=tuple(latest), taken=taken)
+        return Comparison(
+            found=tuple(double for double in both if len(double.pods) > 1), latest=tuple(latest), taken=taken
+        )
 
 
 def held_twice(
@@ -63,9 +66,9 @@ def held_twice(
     another one may have.
     """
     by_device: dict[str, list[HeldId]] = {}
-    for each in held:
-        if each.holder and each.resource is not None:
-            by_device.setdefault(each.device_id, []).append(each)
+    for held_id in held:
+        if held_id.holder and held_id.resource is not None:
+            by_device.setdefault(held_id.device_id, []).append(held_id)
     found: dict[tuple[str, str], set[str]] = {}
     for device_id, ids in by_device.items():
         for id_, pods in (*_same_ids(ids), *_parts(ids, by_nature, departed)):

@@ -126,7 +126,7 @@ def must_leave(fault: Fault, vendor: FaultSource) -> bool:
 def under_rules(fault: Fault, rules: HealthRules, vendor: FaultSource) -> Fault | None:
     """Return an earlier fault under the current rules: what they make of it, nothing of earlier ones. None: they no
     longer call its reading too high. One that is undecided stays so: the rules decide it when its window is over."""
-    if fault.reason in signals.REASONS and fault.reason not in {signals.reason(each.signal) for each in rules.degraded}:
+    if fault.reason in signals.REASONS and fault.reason not in {signals.reason(rule.signal) for rule in rules.degraded}:
         return None
     if fault.reason == CORRELATING and fault.xid is not None:
         ignored = ruled(HealthState.DEGRADED, _coded(fault.xid, vendor).reason, rules) is HealthState.HEALTHY

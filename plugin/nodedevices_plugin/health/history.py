@@ -60,7 +60,11 @@ def with_events(
     ids of devices that a person confirmed as recovered."""
     devices = {device.fact.id: device for device in inventory.devices}
     owners = devices_by_id(inventory)
-    found = {own: {each.reason: each for each in listed} for own, listed in before.items() if own in devices}
+    found = {
+        own: {occurrences.reason: occurrences for occurrences in listed}
+        for own, listed in before.items()
+        if own in devices
+    }
     for own in recovered & found.keys():
         found[own] = {reason: replace(each, times=()) for reason, each in found[own].items()}
     for event in events:
@@ -82,7 +86,7 @@ def with_faults(
     now: datetime,
 ) -> dict[str, tuple[Occurrences, ...]]:
     """Return the history after the verdicts: with the conditions that have begun, and which reasons were faults."""
-    found = {own: {each.reason: each for each in listed} for own, listed in before.items()}
+    found = {own: {occurrences.reason: occurrences for occurrences in listed} for own, listed in before.items()}
     for device in inventory.devices:
         own = device.fact.id
         for key in (own, *(part.id for part in device.fact.partitions)):
@@ -109,7 +113,7 @@ def clock_set(
     def moved(when: datetime) -> datetime:
         return when + by if booted <= when <= until else when
 
-    return {own: tuple(_moved(each, moved) for each in listed) for own, listed in history.items()}
+    return {own: tuple(_moved(occurrences, moved) for occurrences in listed) for own, listed in history.items()}
 
 
 def _counts(meaning: Meaning, rules: HealthRules, device: InventoryDevice) -> bool:
@@ -162,14 +166,17 @@ def _kept(found: Mapping[str, _ByReason], now: datetime) -> dict[str, tuple[Occu
 def _newest(every: Iterable[Occurrences], now: datetime) -> Iterator[Occurrences]:
     oldest = _number(now) - PERIODS
     current = (
-        replace(each, periods=tuple(period for period in each.periods if period.number > oldest))
-        if each.periods[0].number <= oldest
-        else each
-        for each in every
-        if each.periods  # not so in a damaged state file
+        replace(occurrences, periods=tuple(period for period in occurrences.periods if period.number > oldest))
+        if occurrences.periods[0].number <= oldest
+        else occurrences
+        for occurrences in every
+        if occurrences.periods  # not so in a damaged state file
     )
-    newest = sorted((each for each in current if each.periods), key=lambda each: (-each.last.timestamp(), each.reason))
-    yield from (_settled(each, now) for each in newest[:MAX_REASONS])
+    newest = sorted(
+        (occurrences for occurrences in current if occurrences.periods),
+        key=lambda each: (-each.last.timestamp(), each.reason),
+    )
+    yield from (_settled(occurrences, now) for occurrences in newest[:MAX_REASONS])
 
 
 def _settled(each: Occurrences, now: datetime) -> Occurrences:

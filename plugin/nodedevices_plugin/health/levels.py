@@ -51,7 +51,7 @@ def of_readings(device: InventoryDevice, vendor: FaultSource, rules: HealthRules
     PCIe link, its vendor's and the policy's. Of a reason there may be several."""
     readings = device.fact.readings
     own = (*vendor.read(readings), *pcie_link(readings), *signals.conditions(readings, rules))
-    return own if _answers(device) else tuple(replace(each, evident=None) for each in own)
+    return own if _answers(device) else tuple(replace(condition, evident=None) for condition in own)
 
 
 def levels(

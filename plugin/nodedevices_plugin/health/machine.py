@@ -576,7 +576,7 @@ def _what(fault: Fault, rules: HealthRules) -> str:
 
 def _hold_down_text(worst: Fault, as_bad: Sequence[Fault], rules: HealthRules) -> str:
     """Return when the hold-down is over, rounded up to a minute: a fault each second changes the text once a minute."""
-    text = f"after {max(rules.hold_down(each.reason) for each in as_bad):.0f} s without a fault"
+    text = f"after {max(rules.hold_down(fault.reason) for fault in as_bad):.0f} s without a fault"
     held_until = _held_until(worst, as_bad, rules)
     if held_until is None:
         return text

@@ -42,7 +42,9 @@ def follow(
     """Return the notices of every device after these events. `events`: those that were not judged before."""
     devices = {device.fact.id: device for device in inventory.devices}
     owners = devices_by_id(inventory)
-    found = {own: {(each.code, each.partition): each for each in before[own]} for own in devices if own in before}
+    found = {
+        own: {(notice.code, notice.partition): notice for notice in before[own]} for own in devices if own in before
+    }
     for event in events:
         named = event.device_id or ""
         device = owners.get(named)

@@ -63,7 +63,7 @@ def _of_readings(vendors: FaultSources) -> frozenset[str]:
     """Return the reasons that are conditions of readings, but for those of which no rule makes nothing."""
     nothing = Readings()
     sources = {id(vendor): vendor for vendor in vendors.values()}.values()
-    own = {each.reason for vendor in sources for each in vendor.read(nothing)}
+    own = {condition.reason for vendor in sources for condition in vendor.read(nothing)}
     own |= {limit.reason for vendor in sources for limit in vendor.counter_limits}
     return frozenset(own.union(levels.REASONS, signals.REASONS) - levels.UNUSABLE)
 
@@ -72,8 +72,8 @@ def _opt_in(vendors: FaultSources) -> frozenset[str]:
     """Return the reasons that are no faults before a rule names them (FaultCondition.opt_in)."""
     nothing = Readings()
     sources = {id(vendor): vendor for vendor in vendors.values()}  # each once
-    own = (each for vendor in sources.values() for each in vendor.read(nothing))
-    return frozenset(each.reason for each in (*levels.pcie_link(nothing), *own) if each.opt_in)
+    own = (condition for vendor in sources.values() for condition in vendor.read(nothing))
+    return frozenset(condition.reason for condition in (*levels.pcie_link(nothing), *own) if condition.opt_in)
 
 
 def _never_on(glob: str, known: tuple[str, ...], off: frozenset[str]) -> str:

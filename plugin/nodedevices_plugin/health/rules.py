@@ -82,7 +82,7 @@ class HealthRules(Struct, frozen=True, kw_only=True):
         if after is None:
             return True
         known = self.occurrences.get(fact.id, ())
-        times = sorted(when for each in known if _names(rule, each.reason) for when in each.times)
+        times = sorted(when for occurrences in known if _names(rule, occurrences.reason) for when in occurrences.times)
         if len(times) < after.count:
             return False
         return (times[-1] - times[-after.count]).total_seconds() <= after.window_seconds

@@ -138,7 +138,7 @@ class AllocationFiles:
     def _names(self) -> list[str]:
         if not self._folder.is_dir():
             return []
-        return sorted(each.name for each in self._folder.iterdir() if each.is_dir())[:MAX_FOLDERS]
+        return sorted(path.name for path in self._folder.iterdir() if path.is_dir())[:MAX_FOLDERS]
 
     def _read(self) -> dict[str, str]:
         found = {}

@@ -144,7 +144,7 @@ class CdiFiles:
 def _found(folder: Path, files: Set[str]) -> frozenset[str]:
     names = {name for file in files for name in (file, unfinished(Path(file)).name)}
     try:
-        return frozenset(names & {each.name for each in folder.iterdir()})
+        return frozenset(names & {path.name for path in folder.iterdir()})
     except OSError:
         return frozenset()
 
@@ -164,7 +164,7 @@ def unwritable(folder: Path) -> str:
     """Return why no file can be written there, with its path; empty where there is no obstacle. Nothing is tried:
     container runtimes read their specs again when something happens in this folder."""
     try:
-        place = next(each for each in (folder, *folder.parents) if each.exists() or each.is_symlink())
+        place = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
         if not place.is_dir():
             why = errno.ENOTDIR
         elif os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):

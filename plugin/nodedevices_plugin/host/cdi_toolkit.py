@@ -118,7 +118,7 @@ def _read(folders: Sequence[Path], source: CdiSource, known: Signature | None) -
             continue
         if document is not None:
             good[str(path)] = document
-            devices |= {each.name: each for each in devices_of(document, source.kind)}
+            devices |= {device.name: device for device in devices_of(document, source.kind)}
     return _Found(signature=tuple(signature), good=good, broken=broken, devices=tuple(devices.values()))
 
 

@@ -82,7 +82,7 @@ class MpsDaemons(Periodic):
         if facts != self._facts:
             self._facts = facts
             self._on_change()
-        again = any(each != READY for each in found.values()) or any(self._missed.values())
+        again = any(status != READY for status in found.values()) or any(self._missed.values())
         kept = {id_ for daemon in daemons for id_ in daemon.device_ids}
         again = again or not facts.taken <= kept  # one is being ended
         self._pause = (RETRY_SECONDS if again else POLL_SECONDS) if daemons or again or self._problem else None

@@ -81,7 +81,7 @@ class PodWatch:
         now = self._clock()
         if isinstance(event, ListedItems):
             listed = [item for item in event.items if item is not None]
-            self._known = {each.uid: seen(each, self._known.get(each.uid), now) for each in listed}
+            self._known = {pod.uid: seen(pod, self._known.get(pod.uid), now) for pod in listed}
         elif event.item is not None and event.gone:
             self._known.pop(event.item.uid, None)
         elif event.item is not None:

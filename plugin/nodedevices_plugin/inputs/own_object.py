@@ -60,7 +60,7 @@ def _text(value: object) -> str | None:
 def older_conditions(item: Object | None, own: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """Our conditions as the object had them before this start: their transition times go on."""
     listed = mappings(mapping((item or {}).get("status")).get("conditions"))
-    found = {each.type: each for each in own}
+    found = {condition.type: condition for condition in own}
     for raw in listed:
         if raw.get("type") in AGENT_CONDITIONS:
             try:

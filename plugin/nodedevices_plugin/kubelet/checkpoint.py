@@ -97,7 +97,7 @@ def parse(raw: bytes) -> tuple[CheckpointEntry, ...]:
             found.add(CheckpointEntry(*who, _text(entry["ResourceName"]), tuple(sorted(ids))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"not a checkpoint of the kubelet's device manager: {error!r:.200}") from error
-    return tuple(each for each in sorted(found) if each.ids)
+    return tuple(checkpointed for checkpointed in sorted(found) if checkpointed.ids)
 
 
 def _of(kind: type[T], value: Any) -> T:

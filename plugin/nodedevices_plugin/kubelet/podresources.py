@@ -135,7 +135,7 @@ def track(
     for record in recorded or ():
         uids.setdefault((record.container, record.resource, record.ids), set()).add(record.pod_uid)
     handed_out: Mapping[tuple[str, str], datetime] = {
-        (each.resource, id_): each.time for each in recent for id_ in each.ids
+        (allocate.resource, id_): allocate.time for allocate in recent for id_ in allocate.ids
     }
     before = {(each.namespace, each.pod, each.container, each.resource, each.claim): each for each in previous.holders}
 
@@ -240,7 +240,11 @@ class ShownEntries(Struct, frozen=True):
         of another pod than the listed one."""
         known = self.entries if kubelet == self.kubelet else frozenset()
         there = {*(recorded or ())}
-        matching = {each for each in before or () if (each.container, each.resource, each.ids) in given}
+        matching = {
+            checkpointed
+            for checkpointed in before or ()
+            if (checkpointed.container, checkpointed.resource, checkpointed.ids) in given
+        }
         return ShownEntries(kubelet, frozenset((known | matching) & there))
 
     def without_ended(
@@ -248,7 +252,7 @@ class ShownEntries(Struct, frozen=True):
     ) -> tuple[checkpoint.CheckpointEntry, ...]:
         """The entries of pods that have not ended, as far as it is known."""
         ended = {entry.pod_uid for entry in self.entries if (entry.container, entry.resource, entry.ids) not in given}
-        return tuple(each for each in recorded if each.pod_uid not in ended)
+        return tuple(checkpointed for checkpointed in recorded if checkpointed.pod_uid not in ended)
 
 
 def given(now_listed: Sequence[ListedHolder]) -> Given:
@@ -261,7 +265,9 @@ def unlisted(
     """The checkpoint's entries with an id that none of these has."""
     held = {(each.resource, id_) for each in holders for id_ in each.ids}
     found = {
-        (each.resource, each.ids) for each in recorded if any((each.resource, id_) not in held for id_ in each.ids)
+        (checkpointed.resource, checkpointed.ids)
+        for checkpointed in recorded
+        if any((checkpointed.resource, id_) not in held for id_ in checkpointed.ids)
     }
     return tuple(Offer(resource=resource, ids=ids) for resource, ids in sorted(found))
 

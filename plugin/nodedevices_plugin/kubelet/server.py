@@ -55,13 +55,13 @@ def snapshot(resource: OfferedResource) -> bytes:
     """
     seen: set[str] = set()
     message = api.ListAndWatchResponse()
-    for each in (*resource.ids, *(one for one in resource.retained if not one.healthy)):
-        if each.id in seen:
-            raise SnapshotError(f"the id {each.id} is there twice; ids must be unique")
-        seen.add(each.id)
-        device = message.devices.add(ID=each.id, health="Healthy" if each.healthy else "Unhealthy")
-        if each.numa_node is not None:
-            device.topology.nodes.add(ID=each.numa_node)
+    for schedulable in (*resource.ids, *(one for one in resource.retained if not one.healthy)):
+        if schedulable.id in seen:
+            raise SnapshotError(f"the id {schedulable.id} is there twice; ids must be unique")
+        seen.add(schedulable.id)
+        device = message.devices.add(ID=schedulable.id, health="Healthy" if schedulable.healthy else "Unhealthy")
+        if schedulable.numa_node is not None:
+            device.topology.nodes.add(ID=schedulable.numa_node)
     if message.ByteSize() > MAX_SNAPSHOT_BYTES:
         raise SnapshotError(
             f"{len(resource.ids)} ids make a message of {message.ByteSize()} bytes, and the kubelet "

@@ -106,7 +106,7 @@ class Holdings(Struct, frozen=True, kw_only=True):
         """Resource and ids of each container that has, or may have, a device."""
         return (
             *((holder.resource, holder.ids) for holder in self.holders),
-            *((each.resource, each.ids) for each in self.possible or ()),
+            *((offer.resource, offer.ids) for offer in self.possible or ()),
         )
 
     @property

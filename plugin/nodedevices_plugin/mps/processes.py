@@ -49,7 +49,7 @@ def find(program: str, variable: str, value: str) -> tuple[Process, ...]:
     own, user = _namespace("self"), os.geteuid()
     wanted = f"{variable}={value}".encode()
     found = []
-    for pid in (int(each.name) for each in PROC.iterdir() if each.name.isdecimal()):
+    for pid in (int(path.name) for path in PROC.iterdir() if path.name.isdecimal()):
         with contextlib.suppress(OSError):
             process = _process(pid)
             if process is None or pid == os.getpid() or _namespace(str(pid)) != own:

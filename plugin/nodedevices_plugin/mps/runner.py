@@ -238,7 +238,7 @@ class Runner:
             return
         self._last_problem = ""
         if found != self._wanted:
-            log.info("MPS control daemons requested", resources=[each.resource for each in found])
+            log.info("MPS control daemons requested", resources=[daemon.resource for daemon in found])
         self._wanted = found
 
     def _remembered(self) -> tuple[Running, ...]:

@@ -63,9 +63,11 @@ def decide_change(
     for unnamed in holdings.possible or ():
         if _holds(unnamed.resource, unnamed.ids, changed):
             return wait((), f"the change of {names} waits until {unnamed_text(unnamed)}")
-    for each in unconfirmed:
-        if _holds(each.resource, each.ids, changed):
-            text = f"{each.resource} was allocated less than {RECENT_SECONDS:.0f} s ago, and its pod is not listed yet"
+    for allocate in unconfirmed:
+        if _holds(allocate.resource, allocate.ids, changed):
+            text = (
+                f"{allocate.resource} was allocated less than {RECENT_SECONDS:.0f} s ago, and its pod is not listed yet"
+            )
             return wait((), f"the change of {names} waits: {text}")
     return ChangeDecision(apply=True)
 
@@ -75,12 +77,16 @@ def not_listed(
 ) -> tuple[RecentAllocate, ...]:
     """The Allocates that may have a pod which no List has shown. One counts until it was shown (`listed`), or until a
     complete List that is younger by RECENT_SECONDS does not have it."""
-    return tuple(each for each in recent if each not in listed and holdings.taken - each.monotonic < RECENT_SECONDS)
+    return tuple(
+        allocate
+        for allocate in recent
+        if allocate not in listed and holdings.taken - allocate.monotonic < RECENT_SECONDS
+    )
 
 
 def none_held(holdings: Holdings, recent: Sequence[RecentAllocate], *, monotonic: float) -> bool:
     """True when it is known that no pod of this node has a device."""
-    young = any(monotonic - each.monotonic < RECENT_SECONDS for each in recent)
+    young = any(monotonic - allocate.monotonic < RECENT_SECONDS for allocate in recent)
     return holdings.known and not holdings.holders and not holdings.possible and not young
 
 

@@ -39,7 +39,10 @@ def nearest(inventory: Inventory) -> dict[str, tuple[str, ...]]:
         found |= {fact.id: by_root[fact.pcie_root] for fact in here if fact.type == own and fact.pcie_root in by_root}
     facts = {fact.id: fact for fact in here}
     known = {
-        pair: each.path for fact in here for each in fact.pcie for pair in ((fact.id, each.to), (each.to, fact.id))
+        pair: neighbour.path
+        for fact in here
+        for neighbour in fact.pcie
+        for pair in ((fact.id, neighbour.to), (neighbour.to, fact.id))
     }
 
     def distance(one: DeviceFact, other: DeviceFact) -> tuple[int, int, int, str]:

@@ -57,14 +57,14 @@ def not_in(shape: Plan, held: Sequence[HeldId]) -> tuple[HeldId, ...]:
     """Return the held ids that the shape does not have."""
     if not held:
         return ()
-    wanted = {each.id for each in held}  # few, beside thousands of shares
+    wanted = {held_id.id for held_id in held}  # few, beside thousands of shares
     offered = {
         (resource.name, schedulable.id)
         for resource in shape.resources
         for schedulable in resource.ids
         if schedulable.id in wanted
     }
-    return tuple(each for each in held if (each.resource, each.id) not in offered)
+    return tuple(held_id for held_id in held if (held_id.resource, held_id.id) not in offered)
 
 
 def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) -> tuple[HeldId, ...]:
@@ -80,10 +80,10 @@ def held_otherwise(shape: Plan, held: Sequence[HeldId], inventory: Inventory) ->
     # A partition that the driver no longer lists counts, although its id stays listed: others may be where it was. A
     # share that no longer exists, of a device that is shared by nature, takes nothing from other containers.
     return tuple(
-        each
-        for each in held
-        if (each in others or each.partition_id in departed)
-        and (each.replica is None or (each.resource, each.device_id) not in by_nature)
+        held_id
+        for held_id in held
+        if (held_id in others or held_id.partition_id in departed)
+        and (held_id.replica is None or (held_id.resource, held_id.device_id) not in by_nature)
     )
 
 

@@ -208,8 +208,8 @@ def _cores(shared: Share, counts: tuple[str, ...]) -> OfferedResource:
     """Without NUMA nodes: by them the kubelet would choose ids of whole devices for who shares one."""
     whole = (replace(_schedulable(unit), numa_node=None) for unit, _ in shared.units)
     own = tuple(
-        replace(each, id=ids.compose(each.id, number, ids.CORE), replica=number)
-        for each in whole
+        replace(schedulable, id=ids.compose(schedulable.id, number, ids.CORE), replica=number)
+        for schedulable in whole
         for number in range(core_ids.PER_DEVICE)
     )
     return OfferedResource(

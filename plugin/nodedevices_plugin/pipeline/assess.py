@@ -363,9 +363,9 @@ def _cordons(state: State, seen: SeenObject | None, *, standalone: bool, now: da
         return ()
     if seen is None or not seen.exists:
         return state.unschedulable
-    known = {each.id: each.since for each in state.unschedulable}
+    known = {cordon.id: cordon.since for cordon in state.unschedulable}
     return tuple(
-        dataclasses.replace(each, since=each.since or known.get(each.id) or now) for each in seen.unschedulable
+        dataclasses.replace(cordon, since=cordon.since or known.get(cordon.id) or now) for cordon in seen.unschedulable
     )
 
 
@@ -408,7 +408,7 @@ def _probed(
     forget = effective.sections.health.forget_missing_seconds
     removed = (confirmed - holding.devices) | _taken_out(world.inventory, effective, holding.devices)
     drained = world.state.drained.keys() - holding.devices
-    given_up = {each.id for each in world.state.unschedulable if each.holds(now)}
+    given_up = {cordon.id for cordon in world.state.unschedulable if cordon.holds(now)}
     running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, monotonic, auto)
     source = inputs.source or next(iter(running))
     # That of a log stays: its probe may be taken away and come back.

@@ -74,7 +74,7 @@ def may_start(
     what = _waits(missing)
     if not holdings.known:
         return wait((), f"{what}: it is not known which pods hold devices ({holdings.unknown_because})")
-    devices = {one.device_id for each in missing for one in each.ids}
+    devices = {one.device_id for resource in missing for one in resource.ids}
 
     def beside(holder: Holder | Offer, id_: str) -> bool:
         if holder.resource is None:
@@ -111,4 +111,4 @@ def may_begin(
 
 
 def _waits(shared: Sequence[OfferedResource]) -> str:
-    return f"sharing {', '.join(each.name for each in shared)} by MPS waits"
+    return f"sharing {', '.join(resource.name for resource in shared)} by MPS waits"

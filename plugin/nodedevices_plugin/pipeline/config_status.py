@@ -94,10 +94,10 @@ def _reason(problem: ConfigProblem) -> str:
 
 def _withheld(ours: Sequence[HeldId], inventory: Inventory) -> str:
     """Return a text for people about withheld devices."""
-    held = {each.device_id for each in ours}
+    held = {held_id.device_id for held_id in ours}
     called = device_names(inventory)
     devices = listing(called[device.fact.id] for device in inventory.devices if device.fact.id in held)
-    pods = pods_named([each.holder for each in ours if each.holder])
+    pods = pods_named([held_id.holder for held_id in ours if held_id.holder])
     who = f"these pods have ended: {pods}" if pods else "their pods, which the kubelet does not list yet, have ended"
     what = "held under another resource or id, and not offered to new pods until"
     return f"{devices}: {what} {who}; everything else is applied"
@@ -108,7 +108,7 @@ def _other_units(held: Sequence[HeldId], plan: Plan) -> list[str]:
     subtracts them as if they were of the current unit: a node can have a free device and room for no pod."""
     found = []
     for resource in (each for each in plan.resources if each.sharing.memory is not None):
-        old = sum(each.resource == resource.name for each in held)
+        old = sum(held_id.resource == resource.name for held_id in held)
         now = sum(schedulable.healthy for schedulable in resource.ids)
         if old:
             what = f"the scheduler subtracts these pods' {old} earlier shares from the {now} of now of {resource.name}"
@@ -120,9 +120,9 @@ def _other_units(held: Sequence[HeldId], plan: Plan) -> list[str]:
 def _in_another_shape(ours: Sequence[HeldId]) -> tuple[WaitingPod, ...]:
     """Their pods, as far as they are known."""
     found: dict[tuple[str, str], list[str]] = {}
-    for each in ours:
-        if each.holder:
-            found.setdefault((each.holder, each.resource or ""), []).append(each.id)
+    for held_id in ours:
+        if held_id.holder:
+            found.setdefault((held_id.holder, held_id.resource or ""), []).append(held_id.id)
     return tuple(
         WaitingPod(namespace=namespace, pod=pod, resource=resource, ids=tuple(sorted(ids)))
         for (holder, resource), ids in sorted(found.items())

@@ -79,8 +79,10 @@ class Node(Struct, frozen=True, kw_only=True):
     def uses(self, daemon: MpsDaemon) -> bool:
         """True when containers are the daemon's clients, or may be: they hold shares of its devices under its name."""
         return not self.inputs.holdings.known or any(
-            each.resource == daemon.resource and each.replica is not None and each.device_id in daemon.device_ids
-            for each in self.held
+            held_id.resource == daemon.resource
+            and held_id.replica is not None
+            and held_id.device_id in daemon.device_ids
+            for held_id in self.held
         )
 
     @property
@@ -227,7 +229,7 @@ def _facts(
 def _waiting_change(problem: ConfigProblem | None) -> gates.WaitingChange | None:
     if problem is None or problem.takes_away is None:
         return None
-    pods = dict.fromkeys(f"{each.namespace}/{each.pod}" for each in problem.waiting_for)
+    pods = dict.fromkeys(f"{holder.namespace}/{holder.pod}" for holder in problem.waiting_for)
     return gates.WaitingChange(shape=problem.takes_away, waits_for=tuple(pods))
 
 
@@ -253,9 +255,9 @@ def _ours(others: Sequence[HeldId], shape: Plan, node: Node) -> list[HeldId]:
     Without devices that are not to be offered at all (excluded), and those that another plugin serves: its pods do not
     concern our configuration.
     """
-    theirs = {each.device_id for each in node.held if each.resource in node.not_ours}
+    theirs = {held_id.device_id for held_id in node.held if held_id.resource in node.not_ours}
     offered = {schedulable.device_id for resource in shape.resources for schedulable in resource.ids}
-    return [each for each in others if each.device_id in offered - theirs]
+    return [held_id for held_id in others if held_id.device_id in offered - theirs]
 
 
 def _wanted(before: ActiveConfig, requested: RequestedConfig, node: Node) -> _Change | ConfigProblem:

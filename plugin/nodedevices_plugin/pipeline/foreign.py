@@ -169,10 +169,10 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
     if not holdings.known or holdings.offered is None:
         why = holdings.message or "the kubelet has not been queried yet"
         return wait((), f"serving {what} waits: it is not known what pods hold and other plugins offer ({why})")
-    ours = {(resource.name, each.id) for resource in wanted.resources for each in resource.ids}
+    ours = {(resource.name, schedulable.id) for resource in wanted.resources for schedulable in resource.ids}
     with_daemon = {resource.name for resource in wanted.resources if has_daemon(resource)}
     wanted_names = {resource.name for resource in wanted.resources if resource.ids}
-    devices = {each.device_id for resource in wanted.resources for each in resource.ids}
+    devices = {schedulable.device_id for resource in wanted.resources for schedulable in resource.ids}
 
     def differs(resource: str, id_: str) -> bool:
         by_name = resource in wanted_names or index.unit(resource, id_) is not None
@@ -192,10 +192,10 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
     )
     if holders:
         return wait(holders, f"serving {what} waits until these pods have ended: {waiting_for(holders)}")
-    for each in holdings.possible or ():  # of a device of ours that is withheld it is enough
-        unread = each.resource in wanted_names and any(index.unit(each.resource, id_) is None for id_ in each.ids)
-        if each.resource in with_daemon or unread:
-            return wait((), f"serving {what} waits until {unnamed_text(each)}")
+    for offer in holdings.possible or ():  # of a device of ours that is withheld it is enough
+        unread = offer.resource in wanted_names and any(index.unit(offer.resource, id_) is None for id_ in offer.ids)
+        if offer.resource in with_daemon or unread:
+            return wait((), f"serving {what} waits until {unnamed_text(offer)}")
     offers = sorted({resource for resource, id_ in _offered(holdings) if differs(resource, id_)})
     if offers:
         return wait(
@@ -242,7 +242,7 @@ def unread_holders(resource: str, plan: Plan, holdings: Holdings, index: DeviceI
     """Return as text which pods hold ids under a name of our plan that no plugin of ours has given; empty: none. These
     are ids of an earlier plugin, and their devices are not known. An id in the form of the plan's does not count: its
     device has left."""
-    shapes = {_shape(each.id) for ours in plan.resources if ours.name == resource for each in ours.ids}
+    shapes = {_shape(schedulable.id) for ours in plan.resources if ours.name == resource for schedulable in ours.ids}
     ids = {
         id_: holder
         for holder in holdings.holders
@@ -264,8 +264,8 @@ def offered_text(found: Sequence[Offer]) -> str:
     """Return as text which plugin is in the way, and what to do; empty: none."""
     if not found:
         return ""
-    what = some((each.resource for each in found), NAMED)
-    count = sum(len(each.ids) for each in found)
+    what = some((offer.resource for offer in found), NAMED)
+    count = sum(len(offer.ids) for offer in found)
     ids = f"{count} healthy ids, such as {found[0].ids[0]}" if count > 1 else f"the healthy id {found[0].ids[0]}"
     remedy = "remove it from this node, or set serving.mode: Observe"
     return f"another device plugin serves {what} to this kubelet: {ids}; {remedy}"
@@ -276,7 +276,7 @@ def _domain(resource: str) -> str:
 
 
 def _offered(holdings: Holdings) -> Iterable[tuple[str, str]]:
-    return ((each.resource, id_) for each in holdings.offered or () for id_ in each.ids)
+    return ((offer.resource, id_) for offer in holdings.offered or () for id_ in offer.ids)
 
 
 def _device(index: DeviceIndex, resource: str, id_: str) -> str | None:

@@ -63,8 +63,8 @@ def _held_ids(held: Sequence[HeldId] | None, inventory: Inventory) -> tuple[froz
     if held is None:
         parts = frozenset(part.id for device in inventory.devices for part in device.fact.partitions)
         return frozenset(device.fact.id for device in inventory.devices), parts
-    parts = frozenset(each.partition_id for each in held if each.partition_id is not None)
-    return frozenset(each.device_id for each in held), parts
+    parts = frozenset(held_id.partition_id for held_id in held if held_id.partition_id is not None)
+    return frozenset(held_id.device_id for held_id in held), parts
 
 
 def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[RecentAllocate]:
@@ -74,8 +74,8 @@ def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[Rece
     """
     held = {(holder.resource, id_) for holder in inputs.holdings.holders for id_ in holder.ids}
     return frozenset(
-        each
-        for each in inputs.recent
-        if each in before
-        or (inputs.holdings.taken > each.monotonic and {(each.resource, one) for one in each.ids} <= held)
+        allocate
+        for allocate in inputs.recent
+        if allocate in before
+        or (inputs.holdings.taken > allocate.monotonic and {(allocate.resource, one) for one in allocate.ids} <= held)
     )

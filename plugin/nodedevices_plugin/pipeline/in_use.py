@@ -25,9 +25,9 @@ def in_use(
     @cache
     def found() -> frozenset[str]:
         ids = {
-            each.device_id
+            schedulable.device_id
             for resource in (plan.resources if plan is not None else ())
-            for each in (*resource.ids, *resource.retained)
+            for schedulable in (*resource.ids, *resource.retained)
         }
         for effective in configurations:
             if effective is not None:

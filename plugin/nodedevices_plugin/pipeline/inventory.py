@@ -144,16 +144,16 @@ def together(parts: Mapping[str, Inventory], *, complete: bool) -> Inventory:
     every = list(parts.values())
     if len(every) == 1:
         return every[0]
-    reported = [each for each in every if each.line_monotonic is not None] if complete else []
+    reported = [part for part in every if part.line_monotonic is not None] if complete else []
     first = reported[0] if reported else Inventory()
-    machine = next((each.machine for each in every if each.machine != Machine()), Machine())
-    devices, too_many = _ordered(device for each in every for device in each.devices)
+    machine = next((part.machine for part in every if part.machine != Machine()), Machine())
+    devices, too_many = _ordered(device for part in every for device in part.devices)
     return replace(
         first,
         devices=devices,
         machine=machine,
-        boot_id=next((each.boot_id for each in every if each.boot_id), ""),
-        accelerators_on_bus=max((each.accelerators_on_bus for each in every), default=0),
+        boot_id=next((part.boot_id for part in every if part.boot_id), ""),
+        accelerators_on_bus=max((part.accelerators_on_bus for part in every), default=0),
         problems=(
             *too_many,
             *(
@@ -265,11 +265,11 @@ def _ordered(devices: Iterable[InventoryDevice]) -> tuple[tuple[InventoryDevice,
     every = sorted(devices, key=_place)
     if len(every) <= MAX_DEVICES:
         return tuple(every), ()
-    missing = sorted((each for each in every if not each.present), key=lambda each: each.last_seen, reverse=True)
-    first = {each.fact.id for each in missing[:MISSING_KEPT]}
-    first |= {each.fact.id for each in every if each.present and _fails(each.fact)}
+    missing = sorted((device for device in every if not device.present), key=lambda each: each.last_seen, reverse=True)
+    first = {device.fact.id for device in missing[:MISSING_KEPT]}
+    first |= {device.fact.id for device in every if device.present and _fails(device.fact)}
     ranked = sorted(every, key=lambda each: (each.fact.id not in first, not each.present))  # each in its order
-    left = [each.fact.id + ("" if each.present else " (missing)") for each in ranked[MAX_DEVICES:]]
+    left = [device.fact.id + ("" if device.present else " (missing)") for device in ranked[MAX_DEVICES:]]
     why = f"{len(every)} devices, of which {MAX_DEVICES} are kept, faulty ones first; without "
     said = text(why + some(left, LEFT_OUT_NAMED), MAX_MESSAGE)
     kept = tuple(sorted(ranked[:MAX_DEVICES], key=_place))

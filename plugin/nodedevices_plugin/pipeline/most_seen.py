@@ -42,7 +42,7 @@ def follow(
     if all_removed:
         return _kept(here)
     listed = _counted(now.devices)
-    known = {_product(each): each.count for each in before}
+    known = {_product(product): product.count for product in before}
     for key in _changed(earlier, now, removed) & known.keys():
         known[key] = listed[key]
     return _kept({key: max(known.get(key, 0), here[key]) for key in (*known, *here)})
@@ -55,14 +55,14 @@ def lacking(most_seen: Sequence[MostSeen], now: Inventory, probes: Set[str]) -> 
     lost = [device for device in now.devices if not _is_here(device)]
     return tuple(
         Count(
-            what=f"{each.vendor} {each.product_name}",
-            expected=each.count,
-            found=here[_product(each)],
+            what=f"{product.vendor} {product.product_name}",
+            expected=product.count,
+            found=here[_product(product)],
             remembered=True,
-            lost=tuple(place(device.fact) for device in lost if _key(device) == _product(each)),
+            lost=tuple(place(device.fact) for device in lost if _key(device) == _product(product)),
         )
-        for each in most_seen
-        if each.probe in probes and listed[_product(each)] < each.count
+        for product in most_seen
+        if product.probe in probes and listed[_product(product)] < product.count
     )
 
 

@@ -137,7 +137,7 @@ def changed(
         texts=texts,
         auto=auto,
         since={name: probe_set.since[name] if name in same else monotonic for name in names},
-        retired=(*(replace(each, offered=False) for each in probe_set.retired), *gone),
+        retired=(*(replace(retired, offered=False) for retired in probe_set.retired), *gone),
     )
     return {name: parts[name] if name in same else Inventory() for name in names}, after
 
@@ -172,9 +172,9 @@ def kept(
         return faulty and not stage_inventory.is_released(device, now, removed, forget_missing_seconds)
 
     left = (
-        replace(each, inventory=replace(each.inventory, devices=devices), offered=each.offered and waits)
-        for each in probe_set.retired
-        if (devices := tuple(_without(one, listed) for one in each.inventory.devices if stays(one, each.since)))
+        replace(retired, inventory=replace(retired.inventory, devices=devices), offered=retired.offered and waits)
+        for retired in probe_set.retired
+        if (devices := tuple(_without(one, listed) for one in retired.inventory.devices if stays(one, retired.since)))
     )
     return replace(probe_set, retired=tuple(left))
 
@@ -211,14 +211,16 @@ def problems(probe_set: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[
 def next_change(probe_set: ProbeSet, monotonic: float) -> float | None:
     """Return when a retired device may be dropped without any news."""
     return min(
-        (each.since + PROVEN_SECONDS for each in probe_set.retired if each.since + PROVEN_SECONDS > monotonic),
+        (retired.since + PROVEN_SECONDS for retired in probe_set.retired if retired.since + PROVEN_SECONDS > monotonic),
         default=None,
     )
 
 
 def clock_set(probe_set: ProbeSet, by: timedelta) -> ProbeSet:
     """Return the probes after the wall clock was set."""
-    moved = (replace(each, inventory=stage_inventory.clock_set(each.inventory, by)) for each in probe_set.retired)
+    moved = (
+        replace(retired, inventory=stage_inventory.clock_set(retired.inventory, by)) for retired in probe_set.retired
+    )
     return replace(probe_set, retired=tuple(moved))
 
 

@@ -141,7 +141,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
             assessed.confirm.value,
             known.verdicts,
             assessed.removals,
-            lacking=any(each.remembered for each in expected_now or ()),
+            lacking=any(count.remembered for count in expected_now or ()),
         ),
         departed=_departed(world.departed, inventory, now),
         lost=lost_devices(
@@ -346,7 +346,7 @@ def _judging_deadlines(assessed: Assessment) -> Iterator[float | None]:
     for cordon in assessed.cordons_now:
         if cordon.until is not None:
             yield monotonic + (cordon.until - now).total_seconds()
-    for part in (*known.probes.values(), *(each.inventory for each in known.probe_set.retired)):
+    for part in (*known.probes.values(), *(retired.inventory for retired in known.probe_set.retired)):
         yield next_deadline(known.verdicts, part, assessed.rules, now=now, monotonic=monotonic, shown=known.shown)
 
 

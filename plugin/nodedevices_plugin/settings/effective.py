@@ -98,9 +98,9 @@ def resolve(
         for name, section in (("resources", file.resources), ("sharing", file.sharing)):
             if section is not None:
                 own[name] = to_dict(section)
-    for each in local.vendors.device_files():
-        if (content := (device_files or {}).get(each.option.name)) is not None:
-            own = {**each.sections(content), **own}
+    for device_file in local.vendors.device_files():
+        if (content := (device_files or {}).get(device_file.option.name)) is not None:
+            own = {**device_file.sections(content), **own}
     theirs = to_dict(sections_of(spec_config, local.modes)) if spec_config is not None else {}
     merged = parse(Sections, own | theirs, strategies=local.modes.names)
     node = node_settings(values, device_files, withheld, local.vendors)

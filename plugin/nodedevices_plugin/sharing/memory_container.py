@@ -150,7 +150,7 @@ def template(given: ContainerTemplate | None) -> ContainerEdits:
     if given is None:
         return ContainerEdits()
     mounts = tuple(Mount(container_path=mount.container_path, host_path=mount.host_path) for mount in given.mounts)
-    return ContainerEdits(envs={each.name: each.value for each in given.env}, mounts=mounts)
+    return ContainerEdits(envs={variable.name: variable.value for variable in given.env}, mounts=mounts)
 
 
 def edits(wanted: ContainerEdits, grant: MemoryGrant, settings: Settings) -> ContainerEdits:

@@ -89,21 +89,21 @@ def _ready(facts: NodeFacts) -> Condition:
         text = "the agent was stopped; what stands here is from then, and pods keep the devices that they hold"
         return _condition(facts, names.READY, "False", names.AGENT_STOPPED, text)
     needed = _needed(facts)
-    silent = {each.name: each.error or SILENT_MESSAGE for each in needed if each.silent}
+    silent = {probe.name: probe.error or SILENT_MESSAGE for probe in needed if probe.silent}
     if silent:
         return _condition(facts, names.READY, "False", names.PROBE_UNAVAILABLE, _named(facts, silent))
     if facts.inventory.driver is None or facts.inventory.line_time is None:
         return _condition(facts, names.READY, "Unknown", names.STARTING, "the probe has not reported yet")
     unloaded = [
-        each
-        for each in needed
-        if each.inventory.driver is not None and each.inventory.driver.state is not DriverState.LOADED
+        probe
+        for probe in needed
+        if probe.inventory.driver is not None and probe.inventory.driver.state is not DriverState.LOADED
     ]
     # A probe without its driver is no fault where nothing is there for it and another has devices.
     if len(unloaded) < len(needed):
-        unloaded = [each for each in unloaded if each.inventory.devices or each.inventory.accelerators_on_bus]
+        unloaded = [probe for probe in unloaded if probe.inventory.devices or probe.inventory.accelerators_on_bus]
     if unloaded:
-        why = _named(facts, {each.name: no_driver(each.inventory) for each in unloaded})
+        why = _named(facts, {probe.name: no_driver(probe.inventory) for probe in unloaded})
         return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, why)
     if facts.lost:
         why = "; ".join(f"{name}: {each}" for name, each in facts.lost.items())
@@ -121,13 +121,13 @@ def _ready(facts: NodeFacts) -> Condition:
         (RegistrationState.KUBELET_UNREACHABLE, names.KUBELET_UNREACHABLE),
     ):
         if by_state[state]:
-            said = "; ".join(f"{each.resource}: {each.message}" for each in by_state[state])
+            said = "; ".join(f"{registration.resource}: {registration.message}" for registration in by_state[state])
             return _condition(facts, names.READY, "False", reason, said)
     if by_state[RegistrationState.PENDING]:
         before = find(facts.previous, names.READY)
         if before is not None and before.reason not in {names.PROBE_UNAVAILABLE, names.AGENT_STOPPED}:
             return before  # registering again takes moments: not worth a change of the condition
-        waiting = ", ".join(each.resource for each in by_state[RegistrationState.PENDING])
+        waiting = ", ".join(registration.resource for registration in by_state[RegistrationState.PENDING])
         return _condition(facts, names.READY, "Unknown", names.STARTING, f"registering {waiting}")
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join(_problems(facts)))
 
@@ -215,9 +215,9 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
     by = ", ".join(each.name for each in live) if live else "none of this node's devices"
     parts = [f"serving.mode Observe: other plugins offer {by} to the kubelet"]
     known = {resource.name for resource in observed.resources}
-    unread = [each for each in holdings.offered or () if each.resource not in known]
+    unread = [offer for offer in holdings.offered or () if offer.resource not in known]
     if unread:
-        what = listing(f"{len(each.ids)} of {each.resource}" for each in unread)
+        what = listing(f"{len(offer.ids)} of {offer.resource}" for offer in unread)
         parts.append(f"and ids that tell this agent no device: {what}")
     if holdings.offered is None:
         parts = [
@@ -261,7 +261,8 @@ def _devices_healthy(facts: NodeFacts, devices: tuple[api.Device, ...]) -> Condi
 def _listed(at_fault: list[api.Device], devices: tuple[api.Device, ...], *, holders_known: bool = False) -> str:
     """`2 of 8: gpu-3 Xid79 (ResetBus; held by ml/train-0), gpu-5 EccUncorrectable (ResetDevice; not held)`"""
     listed = listing(
-        f"{each.name} {each.health.reason}{_consequences(each, holders_known=holders_known)}" for each in at_fault
+        f"{device.name} {device.health.reason}{_consequences(device, holders_known=holders_known)}"
+        for device in at_fault
     )
     return f"{len(at_fault)} of {len(devices)}: {listed}"
 
@@ -285,7 +286,7 @@ def _config_applied(facts: NodeFacts) -> Condition:
     config = facts.config
     status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
     parts = [each for each in (config.message, config.cdi_problem, config.pods_problem) if each]
-    parts += [each.text for each in config.unmatched[:NAMED]]
+    parts += [unmatched.text for unmatched in config.unmatched[:NAMED]]
     more = len(config.unmatched) - NAMED
     parts += (
         [f"and {more} more entries have no effect on this node (status.configuration.unmatched)"] if more > 0 else []
@@ -334,9 +335,9 @@ def _allocated_once(facts: NodeFacts) -> Condition:
         return _condition(facts, kind, "True", names.NO_DOUBLE_ALLOCATION)
     called = device_names(facts.inventory)
     parts = listing(
-        f"{called.get(each.device_id, each.device_id)} {each.id}: {' and '.join(each.pods[:HOLDERS_NAMED])}"
-        + (f" and {len(each.pods) - HOLDERS_NAMED} more" if len(each.pods) > HOLDERS_NAMED else "")
-        for each in facts.held_twice
+        f"{called.get(double.device_id, double.device_id)} {double.id}: {' and '.join(double.pods[:HOLDERS_NAMED])}"
+        + (f" and {len(double.pods) - HOLDERS_NAMED} more" if len(double.pods) > HOLDERS_NAMED else "")
+        for double in facts.held_twice
     )
     text = f"the kubelet has given to more than one pod {parts}; delete all of these pods but one"
     return _condition(facts, kind, "False", names.DOUBLE_ALLOCATION, text)

@@ -62,7 +62,9 @@ class ShareCounts(Struct, frozen=True, kw_only=True):
 def faults_lately(facts: NodeFacts) -> dict[str, tuple[Occurrences, ...]]:
     """Return by device what has been a fault of it lately, in the order of the devices; none for those without."""
     found = {
-        device.fact.id: tuple(each for each in facts.history.get(device.fact.id, ()) if each.is_fault)
+        device.fact.id: tuple(
+            occurrences for occurrences in facts.history.get(device.fact.id, ()) if occurrences.is_fault
+        )
         for device in facts.inventory.devices
     }
     return {id_: faults for id_, faults in found.items() if faults}

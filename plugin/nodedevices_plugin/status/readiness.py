@@ -68,7 +68,11 @@ class Readiness:
         registrations = self._registrations()
         known = {registration.resource for registration in registrations}
         planned = world.plan.resources if world.observed is None else ()
-        coming = [f"{each.name}: not registered yet" for each in planned if each.ids and each.name not in known]
+        coming = [
+            f"{resource.name}: not registered yet"
+            for resource in planned
+            if resource.ids and resource.name not in known
+        ]
         waiting = [
             registration for registration in registrations if registration.state is not RegistrationState.REGISTERED
         ]

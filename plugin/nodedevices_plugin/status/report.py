@@ -345,7 +345,7 @@ def _occurred(each: Occurrences) -> api.Occurred:
 
 def _most_faults(facts: NodeFacts, names: Mapping[str, str]) -> str:
     """Return the device with the most faults lately, the first of equals, and their number; empty: none had any."""
-    counts = {id_: sum(each.shown.count for each in found) for id_, found in faults_lately(facts).items()}
+    counts = {id_: sum(occurrences.shown.count for occurrences in found) for id_, found in faults_lately(facts).items()}
     most = max(counts, key=lambda each: counts[each], default=None)
     return f"{names[most]}={counts[most]}" if most is not None else ""
 

@@ -93,7 +93,7 @@ class Reporter:
             uses=world.uses,
             mig_strategy=sections.partitions.strategy,
             exclude=world.active.excluded,
-            unschedulable={each.id: each.reason for each in world.state.unschedulable if each.holds(now)},
+            unschedulable={cordon.id: cordon.reason for cordon in world.state.unschedulable if cordon.holds(now)},
             drained=world.state.drained,
             clients=world.state.clients.clients,
             lost_contexts=world.state.lost_contexts,

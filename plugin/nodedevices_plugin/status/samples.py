@@ -216,8 +216,8 @@ def _devices(facts: NodeFacts) -> Iterator[Sample]:
         yield DEVICES, [state], tally[state]
     lately = faults_lately(facts)
     for device in facts.inventory.devices:
-        for each in lately.get(device.fact.id, ()):
-            yield DEVICE_FAULTS, (*labels(device), each.reason), each.shown.count
+        for occurrences in lately.get(device.fact.id, ()):
+            yield DEVICE_FAULTS, (*labels(device), occurrences.reason), occurrences.shown.count
 
 
 def _holders(facts: NodeFacts) -> Iterator[Sample]:

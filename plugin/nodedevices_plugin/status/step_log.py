@@ -71,7 +71,7 @@ class StepLog:
             for event in outcome.xids:
                 metrics.xid(event.xid or 0, event.count, devices.get(event.device_id or ""))
         if after.state.unschedulable != before.state.unschedulable:
-            cordons = {each.id: each.reason for each in after.state.unschedulable[:DEVICES_SHOWN]}
+            cordons = {cordon.id: cordon.reason for cordon in after.state.unschedulable[:DEVICES_SHOWN]}
             log.info("devices out of service by hand", devices=cordons)
         if after.confirm_problems != before.confirm_problems:
             for problem in after.confirm_problems:
@@ -117,12 +117,14 @@ class StepLog:
 
 def _double_allocations(before: World, after: World) -> None:
     was, now = before.allocations.found or (), after.allocations.found or ()
-    for each in now:
-        if each not in was:
-            log.error("the kubelet has given a device to two pods", device=each.device_id, id=each.id, pods=each.pods)
-    for each in was:
-        if each.id not in {one.id for one in now}:
-            log.info("no two pods hold the device any more", device=each.device_id, id=each.id)
+    for double in now:
+        if double not in was:
+            log.error(
+                "the kubelet has given a device to two pods", device=double.device_id, id=double.id, pods=double.pods
+            )
+    for double in was:
+        if double.id not in {one.id for one in now}:
+            log.info("no two pods hold the device any more", device=double.device_id, id=double.id)
 
 
 def _verdicts(before: Mapping[str, Verdict], after: Mapping[str, Verdict]) -> None:

@@ -31,9 +31,9 @@ def withheld(resource: OfferedResource, *, mine: bool) -> tuple[Withheld, ...]:
     """Return the withheld ids by reason, in the order of the reference. Together with the Healthy ones they are the
     capacity. `mine`: this agent serves it to the kubelet."""
     found: dict[str, list[tuple[SchedulableId, Blocked]]] = {}
-    for each in (*resource.ids, *resource.unlisted):
-        blocked = each.blocked if mine else _SERVED_BY_ANOTHER
+    for schedulable in (*resource.ids, *resource.unlisted):
+        blocked = schedulable.blocked if mine else _SERVED_BY_ANOTHER
         if blocked is not None:
-            found.setdefault(blocked.reason, []).append((each, blocked))
+            found.setdefault(blocked.reason, []).append((schedulable, blocked))
     order = sorted(found, key=lambda reason: _ORDER.get(reason, len(_ORDER)))
     return tuple(Withheld(reason=reason, ids=tuple(found[reason])) for reason in order)

@@ -206,8 +206,8 @@ PATH_SCORES: Mapping[PciePath, int] = {
 def path_score(one: DeviceFact, other: DeviceFact) -> int:
     """Return how close two devices are on PCIe: from 10 on different CPUs to 60 on one board. Where the probe does not
     report it, NUMA nodes decide; where these are not known either, it is 0, and the order of devices decides."""
-    paths = [each.path for each in one.pcie if each.to == other.id]
-    paths += [each.path for each in other.pcie if each.to == one.id]
+    paths = [neighbour.path for neighbour in one.pcie if neighbour.to == other.id]
+    paths += [neighbour.path for neighbour in other.pcie if neighbour.to == one.id]
     if paths:
         return PATH_SCORES[paths[0]]
     if one.numa_node is None or other.numa_node is None:

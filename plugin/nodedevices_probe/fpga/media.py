@@ -56,7 +56,7 @@ def read(roots: Roots, number: int, name: str) -> Media | None:
 
 def without_driver(bus_ids: Sequence[str], known: Sequence[Media]) -> list[Media]:
     """Return the cards on the bus that the driver does not have."""
-    had = {each.bus_id for each in known}
+    had = {media.bus_id for media in known}
     return [Media(bus_id=id_, readings=Readings(error=NO_DRIVER)) for id_ in bus_ids if id_ not in had]
 
 

@@ -132,11 +132,11 @@ class FpgaSource(SysfsSource):
     def _placed(self, devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
         """With their places, and each type's numbers by PCI address."""
         ordered = sorted(devices, key=lambda each: (each.type, each.pci_bus_id, each.id))
-        places = {each.id: self.system.place(each.pci_bus_id) for each in ordered}
+        places = {fact.id: self.system.place(fact.pci_bus_id) for fact in ordered}
         near = pcie.neighbours(places)
         return numbered(
-            replace(each, pcie_root=places[each.id].root, numa_node=places[each.id].numa_node, pcie=near[each.id])
-            for each in ordered
+            replace(fact, pcie_root=places[fact.id].root, numa_node=places[fact.id].numa_node, pcie=near[fact.id])
+            for fact in ordered
         )
 
 

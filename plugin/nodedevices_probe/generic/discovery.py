@@ -161,17 +161,19 @@ class _Search:
         if self._usb is None:
             self._usb = usb.devices(self.system)
         mine = [
-            each
-            for each in self._usb
-            if each.vendor == part.vendor and part.product in {"", each.product} and part.serial in {"", each.serial}
+            device
+            for device in self._usb
+            if device.vendor == part.vendor
+            and part.product in {"", device.product}
+            and part.serial in {"", device.serial}
         ]
         return [
             _Found(
-                match=Match(_usb_id(each, self._usb)),
-                nodes=tuple(node for node, subsystem in each.nodes if subsystem in part.nodes),
-                usb=each,
+                match=Match(_usb_id(device, self._usb)),
+                nodes=tuple(node for node, subsystem in device.nodes if subsystem in part.nodes),
+                usb=device,
             )
-            for each in mine
+            for device in mine
         ]
 
     # --- a device ----------------------------------------------------------------------------------------------------

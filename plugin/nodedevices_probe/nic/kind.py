@@ -33,15 +33,15 @@ def _check(given: AgentOptions) -> None:
 
 def _special_card(hardware: Hardware) -> str:
     """One that the probe reports without being told to report all."""
-    for each in hardware.pci:
-        if not each.pci_class.startswith("0x02"):
+    for function in hardware.pci:
+        if not function.pci_class.startswith("0x02"):
             continue
-        if each.vendor == "0x1924" or (driver := hardware.driver(each)) == "sfc":
-            return f"{each.address} is a Solarflare card"
+        if function.vendor == "0x1924" or (driver := hardware.driver(function)) == "sfc":
+            return f"{function.address} is a Solarflare card"
         if "vfio" in driver:
-            return f"{each.address} is a network card with the driver {driver}"
-        if hardware.roots.number(f"{PCI_DEVICES}/{each.address}/sriov_totalvfs"):
-            return f"{each.address} is a network card with SR-IOV"
+            return f"{function.address} is a network card with the driver {driver}"
+        if hardware.roots.number(f"{PCI_DEVICES}/{function.address}/sriov_totalvfs"):
+            return f"{function.address} is a network card with SR-IOV"
     return ""
 
 

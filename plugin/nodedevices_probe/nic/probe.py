@@ -104,28 +104,39 @@ class NicSource(SysfsSource):
 
     def _found(self) -> Found:
         roots, rdma = self.roots, rdma_devices(self.roots, self.firmware)
-        by_owner = {each.owner: each for each in reversed(rdma) if each.owner.pci}
+        by_owner = {rdma_device.owner: rdma_device for rdma_device in reversed(rdma) if rdma_device.owner.pci}
         every = functions(
             roots, self.system.bus_ids(), {its_owner.pci for its_owner in by_owner if not its_owner.auxiliary}
         )
         places = {its_owner.pci: self.system.place(its_owner.pci) for its_owner in every if not its_owner.auxiliary}
         own_interfaces = interfaces(roots, without_speed=by_owner)
         knows_routes = self._read_routes(own_interfaces)
-        self._boards |= {each.owner.pci: each.board for each in rdma if each.board and not each.owner.auxiliary}
+        self._boards |= {
+            rdma_device.owner.pci: rdma_device.board
+            for rdma_device in rdma
+            if rdma_device.board and not rdma_device.owner.auxiliary
+        }
         machine = _Machine(
             functions=every,
             interfaces=own_interfaces,
             rdma=by_owner,
             places=places,
-            near=pcie.neighbours({each.id: places[each.id] for each in every.values() if not each.physical}),
+            near=pcie.neighbours(
+                {function.id: places[function.id] for function in every.values() if not function.physical}
+            ),
             onload_missing=self.onload and onload_missing(roots),
-            fewer_ports=with_fewer_ports([each.id for each in every.values() if not each.physical], self._boards),
+            fewer_ports=with_fewer_ports(
+                [function.id for function in every.values() if not function.physical], self._boards
+            ),
             routed=self._routed,
         )
         plain = self.plain or (self.selected and knows_routes)
         wanted = {its_owner: each for its_owner, each in every.items() if plain or each.is_special}
         read = [self._device(its_owner, each, machine) for its_owner, each in wanted.items()]
-        devices = [*self.whole(read, PCI_DEVICES), *(self._soft(each) for each in rdma if not each.owner.pci)]
+        devices = [
+            *self.whole(read, PCI_DEVICES),
+            *(self._soft(rdma_device) for rdma_device in rdma if not rdma_device.owner.pci),
+        ]
         usable: dict[str, DeviceFact] = {}
         for each in devices:
             if is_device_id(each.id):

@@ -29,7 +29,7 @@ def _found(driver_root: Path, pattern: str) -> Iterator[str]:
         place = inside(root, folder)
         if place is None:
             return
-        names = sorted(each.name for each in place.glob(name)) if "*" in name else [name]
+        names = sorted(path.name for path in place.glob(name)) if "*" in name else [name]
         for each in names:
             if inside(root, f"{folder}/{each}") is not None:
                 yield f"{folder}/{each}"

@@ -60,13 +60,13 @@ def on_pci(vendor: str, classes: Collection[str], drivers: Collection[str] = ())
     one that the node gives to a virtual machine."""
 
     def present(hardware: Hardware) -> str:
-        for each in hardware.pci:
-            if each.vendor != vendor:
+        for function in hardware.pci:
+            if function.vendor != vendor:
                 continue
-            if each.pci_class[:6] in classes and hardware.driver(each) not in FOR_GUESTS:
-                return f"{each.address} is a PCI device of vendor {vendor} and class {each.pci_class}"
-            if drivers and (driver := hardware.driver(each)) in drivers:
-                return f"{each.address} is a PCI device of vendor {vendor} with the driver {driver}"
+            if function.pci_class[:6] in classes and hardware.driver(function) not in FOR_GUESTS:
+                return f"{function.address} is a PCI device of vendor {vendor} and class {function.pci_class}"
+            if drivers and (driver := hardware.driver(function)) in drivers:
+                return f"{function.address} is a PCI device of vendor {vendor} with the driver {driver}"
         return ""
 
     return present

@@ -158,7 +158,7 @@ class System:
         """Every GPU of the NVIDIA kernel module, by PCI address."""
         folder = self.root / "proc/driver/nvidia/gpus"
         try:
-            bus_ids = sorted(filter(None, (normal_bus_id(each.name) for each in folder.iterdir())))
+            bus_ids = sorted(filter(None, (normal_bus_id(path.name) for path in folder.iterdir())))
         except OSError:
             return []
         cards = []

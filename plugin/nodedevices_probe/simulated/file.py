@@ -87,7 +87,7 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
     every = [_device(each, seats[each.index], count=len(entries), supported=supported) for each in entries]
     every.sort(key=lambda each: each.index)
     absent = {entry.index for entry in entries if entry.said.get("absent")}
-    devices = [each for each in every if each.index not in absent and each.product_name not in nvidia.DISPLAY_PRODUCTS]
+    devices = [fact for fact in every if fact.index not in absent and fact.product_name not in nvidia.DISPLAY_PRODUCTS]
     _refuse_repeats(devices)
     boards = {entry.index: entry.board for entry in entries}
     models = {entry.model for entry in entries if entry.model}

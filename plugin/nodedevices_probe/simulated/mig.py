@@ -52,7 +52,7 @@ def partitions(
         ci_slices = entry.get("ciSlices", int(match["c"] or gi_slices))
         gi = entry["gi"] if "gi" in entry else _unused(taken_gi)
         taken_gi.add(gi)
-        ci = entry.get("ci", sum(1 for each in made if each.gi == gi))
+        ci = entry.get("ci", sum(1 for partition in made if partition.gi == gi))
         if gi not in placed:
             size = entry.get("size", _memory_slices(int(match["gb"]), memory_bytes))
             placed[gi] = (_start(where, entry, size, placed), size)
@@ -62,7 +62,7 @@ def partitions(
                     f"{where}: {compute_used} compute slices in all are too many; a GPU has {COMPUTE_SLICES}"
                 )
         start, size = placed[gi]
-        if any(each.gi == gi and each.ci == ci for each in made):
+        if any(partition.gi == gi and partition.ci == ci for partition in made):
             raise CheckError(f"{where}.ci: GPU instance {gi} already has a compute instance {ci}; give each its own")
         multiprocessors = multiprocessors_per_slice and multiprocessors_per_slice * ci_slices
         profile_id = nvidia.PROFILE_IDS.get(gi_slices, 0)

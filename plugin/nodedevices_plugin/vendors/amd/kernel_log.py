@@ -41,4 +41,4 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     **pcie_meanings(),
 }
-REASONS = tuple(each.reason for each in MEANINGS.values())
+REASONS = tuple(meaning.reason for meaning in MEANINGS.values())

@@ -65,7 +65,7 @@ class NicContainers(Struct, frozen=True, kw_only=True):
 
     def edits(self, grant: Grant) -> ContainerEdits:
         """Raises AllocationError for what has left the node."""
-        granted = dict.fromkeys(each.part_id for each in grant.ids)
+        granted = dict.fromkeys(schedulable.part_id for schedulable in grant.ids)
         if not granted:
             return ContainerEdits()
         facts = [self._fact(id_, grant.resource.name) for id_ in granted]

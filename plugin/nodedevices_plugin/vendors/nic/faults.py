@@ -57,4 +57,4 @@ def read(readings: Readings) -> tuple[FaultCondition, ...]:
     )
 
 
-REASONS = tuple(each.reason for each in read(Readings()))
+REASONS = tuple(condition.reason for condition in read(Readings()))

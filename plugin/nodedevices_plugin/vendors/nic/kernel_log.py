@@ -47,4 +47,4 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     **pcie_meanings(),
 }
-REASONS = tuple(each.reason for each in MEANINGS.values() if each.effect is not Effect.REPAIRED)
+REASONS = tuple(meaning.reason for meaning in MEANINGS.values() if meaning.effect is not Effect.REPAIRED)

@@ -72,7 +72,7 @@ def mps_limits(
 ) -> Mapping[str, str]:
     """Variables with the limits of an MPS client: its shares' part of the threads, and of the memory of each GPU, by
     the number that the GPU has in the container. `memory`: in bytes, by device id, in the order of those numbers."""
-    shares = Counter(each.device_id for each in granted if each.replica is not None)
+    shares = Counter(schedulable.device_id for schedulable in granted if schedulable.replica is not None)
     replicas = resource.sharing.replicas
     if resource.sharing.name != MPS or not replicas or not shares:
         return {}

@@ -119,7 +119,7 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         """Return what one container needs. Raises AllocationError; its text is shown in the pod's status."""
         resource, granted = grant.resource, grant.ids
         strategies = frozenset(self.device_list_strategies)
-        names = tuple(dict.fromkeys(_name(each, resource, self) for each in granted))
+        names = tuple(dict.fromkeys(_name(schedulable, resource, self) for schedulable in granted))
         envs = {FEATURE_VARIABLES[feature]: "enabled" for feature in self.host.features}
         mounts: tuple[Mount, ...] = ()
         channels = self.host.imex_channels
@@ -168,7 +168,7 @@ def _qualified(
     host = context.host
     extra = [*(("imex-channel", str(channel)) for channel in host.imex_channels)]
     extra += ((feature, cdi.ALL) for feature in host.features_present())
-    devices = dict.fromkeys(_cdi_name(each, resource, context) for each in granted)
+    devices = dict.fromkeys(_cdi_name(schedulable, resource, context) for schedulable in granted)
     return (*devices, *(qualified(cdi.VENDOR, device_class, name) for device_class, name in extra))
 
 
@@ -181,7 +181,7 @@ def _cdi_name(each: SchedulableId, resource: OfferedResource, context: Injection
 
 def _annotation(resource: OfferedResource, granted: Sequence[SchedulableId], context: InjectionContext) -> str:
     """The key: no two answers to one container may share it. It must not change when the kubelet calls again."""
-    given = "\n".join((resource.name, *(each.id for each in granted)))
+    given = "\n".join((resource.name, *(schedulable.id for schedulable in granted)))
     return f"{context.cdi_annotation_prefix}{_PLUGIN}_{uuid5(_SUFFIXES, given)}"
 
 
@@ -196,7 +196,7 @@ def _specs(
     host = context.host
     paths = [
         *nodes.control_nodes(host.existing),
-        *(path for each in granted for path in _handle(each, resource, context).nodes),
+        *(path for schedulable in granted for path in _handle(schedulable, resource, context).nodes),
         *(imex.node(channel) for channel in host.imex_channels),
     ]
     return tuple(DeviceNode(container_path=path, host_path=host.path(path)) for path in dict.fromkeys(paths))

@@ -168,5 +168,5 @@ _DETAILS: Mapping[str, Meaning] = {
 REASONS = (
     *(f"Sxid{number}" for number in sorted(SXIDS)),
     UNLISTED,
-    *(each.reason for each in _DETAILS.values()),
+    *(meaning.reason for meaning in _DETAILS.values()),
 )

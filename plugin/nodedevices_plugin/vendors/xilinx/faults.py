@@ -32,4 +32,4 @@ def read(readings: Readings) -> tuple[FaultCondition, ...]:
     )
 
 
-REASONS = tuple(each.reason for each in read(Readings()))
+REASONS = tuple(condition.reason for condition in read(Readings()))
