@@ -94,12 +94,12 @@ def _why(record: NodeDevicesRecord, resources: list[ResourceRecord]) -> Iterator
         yield f"excluded by resources.exclude: {some(excluded, MAX_DEVICES)}"
 
 
-def _withheld(each: WithheldRecord) -> str:
+def _withheld(withheld: WithheldRecord) -> str:
     """Return which ids of one reason are withheld, and why."""
-    more = each.count - len(each.devices)
-    which = " ".join(each.devices[:MAX_DEVICES]) + (f" and {more} more ids" if more > 0 else "")
-    pods = f"; waits for {', '.join(each.waits_for[:MAX_PODS])}" if each.waits_for else ""
-    return f"{which if each.devices else each.count} ({_because(each.reason, each.message)}{pods})"
+    more = withheld.count - len(withheld.devices)
+    which = " ".join(withheld.devices[:MAX_DEVICES]) + (f" and {more} more ids" if more > 0 else "")
+    pods = f"; waits for {', '.join(withheld.waits_for[:MAX_PODS])}" if withheld.waits_for else ""
+    return f"{which if withheld.devices else withheld.count} ({_because(withheld.reason, withheld.message)}{pods})"
 
 
 def _because(what: str, words: str) -> str:

@@ -83,6 +83,8 @@ def _retained(
     return {name: tuple(ids[id_] for id_ in sorted(ids)) for name, ids in sorted(found.items())}
 
 
-def _with_health(each: SchedulableId, facts: GateFacts, devices: Devices) -> SchedulableId:
+def _with_health(schedulable: SchedulableId, facts: GateFacts, devices: Devices) -> SchedulableId:
     """Only whether its device is fit for use: no new container gets it."""
-    return replace(each, blocked=unfit(devices.get(each.device_id), each.partition_id, facts.verdicts))
+    return replace(
+        schedulable, blocked=unfit(devices.get(schedulable.device_id), schedulable.partition_id, facts.verdicts)
+    )

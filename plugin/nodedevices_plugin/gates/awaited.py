@@ -28,7 +28,7 @@ def daemon_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
         if (why := not_ready(each, facts.statuses))
     }
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
         return blocked.get(resource.name)
 
     return check if blocked else None
@@ -48,10 +48,10 @@ def daemon_in_use(shape: Plan, facts: GateFacts) -> Check | None:
     theirs = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods)
     kept = Blocked(reason=HELPER_IN_USE, message=message, waits_for=pods, listed_as=ListedAs.KEPT_FOR_HOLDER)
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        if each.device_id not in devices:
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+        if schedulable.device_id not in devices:
             return None
-        return kept if (resource.name, each.id) in in_use else theirs
+        return kept if (resource.name, schedulable.id) in in_use else theirs
 
     return check
 
@@ -65,10 +65,10 @@ def daemon_taken(shape: Plan, facts: GateFacts) -> Check | None:
     in_use = facts.in_use()
     blocked = Blocked(reason=HELPER_IN_USE, message=TAKEN)
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        if each.device_id not in facts.taken or resource.name not in otherwise:
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+        if schedulable.device_id not in facts.taken or resource.name not in otherwise:
             return None
-        return None if (resource.name, each.id) in in_use else blocked
+        return None if (resource.name, schedulable.id) in in_use else blocked
 
     return check
 
@@ -83,17 +83,17 @@ def libraries(shape: Plan, facts: GateFacts) -> Check | None:
         if resource.name not in facts.shown and all(_why(id_, facts) for id_ in resource.ids)
     }
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        why = _why(each, facts)
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+        why = _why(schedulable, facts)
         listed_as = ListedAs.NOT_LISTED if resource.name in unshown else ListedAs.UNHEALTHY
         return Blocked(reason=NO_CDI_SPECIFICATION, message=why, listed_as=listed_as) if why else None
 
     return check
 
 
-def _why(each: SchedulableId, facts: GateFacts) -> str | None:
+def _why(schedulable: SchedulableId, facts: GateFacts) -> str | None:
     for missing in facts.libraries:
-        if each.device_id in missing.devices and each.part_id not in missing.elsewhere:
+        if schedulable.device_id in missing.devices and schedulable.part_id not in missing.elsewhere:
             return missing.why
     return None
 
@@ -104,7 +104,7 @@ def pods_unknown(shape: Plan, facts: GateFacts) -> Check | None:
     in_use = facts.in_use()
     blocked = Blocked(reason=PODS_UNKNOWN, message=f"this node's pods are not known: {facts.pods.problem}")
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        return blocked if resource.sharing.cores and (resource.name, each.id) not in in_use else None
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+        return blocked if resource.sharing.cores and (resource.name, schedulable.id) not in in_use else None
 
     return check

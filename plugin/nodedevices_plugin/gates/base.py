@@ -72,8 +72,8 @@ def by_device(reason: str, why: Mapping[str, str], *, parts: bool = False) -> Ch
     message, by device, or by device and partition."""
     blocked = {id_: Blocked(reason=reason, message=message) for id_, message in why.items()}
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        return blocked.get(each.part_id if parts else each.device_id)
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+        return blocked.get(schedulable.part_id if parts else schedulable.device_id)
 
     return check if blocked else None
 

@@ -30,10 +30,12 @@ def health(shape: Plan, facts: GateFacts) -> Check | None:
     ):
         return None
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        if each.part_id not in found:
-            found[each.part_id] = unfit(devices.get(each.device_id), each.partition_id, facts.verdicts)
-        return found[each.part_id]
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+        if schedulable.part_id not in found:
+            found[schedulable.part_id] = unfit(
+                devices.get(schedulable.device_id), schedulable.partition_id, facts.verdicts
+            )
+        return found[schedulable.part_id]
 
     return check
 
@@ -72,8 +74,8 @@ def cordon(shape: Plan, facts: GateFacts) -> Check | None:
         return None
     by_id = {each.id: Blocked(reason=CORDONED, message=_cordoned(each)) for each in reversed(facts.cordons)}
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        return by_id.get(each.device_id) or by_id.get(each.partition_id or "")
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+        return by_id.get(schedulable.device_id) or by_id.get(schedulable.partition_id or "")
 
     return check
 

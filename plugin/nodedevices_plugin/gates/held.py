@@ -45,10 +45,10 @@ def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
         pods = dict.fromkeys(held_id.holder for held_id in here if held_id.holder)
         return Blocked(reason=HELD_IN_ANOTHER_SHAPE, message=OTHERWISE, waits_for=tuple(pods)) if here else None
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        part = each.partition_id or each.device_id
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+        part = schedulable.partition_id or schedulable.device_id
         if part not in found:
-            found[part] = blocked(each.device_id, each.partition_id)
+            found[part] = blocked(schedulable.device_id, schedulable.partition_id)
         return found[part]
 
     return check
@@ -65,8 +65,11 @@ def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
     in_use = facts.in_use()
     blocked = Blocked(reason=CHANGE_WAITS, message=CHANGE, waits_for=facts.change.waits_for)
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
-        stays = (resource.name, each.id, bound[resource.name]) in kept or (resource.name, each.id) in in_use
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
+        stays = (resource.name, schedulable.id, bound[resource.name]) in kept or (
+            resource.name,
+            schedulable.id,
+        ) in in_use
         return None if stays else blocked
 
     return check
@@ -82,11 +85,11 @@ def full(shape: Plan, facts: GateFacts) -> Check | None:
     if not found:
         return None
 
-    def check(resource: OfferedResource, each: SchedulableId) -> Blocked | None:
+    def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
         if resource.name not in found:
             return None
         devices, held = found[resource.name]
-        return None if each.id in held else devices.get(each.device_id)
+        return None if schedulable.id in held else devices.get(schedulable.device_id)
 
     return check
 

@@ -179,22 +179,22 @@ def _newest(every: Iterable[Occurrences], now: datetime) -> Iterator[Occurrences
     yield from (_settled(occurrences, now) for occurrences in newest[:MAX_REASONS])
 
 
-def _settled(each: Occurrences, now: datetime) -> Occurrences:
+def _settled(occurrences: Occurrences, now: datetime) -> Occurrences:
     """Show what is new, unless it was less than a minute ago that something was; a time in the future is of a clock
     that was set back."""
-    count, first, shown = min(each.count, INT32_MAX), each.periods[0].first, each.shown
-    same = (shown.count, shown.first, shown.last) == (count, first, each.last)
+    count, first, shown = min(occurrences.count, INT32_MAX), occurrences.periods[0].first, occurrences.shown
+    same = (shown.count, shown.first, shown.last) == (count, first, occurrences.last)
     if same or timedelta(0) <= now - shown.at < SHOWN_AGAIN:
-        return each
-    return replace(each, shown=Shown(count=count, first=first, last=each.last, at=now))
+        return occurrences
+    return replace(occurrences, shown=Shown(count=count, first=first, last=occurrences.last, at=now))
 
 
-def _moved(each: Occurrences, moved: Callable[[datetime], datetime]) -> Occurrences:
-    shown, times = each.shown, sorted(map(moved, each.times))
+def _moved(occurrences: Occurrences, moved: Callable[[datetime], datetime]) -> Occurrences:
+    shown, times = occurrences.shown, sorted(map(moved, occurrences.times))
     return replace(
-        each,
-        periods=_renumbered(each.periods, moved),
-        last=max((moved(each.last), *times)),
+        occurrences,
+        periods=_renumbered(occurrences.periods, moved),
+        last=max((moved(occurrences.last), *times)),
         times=tuple(times),
         shown=replace(shown, first=moved(shown.first), last=moved(shown.last), at=moved(shown.at)),
     )

@@ -70,8 +70,8 @@ def _counted(devices: Iterable[InventoryDevice]) -> Counter[_Key]:
     return Counter(key for device in devices if (key := _key(device)))
 
 
-def _product(each: MostSeen) -> _Key:
-    return each.probe, each.vendor, each.product_name
+def _product(product: MostSeen) -> _Key:
+    return product.probe, product.vendor, product.product_name
 
 
 def _changed(earlier: Inventory, now: Inventory, removed: Set[str]) -> set[_Key]:

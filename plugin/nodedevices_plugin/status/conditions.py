@@ -168,9 +168,11 @@ def lacking_devices(facts: NodeFacts) -> list[Count]:
 def numbers(lacking: Sequence[Count]) -> str:
     """`type gpu: 7 of 8 expected: gpu at 0000:b3:00.0 is missing`"""
 
-    def said(each: Count) -> str:
-        missing = f": {some(each.lost, NAMED)} {'is' if len(each.lost) == 1 else 'are'} missing" if each.lost else ""
-        return f"{each.what}: {each.found} of {each.expected} {'earlier' if each.remembered else 'expected'}{missing}"
+    def said(count: Count) -> str:
+        missing = f": {some(count.lost, NAMED)} {'is' if len(count.lost) == 1 else 'are'} missing" if count.lost else ""
+        return (
+            f"{count.what}: {count.found} of {count.expected} {'earlier' if count.remembered else 'expected'}{missing}"
+        )
 
     return listing(map(said, lacking))
 

@@ -333,13 +333,13 @@ def _notice(notice: Notice) -> api.Notice:
     )
 
 
-def _occurred(each: Occurrences) -> api.Occurred:
+def _occurred(occurrences: Occurrences) -> api.Occurred:
     return api.Occurred(
-        reason=each.reason,
-        count=each.shown.count,
-        first=whole_second(each.shown.first),
-        last=whole_second(each.shown.last),
-        fault=each.is_fault,
+        reason=occurrences.reason,
+        count=occurrences.shown.count,
+        first=whole_second(occurrences.shown.first),
+        last=whole_second(occurrences.shown.last),
+        fault=occurrences.is_fault,
     )
 
 
@@ -638,9 +638,9 @@ def _configuration(facts: NodeFacts, odd: _Odd) -> api.ConfigurationStatus | Non
     def refusal(each: Refused) -> api.Refusal:
         return api.Refusal(section=each.section, field=each.field, message=each.message)
 
-    def waiting(each: WaitingPod) -> api.WaitingFor:
-        ids = each.ids[: api.MAX_WAITING_IDS]
-        return api.WaitingFor(namespace=each.namespace, pod=each.pod, resource=each.resource, ids=ids)
+    def waiting(pod: WaitingPod) -> api.WaitingFor:
+        ids = pod.ids[: api.MAX_WAITING_IDS]
+        return api.WaitingFor(namespace=pod.namespace, pod=pod.pod, resource=pod.resource, ids=ids)
 
     refused = config.refused
     parts = {

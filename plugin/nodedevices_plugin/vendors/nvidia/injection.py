@@ -145,18 +145,19 @@ class InjectionContext(Struct, frozen=True, kw_only=True):
         )
 
 
-def _name(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
+def _name(schedulable: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
     """Return the runtime's name of the device."""
     if context.device_id_strategy == "index":
-        return _handle(each, resource, context).index
-    return each.part_id
+        return _handle(schedulable, resource, context).index
+    return schedulable.part_id
 
 
-def _handle(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> Handle:
-    handle = context.handles.get(each.part_id)
+def _handle(schedulable: SchedulableId, resource: OfferedResource, context: InjectionContext) -> Handle:
+    handle = context.handles.get(schedulable.part_id)
     if handle is None:  # granted though it left: only where unhealthy ids are not refused
         raise AllocationError(
-            f"{resource.name}: {each.id} is no longer on this node. Delete the pod, so that it is scheduled again."
+            f"{resource.name}: {schedulable.id} is no longer on this node. "
+            "Delete the pod, so that it is scheduled again."
         )
     return handle
 
@@ -172,11 +173,11 @@ def _qualified(
     return (*devices, *(qualified(cdi.VENDOR, device_class, name) for device_class, name in extra))
 
 
-def _cdi_name(each: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
-    theirs = context.cdi_names.get(each.part_id)
+def _cdi_name(schedulable: SchedulableId, resource: OfferedResource, context: InjectionContext) -> str:
+    theirs = context.cdi_names.get(schedulable.part_id)
     if theirs is not None:
         return f"{cdi.TOOLKIT_KIND}={theirs}"
-    return qualified(cdi.VENDOR, "gpu", _name(each, resource, context))
+    return qualified(cdi.VENDOR, "gpu", _name(schedulable, resource, context))
 
 
 def _annotation(resource: OfferedResource, granted: Sequence[SchedulableId], context: InjectionContext) -> str:
