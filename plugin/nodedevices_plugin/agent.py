@@ -59,9 +59,8 @@ from nodedevices_plugin.pipeline.foreign import offered_text, other_plugins, unr
 from nodedevices_plugin.pipeline.requesting import driver_root
 from nodedevices_plugin.pipeline.step import decide
 from nodedevices_plugin.pipeline.world import Inputs, begin
-from nodedevices_plugin.runtime.later import Later
 from nodedevices_plugin.runtime.supervise import Supervisor
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Later, Worker
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local

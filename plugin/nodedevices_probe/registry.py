@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodedevices_probe.amd.kind import AMD
-from nodedevices_probe.fpga.kind import FPGA
-from nodedevices_probe.generic.kind import GENERIC
-from nodedevices_probe.intel.kind import INTEL
+from nodedevices_probe.amd.attributes import AMD
+from nodedevices_probe.fpga.attributes import FPGA_PROBE
+from nodedevices_probe.generic.attributes import GENERIC
+from nodedevices_probe.intel.attributes import INTEL
 from nodedevices_probe.kind import ProbeKind
-from nodedevices_probe.kmsg.kind import KMSG
-from nodedevices_probe.nic.kind import NIC
+from nodedevices_probe.kmsg.attributes import KMSG
+from nodedevices_probe.nic.attributes import NIC
+from nodedevices_probe.nvidia.attributes import NVML
 from nodedevices_probe.nvidia.ctk import NVIDIA_CTK
-from nodedevices_probe.nvidia.kind import NVML
 from nodedevices_probe.programs import Program
-from nodedevices_probe.remote.kind import REMOTE
+from nodedevices_probe.remote.attributes import REMOTE
 from nodedevices_probe.simulated.kind import SIMULATED
 
 KINDS: Mapping[str, ProbeKind] = {
@@ -23,7 +23,7 @@ KINDS: Mapping[str, ProbeKind] = {
         NVML,
         AMD,
         INTEL,
-        FPGA,
+        FPGA_PROBE,
         NIC,
         GENERIC,
         REMOTE,

@@ -13,7 +13,7 @@ from nodedevices_plugin.kubelet.plugins import DevicePlugins
 from nodedevices_plugin.kubelet.podresources import PodResourcesClient
 from nodedevices_plugin.kubelet.registration import Deadlines, ListedCheck
 from nodedevices_plugin.model import Offer, RegistrationState
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from support.kubelet import StandInKubelet
 from support.offers import GPU, EchoOffer, offered, plan
 

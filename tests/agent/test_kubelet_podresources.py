@@ -22,7 +22,7 @@ from nodedevices_plugin.kubelet.podresources import (
     wanted_after_allocate,
 )
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate, tenure_key
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from support.kubelet import Owner, StandInKubelet
 from support.offers import GPU, offered, plan
 

@@ -24,7 +24,7 @@ from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.host.machine import LocalMachine, Machine, ServedMachine
 from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFileReader
 from nodedevices_plugin.pipeline.state import MAX_BYTES, State, StateError, from_bytes
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file as config_file
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import Local

@@ -24,7 +24,7 @@ from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.book import Allocated
 from nodedevices_plugin.cores.container import FILE, key
 from nodedevices_plugin.cores.ledger import Recorded
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 
 READ_SECONDS = 2.0  # at the start
 WRITE_SECONDS = 5.0  # while a container waits to be started

@@ -25,7 +25,7 @@ from nodedevices_common.files import replace, unfinished
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.host.cdi_toolkit import read_bounded
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.cdi import CdiSource, CdiSpec, Document
 from nodedevices_plugin.vendors.cdi_libraries import merged

@@ -15,7 +15,7 @@ from nodedevices_plugin.host.cdi_program import FIRST_PATIENCE_SECONDS, LATER_PA
 from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
 from nodedevices_plugin.host.machine import LocalMachine, Machine
 from nodedevices_plugin.pipeline.access import Access
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors import cdi_libraries
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, Document, SpecRequest
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors

@@ -17,7 +17,7 @@ import structlog
 from nodedevices_probe.programs import ProgramError
 
 from nodedevices_plugin.host.machine import LocalMachine, Machine
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.cdi import Document, SpecRequest
 

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from nodedevices_common import safe_yaml
 from nodedevices_common.periodic import Periodic
 
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.cdi import CdiSource, Document, ToolkitDevice, devices_of
 
 log = structlog.get_logger(__name__)

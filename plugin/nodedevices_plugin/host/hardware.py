@@ -12,7 +12,7 @@ import structlog
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.host.machine import LocalMachine, MachineError
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 
 log = structlog.get_logger(__name__)
 

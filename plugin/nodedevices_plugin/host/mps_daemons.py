@@ -18,7 +18,7 @@ from nodedevices_common.periodic import Periodic
 from nodedevices_plugin.mps import files, running, wanted
 from nodedevices_plugin.mps.control import Control, ControlError, ControlMissingError
 from nodedevices_plugin.mps.running import Running
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.sharing.daemons import BEING_STARTED, READY, DaemonProcess, DaemonState, DaemonStatus, MpsFacts
 from nodedevices_plugin.sharing.mps import DaemonKey, MpsDaemon
 

@@ -20,7 +20,7 @@ import structlog
 from nodedevices_common.errors import OperationError
 from nodedevices_common.files import replace, unfinished
 
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.files import FolderFiles
 
 log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ import structlog
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.host.machine import LocalMachine, Machine, MachineError
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 log = structlog.get_logger(__name__)

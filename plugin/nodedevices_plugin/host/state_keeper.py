@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from nodedevices_plugin.pipeline.state import State, StateError, StateFile, same_but_times
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.effective import Effective, understood, unread
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.status.metrics import AgentMetrics

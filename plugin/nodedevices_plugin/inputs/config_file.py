@@ -20,7 +20,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.periodic import Periodic
 
 from nodedevices_plugin.runtime.supervise import describe
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles

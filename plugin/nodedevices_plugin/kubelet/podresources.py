@@ -47,7 +47,7 @@ from nodedevices_probe.protocol import MAX_MESSAGE, text
 from nodedevices_plugin.kubelet import checkpoint, rpc, sockets
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate, tenure_key
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 
 DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_DEADLINE_SECONDS = 5.0

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 from msgspec import Struct
 
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 
 log = structlog.get_logger(__name__)
 

@@ -1,16 +1,27 @@
-"""Threads for calls that come from outside and may wait: each call has one at once, however many others wait.
+"""Threads for calls that may wait, so that the event loop, which serves the kubelet, waits for none of them.
 
-A pool with a fixed number of threads would let calls that wait keep out one that need not. A thread that has had
-nothing to do for a while ends. All are daemons: a call that hangs does not delay the process's end.
+`Threads`: calls that come from outside, each of which has a thread at once, however many others wait. A pool with a
+fixed number of threads would let calls that wait keep out one that need not. A thread that has had nothing to do for a
+while ends.
+
+`Worker`: one thread for calls that may block, such as files on a slow disk or requests to an API server that does not
+answer. They run one after another, in their order; one that is cancelled before its turn is dropped, so that calls
+behind one that hangs do not pile up.
+
+All are daemons: a call that hangs neither delays the agent's end nor keeps the process alive, which the thread pool of
+asyncio would do. `Later` makes one call for many requests, a moment after the first.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 IDLE_SECONDS = 60.0
 
@@ -56,3 +67,112 @@ class Threads:
             except BaseException as error:
                 future.set_exception(error)
             del future, call
+
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Runs functions on its own thread; `await worker.run(f)` gives what f returned or raised."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._busy_since: float | None = None
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._more = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Queue the call; the future belongs to the running loop. Cancelling it does not stop a call under way."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(result)  # type: ignore[arg-type]  # result is a T when there is no error
+            else:
+                future.set_exception(error)
+
+        def job() -> None:
+            if future.cancelled():
+                return
+            result: T | None = None
+            error: BaseException | None = None
+            self._busy_since = time.monotonic()
+            try:
+                result = call()
+            except BaseException as caught:
+                error = caught
+            finally:
+                self._busy_since = None
+            try:
+                loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:  # the loop is closed: the agent is ending, and nothing waits for this
+                return
+
+        with self._more:
+            self._jobs.append(job)
+            self._more.notify()
+        future.add_done_callback(lambda done: self._drop(job) if done.cancelled() else None)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+            self._thread.start()
+        return future
+
+    async def run(self, call: Callable[[], T]) -> T:
+        return await self.submit(call)
+
+    def end(self) -> None:
+        """Let the thread end, once it has done what is queued. A later call starts another one."""
+        if self._thread is not None:
+            self._thread = None
+            with self._more:
+                self._jobs.append(_last)
+                self._more.notify()
+
+    def busy_seconds(self) -> float:
+        """Return for how long the current call has run; 0 when there is none."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for their turn."""
+        return len(self._jobs)
+
+    def _drop(self, job: Callable[[], None]) -> None:
+        with self._more, contextlib.suppress(ValueError):  # it is under way
+            self._jobs.remove(job)
+
+    def _work(self) -> None:
+        while True:
+            with self._more:
+                while not self._jobs:
+                    self._more.wait()
+                job = self._jobs.popleft()
+            if job is _last:
+                return
+            job()
+
+
+def _last() -> None:
+    """After it the thread ends."""
+
+
+class Later:
+    """Calls `call` on the running loop `seconds` after the first request since the last call, once for all of them."""
+
+    def __init__(self, call: Callable[[], None], *, seconds: float) -> None:
+        self._call = call
+        self._seconds = seconds
+        self._due: asyncio.TimerHandle | None = None
+
+    def request(self) -> None:
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(self._seconds, self._now)
+
+    def _now(self) -> None:
+        self._due = None
+        self._call()

@@ -31,7 +31,7 @@ from nodedevices_common.text import clip
 from nodedevices_kube import SERVICE_ACCOUNT, at
 from nodedevices_kube.errors import ApiError, KubeconfigError
 
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.status.known_fields import status_schema
 
 if TYPE_CHECKING:

@@ -1,6 +1,13 @@
-"""Names of generic devices that the probe and the agent's vendor share."""
+"""Names of generic devices that the probe and the agent's vendor share; and the command `nodedevices-probe generic`
+with its flags.
+"""
 
 from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_driver_root
 
 VENDOR = "generic"
 TYPE = "generic"
@@ -18,3 +25,28 @@ MOUNTS = "mounts"  # which of the group's parts are there and are mounted: "2,3"
 def mount_of(part: int) -> str:
     """The attribute with the host's path of a mounted part, where its wildcards leave several."""
     return f"path{part}"
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--file",
+        type=Path,
+        required=True,
+        metavar="F",
+        help="which devices (docs/devices/generic.md); edits appear at once",
+    )
+    add_driver_root(parser)
+
+
+GENERIC = ProbeKind(
+    name="generic",
+    help="devices by a configuration file: nodes of /dev and USB devices",
+    add_arguments=_add_arguments,
+    reads="nodedevices_probe.generic.probe",
+    interval="between searches for devices",
+    interval_seconds=1.0,
+    passed_on={"file": OPTION, DRIVER_ROOT: DRIVER_ROOT},
+    opens=frozenset({"file", DRIVER_ROOT}),
+    requires={OPTION: "a file that says which devices there are"},
+    auto_by=(OPTION,),
+)

@@ -1,10 +1,15 @@
-"""Kinds of events that lines of the kernel's log stand for.
+"""Kinds of events that lines of the kernel's log stand for; and the command `nodedevices-probe kmsg` with its flags.
 
 The probe writes them, and the vendors' parts of the agent read them back; no other module knows them. The kinds of a
 switch are the line format's own (protocol.SWITCH_KINDS).
 """
 
 from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from nodedevices_probe.kind import ProbeKind
 
 # NVIDIA. An XID itself is NVML's to report; here is what NVML does not say of it.
 SXID = "sxid"  # an NVSwitch's error, "Non-fatal" in the driver's own words
@@ -31,3 +36,24 @@ AMDGPU_UNCORRECTABLE = "amdgpu-uncorrectable"
 # PCIe's error reporting (AER), of any driver's device
 PCIE_NON_FATAL = "pcie-non-fatal"
 PCIE_FATAL = "pcie-fatal"
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--kmsg-path",
+        type=Path,
+        metavar="F",
+        help="read this file's end in the place of the kernel's log, for tests: lines as `dmesg --syslog --raw` prints"
+        " them (default: the kernel's log)",
+    )
+
+
+KMSG = ProbeKind(
+    name="kmsg",
+    help="no devices, but what the kernel's log says of those of other probes; needs the capability SYSLOG",
+    add_arguments=_add_arguments,
+    reads="nodedevices_probe.kmsg.probe",
+    interval="between two looks at the log",
+    interval_seconds=1.0,
+    lists_devices=False,
+)

@@ -1,15 +1,20 @@
-"""Attributes that only NVIDIA's devices have, as a line says them: attributes by name, and the names of MIG devices.
+"""Attributes that only NVIDIA's devices have, as a line says them: attributes by name, and the names of MIG devices;
+and the command `nodedevices-probe nvml` with its flags.
 
 Probes write these, and NVIDIA's part of the agent reads them back; no other module knows them.
 """
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Mapping
 
 from nodedevices_api.bounds import MAX_DEVICE_NAME
 from nodedevices_api.versions import dra_version
 
+from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_telemetry
+from nodedevices_probe.node.presence import any_of, exists, on_pci
+from nodedevices_probe.node.sysfs import ACCELERATOR_CLASSES
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
 
 VENDOR = "nvidia"
@@ -64,3 +69,26 @@ def mig_name(gpu: str, profile: str, profile_id: int, start: int, ci: int) -> st
     plain = "".join(each for each in profile.lower() if each.isalnum())
     name = f"{gpu}-mig-{plain}-{profile_id}-{start}{f'-{ci}' if ci else ''}"
     return name if len(name) <= MAX_DEVICE_NAME else None
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--driver-root-ctr-path",
+        default="/driver-root",
+        metavar="DIR",
+        help="search the library below this mounted root of the driver first (default: /driver-root)",
+    )
+    add_telemetry(parser)
+
+
+NVML = ProbeKind(
+    name="nvml",
+    help="NVIDIA GPUs, by the driver's library libnvidia-ml.so.1",
+    add_arguments=_add_arguments,
+    reads="nodedevices_probe.nvidia.probe",
+    interval="between queries of the driver; events are reported at once",
+    passed_on={DRIVER_ROOT: DRIVER_ROOT, "telemetry": "telemetry"},
+    opens=frozenset({DRIVER_ROOT}),
+    # With a driver or without; WSL shows its GPU on no PCI bus.
+    present=any_of(on_pci("0x10de", ACCELERATOR_CLASSES), exists("proc/driver/nvidia"), exists("dev/dxg")),
+)

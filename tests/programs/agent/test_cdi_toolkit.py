@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodedevices_plugin.host.cdi_files import CdiFiles
 from nodedevices_plugin.host.cdi_program import ProgramSpec, generate
 from nodedevices_plugin.host.cdi_toolkit import ToolkitSpecs
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.cdi import CdiSpec, SpecRequest
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE, Host
 from nodedevices_plugin.vendors.nvidia.ctk import CtkRequest

@@ -25,7 +25,7 @@ from nodedevices_plugin.kubelet.server import snapshot as encoded
 from nodedevices_plugin.model import HoldersState, Holdings
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.pipeline.world import Inputs, begin
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.file import MAX_BYTES, FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.nvidia.cdi import SOURCE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.pipeline.state import State
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.problems import ConfigError

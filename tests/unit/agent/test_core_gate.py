@@ -31,7 +31,7 @@ from nodedevices_plugin.model import (
     Plan,
     PodContainer,
 )
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from support.cores import MEMORY, offered
 from support.facts import GIB, START, gpu, gpu_id, inventory_of
 from support.patience import PATIENCE_SECONDS

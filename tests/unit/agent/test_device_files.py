@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.inputs.config_file import DeviceFileReader
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic.flags import FILES
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig

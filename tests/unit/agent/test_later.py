@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nodedevices_plugin.runtime.later import Later
+from nodedevices_plugin.runtime.threads import Later
 
 
 async def test_many_requests_are_one_call_and_a_later_one_is_another() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.host.node_files import LIST, NodeFiles, NodeFilesError, keep_folder
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.vendors.files import FolderFiles
 from support.patience import PATIENCE_SECONDS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from nodedevices_common.options import Option
 from nodedevices_plugin.inputs.config_file import ConfigFile, DeviceFileReader
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.vendors.files import DeviceFile, DeviceFileOutcome
 from nodedevices_probe.files.check import CheckError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.inputs.config_file import MAX_FILES, ConfigFolder
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles, choose

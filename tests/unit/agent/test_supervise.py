@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from nodedevices_plugin.runtime.supervise import HANGING_AFTER_SECONDS, Supervisor
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from support.clock import Clock
 from support.patience import PATIENCE_SECONDS
 

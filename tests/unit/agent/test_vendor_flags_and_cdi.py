@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nodedevices_plugin.granting.containers import edits
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
-from nodedevices_plugin.runtime.worker import Worker
+from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse
