@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource as limits
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -55,6 +56,12 @@ class Control:
 
     def __init__(self, root: str) -> None:
         self._root = root
+
+    def find(self) -> None:
+        """Look for the programs. ControlMissingError where one is not there: no daemon can be started."""
+        for program in (CONTROL, SMI):
+            if shutil.which(program) is None:
+                raise ControlMissingError(f"{program} not found; {_FROM}")
 
     def percentage(self, resource: str) -> int:
         """Return the percentage that the daemon gives each client. NVIDIA's plugin sends the same command to see

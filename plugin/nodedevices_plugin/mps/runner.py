@@ -39,6 +39,7 @@ BACKOFF = Backoff(initial_seconds=1.0, max_seconds=60.0, jitter=0.0)
 class Daemons(Protocol):
     """The runner's port to `control.Control`. Every call raises ControlError."""
 
+    def find(self) -> None: ...
     def percentage(self, resource: str) -> int: ...
     def send(self, resource: str, command: str) -> str: ...
     def start(self, resource: str) -> None: ...
@@ -116,6 +117,8 @@ class Runner:
         if run.done == daemon:
             return
         if daemon.waits:
+            if not run.gpus:
+                self._daemons.find()  # a daemon that cannot be started withholds nothing
             run.gpus |= {gpu.id: gpu for gpu in daemon.gpus}
             self._remember()
             return

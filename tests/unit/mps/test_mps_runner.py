@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.mps import running, wanted
-from nodedevices_plugin.mps.control import ControlError
+from nodedevices_plugin.mps.control import ControlError, ControlMissingError
 from nodedevices_plugin.mps.processes import Process
 from nodedevices_plugin.mps.runner import BACKOFF, Runner
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
@@ -27,6 +27,10 @@ class Driver:
         self.servers = ""  # what get_server_list answers
         self.processes: dict[str, Process] = {}
         self.started = 0
+
+    def find(self) -> None:
+        if "programs" in self.broken:
+            raise ControlMissingError("nvidia-cuda-mps-control not found")
 
     def percentage(self, resource: str) -> int:
         if resource not in self.running:
@@ -127,6 +131,17 @@ def test_gpus_that_are_offered_otherwise_are_announced_and_taken_when_they_no_lo
     assert [gpu.id for gpu in announced.gpus] == ["GPU-0", "GPU-1"]
     assert machine.want(daemon(0, 1)).said() == STARTED
     assert set(machine.driver.modes.values()) == {"EXCLUSIVE_PROCESS"}
+
+
+def test_without_its_programs_a_daemon_announces_nothing_so_that_its_gpus_stay_offered(machine: Machine) -> None:
+    machine.driver.broken.add("programs")
+    waiting = replace(daemon(0, 1), waits=True)
+    machine.want(waiting).after(60)
+    assert [run.gpus for run in running.from_bytes((machine.root / running.FILE).read_bytes())] == [()]
+    machine.driver.broken.clear()
+    machine.after(BACKOFF.max_seconds)
+    [announced] = running.from_bytes((machine.root / running.FILE).read_bytes())
+    assert [gpu.id for gpu in announced.gpus] == ["GPU-0", "GPU-1"]
 
 
 def test_a_daemon_that_is_not_wanted_after_all_gives_back_what_was_announced(machine: Machine) -> None:
