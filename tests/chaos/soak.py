@@ -34,7 +34,7 @@ QUEUES = ("nodedevices_operator_queue_depth", "nodedevices_internal_errors_total
 BOUNDS = {
     "MiB": Bound(3, 0.05),
     "files": Bound(3),
-    "threads": Bound(2),
+    "threads": Bound(2, 0.2),  # a served resource has threads, and how many are served changes with the configurations
     "queued": Bound(3),
     "errors": Bound(0),
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.cluster import GPU, NAMESPACE
+from support.cluster import GPU, NAMESPACE, SYSTEM
 from support.rig_cluster import RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600, method="signal")]
@@ -16,6 +16,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600, method
 STATIC = {"cpuManagerPolicy": "static", "systemReserved": {"cpu": "100m"}}
 KEPT = "/var/lib/kubelet/cpu_manager_state"  # of the policy before: a kubelet with another one ends at it
 WHOLE = {GPU: 2, "cpu": 1, "memory": 64 << 20}  # as limits, and so as requests: Guaranteed
+
+
+def in_agent(rig: RigCluster, *argv: str) -> str:
+    return rig.kubectl.exec(rig.agent(rig.b)["metadata"]["name"], *argv, namespace=SYSTEM)
 
 
 @pytest.fixture
@@ -30,6 +34,8 @@ def static(rig: RigCluster) -> Iterator[RigCluster]:
         file.write_text(config)
         rig.rig.start_kubelet(rig.b)
         rig.until("the kubelet has its ids", lambda: len(rig.ids(rig.b)) == 4)
+        # Until it has its pods from the API server, it counts devices of pods that have ended meanwhile as in use.
+        rig.until("the kubelet has its pods", lambda: in_agent(rig, "ls", "/"))
 
     start(json.dumps({**json.loads(before), **STATIC}))
     try:
