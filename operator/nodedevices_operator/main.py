@@ -127,13 +127,19 @@ class Replica:
     """The parts of one replica, put together. Without an election, it is the leader."""
 
     def __init__(
-        self, settings: OperatorSettings, metrics: OperatorMetrics, kube: KubeClient, election: Election | None
+        self,
+        settings: OperatorSettings,
+        metrics: OperatorMetrics,
+        clients: Sequence[KubeClient],
+        election: Election | None = None,
     ) -> None:
+        """`clients`: the manager's, and the election's own."""
+        kube = clients[0]
         self._metrics = metrics
         self._election = election
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
-        self._clients = [kube]
+        self._clients = clients
         self._manager = Manager(
             kube,
             metrics,
@@ -162,14 +168,12 @@ class Replica:
         kube = await KubeClient.connect(settings.kubeconfig)
         kube.requested = metrics.requested
         if not settings.leader_elect:
-            return cls(settings, metrics, kube, None)
+            return cls(settings, metrics, [kube])
         own = await KubeClient.connect(settings.kubeconfig)  # the Lease never waits behind other calls
         own.requested = metrics.requested
         election = Election(own, namespace=settings.namespace, identity=f"{socket.gethostname()}_{uuid.uuid4()}")
         kube.may_write = election.may_write
-        replica = cls(settings, metrics, kube, election)
-        replica._clients.append(own)
-        return replica
+        return cls(settings, metrics, [kube, own], election)
 
     def start(self, settings: OperatorSettings) -> Sequence[asyncio.Task[None]]:
         """Return the tasks of which none ends by itself but by an error."""

@@ -133,7 +133,7 @@ class Manager:
 
     def arrived(self, kind: Kind, deleted: bool, record: Record) -> None:
         """Take in a watch event."""
-        self.cache.last_event[kind] = self._clock()
+        self.cache.last_event = self._clock()
         self.dirty(self.cache.remove(kind, record.name, record.uid) if deleted else self.cache.observe(kind, record))
 
     def known(self, kind: Kind, name: str) -> Record | None:
@@ -270,8 +270,8 @@ class Manager:
         """Bring the gauges up to date, for a scrape. Those about the fleet are the leader's."""
         cache, metrics, now = self.cache, self.metrics, self._clock()
         metrics.leader.set(self._leading)
-        if cache.last_event:
-            metrics.last_event.set(now - max(cache.last_event.values()))
+        if cache.last_event is not None:
+            metrics.last_event.set(now - cache.last_event)
         if self.relister.last_complete is not None:
             metrics.last_relist.set(now - self.relister.last_complete)
         if not self._leading:

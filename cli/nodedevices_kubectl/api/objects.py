@@ -66,17 +66,11 @@ class Api(Client):
         """Every object, page by page, and the resourceVersion from which a watch goes on."""
         return self.read_all(collection, lambda item: item, selector=selector, fields=fields)
 
-    def read_all(
-        self,
-        collection: str,
-        read: Callable[[Raw], T],
-        *,
-        selector: str = "",
-        fields: str = "",
-        accept: str = JSON,
+    def _pages(
+        self, collection: str, query: Mapping[str, str], accept: str, read: Callable[[Raw], T]
     ) -> tuple[list[T], str]:
         with quickly():  # nothing in an object refers to itself
-            return super().read_all(collection, read, selector=selector, fields=fields, accept=accept)
+            return super()._pages(collection, query, accept, read)
 
     def names(self, collection: str, *, selector: str = "") -> list[str]:
         """The names of all objects, without what is in them."""

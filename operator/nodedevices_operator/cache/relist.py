@@ -161,8 +161,7 @@ class Relister:
         self._cache.removed = set()
         try:
             listed = await self._list_all(before)
-            if self.begin_watches is not None:
-                await self._hear(listed)
+            await self._hear(listed)
             missed = [kind for kind in KINDS if self._differs(kind, listed[kind], before[kind])]
             back = [await self._catch_up(kind, before[kind]) for kind in missed]
         finally:

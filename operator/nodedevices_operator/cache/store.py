@@ -53,7 +53,7 @@ class Cache(Struct):
     policies: dict[str, PolicyRecord] = field(default_factory=dict)
     synced: bool = False
     clock: Callable[[], float] = time.monotonic
-    last_event: dict[Kind, float] = field(default_factory=dict)  # clock of the last watch event
+    last_event: float | None = None  # clock
     changed_at: dict[str, float] = field(default_factory=dict)  # node -> clock of the last change of its devices
     heartbeats: dict[str, HeartbeatArrival] = field(default_factory=dict)  # node -> when its heartbeat came
     revisions: dict[str, int] = field(default_factory=dict)  # node -> a number that no other state of its NodeDevices

@@ -53,10 +53,12 @@ class RejectedPodsConcern:
         self._waiting.discard(node)
 
     async def reconcile(self, view: View) -> Outcome:
-        found = self._pods.on_node(view.record.name) if self._pods is not None and view.reported else ()
-        now, waits, left = datetime.fromtimestamp(self._wall(), UTC), [], MAX_AT_ONCE
         self._waiting.discard(view.record.name)
-        resources = rejected.shares_by_memory(view.record) if found else ()
+        found = self._pods.on_node(view.record.name) if self._pods is not None and view.reported else ()
+        if not found:
+            return Outcome()
+        now, waits, left = datetime.fromtimestamp(self._wall(), UTC), [], MAX_AT_ONCE
+        resources = rejected.shares_by_memory(view.record)
         for pod in found:
             resource = rejected.named(pod.message, resources) if pod.owner else None
             if resource is None:

@@ -192,7 +192,7 @@ def _trial(policy: PolicyRecord, contenders: Sequence[_Candidate], config: Mappi
         supplies=mine.supplies,
         conflicts=mine.conflicts,
         changes=tuple(
-            supply for supply in mine.supplies if not means_the_same(supply, would[supply], config.get(supply, {}))
+            section for section in mine.supplies if not means_the_same(section, would[section], config.get(section, {}))
         ),
         misfit=understood(would).misfit,
         faults=would["faults"] if "faults" in mine.supplies else None,

@@ -50,7 +50,7 @@ def news(record: NodeDevicesRecord, reported: Reported | None, now: str) -> tupl
     doubled = (shown.message, shown.since) if shown is not None and shown.status == "False" else None
     bodies = [
         *_faults(record, about, faulty, before.faulty, now, started=reported is None),
-        *_recoveries(record, about, states, before.faulty, now),
+        *(_recovered(record, about, old, now) for id_, old in before.faulty.items() if states.get(id_) == "Healthy"),
         *_services(record, about, reported, out, now),
     ]
     if doubled is not None and doubled != before.doubled and not (before.doubled is None and _old(doubled[1], now)):
@@ -81,17 +81,9 @@ def _faults(
             yield events.fault(about, what, device_text(device), now)
 
 
-def _recoveries(
-    record: NodeDevicesRecord,
-    about: events.About,
-    states: Mapping[str, str],
-    before: Mapping[str, DeviceRecord],
-    now: str,
-) -> Iterator[Body]:
-    for id_, old in before.items():
-        if states.get(id_) == "Healthy":
-            what = EventIdentity(record.name, id_, old.health.reason, old.health.since)
-            yield events.recovered(about, what, f"{old.name} {id_} is healthy again; was {old.health.reason}", now)
+def _recovered(record: NodeDevicesRecord, about: events.About, old: DeviceRecord, now: str) -> Body:
+    what = EventIdentity(record.name, old.id, old.health.reason, old.health.since)
+    return events.recovered(about, what, f"{old.name} {old.id} is healthy again; was {old.health.reason}", now)
 
 
 def out_of_service(record: NodeDevicesRecord, now: str) -> tuple[dict[str, OutOfServiceRecord], float | None]:

@@ -35,4 +35,4 @@ def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
         packing.check(resource, found.values())
     if resource.per_device is not None:
         core_ids.check(resource, tuple(found.values()))
-    return Grant(resource=resource, ids=tuple(found[fromkey] for fromkey in dict.fromkeys(ids)))
+    return Grant(resource=resource, ids=tuple(found[id_] for id_ in dict.fromkeys(ids)))

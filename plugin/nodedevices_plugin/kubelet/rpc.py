@@ -73,7 +73,7 @@ async def preferred(plugin: Path, available: Sequence[str], *, timeout_seconds: 
         )
         request = deviceplugin.PreferredAllocationRequest(container_requests=[wanted])
         answer = await call(request, timeout=timeout_seconds)
-    return tuple(deviceID for container in answer.container_responses for deviceID in container.deviceIDs)
+    return tuple(id_ for container in answer.container_responses for id_ in container.deviceIDs)
 
 
 async def list_pod_resources(socket: Path, *, timeout_seconds: float) -> podresources.ListPodResourcesResponse:

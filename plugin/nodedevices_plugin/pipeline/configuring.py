@@ -369,7 +369,7 @@ def _with_cdi(configured: Configured, node: Node, libraries: Sequence[gates.Miss
     active = configured.active.effective if configured.active.applied_once else None
     if configured.plan is None or active is None:
         return configured
-    why = "; ".join(library.why for library in libraries)
+    why = "; ".join(missing.why for missing in libraries)
     if not why:
         return replace(configured, status=replace(status, cdi_problem=access.stale(active, node.devices)))
     status = replace(status, cdi_problem=f"CDI: {why}; devices that need it are not offered until then")

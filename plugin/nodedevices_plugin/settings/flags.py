@@ -104,8 +104,8 @@ def _between(
     elif prefix and reserved_by_kubernetes(f"{prefix}/"):
         problems.append(f"--resource-prefix: {show(prefix)} is not allowed: {NOT_EXTENDED}")
     wrong = probes.read(_list(values["probe"]), probe_place)[1]
-    for fromkey in dict.fromkeys(added):
-        wrong += probes.read([fromkey], probes.ADD)[1]
+    for probe in dict.fromkeys(added):
+        wrong += probes.read([probe], probes.ADD)[1]
     if not wrong:
         listed = _list(values["probe"]) if "probe" in given else None
         texts, wrong = probes.together(listed, added, values)

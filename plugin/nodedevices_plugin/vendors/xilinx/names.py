@@ -133,7 +133,7 @@ def own_name(card: Card, *, exact_u30_names: bool, aliases: Aliases | None) -> s
     """After the domain; None: nothing that a resource can be called."""
     if card.is_u30 and not exact_u30_names:
         return U30_COMMON
-    alias = next((aliase for aliase in aliases.aliases if aliase.matches(card)), None) if aliases is not None else None
+    alias = next((known for known in aliases.aliases if known.matches(card)), None) if aliases is not None else None
     made = "".join(card.part(each) for each in alias.parts) if alias is not None else ""
     wanted = (made if len(made) <= MAX_ALIAS else "", card.usual)
     return next((each for each in wanted if NAME.fullmatch(each)), None)
