@@ -16,7 +16,7 @@ import pytest
 from cluster.rig.problem import RigError
 from support import installing, simulated
 from support.cluster import GPU, HEALTHY, NAMESPACE, SYSTEM, Cluster
-from support.rig_cluster import RigCluster
+from support.rig_cluster import UNAUTHORIZED, RigCluster
 
 # The longest of them waits for a token's end. By a signal: a thread would end pytest and leave the cluster behind.
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1500, method="signal")]
@@ -148,7 +148,7 @@ def test_s36_a_token_that_has_expired_costs_nothing_but_writes_and_the_next_one_
     rig.until("the token has expired", lambda: time.time() > until, until - time.time() + 10)
     bad = rig.device(rig.a, 5)["id"]
     rig.hardware(rig.a, simulated.h100s(xid79=5))
-    rig.until("the agent is refused", lambda: rig.unauthorized(absent.agent))
+    rig.until("the agent is refused", lambda: rig.counted(absent.agent, UNAUTHORIZED))
     assert rig.devices(rig.a)[bad]["health"]["state"] == "Healthy", "it cannot say so"
 
     rig.rig.start_kubelet(rig.a)

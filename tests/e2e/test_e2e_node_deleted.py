@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support import audit
 from support.cluster import GPU
-from support.rig_cluster import RigCluster
+from support.rig_cluster import UNAUTHORIZED, RigCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600, method="signal")]
 
@@ -26,7 +26,7 @@ def test_s18_a_node_that_is_deleted_for_good_takes_its_nodedevices_along_and_its
         rig.kubectl.run("delete", "node", rig.a)
         rig.until("its NodeDevices is gone", lambda: not rig.nodedevices(rig.a), GONE_SECONDS)
         # Kubernetes deletes the agent's pod, too, and with it the token is worth nothing.
-        rig.until("the agent is refused", lambda: rig.unauthorized(agent), REFUSED_SECONDS)
+        rig.until("the agent is refused", lambda: rig.counted(agent, UNAUTHORIZED), REFUSED_SECONDS)
         rig.until("what it wrote before is gone", lambda: not rig.nodedevices(rig.a), GONE_SECONDS)
         rig.never("it comes back", lambda: rig.nodedevices(rig.a), seconds=STAYS_SECONDS)
         made = [each for each in audit.requests(log, after=begin) if created(each)]

@@ -119,11 +119,11 @@ class RigCluster(Cluster):
         named = self.token_claims(self.agent(node))["kubernetes.io"].get("node", {})
         return str(named.get("uid", ""))
 
-    def unauthorized(self, agent: Mapping[str, Any]) -> float:
-        """How many requests of this agent's pod were answered by 401, as it says on its node: that needs no kubelet."""
+    def counted(self, agent: Mapping[str, Any], series: str) -> float:
+        """The sum of the series of this agent's pod that begin so, read on its node: no API server, no kubelet."""
         url = f"http://{agent['status']['podIP']}:9735/metrics"
         text = self.rig.node_exec(agent["spec"]["nodeName"], [sys.executable, "-c", SCRAPE, url])
-        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(UNAUTHORIZED))
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(series))
 
     def restarts(self, node: str, container: str = "agent") -> int:
         """How often a container of the agent's pod was restarted."""
