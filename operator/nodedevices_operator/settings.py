@@ -24,6 +24,7 @@ from nodedevices_common.options import (
     setting,
     settings_of,
 )
+from nodedevices_common.times import seconds_from
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS
@@ -31,7 +32,7 @@ from nodedevices_operator.reconcile.fleet import NAMESPACE
 
 HTTP_ADDRESS = ":9736"
 HEALTH_ADDRESS = ":9738"
-MAX_SECONDS = 86400.0
+MAX_SECONDS = 86400
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -53,16 +54,6 @@ def _namespace(name: str) -> str:
         right = "give lower-case letters, digits and '-', at most 63, a letter or digit first and last"
         raise ValueError(f"{name!r} is not the name of a namespace; {right}")
     return name
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1.0 <= seconds <= MAX_SECONDS:
-        raise ValueError(f"{text!r} is not allowed; give seconds, 1 to {MAX_SECONDS:.0f}")
-    return seconds
 
 
 def check_together(given: Mapping[str, Given]) -> None:
@@ -122,13 +113,16 @@ class OperatorSettings(Common):
         read=_namespace,
     )
     relist_seconds: float = setting(
-        "interval between full LISTs, ± 10 %", default=f"{RELIST_SECONDS:.0f}", metavar="SECONDS", read=_seconds
+        "interval between full LISTs, ± 10 %",
+        default=f"{RELIST_SECONDS:.0f}",
+        metavar="SECONDS",
+        read=seconds_from(1, MAX_SECONDS),
     )
     retired_seconds: float = setting(
         "time until the zero of a retired resource is removed from the Node; a real kubelet needs the default",
         default=f"{SETTLED_SECONDS:.0f}",
         metavar="SECONDS",
-        read=_seconds,
+        read=seconds_from(1, MAX_SECONDS),
     )
     delete_rejected_pods: bool = setting(
         "delete Failed pods (UnexpectedAdmissionError) with a controller whose node had no device with enough free "

@@ -15,13 +15,21 @@ from typing import Any
 
 import yaml
 from helmchart.templates import CHART
+from nodedevices_api.bounds import MAX_PROBE_NAME
+from nodedevices_api.fields import HOST_PATH_PATTERN
 from nodedevices_common import guard
 from nodedevices_common.options import PREFIX, SERVICE_LINK, Option
+from nodedevices_operator.settings import MAX_SECONDS
 from nodedevices_operator.settings import OPTIONS as OPERATOR
 from nodedevices_plugin.settings import together
+from nodedevices_plugin.settings.local import MOST_WAIT_SECONDS
 from nodedevices_plugin.settings.options import options as agents_options
+from nodedevices_plugin.settings.options import paths, vendors_flags
 from nodedevices_plugin.settings.options import variables as agents_variables
 from nodedevices_plugin.vendors.flags import FlagRule
+from nodedevices_probe.nic.attributes import RDMA_NODES
+from nodedevices_probe.registry import KINDS
+from nodedevices_probe.simulated.profiles import MODELS
 
 _KEY = re.compile(r"^( *)([A-Za-z][\w-]*):(.*)$")
 _COMMENT = re.compile(r"^ *# ?(.*)$")
@@ -44,6 +52,7 @@ OF_THE_CHART = frozenset(
         "fpga-names-file",
     }
 )
+_DOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"  # one word is enough
 FLAGS: Mapping[str, Callable[[], Iterable[Option]]] = {"agent": agents_options, "operator": lambda: OPERATOR}
 
 
@@ -165,12 +174,49 @@ def refusals() -> dict[str, Any]:
             "alone": agents_variables(),
             "rules": _terms(together.rules()),
             "probeRules": _terms(together.probe_rules()),
-            "patterns": together.patterns(),
+            "written": written(),
         },
-        "operator": {**_given(OPERATOR), "alone": [], "rules": _terms(operators), "probeRules": [], "patterns": {}},
+        "operator": {
+            **_given(OPERATOR),
+            "alone": [],
+            "rules": _terms(operators),
+            "probeRules": [],
+            "written": {name: _seconds(1, MAX_SECONDS) for name in ("relist-seconds", "retired-seconds")},
+        },
         "prefix": PREFIX,
         "serviceLink": SERVICE_LINK.pattern,
     }
+
+
+def written() -> dict[str, dict[str, Any]]:
+    """Return by flag of the agent how its value, or each of a list, is written; an empty one is not given.
+
+    pattern, and for numbers `least` and `most`; `right`: what would be, for people. Of these the agent says more, once
+    it runs: a probe's program, a profile with too many devices.
+    """
+    absolute = [path.name for path in paths()] + [name for flag in vendors_flags() for name in flag.absolute]
+    node, model = "|".join(RDMA_NODES), rf"\s*({'|'.join(MODELS)})\s*(x\s*[0-9]{{1,9}}\s*)?"
+    probe = rf"auto|{'|'.join(KINDS)}|[a-z0-9]([-a-z0-9]{{0,{MAX_PROBE_NAME - 2}}}[a-z0-9])?=.+"
+    named = f"NAME=COMMAND or NAME=unix:/PATH (a NAME: at most {MAX_PROBE_NAME} small letters, digits and hyphens)"
+    known = {
+        "container-mount-dir": (HOST_PATH_PATTERN, "an absolute path without . and .."),
+        "resource-prefix": (together.DOMAIN_PATTERN, "a domain, such as nvidia.com"),
+        "sriov-resource-prefix": (_DOMAIN, "a domain, such as intel.com"),
+        "rdma-required": (
+            rf"^(\s*none\s*|[\s,]*({node})(\s*,[\s,]*({node}))*[\s,]*)$",
+            f"some of {','.join(RDMA_NODES)}, or none",
+        ),
+        "simulated-profile": (f"(?i)^{model}(,{model})*$", f"such as h100 x 8, of {', '.join(sorted(MODELS))}"),
+        **dict.fromkeys(absolute, ("^/", "an absolute path")),
+        **dict.fromkeys(("probe", "add-probe"), (f"^({probe})$", f"auto, {', '.join(KINDS)}, {named}")),
+    }
+    found = {name: {"pattern": pattern, "right": right} for name, (pattern, right) in known.items()}
+    return found | {"operator-wait-seconds": _seconds(0, MOST_WAIT_SECONDS)}
+
+
+def _seconds(least: int, most: int) -> dict[str, Any]:
+    right = f"a whole number of seconds from {least} to {most}"
+    return {"pattern": "^[0-9]{1,9}$", "least": least, "most": most, "right": right}
 
 
 def _given(options: Iterable[Option]) -> dict[str, Any]:

@@ -74,41 +74,6 @@
    "cdi-disable-hooks",
    "imex-channel-ids"
   ],
-  "patterns": {
-   "allocations-dir": "^/",
-   "cdi-dir": "^/",
-   "cdi-spec-dirs": "^/",
-   "config-dir": "^/",
-   "config-file": "^/",
-   "container-mount-dir": "^(/[.]{0,2}[A-Za-z0-9_+@=:-][A-Za-z0-9._+@=:-]*)+$",
-   "dev-root": "^/",
-   "device-info-dir": "^/",
-   "device-plugin-dir": "^/",
-   "driver-directory": "^/",
-   "driver-directory-ctr-path": "^/",
-   "driver-root": "^/",
-   "driver-root-ctr-path": "^/",
-   "fpga-names-file": "^/",
-   "generic-config-file": "^/",
-   "gpu-config-file": "^/",
-   "kubelet-socket": "^/",
-   "metrics-cert-file": "^/",
-   "metrics-key-file": "^/",
-   "metrics-token-file": "^/",
-   "mps-dir": "^/",
-   "mps-root": "^/",
-   "nvidia-cdi-hook-path": "^/",
-   "onload-config-file": "^/",
-   "pod-resources-socket": "^/",
-   "rdma-config-file": "^/",
-   "remote-config-file": "^/",
-   "resource-prefix": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$",
-   "simulated-file": "^/",
-   "sriov-config-file": "^/",
-   "state-file": "^/",
-   "vulkan-icd-ctr-path": "^/",
-   "vulkan-icd-directory": "^/"
-  },
   "prefixes": {
    "NODEDEVICES_ADD_PROBE_": "add-probe"
   },
@@ -293,6 +258,166 @@
    "SHARED_DEVICES_ALLOCATION_POLICY": "shared-devices-allocation-policy",
    "U30AllocUnit": "u30-alloc-unit",
    "U30NameConvention": "u30-name-convention"
+  },
+  "written": {
+   "add-probe": {
+    "pattern": "^(auto|nvml|amd|intel|fpga|nic|generic|remote|kmsg|simulated|[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?=.+)$",
+    "right": "auto, nvml, amd, intel, fpga, nic, generic, remote, kmsg, simulated, NAME=COMMAND or NAME=unix:/PATH (a NAME: at most 32 small letters, digits and hyphens)"
+   },
+   "allocations-dir": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "cdi-dir": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "cdi-spec-dirs": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "config-dir": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "config-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "container-mount-dir": {
+    "pattern": "^(/[.]{0,2}[A-Za-z0-9_+@=:-][A-Za-z0-9._+@=:-]*)+$",
+    "right": "an absolute path without . and .."
+   },
+   "dev-root": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "device-info-dir": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "device-plugin-dir": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "driver-directory": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "driver-directory-ctr-path": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "driver-root": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "driver-root-ctr-path": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "fpga-names-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "generic-config-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "gpu-config-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "kubelet-socket": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "metrics-cert-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "metrics-key-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "metrics-token-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "mps-dir": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "mps-root": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "nvidia-cdi-hook-path": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "onload-config-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "operator-wait-seconds": {
+    "least": 0,
+    "most": 600,
+    "pattern": "^[0-9]{1,9}$",
+    "right": "a whole number of seconds from 0 to 600"
+   },
+   "pod-resources-socket": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "probe": {
+    "pattern": "^(auto|nvml|amd|intel|fpga|nic|generic|remote|kmsg|simulated|[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?=.+)$",
+    "right": "auto, nvml, amd, intel, fpga, nic, generic, remote, kmsg, simulated, NAME=COMMAND or NAME=unix:/PATH (a NAME: at most 32 small letters, digits and hyphens)"
+   },
+   "rdma-config-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "rdma-required": {
+    "pattern": "^(\\s*none\\s*|[\\s,]*(rdma_cm|umad|uverbs|issm|ucm)(\\s*,[\\s,]*(rdma_cm|umad|uverbs|issm|ucm))*[\\s,]*)$",
+    "right": "some of rdma_cm,umad,uverbs,issm,ucm, or none"
+   },
+   "remote-config-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "resource-prefix": {
+    "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$",
+    "right": "a domain, such as nvidia.com"
+   },
+   "simulated-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "simulated-profile": {
+    "pattern": "(?i)^\\s*(h100|h200|a100|b200|gb200|l40s|l4|t4|h100nvl|mi300x|mi300x-cpx|flex|pvc|connectx-7|e810|e810-vf|sfn-x2|u250)\\s*(x\\s*[0-9]{1,9}\\s*)?(,\\s*(h100|h200|a100|b200|gb200|l40s|l4|t4|h100nvl|mi300x|mi300x-cpx|flex|pvc|connectx-7|e810|e810-vf|sfn-x2|u250)\\s*(x\\s*[0-9]{1,9}\\s*)?)*$",
+    "right": "such as h100 x 8, of a100, b200, connectx-7, e810, e810-vf, flex, gb200, h100, h100nvl, h200, l4, l40s, mi300x, mi300x-cpx, pvc, sfn-x2, t4, u250"
+   },
+   "sriov-config-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "sriov-resource-prefix": {
+    "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+    "right": "a domain, such as intel.com"
+   },
+   "state-file": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "vulkan-icd-ctr-path": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   },
+   "vulkan-icd-directory": {
+    "pattern": "^/",
+    "right": "an absolute path"
+   }
   }
  },
  "operator": {
@@ -311,7 +436,6 @@
    ]
   },
   "lists": [],
-  "patterns": {},
   "prefixes": {},
   "probeRules": [],
   "rules": [
@@ -353,6 +477,20 @@
    "NODEDEVICES_NAMESPACE": "namespace",
    "NODEDEVICES_RELIST_SECONDS": "relist-seconds",
    "NODEDEVICES_RETIRED_SECONDS": "retired-seconds"
+  },
+  "written": {
+   "relist-seconds": {
+    "least": 1,
+    "most": 86400,
+    "pattern": "^[0-9]{1,9}$",
+    "right": "a whole number of seconds from 1 to 86400"
+   },
+   "retired-seconds": {
+    "least": 1,
+    "most": 86400,
+    "pattern": "^[0-9]{1,9}$",
+    "right": "a whole number of seconds from 1 to 86400"
+   }
   }
  },
  "prefix": "NODEDEVICES_",

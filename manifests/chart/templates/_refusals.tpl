@@ -55,9 +55,12 @@ programs' own (_flags.tpl).
 {{- if and (has $one.flag (list "probe" "add-probe")) (not (contains "=" $value)) }}
 {{- $_ := set $said (printf "probe=%s" $value) $one.place }}
 {{- end }}
-{{- $pattern := get $known.patterns $one.flag }}
-{{- if and $pattern (ne $value "*") (not (regexMatch $pattern $value)) }}
-{{- $problems = append $problems (printf "%s: %s is not allowed; give %s" $one.place $value (ternary "an absolute path" (printf "what matches %s" $pattern) (eq $pattern "^/"))) }}
+{{- with get $known.written $one.flag }}
+{{- $bad := not (regexMatch .pattern $value) }}
+{{- if hasKey . "least" }}{{ $bad = or $bad (lt (float64 $value) (float64 .least)) (gt (float64 $value) (float64 .most)) }}{{ end }}
+{{- if and $bad (ne $value "*") }}
+{{- $problems = append $problems (printf "%s: %s is not allowed; give %s" $one.place $value .right) }}
+{{- end }}
 {{- end }}
 {{- $choices := get $known.choices $one.flag }}
 {{- if and $choices $one.byVariable (ne $value "*") (not (has $value $choices)) }}

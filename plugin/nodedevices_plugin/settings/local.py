@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from nodedevices_common import guard, logs, unix_socket
 from nodedevices_common.address import Address, parse_address
 from nodedevices_common.options import Value, setting
-from nodedevices_common.text import show
+from nodedevices_common.times import seconds_from
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
@@ -28,12 +28,6 @@ def _address(text: str) -> Address | None:
         return None if text == "off" else parse_address(text)
     except ValueError as error:
         raise ValueError(f"{error}; or off") from error
-
-
-def _seconds(text: str) -> float:
-    if not (text.isascii() and text.isdecimal() and int(text) <= MOST_WAIT_SECONDS):
-        raise ValueError(f"{show(text)} is not a whole number of seconds from 0 to {MOST_WAIT_SECONDS}")
-    return float(text)
 
 
 def _server(text: str) -> str:
@@ -70,7 +64,7 @@ class Local:
         group="node",
         default="15",
         metavar="SECONDS",
-        read=_seconds,
+        read=seconds_from(0, MOST_WAIT_SECONDS),
     )
     standalone: bool = setting(
         "never connect to an API server: serve the kubelet and metrics only", group="node", default=False

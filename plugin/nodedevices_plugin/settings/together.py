@@ -1,4 +1,4 @@
-"""Which flags need others, which do not go together, and how values are written: what the agent refuses, as data.
+"""Which flags need others, and which do not go together: what the agent refuses, as data.
 
 The chart refuses the same before anything is installed: its table is made of this one (tests/helmchart). A term is a
 flag that is given, `simulated-file`, or one of its values, `device-list-strategy=envvar`; `probe=simulated` is a probe
@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from nodedevices_api.fields import HOST_PATH_PATTERN
 from nodedevices_common import guard
 from nodedevices_probe.registry import KINDS
 
-from nodedevices_plugin.settings.options import paths, vendors_flags
+from nodedevices_plugin.settings.options import vendors_flags
 from nodedevices_plugin.vendors.flags import FlagRule
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
@@ -24,7 +23,6 @@ ONLY_WITH: Mapping[str, str] = {
 }
 NOT_WITH: Mapping[str, str] = {"config-file": "config-dir"}
 DOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$"
-_ABSOLUTE = "^/"
 
 
 def rules(vendors: Vendors = VENDORS) -> tuple[FlagRule, ...]:
@@ -46,14 +44,3 @@ def probe_rules() -> Iterator[FlagRule]:
             yield FlagRule(when=probe, needs=kind.one_of)
         for option in kind.one_of:
             yield FlagRule(when=option, needs=(probe,), excludes=tuple(each for each in kind.one_of if each != option))
-
-
-def patterns(vendors: Vendors = VENDORS) -> Mapping[str, str]:
-    """Return by flag how its value, or each of them, is written; an empty one is not given."""
-    absolute = [path.name for path in paths(vendors)]
-    absolute += [name for flag in vendors_flags(vendors) for name in flag.absolute]
-    return {
-        **dict.fromkeys(absolute, _ABSOLUTE),
-        "resource-prefix": DOMAIN_PATTERN,
-        "container-mount-dir": HOST_PATH_PATTERN,
-    }

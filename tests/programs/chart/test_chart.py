@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from dashboards.files import BOARDS, path
-from helmchart.values import FLAGS, OF_THE_CHART
+from helmchart.values import FLAGS, OF_THE_CHART, written
 from nodedevices_common import __version__, guard
 from nodedevices_common.errors import InputError
 from nodedevices_operator import settings as operator_settings
@@ -219,9 +219,18 @@ def test_what_a_program_refuses_together_the_chart_refuses_and_nothing_else(prog
 
 
 @needs_helm
-def test_values_and_variables_that_the_agent_refuses_are_refused_by_the_chart() -> None:
-    paths = {name: "etc/file" for name, pattern in together.patterns().items() if pattern == "^/"}
-    others = {"resource-prefix": "nvidia", "container-mount-dir": ["/opt/limiter", "/opt/../etc"]}
+def test_values_and_variables_that_a_program_refuses_are_refused_by_the_chart() -> None:
+    paths = {name: "etc/file" for name, how in written().items() if how["pattern"] == "^/"}
+    others = {
+        "resource-prefix": "nvidia",
+        "container-mount-dir": ["/opt/limiter", "/opt/../etc"],
+        "sriov-resource-prefix": "Intel",
+        "operator-wait-seconds": 601,
+        "rdma-required": "none,umad",
+        "simulated-profile": "h100 x",
+        "add-probe": "My_probe=/bin/probe",
+    }
+    assert others.keys() | paths.keys() | {"probe"} == written().keys()
     flags = {name: value for name, value in (paths | others).items() if name not in OF_THE_CHART}
     env = [
         {"name": "MIG_STRATEGY", "value": "some"},
@@ -233,29 +242,47 @@ def test_values_and_variables_that_the_agent_refuses_are_refused_by_the_chart() 
         {"name": "NVIDIA_DRIVER_ROOT", "value": ""},
         {"name": "PATH", "value": "somewhere"},
     ]
-    done = helm.template({"agent": {"flags": {**flags, "probe": "simulated", "simulated-profile": "h100"}, "env": env}})
-    said = dict(re.findall(r"^  - (agent\.(?:flags\.[\w-]+|env: \w+)): (.*)$", done.stderr, re.MULTILINE))
-    variables = (
-        "MIG_STRATEGY",
-        "DEFAULT_CONFIG",
-        "NODEDEVICES_NO_SUCH_THING",
-        "NODEDEVICES_ADD_PROBE_MINE",
+    seconds = {"relist-seconds": 0, "retired-seconds": "soon"}
+    done = helm.template(
+        {"agent": {"flags": {**flags, "probe": "simulated"}, "env": env}, "operator": {"flags": seconds}}
     )
-    expected = {f"agent.env: {name}" for name in (*variables, "NODEDEVICES_STATE_FILE")}
-    # a file for the simulated probe beside a profile, and one half of metrics' files are rules' matter
-    assert said.keys() - {
-        f"agent.flags.{name}" for name in ("simulated-file", "simulated-profile", *guard.ONLY_WITH)
-    } == (
-        expected
+    said = dict(re.findall(r"^  - (\w+\.(?:flags\.[\w-]+|env: \w+)): (.*)$", done.stderr, re.MULTILINE))
+    assert said.keys() == (
+        {f"agent.env: {each['name']}" for each in env[:5]}
         | {f"agent.flags.{name}" for name in flags}
-        - {f"agent.flags.{name}" for name in ("simulated-file", *guard.ONLY_WITH)}
+        | {f"operator.flags.{name}" for name in seconds}
     )
     assert said["agent.flags.container-mount-dir"].startswith("/opt/../etc is not allowed")
+    assert (
+        said["agent.flags.operator-wait-seconds"] == "601 is not allowed; give a whole number of seconds from 0 to 600"
+    )
+    assert said["operator.flags.relist-seconds"] == "0 is not allowed; give a whole number of seconds from 1 to 86400"
     assert said["agent.env: MIG_STRATEGY"] == "some is not allowed; give none or single or mixed"
     assert said["agent.env: NODEDEVICES_ADD_PROBE_MINE"] == "generic needs components.generic"
+    needs = {"simulated-profile": "simulated", "rdma-required": "nic"}
     for name, value in (paths | others).items():
-        with pytest.raises(ConfigError, match=f"--{name}"):
-            parse([f"--{name}={value if isinstance(value, str) else ','.join(value)}"], {"NODE_NAME": "n1"})
+        text = ",".join(value) if isinstance(value, list) else value
+        with pytest.raises(ConfigError, match=f"{name}: "):
+            parse([f"--{name}={text}", f"--probe={needs.get(name, 'nvml')}"], {"NODE_NAME": "n1"})
+    with pytest.raises(InputError, match=r"relist-seconds.*retired-seconds"):
+        operator_settings.read([f"--{name}={value}" for name, value in seconds.items()], {})
+
+
+@needs_helm
+def test_the_chart_takes_what_a_program_takes_however_it_is_written() -> None:
+    flags = {
+        "probe": ["auto", "simulated", "mine=/bin/probe --all"],
+        "simulated-profile": " H100 x 2,u250 ",
+        "rdma-required": "umad, uverbs,",
+        "operator-wait-seconds": "0600",
+        "sriov-resource-prefix": "intel",
+    }
+    done = helm.template({"agent": {"flags": flags}, "operator": {"flags": {"relist-seconds": "0086400"}}})
+    assert done.returncode == 0, done.stderr
+    parse(
+        [f"--{name}={','.join(value) if isinstance(value, list) else value}" for name, value in flags.items()],
+        {"NODE_NAME": "n1"},
+    )
 
 
 @needs_helm
