@@ -90,7 +90,7 @@ ROWS: tuple[Row, ...] = (
     Row("failed to list", API, ("operator",), more=AWAY),
     Row("forbidden to list, retrying; .*", API, ("operator",)),
     Row("forbidden", API, ("operator",)),
-    Row("write failed", API, ("operator",), more=AWAY),
+    Row("write failed|event not written", API, ("operator",), more=AWAY),
     Row("watches ended, .*", API, ("operator",), more="operator is stopping"),
     Row("operator ended", API, ("operator",), more="the Lease was not renewed"),
     Row("watch stalled, restarting", API, ("operator",)),
@@ -100,7 +100,7 @@ ROWS: tuple[Row, ...] = (
     Row("failed to use the Lease", API),
     Row("watch failed", API, parts=("extender",)),
     # --- an operator whose Lease was over, frozen or without an API server, ends, and the next one goes on ---
-    Row("write failed", ("Freeze", *API), ("operator",), more="this replica is not the leader"),
+    Row("write failed|event not written", ("Freeze", *API), ("operator",), more="this replica is not the leader"),
     Row("watches ended, .*", ("Freeze",), ("operator",), more="operator is stopping"),
     Row("operator ended", ("Freeze",), ("operator",), more="is the leader"),
     # --- kubelets ---

@@ -49,8 +49,9 @@ def test_a_line_that_is_none_of_ours_is_loud() -> None:
     assert loud(Line("agent", "n1", "Traceback (most recent call last):", 1))
 
 
+@pytest.mark.parametrize("event", ["write failed", "event not written"])
 @pytest.mark.parametrize("why", ["Freeze", "StopApiServer", "StartApiServer"])
-def test_an_operator_whose_lease_ran_out_may_say_that_it_did_not_write(why: str) -> None:
-    said = line("write failed", part="operator", error="PATCH /x: not sent, this replica is not the leader")
+def test_an_operator_whose_lease_ran_out_may_say_that_it_did_not_write(why: str, event: str) -> None:
+    said = line(event, part="operator", error="PATCH /x: not sent, this replica is not the leader")
     assert not unexplained([said], [Done(why, 1)])
     assert unexplained([said], [Done("Kill", 1)])
