@@ -26,6 +26,11 @@ ROOT = Path(__file__).parents[2]
 NAMESPACE = "gpu-tools"
 ACCOUNT = "my-nodedevices-agent"
 OPERATORS = "nodedevices-operator-status"
+OBJECT: dict[str, Any] = {
+    "apiVersion": "nodedevices.io/v1alpha1",
+    "kind": "NodeDevices",
+    "metadata": {"name": "mine"},
+}
 STALE = {"type": "Stale", "status": "False", "reason": "Fresh", "message": "", "lastTransitionTime": stamp()}
 POD = {"namespace": "ml", "name": "trainer", "uid": "1", "device": device_id(0), "reason": "Xid79", "since": stamp()}
 
@@ -55,14 +60,8 @@ def _installed(admin: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def nodes(_installed: None, kubectl: Kubectl) -> tuple[FleetNode, FleetNode]:
     """Two nodes; of the first the operator has written its part of the status already."""
     mine, other = FleetNode(kubectl, "mine").create(), FleetNode(kubectl, "other").create()
-    body = {
-        "apiVersion": "nodedevices.io/v1alpha1",
-        "kind": "NodeDevices",
-        "metadata": {"name": "mine"},
-        "status": {"conditions": [STALE], "affectedPods": [POD]},
-    }
-    apply = ("apply", "--server-side", "--subresource=status", f"--field-manager={OPERATORS}", "-f", "-")
-    kubectl.run(*apply, stdin=json.dumps(body))
+    server_side = ("apply", "--server-side", "--subresource=status", f"--field-manager={OPERATORS}", "-f", "-")
+    kubectl.run(*server_side, stdin=json.dumps(OBJECT | {"status": {"conditions": [STALE], "affectedPods": [POD]}}))
     return mine, other
 
 
@@ -90,7 +89,15 @@ def agent(nodes: tuple[FleetNode, FleetNode], apiserver: ApiServer, kubectl: Kub
     return made
 
 
-def patch(agent: Kubectl, body: Any, *, node: str = "mine", status: bool = True, kind: str = "merge") -> None:
+def patch(
+    agent: Kubectl,
+    body: Any,
+    *,
+    node: str = "mine",
+    status: bool = True,
+    kind: str = "merge-patch+json",
+    query: str = "",
+) -> None:
     """As a program would: `kubectl patch --subresource` reads the subresource first, which the agent may not.
 
     KubectlError with what the API server said.
@@ -98,10 +105,10 @@ def patch(agent: Kubectl, body: Any, *, node: str = "mine", status: bool = True,
     config = yaml.safe_load(agent.kubeconfig.read_text())
     cluster, [user] = config["clusters"][0]["cluster"], config["users"]
     trust = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
-    path = f"/apis/nodedevices.io/v1alpha1/nodedevices/{node}{'/status' if status else ''}"
+    path = f"/apis/nodedevices.io/v1alpha1/nodedevices/{node}{'/status' if status else ''}{query}"
     headers = {
         "Authorization": f"Bearer {user['user']['token']}",
-        "Content-Type": f"application/{'json' if kind == 'json' else 'merge'}-patch+json",
+        "Content-Type": f"application/{kind}",
     }
     request = Request(cluster["server"] + path, json.dumps(body).encode(), headers, method="PATCH")
     try:
@@ -111,10 +118,9 @@ def patch(agent: Kubectl, body: Any, *, node: str = "mine", status: bool = True,
             raise KubectlError(("PATCH", path), error.code, error.read().decode()) from error
 
 
-def apply(agent: Kubectl, status: dict[str, Any], manager: str = "nodedevices-agent") -> None:
-    body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "mine"}}
-    server_side = ("apply", "--server-side", "--force-conflicts", "--subresource=status", f"--field-manager={manager}")
-    agent.run(*server_side, "-f", "-", stdin=json.dumps(body | {"status": status}))
+def apply(agent: Kubectl, change: dict[str, Any], *, status: bool = True, manager: str = "nodedevices-agent") -> None:
+    query = f"?fieldManager={manager}&force=true"
+    patch(agent, OBJECT | change, status=status, kind="apply-patch+yaml", query=query)
 
 
 def test_it_reports_its_own_node_again_and_again_beside_the_operators_part(
@@ -139,56 +145,30 @@ def test_another_nodes_object_is_refused(agent: Kubectl) -> None:
             patch(agent, body, node="other", status=status)
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [[], [POD, POD | {"uid": "2", "name": "other"}], [POD | {"name": "other"}]],
-    ids=["none", "one more", "another"],
+OPERATORS_CONDITIONS = (
+    *("PolicyResolved", "CapacitySynced", "LabelsSynced", "TaintSynced", "EvictionsSynced", "IdlePodsMarked", "Stale"),
+    *("ProblemReported", "MaintenanceScheduled"),
 )
-def test_other_affected_pods_are_refused(agent: Kubectl, entries: list[dict[str, Any]]) -> None:
-    with pytest.raises(KubectlError, match=r"may not write status\.affectedPods"):
-        patch(agent, {"status": {"affectedPods": entries}})
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *(
-            "PolicyResolved",
-            "CapacitySynced",
-            "LabelsSynced",
-            "TaintSynced",
-            "EvictionsSynced",
-            "IdlePodsMarked",
-            "Stale",
-        ),
-        *("ProblemReported", "MaintenanceScheduled"),
-    ],
-)
-def test_a_condition_of_the_operators_is_refused(agent: Kubectl, kind: str) -> None:
-    made = STALE | {"type": kind, "status": "True", "reason": "Lie"}
-    with pytest.raises(KubectlError, match="may not write the operator's conditions"):
-        apply(agent, {"conditions": [made]})
-
-
-def test_taking_the_operators_conditions_away_is_refused(agent: Kubectl) -> None:
+def test_what_the_operator_reports_is_refused(agent: Kubectl) -> None:
+    for pods in ([], [POD, POD | {"uid": "2", "name": "other"}], [POD | {"name": "other"}]):
+        with pytest.raises(KubectlError, match=r"may not write status\.affectedPods"):
+            patch(agent, {"status": {"affectedPods": pods}})
+    for kind in OPERATORS_CONDITIONS:
+        made = STALE | {"type": kind, "status": "True", "reason": "Lie"}
+        with pytest.raises(KubectlError, match="may not write the operator's conditions"):
+            apply(agent, {"status": {"conditions": [made]}})
     with pytest.raises(KubectlError, match="may not write the operator's conditions"):
         patch(agent, {"status": {"conditions": []}})
-
-
-@pytest.mark.parametrize("status", [{"affectedPods": [POD]}, {"conditions": [STALE]}], ids=["pods", "condition"])
-def test_owning_what_the_operator_wrote_is_refused(agent: Kubectl, status: dict[str, Any]) -> None:
-    """What two managers own stays when the operator takes it back."""
-    with pytest.raises(KubectlError, match="may not own"):
-        apply(agent, status)
+    for status in ({"affectedPods": [POD]}, {"conditions": [STALE]}):  # what two own stays when one takes it back
+        with pytest.raises(KubectlError, match="may not own"):
+            apply(agent, {"status": status})
 
 
 def test_owning_what_people_and_the_operator_wrote_is_refused(agent: Kubectl, kubectl: Kubectl) -> None:
     """With the very values that stand there: a configuration or a cordon that is taken back would stay."""
-    head: dict[str, Any] = {
-        "apiVersion": "nodedevices.io/v1alpha1",
-        "kind": "NodeDevices",
-        "metadata": {"name": "mine"},
-    }
+    head = OBJECT
     cordon = {"unschedulable": [{"id": device_id(0), "reason": "RMA"}]}
     confirmed = {"nodedevices.io/confirm": f"{device_id(0)}=recovered"}
     for manager, body in (
@@ -203,7 +183,7 @@ def test_owning_what_people_and_the_operator_wrote_is_refused(agent: Kubectl, ku
     ):
         for manager in ("nodedevices-agent", "before-first-apply"):
             with pytest.raises(KubectlError, match="may not own, or take ownership of, fields of spec"):
-                apply_object(agent, manager, body)
+                apply(agent, body, status=False, manager=manager)
     apply_object(kubectl, "nodedevices-operator-config", head | {"spec": {"config": {}, "configHash": "cd"}})
     apply_object(kubectl, "person", head)
     shown = kubectl.object("nodedevices", "mine")
@@ -215,14 +195,15 @@ def apply_object(as_: Kubectl, manager: str, body: dict[str, Any]) -> None:
     as_.run(*server_side, stdin=json.dumps(body))
 
 
-@pytest.mark.parametrize("status", [True, False])
-def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl, status: bool) -> None:
+def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl) -> None:
     """An empty list of managedFields resets them; then the operator could no longer take back what it wrote."""
-    with suppress(KubectlError):
-        patch(agent, [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}], kind="json", status=status)
-    shown = kubectl.object("nodedevices", "mine")
-    [entry] = [it for it in shown["metadata"]["managedFields"] if it["manager"] == OPERATORS]
-    assert set(entry["fieldsV1"]["f:status"]) == {"f:affectedPods", "f:conditions"}
+    for status in (True, False):
+        reset = [{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]
+        with suppress(KubectlError):
+            patch(agent, reset, kind="json-patch+json", status=status)
+        shown = kubectl.object("nodedevices", "mine")
+        [entry] = [it for it in shown["metadata"]["managedFields"] if it["manager"] == OPERATORS]
+        assert set(entry["fieldsV1"]["f:status"]) == {"f:affectedPods", "f:conditions"}
 
 
 def test_what_the_operator_applied_stays_applied(agent: Kubectl, kubectl: Kubectl) -> None:
@@ -240,38 +221,30 @@ def test_what_the_operator_applied_stays_applied(agent: Kubectl, kubectl: Kubect
     assert [each["operation"] for each in fields() if each["manager"] == OPERATORS] == ["Apply"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_what_people_and_the_operator_write_is_refused(agent: Kubectl) -> None:
+    for body in (
         {"spec": {"config": {"sharing": {"strategy": "none"}}}},
         {"spec": {"unschedulable": [{"id": device_id(0), "reason": "mine"}]}},
         {"metadata": {"finalizers": ["example.com/for-ever"]}},
         {"metadata": {"annotations": {"nodedevices.io/confirm": f"{device_id(0)}=recovered"}}},
         {"metadata": {"annotations": {"nodedevices.io/accept-change": "abc"}}},
         {"metadata": {"labels": {"a": "b"}}},
-    ],
-    ids=["config", "unschedulable", "finalizers", "confirm", "accept-change", "labels"],
-)
-def test_what_people_and_the_operator_write_is_refused(agent: Kubectl, body: dict[str, Any]) -> None:
-    with pytest.raises(KubectlError, match="an agent may not write"):
-        patch(agent, body, status=False)
+    ):
+        with pytest.raises(KubectlError, match="an agent may not write"):
+            patch(agent, body, status=False)
 
 
 OUT = {"unschedulable": [{"id": device_id(0), "reason": "RMA 4711"}]}
 
 
-@pytest.mark.parametrize("spec", [OUT | {"config": {}}, {"configHash": "aa"}], ids=["and more", "another field"])
 def test_an_object_that_was_deleted_is_made_again_with_nothing_but_what_is_out_of_service(
-    agent: Kubectl, kubectl: Kubectl, spec: dict[str, Any]
+    agent: Kubectl, kubectl: Kubectl
 ) -> None:
     kubectl.delete("nodedevices", "mine")
-    body: dict[str, Any] = {
-        "apiVersion": "nodedevices.io/v1alpha1",
-        "kind": "NodeDevices",
-        "metadata": {"name": "mine"},
-    }
-    with pytest.raises(KubectlError, match="an agent may not write spec"):
-        agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": spec}))
+    body = OBJECT
+    for spec in (OUT | {"config": {}}, {"configHash": "aa"}):
+        with pytest.raises(KubectlError, match="an agent may not write spec"):
+            agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": spec}))
     not_there: list[dict[str, Any]] = [
         {"f:spec": {"f:configName": {}}},
         {"f:spec": {"f:unschedulable": {'k:{"id":"GPU-of-later"}': {"f:reason": {}}}}},
