@@ -54,25 +54,24 @@ def status(kubectl: Kubectl) -> dict[str, Any]:
     return value
 
 
-def version(kubectl: Kubectl) -> str:
-    text: str = found(kubectl)["metadata"]["resourceVersion"]
-    return text
-
-
 def writes(agent: AgentProcess) -> float:
     lines = agent.get("/metrics")[1].splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("nodedevices_publish_writes_total"))
 
 
-def as_operator(kubectl: Kubectl, spec: dict[str, Any]) -> None:
-    body = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": NODE}, "spec": spec}
-    kubectl.run("apply", "--server-side", "--field-manager=nodedevices-operator", "-f", "-", stdin=json.dumps(body))
+def as_operator(kubectl: Kubectl, body: dict[str, Any], *more: str) -> None:
+    named = {"apiVersion": "nodedevices.io/v1alpha1", "kind": "NodeDevices", "metadata": {"name": NODE}}
+    server_side = ("apply", "--server-side", "--field-manager=nodedevices-operator", *more, "-f", "-")
+    kubectl.run(*server_side, stdin=json.dumps(named | body))
 
 
-def test_the_object_shows_the_devices_and_every_field_of_it_is_the_agents(
+def test_the_object_shows_the_devices_and_every_field_of_it_is_the_agents_and_stays_so(
     agent: AgentProcess, kubectl: Kubectl
 ) -> None:
+    _probe_sends(agent, lines=2)  # what it learns while it starts may still be a write
     item = found(kubectl)
+    _probe_sends(agent, lines=6)
+    assert found(kubectl) == item, "an idle agent writes nothing"
     summary = item["status"]["summary"]
     assert (summary["devices"], summary["healthy"], summary["model"]) == (8, 8, "NVIDIA-H100-80GB-HBM3")
     shown = kubectl.object("nodedevices", NODE)
@@ -90,6 +89,32 @@ def test_the_object_shows_the_devices_and_every_field_of_it_is_the_agents(
     assert agent.lines(
         "the token names no Node, so the NodeDevices object gets no owner: delete it by hand with the node"
     )
+
+    def taken_and_said() -> object:
+        """Again where a report with other news came just then: it sets the field, too, and nothing is said of it."""
+        kubectl.patch("nodedevices", NODE, {"status": {"summary": {"healthy": 1}}}, subresource="status")
+        wait_until("set again", lambda: status(kubectl)["summary"]["healthy"] == 8)
+        return agent.lines("fields of the agent's status were changed by another writer, reapplied")
+
+    wait_until("what somebody takes is set again", taken_and_said)
+    kubectl.delete("nodedevices", NODE)
+    wait_until("a new object", lambda: status(kubectl) and uid(kubectl) != item["metadata"]["uid"])
+    assert len(status(kubectl)["devices"]) == 8
+
+
+def _probe_sends(agent: AgentProcess, *, lines: int) -> None:
+    before = _lines_of_the_probe(agent)
+    wait_until("more lines", lambda: _lines_of_the_probe(agent) >= before + lines)
+
+
+def _lines_of_the_probe(agent: AgentProcess) -> float:
+    lines = agent.get("/metrics")[1].splitlines()
+    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("nodedevices_probe_lines_total"))
+
+
+def uid(kubectl: Kubectl) -> str:
+    text: str = found(kubectl)["metadata"]["uid"]
+    return text
 
 
 @pytest.fixture
@@ -112,7 +137,11 @@ def test_s39_an_agent_newer_than_the_crd_reports_what_the_crd_has_fields_for(
     assert "status.mostSeen" in line["left_out"]
 
 
-def test_a_programs_error_is_noticed_at_its_device_which_stays_well(agent: AgentProcess, kubectl: Kubectl) -> None:
+def test_a_programs_error_is_a_notice_and_a_fault_is_in_the_status_beside_the_operators_part(
+    agent: AgentProcess, kubectl: Kubectl
+) -> None:
+    stale = {"type": "Stale", "status": "False", "reason": "Fresh", "message": "", "lastTransitionTime": stamp()}
+    as_operator(kubectl, {"status": {"conditions": [stale]}}, "--subresource=status")
     agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [strike(3, 31)]}))
 
     def noticed() -> list[dict[str, Any]]:
@@ -126,8 +155,6 @@ def test_a_programs_error_is_noticed_at_its_device_which_stays_well(agent: Agent
     counted = f'nodedevices_xids_total{{index="3",uuid="{device["id"]}",xid="31"}} 1.0'
     assert counted in agent.get("/metrics")[1].splitlines()
 
-
-def test_a_fault_is_in_the_status_with_its_reason_and_action(agent: AgentProcess, kubectl: Kubectl) -> None:
     agent.edit(h100s(xid79=3, field_230=False))
     item = wait_until("the fault", lambda: found(kubectl) if fault(kubectl) else {})
     [bad] = [device for device in item["status"]["devices"] if device["health"]["state"] != "Healthy"]
@@ -136,6 +163,7 @@ def test_a_fault_is_in_the_status_with_its_reason_and_action(agent: AgentProcess
     healthy = condition(item, "DevicesHealthy")
     assert (healthy["status"], healthy["reason"]) == ("False", "DeviceFault")
     assert healthy["message"].startswith("1 of 8: gpu-3 Xid79")
+    assert condition(item, "Stale")["reason"] == "Fresh"
 
 
 def fault(kubectl: Kubectl) -> str:
@@ -144,156 +172,70 @@ def fault(kubectl: Kubectl) -> str:
     return next((str(health["reason"]) for health in healths if health["state"] == "Unhealthy"), "")
 
 
-def test_an_idle_agent_writes_nothing(agent: AgentProcess, kubectl: Kubectl) -> None:
-    _probe_sends(agent, lines=2)  # what it learns while it starts may still be a write
-    before = found(kubectl)
-    _probe_sends(agent, lines=6)
-    assert found(kubectl) == before
-
-
-def _probe_sends(agent: AgentProcess, *, lines: int) -> None:
-    before = _lines_of_the_probe(agent)
-    wait_until("more lines", lambda: _lines_of_the_probe(agent) >= before + lines)
-
-
-def _lines_of_the_probe(agent: AgentProcess) -> float:
-    lines = agent.get("/metrics")[1].splitlines()
-    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("nodedevices_probe_lines_total"))
-
-
-def test_an_object_deleted_by_hand_is_back_within_seconds(agent: AgentProcess, kubectl: Kubectl) -> None:
-    before = found(kubectl)["metadata"]["uid"]
-    kubectl.delete("nodedevices", NODE)
-    wait_until("a new object", lambda: status(kubectl) and found(kubectl)["metadata"]["uid"] != before)
-    assert len(status(kubectl)["devices"]) == 8
-
-
-def test_a_device_out_of_service_stays_so_when_the_object_is_deleted(agent: AgentProcess, kubectl: Kubectl) -> None:
+@pytest.mark.usefixtures("agent")
+def test_a_device_out_of_service_stays_so_when_the_object_is_deleted_and_is_back_when_its_time_is_over(
+    kubectl: Kubectl,
+) -> None:
     item = found(kubectl)
     entry = {"id": item["status"]["devices"][0]["id"], "reason": "RMA 4711", "by": "me"}
-    kubectl.patch("nodedevices", NODE, {"spec": {"unschedulable": [entry]}})
-    wait_until("it is out of service", lambda: status(kubectl)["summary"]["unschedulable"] == 1)
+
+    def unschedulable(*entries: dict[str, str]) -> None:
+        kubectl.patch("nodedevices", NODE, {"spec": {"unschedulable": list(entries)}})
+
+    unschedulable(entry, {"id": "gpu-1", "reason": "by its name"})
+    wait_until("it is out of service", lambda: status(kubectl)["devices"][0].get("unschedulable") == "RMA 4711")
+    assert (status(kubectl)["summary"]["unschedulable"], status(kubectl)["summary"]["healthy"]) == (1, 8)
+    wait_until(
+        "a typo is named", lambda: "unschedulable[gpu-1]" in condition(found(kubectl), "ConfigApplied")["message"]
+    )
+    unschedulable(entry)
+    wait_until("no typo", lambda: "gpu-1" not in condition(found(kubectl), "ConfigApplied")["message"])
     kubectl.delete("nodedevices", NODE)
     wait_until("a new object", lambda: found(kubectl).get("status") and uid(kubectl) != item["metadata"]["uid"])
     [again] = found(kubectl)["spec"]["unschedulable"]
     assert {key: again[key] for key in entry} == entry
     assert again["since"]
     assert status(kubectl)["summary"]["unschedulable"] == 1
-    kubectl.run("patch", "nodedevices", NODE, "--type=merge", "-p", '{"spec": {"unschedulable": []}}')
-    wait_until("people end it", lambda: status(kubectl)["summary"]["unschedulable"] == 0)
-
-
-def uid(kubectl: Kubectl) -> str:
-    text: str = found(kubectl)["metadata"]["uid"]
-    return text
+    unschedulable({"id": entry["id"], "reason": "RMA 4711", "until": stamp(3)})
+    wait_until("it is back", lambda: status(kubectl)["summary"]["unschedulable"] == 0)
 
 
 @pytest.mark.usefixtures("agent")
-def test_a_configuration_that_no_kubelet_has_taken_is_not_echoed(kubectl: Kubectl) -> None:
-    as_operator(kubectl, {"config": {}, "configHash": "aa"})
-    wait_until("waiting", lambda: condition(found(kubectl), "ConfigApplied").get("reason") == "WaitingForKubelet")
-    assert "appliedConfigHash" not in status(kubectl)
-
-
-@pytest.mark.usefixtures("served")
-def test_what_the_operator_resolves_is_in_effect_and_echoed(kubectl: Kubectl) -> None:
-    as_operator(kubectl, {"config": {}, "configHash": "aa"})
-    wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
-    assert condition(found(kubectl), "ConfigApplied")["reason"] == "Applied"
-    assert status(kubectl)["observedGeneration"] == found(kubectl)["metadata"]["generation"]
-
-
-@pytest.mark.usefixtures("served")
-def test_a_configuration_that_is_not_possible_here_keeps_the_last_good_one_and_says_so(kubectl: Kubectl) -> None:
-    as_operator(kubectl, {"config": {}, "configHash": "aa"})
-    wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
-    as_operator(kubectl, {"config": {"sharing": TOO_MANY}, "configHash": "bb"})
-    refused = wait_until("refusal", lambda: _invalid(kubectl))
-    assert "give fewer replicas" in refused["message"]
-    assert status(kubectl)["appliedConfigHash"] == "aa"
-
-
-def _invalid(kubectl: Kubectl) -> dict[str, Any] | None:
-    applied = condition(found(kubectl), "ConfigApplied")
-    return applied if applied.get("reason") == "ConfigInvalid" else None
-
-
-def test_a_change_of_ids_waits_while_holders_are_not_known(agent: AgentProcess, kubectl: Kubectl) -> None:
-    as_operator(kubectl, {"config": SIXTEEN, "configHash": "cc"})
-    wait_until("waiting", lambda: condition(found(kubectl), "ConfigApplied").get("reason") == "WaitingForHolders")
+def test_a_configuration_that_no_kubelet_has_taken_is_not_echoed_and_a_change_of_ids_waits_for_holders(
+    kubectl: Kubectl,
+) -> None:
+    as_operator(kubectl, {"spec": {"config": {}, "configHash": "aa"}})
+    wait_until("waiting", lambda: applied(kubectl)["reason"] == "WaitingForKubelet")
+    as_operator(kubectl, {"spec": {"config": SIXTEEN, "configHash": "cc"}})
+    wait_until("waiting", lambda: applied(kubectl)["reason"] == "WaitingForHolders")
     assert status(kubectl)["resources"][0]["capacity"] == 8
     assert "appliedConfigHash" not in status(kubectl)
 
 
-def test_the_operators_fields_stay_through_the_agents_writes(agent: AgentProcess, kubectl: Kubectl) -> None:
-    stale = {
-        "type": "Stale",
-        "status": "False",
-        "reason": "Fresh",
-        "message": "",
-        "lastTransitionTime": "2026-11-21T07:02:11Z",
-    }
-    body = {
-        "apiVersion": "nodedevices.io/v1alpha1",
-        "kind": "NodeDevices",
-        "metadata": {"name": NODE},
-        "status": {"conditions": [stale]},
-    }
-    kubectl.run(
-        "apply",
-        "--server-side",
-        "--subresource=status",
-        "--field-manager=nodedevices-operator",
-        "-f",
-        "-",
-        stdin=json.dumps(body),
-    )
-    agent.edit(h100s(lost=2))
-    wait_until("the fault", lambda: fault(kubectl))
-    assert condition(found(kubectl), "Stale")["reason"] == "Fresh"
-
-
-def test_a_field_of_the_agents_that_somebody_takes_is_set_again(agent: AgentProcess, kubectl: Kubectl) -> None:
-    wait_until("reported once", lambda: status(kubectl)["summary"]["healthy"] == 8)
-
-    def taken_and_said() -> object:
-        """Again where a report with other news came just then: it sets the field, too, and nothing is said of it."""
-        kubectl.patch("nodedevices", NODE, {"status": {"summary": {"healthy": 1}}}, subresource="status")
-        wait_until("set again", lambda: status(kubectl)["summary"]["healthy"] == 8)
-        return agent.lines("fields of the agent's status were changed by another writer, reapplied")
-
-    wait_until("reported", taken_and_said)
-
-
-def test_people_take_devices_out_of_service_and_they_come_back_when_their_time_is_over(
-    agent: AgentProcess, kubectl: Kubectl
+def test_what_the_operator_resolves_is_in_effect_until_something_better_and_a_confirmation_counts_once(
+    served: AgentProcess, kubectl: Kubectl
 ) -> None:
-    device = status(kubectl)["devices"][0]["id"]
-
-    def unschedulable(*entries: dict[str, str]) -> None:
-        kubectl.patch("nodedevices", NODE, {"spec": {"unschedulable": list(entries)}})
-
-    unschedulable({"id": device, "reason": "RMA 4711"}, {"id": "gpu-1", "reason": "by its name"})
-    wait_until("it is out of service", lambda: status(kubectl)["devices"][0].get("unschedulable") == "RMA 4711")
-    assert (status(kubectl)["summary"]["unschedulable"], status(kubectl)["summary"]["healthy"]) == (1, 8)
-    wait_until(
-        "a typo is named", lambda: "unschedulable[gpu-1]" in condition(found(kubectl), "ConfigApplied")["message"]
-    )
-    unschedulable({"id": device, "reason": "RMA 4711", "until": stamp(3)})
-    wait_until("it is back", lambda: status(kubectl)["summary"]["unschedulable"] == 0)
-
-
-def test_a_confirmation_brings_a_device_back_once(served: AgentProcess, kubectl: Kubectl) -> None:
-    agent = served
-    as_operator(kubectl, {"config": {"health": {"holdDownSeconds": 0}}, "configHash": "aa"})
+    as_operator(kubectl, {"spec": {"config": {"health": {"holdDownSeconds": 0}}, "configHash": "aa"}})
     wait_until("echo", lambda: status(kubectl).get("appliedConfigHash") == "aa")
-    agent.edit(h100s(xid79=3, field_230=False))
+    assert applied(kubectl)["reason"] == "Applied"
+    assert status(kubectl)["observedGeneration"] == found(kubectl)["metadata"]["generation"]
+    impossible = {"sharing": TOO_MANY, "health": {"holdDownSeconds": 0}}
+    as_operator(kubectl, {"spec": {"config": impossible, "configHash": "bb"}})
+    wait_until("refusal", lambda: applied(kubectl)["reason"] == "ConfigInvalid")
+    assert "give fewer replicas" in applied(kubectl)["message"]
+    assert status(kubectl)["appliedConfigHash"] == "aa"
+
+    served.edit(h100s(xid79=3, field_230=False))
     wait_until("the fault", lambda: fault(kubectl) == "Xid79")
     bad = next(device["id"] for device in status(kubectl)["devices"] if device["health"]["state"] != "Healthy")
     kubectl.run("annotate", "nodedevices", NODE, f"nodedevices.io/confirm={bad}=recovered")
     wait_until("recovery", lambda: status(kubectl)["summary"]["healthy"] == 8)
-    agent.edit(h100s(xid79=3, field_230=False))  # strikes again: the same word counts no more
+    served.edit(h100s(xid79=3, field_230=False))  # strikes again: the same word counts no more
     wait_until("the fault again", lambda: fault(kubectl) == "Xid79")
+
+
+def applied(kubectl: Kubectl) -> dict[str, Any]:
+    return condition(found(kubectl), "ConfigApplied")
 
 
 def test_an_api_server_that_is_away_costs_one_write_when_it_is_back(

@@ -36,6 +36,7 @@ def everything(kubectl: Kubectl, kinds_of_others: None, tmp_path: Path) -> Itera
     kubectl.run("delete", kinds, "-l", "app.kubernetes.io/part-of=nodedevices")
 
 
+@pytest.mark.long
 def test_applied_again_without_a_change_everything_is_unchanged(kubectl: Kubectl, everything: Path) -> None:
     """But a PodDisruptionBudget: kubectl replaces its selector, so the patch is never empty, and says configured."""
     kubectl.run("apply", "-k", str(everything))

@@ -49,7 +49,10 @@ def rights(admin: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield file
 
 
-@pytest.fixture(params=[("v1alpha1",), ("v1alpha1", "v1beta1")], ids=["v1alpha1", "v1beta1"])
+NEWEST = pytest.param(("v1alpha1", "v1beta1"), id="v1beta1", marks=pytest.mark.long)
+
+
+@pytest.fixture(params=[pytest.param(("v1alpha1",), id="v1alpha1"), NEWEST])
 def installed(request: pytest.FixtureRequest, kubectl: Kubectl) -> Iterator[Kubectl]:
     """An API server with about.k8s.io."""
     made = crd(*request.param)
