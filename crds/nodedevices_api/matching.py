@@ -42,7 +42,7 @@ def matches(
         and (match.product_name is None or fits(product_name, match.product_name))
         and (match.min_memory is None or memory_bytes >= to_bytes(match.min_memory))
         and (match.ids is None or any(same(own, id_) for id_ in match.ids for own in ids))
-        and (match.near is None or any(same(each, match.near) for each in near))
+        and (match.near is None or any(same(near_type, match.near) for near_type in near))
     )
 
 
@@ -62,6 +62,6 @@ def near_types(devices: Iterable[tuple[str, str, str]]) -> dict[str, frozenset[s
         if root:
             roots.setdefault(root, Counter())[type_] += 1
     return {
-        id_: frozenset(each for each, count in roots.get(root, Counter()).items() if count > (each == type_))
+        id_: frozenset(other for other, count in roots.get(root, Counter()).items() if count > (other == type_))
         for id_, type_, root in listed
     }

@@ -54,7 +54,7 @@ STRATEGIES = ("none", "timeSlicing", "mps", "memory")  # what the API server tak
 def _known_strategy(value: str, info: ValidationInfo) -> str:
     """An agent with a further sharing mode says so (errors.parse)."""
     if value not in (info.context or {}).get("strategies", STRATEGIES):
-        *others, last = (repr(each) for each in STRATEGIES)
+        *others, last = (repr(strategy) for strategy in STRATEGIES)
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
     return value
 

@@ -40,7 +40,7 @@ def table(rows: Sequence[TableRow]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return "|" + "".join(f" {cell} |" if cell else " |" for cell in (each.replace("|", "\\|") for each in cells)) + "\n"
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in (text.replace("|", "\\|") for text in cells)) + "\n"
 
 
 def with_tables(page: str) -> str:

@@ -42,7 +42,7 @@ class Certificate:
     client_ca: Path | None = None
 
     def files(self) -> list[Path]:
-        return [each for each in (self.file, self.key, self.client_ca) if each is not None]
+        return [path for path in (self.file, self.key, self.client_ca) if path is not None]
 
     def load(self, context: ssl.SSLContext) -> None:
         """OSError (ssl.SSLError is one) when they cannot be used."""

@@ -100,7 +100,7 @@ def makes_room(connections: Collection[Connection], peer: str) -> Connection | N
         candidates = [connection for connection in connections if counts[connection.peer] == most]
     else:
         return None
-    return min(candidates, key=lambda each: (each.complete, each.opened))
+    return min(candidates, key=lambda connection: (connection.complete, connection.opened))
 
 
 class _Stream(Protocol):

@@ -65,7 +65,7 @@ class Option:
     def cells(self) -> tuple[str, ...]:
         also = f" ({', '.join(f'`{_dashed(alias)}`' for alias in self.aliases)})" if self.aliases else ""
         value = "" if self.kind == "bool" else f" {_metavar(self)}"
-        variables = ", ".join(f"`{each}`" for each in self.shown_variables)
+        variables = ", ".join(f"`{name}`" for name in self.shown_variables)
         default = f"`{self.shown_default}`" if self.shown_default else ""
         key = f"; in the file: `{self.key}`" if self.key else ""
         return f"`--{self.name}{value}`{also}", variables, default, self.help + key
@@ -92,7 +92,7 @@ def option(name: str, help_text: str, *, default: Value = "", **details: Unpack[
 
 def with_flag_variables(name: str, help_text: str, *, default: Value = "", **details: Unpack[OptionDetails]) -> Option:
     """An option with a variable for each of its flags, called as they are: --mig-strategy, MIG_STRATEGY."""
-    details.setdefault("variables", tuple(variable(each) for each in (name, *details.get("aliases", ()))))
+    details.setdefault("variables", tuple(variable(flag) for flag in (name, *details.get("aliases", ()))))
     return option(name, help_text, default=default, **details)
 
 
@@ -135,18 +135,18 @@ def setting(
 
 
 def options_of(record: type) -> tuple[Option, ...]:
-    return tuple(_option_of(each) for each in fields(record) if "option" in each.metadata)
+    return tuple(_option_of(member) for member in fields(record) if "option" in member.metadata)
 
 
 def settings_of(record: type, given: Mapping[str, Given]) -> dict[str, Any]:
     """Return the values of these fields, by which the record is made. Raises InputError with each that cannot be."""
     found: dict[str, Any] = {}
     problems: list[str] = []
-    for each in fields(record):
-        if "option" in each.metadata:
-            value, read = given[_option_of(each).name], each.metadata["read"]
+    for member in fields(record):
+        if "option" in member.metadata:
+            value, read = given[_option_of(member).name], member.metadata["read"]
             try:
-                found[each.name] = value.value if read is None else read(str(value.value))
+                found[member.name] = value.value if read is None else read(str(value.value))
             except ValueError as error:
                 problems.append(f"{value.place}: {error}")
     if problems:
@@ -186,11 +186,11 @@ class Values:
 
 
 def defaults(options: Iterable[Option]) -> dict[str, Given]:
-    return {each.name: Given(each.default, f"--{each.name}") for each in options}
+    return {option.name: Given(option.default, f"--{option.name}") for option in options}
 
 
 def values_of(given: Mapping[str, Given]) -> dict[str, Value]:
-    return {name: each.value for name, each in given.items()}
+    return {name: value.value for name, value in given.items()}
 
 
 class Parser(argparse.ArgumentParser):
@@ -287,7 +287,7 @@ def _added(option: Option, environment: Mapping[str, str]) -> tuple[tuple[str, .
     """Return what all variables with the option's prefix say, and what is wrong with it."""
     found: list[str] = []
     problems = []
-    for variable in sorted(each for each in environment if each.startswith(option.variable_prefix)):
+    for variable in sorted(name for name in environment if name.startswith(option.variable_prefix)):
         try:
             value = read_text(option, environment[variable], f"environment variable {variable}")
         except ValueError as error:
@@ -328,13 +328,13 @@ def read_plain(option: Option, value: object, place: str) -> Value:
 
 def check(option: Option, value: Value, place: str) -> Value:
     """Return the value itself when it is possible."""
-    for each in _values(value):
-        if "\0" in each:
-            raise ValueError(f"{place}: {show(each)} has a NUL byte, which no path and no name can have")
-        if option.choices and each not in option.choices:
-            near = nearest(each, option.choices)
+    for text in _values(value):
+        if "\0" in text:
+            raise ValueError(f"{place}: {show(text)} has a NUL byte, which no path and no name can have")
+        if option.choices and text not in option.choices:
+            near = nearest(text, option.choices)
             hint = near if near.startswith("; did") else f"; give {' or '.join(option.choices)}"
-            raise ValueError(f"{place}: {show(each)} is not allowed{hint}")
+            raise ValueError(f"{place}: {show(text)} is not allowed{hint}")
     return value
 
 

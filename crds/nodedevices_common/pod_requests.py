@@ -106,12 +106,12 @@ def pod_containers(pod: Raw) -> tuple[tuple[Container, ...], tuple[str, ...]]:
     }
     containers = tuple(
         Container(
-            name=(name := str(each.get("name") or "")),
+            name=(name := str(container.get("name") or "")),
             kind=kind,
-            requests=extended_resources(each),
+            requests=extended_resources(container),
             cores=said.pop(name, None),
         )
-        for kind, each in raw_containers(mapping(pod.get("spec")))
+        for kind, container in raw_containers(mapping(pod.get("spec")))
     )
     return containers, tuple(sorted(said)[:MAX_STRAYS])
 
@@ -125,27 +125,27 @@ def wants(containers: Sequence[Container], resource: str, strays: Sequence[str] 
     these carry the largest demand of the init containers, too.
     """
     wanting = [container for container in containers if container.requests.get(resource, 0) > 0]
-    own = [_own(each, resource) for each in wanting]
+    own = [_own(container, resource) for container in wanting]
     carried = Demand()
-    for each, (demand, _) in zip(wanting, own, strict=True):
-        if each.kind == INIT:
+    for container, (demand, _) in zip(wanting, own, strict=True):
+        if container.kind == INIT:
             carried |= demand
     alone = ""
-    if wanting and all(each.kind == INIT for each in wanting):  # their ids would be in no List of the kubelet
+    if wanting and all(container.kind == INIT for container in wanting):  # their ids would be in no List of the kubelet
         alone = (
             f"its init container {wanting[0].name} requests {resource} and no container does; request the same amount "
             "in a container."
         )
-    first = next((each for each in wanting if each.kind == MAIN), None)
+    first = next((container for container in wanting if container.kind == MAIN), None)
     found = []
-    for each, (demand, problem) in zip(wanting, own, strict=True):
-        unnamed = _stray(strays[0], each.name) if strays and each.cores is None else ""
+    for container, (demand, problem) in zip(wanting, own, strict=True):
+        unnamed = _stray(strays[0], container.name) if strays and container.cores is None else ""
         found.append(
             Want(
-                container=each.name,
-                kind=each.kind,
-                size=each.requests[resource],
-                demand=demand | carried if each.kind != MAIN or each is first else demand,
+                container=container.name,
+                kind=container.kind,
+                size=container.requests[resource],
+                demand=demand | carried if container.kind != MAIN or container is first else demand,
                 problem=problem or unnamed or alone,
             )
         )

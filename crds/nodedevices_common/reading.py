@@ -83,7 +83,7 @@ def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
         kind, more = _unwrapped(inner)
         return kind, (*marks, *more)
     if get_origin(hint) is UnionType or type(None) in get_args(hint):
-        [inner] = [each for each in get_args(hint) if each is not type(None)]
+        [inner] = [argument for argument in get_args(hint) if argument is not type(None)]
         kind, more = _unwrapped(inner)
         return kind, (*more, type(None))
     return hint, ()
@@ -120,7 +120,7 @@ def _items(hint: Any, default: Any) -> Convert:
     kind, _ = _unwrapped(hint)
     if is_dataclass(kind):
         read = reader(cast(type[Any], kind))
-        return lambda value: tuple([read(each) for each in mappings(value)]) if type(value) is list else default
+        return lambda value: tuple([read(raw) for raw in mappings(value)]) if type(value) is list else default
     return lambda value: tuple([each for each in value if type(each) is kind]) if type(value) is list else default
 
 
@@ -128,7 +128,7 @@ def _texts_by_name(value: Any) -> dict[str, str]:
     """Return a map of texts, keys and values interned."""
     if not isinstance(value, dict):
         return {}
-    return {intern(key): intern(each) for key, each in value.items() if type(each) is str}
+    return {intern(key): intern(text) for key, text in value.items() if type(text) is str}
 
 
 def _inside(key: str, convert: Convert) -> Convert:

@@ -48,7 +48,7 @@ def first_of(most: int) -> Callable[[Any, datetime], str]:
     """Return a form for lists that shows so many, and how many more there are."""
 
     def show(value: Any, now: datetime) -> str:
-        names = [str(each) for each in value or ()]
+        names = [str(name) for name in value or ()]
         more = f",+{len(names) - most}" if len(names) > most else ""
         return (",".join(names[:most]) + more) or NONE
 

@@ -20,7 +20,7 @@ def clip(text: str, limit: int) -> str:
 
 def printable(text: str) -> str:
     """The text with what no terminal shows, and what is no character at all, as an escape."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return text if text.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def some(names: Iterable[str], most: int) -> str:
@@ -49,9 +49,9 @@ def show(value: object) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or a list of what there is when nothing is near (and the list is short), or nothing."""
     names = sorted(set(known))
-    close = difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), [candidate.lower() for candidate in names], n=1, cutoff=0.6)
     if close:
-        found = next(each for each in names if each.lower() == close[0])
+        found = next(candidate for candidate in names if candidate.lower() == close[0])
         return f"; did you mean {found}?"
     return f"; known: {', '.join(names)}" if 0 < len(names) <= 12 else ""
 

@@ -101,8 +101,8 @@ class Kubeconfig:
         content = mapping(found)
         self._current = self._current or text(content.get("current-context"))
         for kind, entries in self._entries.items():
-            for each in mappings(content.get(kind)):
-                entries.setdefault(text(each.get("name")), _Entry(mapping(each.get(kind[:-1])), file))
+            for named in mappings(content.get(kind)):
+                entries.setdefault(text(named.get("name")), _Entry(mapping(named.get(kind[:-1])), file))
 
     @property
     def contexts(self) -> list[str]:
