@@ -176,7 +176,9 @@ async def _say_stopped(kube: Kube, item: Mapping[str, Any], *, dry_run: bool) ->
             return 0
         status = item["status"]
         said = {"status": "False", "reason": AGENT_STOPPED, "message": GONE, "lastTransitionTime": utc_now()}
-        conditions = [{**each, **said} if each["type"] == READY else each for each in status["conditions"]]
+        conditions = [
+            {**condition, **said} if condition["type"] == READY else condition for condition in status["conditions"]
+        ]
         summary = {**(status.get("summary") or {}), "reason": AGENT_STOPPED}
         body = {"status": {**status, "conditions": conditions, "summary": summary}}
         await kube.apply(f"{path}/status", identified("NodeDevices", name, uid) | body, AGENTS)

@@ -282,8 +282,8 @@ class Manager:
         records = cache.node_devices.values()
         metrics.nodes.set(len(records))
         states = Counter(device.health.state for record in records for device in record.devices)
-        for each in HEALTH_STATES:
-            metrics.devices.labels(each.lower()).set(states[each])
+        for health in HEALTH_STATES:
+            metrics.devices.labels(health.lower()).set(states[health])
         metrics.faults.set(states["Unhealthy"] + states["Unknown"])
         metrics.unhealthy.clear()
         metrics.unhealthy_holder.clear()

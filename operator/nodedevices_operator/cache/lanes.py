@@ -28,7 +28,7 @@ class Lanes:
 
     def waited(self, now: float) -> float:
         """Return for how long the key that waits longest has been ready; 0: none is."""
-        since = (next(iter(each.values())) for each in (self._ahead, self._urgent, self._others) if each)
+        since = (next(iter(lane.values())) for lane in (self._ahead, self._urgent, self._others) if lane)
         return max(0.0, now - min(since, default=now))
 
     def push(self, key: str, now: float, *, urgent: bool = False, ahead: bool = False) -> None:

@@ -52,7 +52,7 @@ class RejectedPods:
 
     def on_node(self, node: str) -> tuple[RejectedPod, ...]:
         """Return the rejected pods of this node, the oldest first."""
-        return tuple(sorted(self._nodes.get(node, {}).values(), key=lambda each: (each.since, each.uid)))
+        return tuple(sorted(self._nodes.get(node, {}).values(), key=lambda pod: (pod.since, pod.uid)))
 
     def drop(self, pod: RejectedPod) -> None:
         """It was deleted, or is not what it was; a newer state of it stays."""

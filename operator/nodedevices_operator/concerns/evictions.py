@@ -136,13 +136,13 @@ class EvictionsConcern:
         """Return the pods that are meant, as far as they could be read."""
         known = self._subjects.get(view.record.name, {})
         found: dict[EvictionKey, Subject] = {}
-        for each in due:
-            key = _key(each)
+        for eviction in due:
+            key = _key(eviction)
             subject = known.get(key)
             unsettled = subject is None or not subject.uid or subject.kept or not subject.marked
             if subject is None or (unsettled and subject.again <= self._clock()):
                 try:
-                    subject = await self._read_pod(each, view)
+                    subject = await self._read_pod(eviction, view)
                 except KubeError as error:
                     tally.problems.append(error)
                     continue
@@ -151,7 +151,7 @@ class EvictionsConcern:
             else:
                 found[key] = subject
         self._subjects[view.record.name] = found
-        return [(each, found[_key(each)]) for each in due if _key(each) in found]
+        return [(eviction, found[_key(eviction)]) for eviction in due if _key(eviction) in found]
 
     async def _act(self, view: View, subjects: Sequence[tuple[Due, Subject]], tally: EvictionTally) -> None:
         """Evict those that are ready, as far as that is granted."""

@@ -126,7 +126,7 @@ class IdlePodsConcern:
         if memory is None:
             every = ((holding.holding.device, holding.since) for held in wanted.values() for holding in held)
             after = section.after_seconds or 0  # only then the agent said so
-            old = frozenset(each for each in every if pods.may_have_expired(each[1], view.now, after=after))
+            old = frozenset(pair for pair in every if pods.may_have_expired(pair[1], view.now, after=after))
             memory = _Memory(CallBudget(READS_AT_ONCE, SECONDS_PER_READ, self._clock), old, section)
             self._nodes[record.name] = memory
         if section != memory.section:
@@ -137,7 +137,7 @@ class IdlePodsConcern:
             memory.carrying = None
         elif memory.carrying is None:
             try:
-                memory.carrying = {each.uid: each for each in await self._listed(record.name)}
+                memory.carrying = {idle_pod.uid: idle_pod for idle_pod in await self._listed(record.name)}
             except KubeError as error:
                 return failed_to("list the node's pods", error)
             memory.settled = {}
@@ -151,7 +151,7 @@ class IdlePodsConcern:
                 await self._find(seen, pod, held, view.scope)
         known = record.condition(HOLDERS_KNOWN)
         if known is None or known.status != "True":  # who holds what may be old: nothing is taken back
-            seen.unsure.update((each.namespace, each.name) for each in (memory.carrying or {}).values())
+            seen.unsure.update((idle_pod.namespace, idle_pod.name) for idle_pod in (memory.carrying or {}).values())
         return seen
 
     async def _listed(self, node: str) -> list[IdlePod]:

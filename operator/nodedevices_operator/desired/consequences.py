@@ -142,7 +142,7 @@ def tainting(
 
 def stronger(taint: TaintRecord, shown: Sequence[TaintRecord]) -> bool:
     """True when it takes more from pods than what the Node shows already."""
-    return _rank(taint.effect) > max((_rank(each.effect) for each in shown), default=0)
+    return _rank(taint.effect) > max((_rank(other.effect) for other in shown), default=0)
 
 
 def _rank(effect: str) -> int:
@@ -200,7 +200,7 @@ def evictions(
         if not holder.claim and "/" not in holder.resource:
             continue  # every pod has cpu: that it holds a device, only a device's resource says
         excluded = (*section.evict.exclude_namespaces, *evict.exclude_namespaces)  # a rule takes no exclusion back
-        if any(fnmatchcase(holder.namespace, each) for each in excluded):
+        if any(fnmatchcase(holder.namespace, pattern) for pattern in excluded):
             continue
         due = Due(holding, _grace(evict))
         at = (zoned_time(holding.health.since) or LONG_AGO) + due.grace

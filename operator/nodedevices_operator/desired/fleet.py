@@ -160,7 +160,7 @@ def arrivals(before: Arrivals | None, faults: FaultsByNode, at: float) -> Arriva
     for node, its in faults.items():
         known = before.get(node, {})
         same = known.keys() == its.items()
-        found[node] = known if same else {each: known.get(each, at) for each in its.items()}
+        found[node] = known if same else {fault: known.get(fault, at) for fault in its.items()}
     return found
 
 
@@ -209,8 +209,8 @@ def rehearsed(
     """Return the answers if the policy of this pool were enforced, in the place of others on its nodes. Nothing is
     granted."""
     others = [
-        replace(each, nodes=each.nodes - pool.nodes, coming=each.coming - pool.nodes, out=each.out - pool.nodes)
-        for each in survey.pools
+        replace(other, nodes=other.nodes - pool.nodes, coming=other.coming - pool.nodes, out=other.out - pool.nodes)
+        for other in survey.pools
     ]
     tried = replace(survey, pools=[*others, replace(pool, out=survey.out & pool.nodes)])
     decision = decide(fleet, actions, now, tried, seen, record=record)
@@ -234,7 +234,7 @@ def _acted(fleet: Fleet, action: Action, now: datetime, faults: FaultsByNode) ->
     """Return the record with the action, and with its node out of service until what is at fault there is well
     again."""
     its = faults.get(action.node, {})
-    ids = [each for each, since in its.items() if since == action.since] or list(its)
+    ids = [id_ for id_, since in its.items() if since == action.since] or list(its)
     actions = (*fleet.actions, (action, now.isoformat()))[-MAX_ACTIONS:]
     if not ids:
         return replace(fleet, actions=actions)

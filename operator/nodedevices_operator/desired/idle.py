@@ -92,7 +92,9 @@ def in_use_condition(previous: ConditionRecord | None, now: str) -> dict[str, An
 def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
     """Return the condition DeviceIdle as the pod shows it."""
     shown = (pod.get("status") or {}).get("conditions") or ()
-    return next((conditions.read(each) for each in shown if each.get("type") == names.POD_DEVICE_IDLE), None)
+    return next(
+        (conditions.read(condition) for condition in shown if condition.get("type") == names.POD_DEVICE_IDLE), None
+    )
 
 
 def marked(pods: Iterable[Mapping[str, Any]]) -> list[IdlePod]:

@@ -116,7 +116,7 @@ def plan_object_labels(labels: Mapping[str, str], record: NodeDevicesRecord) -> 
 
 def _left_out(key: str) -> bool:
     domain, slash, _ = key.partition("/")
-    return bool(slash) and any(domain == each or domain.endswith(f".{each}") for each in LEFT_OUT)
+    return bool(slash) and any(domain == excluded or domain.endswith(f".{excluded}") for excluded in LEFT_OUT)
 
 
 def _free(key: str, record: NodeDevicesRecord) -> bool:

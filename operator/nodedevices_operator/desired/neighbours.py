@@ -30,15 +30,15 @@ def problem_reported(reports: Iterable[ReportRecord]) -> ConditionVerdict | None
 def maintenance_scheduled(reports: Iterable[ReportRecord], now: str) -> ConditionVerdict | None:
     """Return the verdict of MaintenanceScheduled; None: none is announced."""
     found = [(report, _wait(report, now)) for report in reports if report.says is not Says.PROBLEM]
-    found = [(each, wait) for each, wait in found if wait is None or wait > -FORGOTTEN_SECONDS]
+    found = [(report, wait) for report, wait in found if wait is None or wait > -FORGOTTEN_SECONDS]
     if not found:
         return None
     reason = names.SCHEDULED
-    if any(each.says is Says.ONGOING for each, _ in found):
+    if any(report.says is Says.ONGOING for report, _ in found):
         reason = names.ONGOING
     elif any(wait is not None and wait <= 0 for _, wait in found):
         reason = names.DUE
-    return "True", reason, _listed(each for each, _ in found)
+    return "True", reason, _listed(report for report, _ in found)
 
 
 def next_change(reports: Sequence[ReportRecord], now: str) -> float | None:

@@ -41,7 +41,9 @@ def node_conditions(
         names.NODE_READY: (_ready(record, stale, node.ready_condition), node.ready_condition),
         names.NODE_DEVICES_HEALTHY: (record.condition(names.DEVICES_HEALTHY), node.condition),
     }
-    return tuple(_built(kind, each, stale, shown, now) for kind, (each, shown) in said.items() if each is not None)
+    return tuple(
+        _built(kind, condition, stale, shown, now) for kind, (condition, shown) in said.items() if condition is not None
+    )
 
 
 def _ready(record: NodeDevicesRecord, stale: Staleness, shown: ConditionRecord | None) -> ConditionRecord | None:
@@ -72,7 +74,7 @@ def xid_condition(record: NodeDevicesRecord, node: NodeRecord, *, now: str) -> d
     found = _numbers(shown.reason) if shown is not None and of_this_boot else frozenset()
     if record.boot_id == boot:
         found |= {xid for device in record.devices for part in device.parts for xid in part.health.xids}
-    numbers = sorted(str(each) for each in found & WATCHED)  # as Go writes a map's keys
+    numbers = sorted(str(xid) for xid in found & WATCHED)  # as Go writes a map's keys
     if not numbers:
         return None
     reason = json.dumps(dict.fromkeys(numbers, True), separators=(",", ":"))
@@ -88,4 +90,4 @@ def _numbers(reason: str) -> frozenset[int]:
     except (ValueError, RecursionError):
         return frozenset()
     keys = said if isinstance(said, dict) else {}
-    return frozenset(each for each in WATCHED if str(each) in keys)
+    return frozenset(xid for xid in WATCHED if str(xid) in keys)

@@ -174,9 +174,9 @@ def restarted(pod: Mapping[str, Any], holding: Holding) -> bool:
     """True when the container does not run, or runs since after what happened to it. Its devices stay the same over
     such a start."""
     status, since = pod.get("status") or {}, zoned_time(holding.health.since)
-    for each in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
-        if each.get("name") == holding.holder.container:
-            state = each.get("state") or {}
+    for container in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
+        if container.get("name") == holding.holder.container:
+            state = container.get("state") or {}
             started = zoned_time((state.get("running") or {}).get("startedAt"))
             stopped = bool(state) and "running" not in state
             return stopped or (started is not None and since is not None and started > since)
@@ -331,7 +331,9 @@ def device_text(device: DeviceRecord) -> str:
 def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
     """Return our condition as the pod shows it."""
     shown = (pod.get("status") or {}).get("conditions") or ()
-    return next((conditions.read(each) for each in shown if each.get("type") == names.POD_DEVICE_HEALTHY), None)
+    return next(
+        (conditions.read(condition) for condition in shown if condition.get("type") == names.POD_DEVICE_HEALTHY), None
+    )
 
 
 def may_have_expired(since: object, now: str, *, after: float = 0) -> bool:
@@ -349,7 +351,7 @@ def affected(holding: Holding, uid: str) -> Affected:
 def fault_over(record: NodeDevicesRecord, entry: Affected) -> bool:
     """True when what the entry names is no longer Unhealthy, as far as is known, or no longer there."""
     found = (part.health for device in record.devices for part in device.parts if part.id == entry.device)
-    return entry.device != NO_DEVICE and all(_severity(each) <= _SEVERITY["Degraded"] for each in found)
+    return entry.device != NO_DEVICE and all(_severity(health) <= _SEVERITY["Degraded"] for health in found)
 
 
 def left_behind(pods: Iterable[Mapping[str, Any]]) -> list[Affected]:

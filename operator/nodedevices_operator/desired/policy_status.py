@@ -244,7 +244,7 @@ def preview_lines(
 
 def waiting_first(waiting: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Nodes that only are silent, or wait for their turn, last."""
-    return tuple(sorted(waiting.items(), key=lambda each: (each[1] in {SILENT, TURN}, each)))
+    return tuple(sorted(waiting.items(), key=lambda pair: (pair[1] in {SILENT, TURN}, pair)))
 
 
 def counted(notes: Mapping[Note, int], *, applied: int) -> tuple[tuple[str, int], ...]:

@@ -63,13 +63,13 @@ class Reacting:
             for policy in policies
             if not policy.dry_run and policy.spec is not None and SECTION in policy.sections
         ]
-        found.sort(key=lambda each: (-each.priority, each.created, each.name))  # as in desired.configuration
+        found.sort(key=lambda policy: (-policy.priority, policy.created, policy.name))  # as in desired.configuration
         self._ranked = found
-        self._key = tuple((each.name, each.uid, each.generation) for each in found)
+        self._key = tuple((policy.name, policy.uid, policy.generation) for policy in found)
         self._by_label: dict[str, dict[str, list[int]]] = {}  # key -> value -> places of those that ask for one of them
         self._others: list[int] = []
-        for place, each in enumerate(found):
-            labels = _required(each.selector)
+        for place, policy in enumerate(found):
+            labels = _required(policy.selector)
             for key, value in labels:
                 self._by_label.setdefault(key, {}).setdefault(value, []).append(place)
             if not labels:

@@ -200,7 +200,7 @@ def _judge(
 
 def next_change(record: NodeDevicesRecord, standing: Standing, held: Set[str], now: str) -> ChangeRecord | None:
     """spec.change, where the sections `held` stay and the others that are pending change now."""
-    going = frozenset[str]().union(*(each for section, each in standing.pending.items() if section not in held))
+    going = frozenset[str]().union(*(policies for section, policies in standing.pending.items() if section not in held))
     watched = record.change if standing.under_way else None
     if not going or (standing.free and watched is None):
         return watched

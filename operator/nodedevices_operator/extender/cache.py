@@ -127,7 +127,7 @@ class SharesCache:
 
     def _requests_of_pods(self) -> Iterator[Mapping[str, PodRequest]]:
         yield from (pod.requests for pods in self._pods.values() for pod in pods.values())
-        yield from (each.pod.requests for ended in self._ended.values() for each in ended.values())
+        yield from (end.pod.requests for ended in self._ended.values() for end in ended.values())
 
     def observe_pod(self, raw: Raw) -> None:
         """One that is new, changed, or no longer bound and running."""
@@ -195,7 +195,7 @@ class SharesCache:
         table = known.tables.get(resource)
         if table is None and resource in known.shares.resources and resource in self._covered:
             pods = [pod for pod in self._pods.get(node, {}).values() if resource in pod.requests]
-            ended = [each for each in self._ended.get(node, {}).values() if resource in each.pod.requests]
+            ended = [end for end in self._ended.get(node, {}).values() if resource in end.pod.requests]
             table = known.tables[resource] = tabulate(known.shares.resources[resource], pods, ended)
         return table
 
@@ -209,9 +209,9 @@ class SharesCache:
         holding = {held.pod for device in devices for held in device.holders}
         coming = [pod.order[1] for pod in self._pods.get(shares.name, {}).values() if pod.key not in holding]
         kept = {
-            uid: each
-            for uid, each in ended.items()
-            if each.pod.key in holding or any(arrival < each.at for arrival in coming)
+            uid: end
+            for uid, end in ended.items()
+            if end.pod.key in holding or any(arrival < end.at for arrival in coming)
         }
         if kept:
             self._ended[shares.name] = kept

@@ -34,8 +34,8 @@ def inspect_node(cache: SharesCache, shares: NodeShares, now: float) -> dict[str
     devices.sort(key=lambda it: it["id"])
     return {
         "name": shares.name,
-        "totalGPU": sum(each["totalGPU"] for each in devices),
-        "usedGPU": sum(each["usedGPU"] for each in devices),
+        "totalGPU": sum(device["totalGPU"] for device in devices),
+        "usedGPU": sum(device["usedGPU"] for device in devices),
         "devs": devices,
         "stale": shares.stale,
         "bound": coming,  # to the node, and not among the holders yet

@@ -195,7 +195,7 @@ async def run(settings: ExtenderSettings) -> None:
             guard=settings.guard,
         )
         await server.start()
-        tasks += [asyncio.create_task(each.run(), name="http") for each in listening]
+        tasks += [asyncio.create_task(listener.run(), name="http") for listener in listening]
         tasks += [asyncio.create_task(server.run(), name="server"), *extender.tasks()]
         tasks.append(asyncio.create_task(kube.watch_credentials(), name="credentials"))
         log.info("extender started", address=str(settings.address), http=str(settings.http_address))

@@ -33,7 +33,7 @@ class PodRequest(Struct, frozen=True):
 
 def requests_of(pod: Raw, resources: Set[str]) -> dict[str, PodRequest]:
     """Return the pod's requests by resource."""
-    if all(resources.isdisjoint(amounts(each)) for _, each in raw_containers(mapping(pod.get("spec")))):
+    if all(resources.isdisjoint(amounts(container)) for _, container in raw_containers(mapping(pod.get("spec")))):
         return {}  # nearly all pods of a cluster: no more of them is read
     containers, strays = pod_containers(pod)
     wanted = dict.fromkeys(name for container in containers for name in container.requests if name in resources)
@@ -41,8 +41,8 @@ def requests_of(pod: Raw, resources: Set[str]) -> dict[str, PodRequest]:
 
 
 def _request(found: Sequence[Want]) -> PodRequest:
-    steps = tuple((each.kind, each.size) for each in found)
-    demands = tuple(ALL if each.problem else each.demand for each in found)
-    own = tuple(Demand(units=each.size) for each in found)
-    problem = next((each.problem for each in found if each.problem), "")
-    return PodRequest(steps, tuple(each.container for each in found), () if demands == own else demands, problem)
+    steps = tuple((want.kind, want.size) for want in found)
+    demands = tuple(ALL if want.problem else want.demand for want in found)
+    own = tuple(Demand(units=want.size) for want in found)
+    problem = next((want.problem for want in found if want.problem), "")
+    return PodRequest(steps, tuple(want.container for want in found), () if demands == own else demands, problem)

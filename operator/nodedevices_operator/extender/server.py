@@ -213,8 +213,8 @@ class Server:
     async def _inspect(self, request: web.Request) -> web.Response:
         if not (name := request.match_info.get("node", "")):
             found = []
-            for at, each in enumerate(list(self._cache.nodes())):
-                if (shares := self._cache.shares(each)) is not None:
+            for at, node in enumerate(list(self._cache.nodes())):
+                if (shares := self._cache.shares(node)) is not None:
                     found.append(inspect_node(self._cache, shares, self._clock()))
                 if at % AT_ONCE == AT_ONCE - 1:
                     await asyncio.sleep(0)

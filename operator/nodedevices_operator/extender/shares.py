@@ -90,7 +90,7 @@ def read(raw: Raw) -> NodeShares:
             resource = shares.get("resource")
             if not isinstance(resource, str) or not isinstance(shares.get("free"), int) or not shares.get("unit"):
                 continue
-            total, held, free = (_count(shares.get(each)) for each in ("total", "held", "free"))
+            total, held, free = (_count(shares.get(key)) for key in ("total", "held", "free"))
             shared = SharedDevice(
                 id=intern(str(part.get("id", ""))),
                 index=index,
@@ -104,7 +104,9 @@ def read(raw: Raw) -> NodeShares:
                 cores_held=_count(shares["coresHeld"]) if "coresHeld" in shares else None,
             )
             found.setdefault(intern(resource), ([], shares))[0].append(shared)
-    listed = {str(each.get("name", "")): each for each in mappings(status.get("resources"))} if found else {}
+    listed = (
+        {str(resource.get("name", "")): resource for resource in mappings(status.get("resources"))} if found else {}
+    )
     return NodeShares(
         name=intern(str(mapping(raw.get("metadata")).get("name", ""))),
         resources={
@@ -128,8 +130,8 @@ def read(raw: Raw) -> NodeShares:
 def _withheld(resource: Raw) -> tuple[WithheldShares, ...]:
     """Return what an entry of `status.resources` says is withheld, the largest count first."""
     found = (
-        WithheldShares(intern(str(each.get("reason", ""))), _count(each.get("count")))
-        for each in mappings(resource.get("withheld"))
+        WithheldShares(intern(str(withheld.get("reason", ""))), _count(withheld.get("count")))
+        for withheld in mappings(resource.get("withheld"))
     )
     return tuple(sorted((it for it in found if it.reason and it.count), key=lambda it: (-it.count, it.reason)))
 

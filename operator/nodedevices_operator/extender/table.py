@@ -129,7 +129,7 @@ class Table:
         """Return why there is no room for the first container that has none, for the pod's owner."""
         at, name = len(placement.devices), self.resource.name
         size, container = request.steps[at][1], request.names[at]
-        largest = max(each.total for each in self.resource.devices)
+        largest = max(shared.total for shared in self.resource.devices)
         if size > largest:
             return f"no single GPU has {size} units of {name} (largest: {largest}); request fewer"
         if not any(empty.values()):
@@ -173,7 +173,7 @@ def tabulate(resource: MemoryResource, pods: Collection[BoundPod], ended: Collec
     """`pods`: all that are bound to the node, have not ended and request the resource; `ended`: those of which it is
     known when. Others that hold shares have ended before all these."""
     there = {pod.key: pod for pod in pods}
-    gone = {each.pod.key: each for each in ended if each.pod.key not in there}
+    gone = {end.pod.key: end for end in ended if end.pod.key not in there}
     free = {device.id: device.free for device in resource.devices}
     holding: dict[str, dict[str, str]] = {}  # pod -> container -> device
     returns: list[Return] = []
@@ -193,7 +193,7 @@ def tabulate(resource: MemoryResource, pods: Collection[BoundPod], ended: Collec
             if key not in there:
                 returns.append((gone[key].at, device_id, unused, 0))
     since = _Timeline(resource, free, cores, holding, returns)
-    since.run(pods, [each for key, each in gone.items() if key not in holding])
+    since.run(pods, [end for key, end in gone.items() if key not in holding])
     return Table(resource, free, since.coming, cores)
 
 
@@ -236,8 +236,8 @@ class _Timeline:
         self._unlisted = sum(device.unlisted for device in resource.devices)
 
     def run(self, pods: Collection[BoundPod], gone: Collection[EndedPod]) -> None:
-        ends = {each.pod.uid: each.at for each in gone}
-        for pod in sorted((*pods, *(each.pod for each in gone)), key=lambda it: it.order):
+        ends = {end.pod.uid: end.at for end in gone}
+        for pod in sorted((*pods, *(end.pod for end in gone)), key=lambda it: it.order):
             self._return_until(pod.order[1])
             if pod.uid in ends:
                 before, power = dict(self._free), dict(self._power)

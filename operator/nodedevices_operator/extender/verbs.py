@@ -50,7 +50,7 @@ class Filtered(Struct):
         nodes = None
         if arguments.nodes is not None:
             passed = set(self.passed)
-            kept = [each for each in arguments.nodes["items"] if _name(each) in passed]
+            kept = [node for node in arguments.nodes["items"] if _name(node) in passed]
             nodes = {**arguments.nodes, "items": kept}
         result = {
             "Nodes": nodes,
@@ -158,8 +158,8 @@ class Verbs:
                 found.passed.append(name)
                 found.unknown += unknown
             else:
-                where = found.never if any(each.never for each in refused) else found.failed
-                where[name] = "; ".join(each.refusal for each in refused)
+                where = found.never if any(outcome.never for outcome in refused) else found.failed
+                where[name] = "; ".join(outcome.refusal for outcome in refused)
         return found
 
     # --- pods that are being bound -----------------------------------------------------------------------------------
@@ -179,8 +179,8 @@ class Verbs:
                 for _, event in waiting:
                     await event.wait()
         except TimeoutError:
-            for each, _ in waiting:
-                self._unbound.pop(each, None)
+            for other, _ in waiting:
+                self._unbound.pop(other, None)
 
 
 def _name(node: Raw) -> str:

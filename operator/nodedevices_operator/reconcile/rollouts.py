@@ -95,10 +95,10 @@ class Rollouts:
             if not all(self._admits(policy, node, free=standing.free) for policy in policies)
         }
         stopping = frozenset[str]().union(*(standing.pending[section] for section in held))
-        while more := {each for each, by in standing.pending.items() if by & stopping} - held:
+        while more := {section for section, by in standing.pending.items() if by & stopping} - held:
             held |= more  # a policy's sections go together
-            stopping = stopping.union(*(standing.pending[each] for each in more))
-        going = shared(name for each, by in standing.pending.items() if each not in held for name in by)
+            stopping = stopping.union(*(standing.pending[section] for section in more))
+        going = shared(name for section, by in standing.pending.items() if section not in held for name in by)
         under_way = standing.under_way | (going if not standing.free else frozenset())
         worse_off = "" if going & standing.under_way else standing.worse_off
         groups = _together(standing.pending[section] for section in held)
@@ -173,14 +173,14 @@ class Rollouts:
         for group, waiting in list(self._waiting.items()):
             if not group & wanted:
                 continue
-            room = min(0 if self._stopped(each) else self._uncalled(each) for each in group)
+            room = min(0 if self._stopped(policy) else self._uncalled(policy) for policy in group)
             while waiting.heap and (room > 0 or not waiting.heap[0][0]):
                 fresh, node = heapq.heappop(waiting.heap)
                 if node in waiting.nodes:
                     self._enqueue(node)
                     room -= fresh
-                    for each in group if fresh else ():
-                        self._nodes[each].called.add(node)
+                    for policy in group if fresh else ():
+                        self._nodes[policy].called.add(node)
 
     def _uncalled(self, policy: str) -> int:
         """Return the free places for which no node is called yet: without them, a wave that ends calls all that wait. A
@@ -218,7 +218,7 @@ class Rollouts:
                 waiting.nodes.add(node)
                 heapq.heappush(waiting.heap, (not after.first, node))
                 if len(waiting.heap) > 2 * len(waiting.nodes) + NAMED:  # of nodes that asked several times
-                    waiting.heap = sorted((not self._entries[each].first, each) for each in waiting.nodes)
+                    waiting.heap = sorted((not self._entries[other].first, other) for other in waiting.nodes)
         for policy in before.members | before.under_way | before.waits:
             if policy in self._nodes and not self._nodes[policy].members:
                 del self._nodes[policy]

@@ -107,7 +107,7 @@ class _Sum(Struct):
             overridden=self.overridden,
             failed=len(self.failing),
             silent=self.silent,
-            outdated=sum(each.nodes for each in self.supplied.values()) - now.nodes,
+            outdated=sum(supplied.nodes for supplied in self.supplied.values()) - now.nodes,
             older=frozenset(self.older),
             failing=tuple(sorted(self.failing.items())),
             waiting=waiting_first(now.waiting),
@@ -119,10 +119,10 @@ class _Sum(Struct):
 
 def _take(counts: Counter[T], gone: Iterable[T]) -> None:
     """Fewer by one of each; none is remembered with 0."""
-    for each in gone:
-        counts[each] -= 1
-        if not counts[each]:
-            del counts[each]
+    for key in gone:
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]
 
 
 class Tallies:
@@ -142,13 +142,13 @@ class Tallies:
             del self._outcomes[node]
         else:
             self._outcomes[node] = outcome
-        was, now = (frozenset[str]() if each is None else each.concerned for each in (before, outcome))
+        was, now = (frozenset[str]() if side is None else side.concerned for side in (before, outcome))
         return frozenset(policy for policy in was | now if self._put(policy, node, before, outcome))
 
     def _put(self, policy: str, node: str, before: NodeOutcome | None, after: NodeOutcome | None) -> bool:
         if before is not None and after is not None and contributes_the_same(policy, before, after):
             return False
-        was, now = (None if each is None else contribution(policy, each) for each in (before, after))
+        was, now = (None if side is None else contribution(policy, side) for side in (before, after))
         if was == now:
             return False
         found = self._sums.get(policy)

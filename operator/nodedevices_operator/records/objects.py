@@ -529,12 +529,14 @@ def _applied(entry: Raw, manager: object) -> bool:
 
 
 def _owned(managed: Sequence[Raw], manager: str, outer: str, inner: str) -> frozenset[str]:
-    return shared(key for each in managed if _applied(each, manager) for key in _keys(each, outer, inner))
+    return shared(key for fields in managed if _applied(fields, manager) for key in _keys(fields, outer, inner))
 
 
 def _conditions_owned(managed: Sequence[Raw], manager: str) -> frozenset[str]:
     """Return the types of the conditions that this manager applied."""
-    keys = (key for each in managed if _applied(each, manager) for key in _inner(each, "f:status", "f:conditions"))
+    keys = (
+        key for fields in managed if _applied(fields, manager) for key in _inner(fields, "f:status", "f:conditions")
+    )
     return shared(key[len(_TYPE) : -2] for key in keys if key.startswith(_TYPE))
 
 

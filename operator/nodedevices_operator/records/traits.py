@@ -74,7 +74,7 @@ class Platform:
 
     def driver(self, name: str) -> DriverRecord:
         """The driver of that name; where there is none, one that says nothing."""
-        return next((each for each in self.drivers if each.name == name), NO_DRIVER)
+        return next((driver for driver in self.drivers if driver.name == name), NO_DRIVER)
 
 
 UNKNOWN_PLATFORM, NO_DRIVER = Platform(), DriverRecord()
@@ -112,8 +112,8 @@ def platform(status: Raw) -> Platform:
 
 
 @lru_cache(REMEMBERED)
-def _same_platform(one: Platform) -> Platform:
-    return one
+def _same_platform(given: Platform) -> Platform:
+    return given
 
 
 def _extra(raw: Raw) -> tuple[tuple[str, AttributeValue], ...]:

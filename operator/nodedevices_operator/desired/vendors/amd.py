@@ -59,12 +59,12 @@ def _of_parts(device: DeviceRecord) -> Iterator[tuple[str, str]]:
     model, partitioned = device.model, device.model.attribute("partitionProfile")
     parts = [part.profile for part in device.parts if part.profile is not None and (device.missing or not part.missing)]
     described: list[PartitionProfile | DeviceModel] = [*parts] if parts else [model]
-    for each in described:
+    for unit in described:
         said = {
-            "vram": f"{round(each.memory_mib / 1024)}G" if each.memory_mib else None,
+            "vram": f"{round(unit.memory_mib / 1024)}G" if unit.memory_mib else None,
             "compute-memory-partition": partitioned,
-            "simd-count": each.count("simds"),
-            "cu-count": each.count("computeUnits"),
+            "simd-count": unit.count("simds"),
+            "cu-count": unit.count("computeUnits"),
         }
         yield from ((kind, str(value)) for kind, value in said.items() if value)
 
