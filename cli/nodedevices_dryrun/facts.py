@@ -50,7 +50,7 @@ def _device(raw: Raw) -> InventoryDevice:
         numa_node=_number(attributes.get("numaNode")),
         extra={name: _attribute(mapping(value)) for name, value in mapping(attributes.get("extra")).items()},
         capacity=_capacity(raw),
-        partitions=tuple(_partition(place, each) for place, each in enumerate(parts)),
+        partitions=tuple(_partition(place, part) for place, part in enumerate(parts)),
     )
     health = mapping(raw.get("health"))
     return InventoryDevice(
@@ -143,7 +143,7 @@ def _holders(part: Raw) -> Iterable[Raw]:
 def _ids(holder: Raw, own: str) -> list[str]:
     """Return what the holder has of this part: the part, or shares of it. What it has of other parts is theirs."""
     given = holder.get("ids")
-    shares = [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
+    shares = [share for share in given if isinstance(share, str)] if isinstance(given, list) else []
     return [share for share in shares if split(share)[0] == own] if shares else [own]
 
 

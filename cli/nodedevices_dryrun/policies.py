@@ -48,7 +48,7 @@ class Policies(Struct, frozen=True):
 
 def changed(existing: Iterable[Raw], given: Sequence[Raw], deleted: Sequence[str], now: datetime) -> Policies:
     """`given`: whole objects, as in files. InputError for a name that is given twice, or deleted and not there."""
-    there = {text(mapping(each.get("metadata")).get("name")): each for each in existing}
+    there = {text(mapping(raw.get("metadata")).get("name")): raw for raw in existing}
     before = {name: policy_record(raw) for name, raw in there.items()}
     after, changes = dict(before), []
     for name in dict.fromkeys(deleted):
@@ -59,7 +59,7 @@ def changed(existing: Iterable[Raw], given: Sequence[Raw], deleted: Sequence[str
         changes.append(PolicyChange(name, DELETED))
     for raw in given:
         name = text(mapping(raw.get("metadata")).get("name"))
-        if any(each.name == name for each in changes):
+        if any(change.name == name for change in changes):
             raise InputError(f"policy {name}: it is given twice; give each policy once")
         change = _change(name, raw, there.get(name), before.get(name), now)
         changes.append(change)

@@ -118,7 +118,7 @@ class NodeEffect(Struct, frozen=True):
             "effect": self.effect,
             "policies": list(self.policies),
             "sections": list(self.sections),
-            "resources": [asdict(each) for each in (*found.resources, *self.capacity)],
+            "resources": [asdict(resource) for resource in (*found.resources, *self.capacity)],
             "mayChange": list(found.names),
             "heldBack": list(found.held_back),
             "pods": list(found.pods),
@@ -166,7 +166,7 @@ class _Node(Struct):
 
 def rehearse(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now: datetime) -> Rehearsal:
     policies = changed(cluster.policies, given, deleted, now)
-    known = {text(mapping(each.get("metadata")).get("name")): each for each in cluster.nodes or ()}
+    known = {text(mapping(raw.get("metadata")).get("name")): raw for raw in cluster.nodes or ()}
     concerned = policies.concerned
     records: dict[str, NodeDevicesRecord] = {}
     nodes: dict[str, NodeRecord] = {}
@@ -176,14 +176,14 @@ def rehearse(cluster: Cluster, given: Sequence[Raw], deleted: Sequence[str], now
         record = node_devices_record(raw)
         node = _node(record, known)
         records[record.name], nodes[record.name] = record, node
-        for at, each in enumerate((policies.before, policies.after)):
-            for policy in each:
+        for at, side in enumerate((policies.before, policies.after)):
+            for policy in side:
                 if policy.name in selected and policy.selects(node.labels):
                     selected[policy.name][at] += 1
         if any(policy.selects(node.labels) for policy in concerned):
             found.append(_resolved(raw, record, node, policies))
     _answered(found, records, nodes, policies, cluster=cluster, now=now)
-    effects = tuple(each.effect for each in found if each.effect.effect != NOTHING)
+    effects = tuple(made.effect for made in found if made.effect.effect != NOTHING)
     return Rehearsal(policies.changes, effects, {name: (was, will) for name, (was, will) in selected.items()})
 
 
@@ -195,9 +195,11 @@ def _node(record: NodeDevicesRecord, known: Mapping[str, Raw]) -> NodeRecord:
 
 def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: Policies) -> _Node:
     previous = Previous(record.config, record.policies)
-    now, then = (resolve(node.labels, each, previous) for each in (policies.before, policies.after))
+    now, then = (resolve(node.labels, side, previous) for side in (policies.before, policies.after))
     sections = tuple(
-        each for each in WIRE_SECTIONS if not means_the_same(each, now.config.get(each, {}), then.config.get(each, {}))
+        section
+        for section in WIRE_SECTIONS
+        if not means_the_same(section, now.config.get(section, {}), then.config.get(section, {}))
     )
     refused = [then.message] if then.status == "False" and then.message != now.message else []
     observes = would_observe(now.config, then.config, observing=record.observes)
@@ -206,7 +208,9 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
     if observes:
         left_out = (Note(section, "", text) for section, text in without_effect(then.config) if section in sections)
         ids = replace(ids, unmatched=(*ids.unmatched, *left_out))
-    changed_rules = {each: then.config[each] for each in _RULES if each in sections and each in then.config}
+    changed_rules = {
+        section: then.config[section] for section in _RULES if section in sections and section in then.config
+    }
     if changed_rules:
         ids = replace(ids, unmatched=(*ids.unmatched, *rules_without_effect(raw, changed_rules)))
     if "expect" in sections:
@@ -231,12 +235,12 @@ def _resolved(raw: Raw, record: NodeDevicesRecord, node: NodeRecord, policies: P
 
 def _suppliers(then: Configuration, sections: Iterable[str]) -> tuple[str, ...]:
     by = {section: ref.name for ref in then.policies for section in ref.sections}
-    return tuple(dict.fromkeys(by[each] for each in sections if each in by))
+    return tuple(dict.fromkeys(by[section] for section in sections if section in by))
 
 
 def _with_capacity(made: _Node) -> NodeEffect:
     """Add what the operator would write on the Node."""
-    before, after = (understood(each.config).sections.capacity for each in (made.now, made.then))
+    before, after = (understood(configuration.config).sections.capacity for configuration in (made.now, made.then))
     ours = made.node.owned | {capacity.name for capacity in before}
     was = plan_capacity(before, made.record, made.node, ours=ours).values
     plan = plan_capacity(after, made.record, made.node, ours=ours)
@@ -270,9 +274,9 @@ def _answered(
 ) -> None:
     """Add what would be done about faults, as budgets and breaker allow it to each policy."""
     acting: dict[str, list[_Node]] = {}
-    for each in found:
-        if FAULTS in each.effect.sections and (by := _suppliers(each.then, [FAULTS])):
-            acting.setdefault(by[0], []).append(each)
+    for node in found:
+        if FAULTS in node.effect.sections and (by := _suppliers(node.then, [FAULTS])):
+            acting.setdefault(by[0], []).append(node)
     if not any(node.preview.text({}) for mine in acting.values() for node in mine):
         return
     seen, place = survey(records, nodes, policies.before), record_of(cluster.policies)
@@ -283,7 +287,7 @@ def _answered(
     known, reacting = {policy.name: policy for policy in policies.after}, Reacting(policies.after)
     for name, mine in acting.items():
         pool = trial_pool(known[name], frozenset(it.name for it in nodes.values() if coming(it, reacting) == name))
-        actions: list[Action] = [action for each in mine for action in each.preview.actions]
+        actions: list[Action] = [action for node in mine for action in node.preview.actions]
         answers: Mapping[Action, ActionAnswer] = rehearsed(
             fleet or Fleet(),
             pool,
@@ -293,9 +297,9 @@ def _answered(
             seen=arrivals(None, seen.faults, 0.0),
             record=place,
         )
-        for each in mine:
-            if said := each.preview.text(answers):
-                each.effect = replace(each.effect, actions=said + doubt, acts=bool(each.preview.actions))
+        for node in mine:
+            if said := node.preview.text(answers):
+                node.effect = replace(node.effect, actions=said + doubt, acts=bool(node.preview.actions))
 
 
 def record_of(policies: Iterable[Raw]) -> str:

@@ -54,7 +54,7 @@ def _named_nodes(session: Session, names: Sequence[str]) -> dict[str, Raw]:
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
     found = (session.api.find(objects.at(objects.NODES, name)) for name in dict.fromkeys(names))
-    return by_name([each for each in found if each is not None])
+    return by_name([node for node in found if node is not None])
 
 
 def lease_of(session: Session, namespace: str) -> Raw | None:

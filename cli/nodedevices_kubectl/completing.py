@@ -21,7 +21,10 @@ def proposals(args: Sequence[str], machine: Machine) -> list[str]:
     first = arranged(words) if words and words[0].startswith("-") else list(words)
     shell = ShellComplete(cli, {"obj": machine}, PROGRAM, "")
     found = [completion for completion in shell.get_completions(first, last) if completion.type == "plain"]
-    return [printable(each.value) + (f"\t{printable(each.help)}" if each.help else "") for each in found]
+    return [
+        printable(completion.value) + (f"\t{printable(completion.help)}" if completion.help else "")
+        for completion in found
+    ]
 
 
 def main() -> None:

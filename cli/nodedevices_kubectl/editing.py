@@ -19,8 +19,8 @@ _REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 def by_node(given: Iterable[str]) -> dict[str, list[str]]:
     """NODE/DEVICE ..., as nodes with their devices, each once."""
     found: dict[str, list[str]] = {}
-    for each in given:
-        node, device = find.split_device(each)
+    for argument in given:
+        node, device = find.split_device(argument)
         devices = found.setdefault(node, [])
         if device not in devices:
             devices.append(device)

@@ -24,16 +24,16 @@ def read(paths: Sequence[str], kinds: Sequence[str]) -> list[Raw]:
     """Every object of these files, each of one of the kinds. InputError names the file."""
     found: list[Raw] = []
     for path in paths:
-        for place, each in _objects(_documents(path), path):
-            kind = each.get("kind")
+        for place, raw in _objects(_documents(path), path):
+            kind = raw.get("kind")
             if kind not in kinds:
                 wanted = " or ".join(kinds)
                 hint = nearest(kind, kinds) if isinstance(kind, str) else ""
                 raise InputError(f"{place}: kind: {show(kind)} is not read here; give {wanted}{hint}")
-            name = each.get("metadata", {}).get("name") if isinstance(each.get("metadata"), dict) else None
+            name = raw.get("metadata", {}).get("name") if isinstance(raw.get("metadata"), dict) else None
             if not isinstance(name, str) or not name:
                 raise InputError(f"{place}: metadata.name: {show(name)}: give the object's name")
-            found.append(each)
+            found.append(raw)
     return found
 
 

@@ -159,7 +159,7 @@ class _Printer:
 
     def relisted(self, items: Sequence[Raw]) -> None:
         there = {facts.name_of(item) for item in items}
-        for node in [each for each in self._shown if each not in there]:
+        for node in [name for name in self._shown if name not in there]:
             self.changed({"metadata": {"name": node}}, deleted=True)
         for item in items:
             self.changed(item)

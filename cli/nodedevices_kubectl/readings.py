@@ -56,8 +56,8 @@ class _Asking:
         return found
 
     def close(self) -> None:
-        for each in self._opened:
-            each.close()
+        for session in self._opened:
+            session.close()
 
 
 def read(session: Session, namespace: str, names: frozenset[str]) -> dict[str, Answer]:

@@ -38,7 +38,7 @@ def explain(session: Session, listing: Listing, names: tuple[str, ...]) -> None:
     """
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
-    policies = {facts.name_of(each): each for each in session.api.list_all(objects.POLICIES)[0]}
+    policies = {facts.name_of(raw): raw for raw in session.api.list_all(objects.POLICIES)[0]}
     words: list[str] = []
     seen: set[str] = set()
 

@@ -102,8 +102,8 @@ def _rehearsal() -> Any:
 
 def _saved(paths: Sequence[str], rehearsal: Any) -> Cluster:
     found: dict[str, list[Raw]] = {kind: [] for kind in _KINDS}
-    for each in files.read(paths, _KINDS):
-        found[each["kind"]].append(each)
+    for raw in files.read(paths, _KINDS):
+        found[raw["kind"]].append(raw)
     if not found["NodeDevices"]:
         raise InputError(f"--from {', '.join(paths)}: there is no NodeDevices in it; take them with: {_TO_SAVE}")
     return rehearsal.Cluster(found["NodeDevices"], found["DevicePolicy"], found["Node"] or None)  # type: ignore[no-any-return]
@@ -132,15 +132,15 @@ def _checked(
 
     from nodedevices_kubectl.api import objects  # noqa: PLC0415
 
-    there = {facts.name_of(each): each for each in existing}
+    there = {facts.name_of(raw): raw for raw in existing}
     refused = {change.name for change in changes if change.refusal}
     found: dict[str, str] = {}
-    for each in given:
-        name = facts.name_of(each)
+    for raw in given:
+        name = facts.name_of(raw)
         if name in refused:
             continue
         version = text(mapping(there.get(name, {}).get("metadata")).get("resourceVersion"))
-        body = {key: each[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in each}
+        body = {key: raw[key] for key in ("apiVersion", "kind", "metadata", "spec") if key in raw}
         try:
             session.api.try_write(objects.POLICIES, body, version)
         except ApiError as error:

@@ -25,7 +25,7 @@ def version(session: Session, *, client: bool, output: str) -> None:
     found: dict[str, object] = {"client": __version__}
     if not client:
         versions, problem = _agents(session)
-        found["agents"] = [{"version": each, "nodes": count} for each, count in Counter(versions).most_common()]
+        found["agents"] = [{"version": running, "nodes": count} for running, count in Counter(versions).most_common()]
         if problem:
             found["problem"] = problem
         found["kubernetes"] = text(session.api.get("/version").get("gitVersion"))

@@ -15,7 +15,7 @@ INDENT = "  "
 
 def lines(sections: Iterable[Section], now: datetime, *, colours: bool) -> Iterator[str]:
     sections = list(sections)
-    width = max((len(name) for each in sections for name, _ in each.pairs), default=0) + 1
+    width = max((len(name) for section in sections for name, _ in section.pairs), default=0) + 1
     for section in sections:
         for name, value in section.pairs:
             yield f"{f'{name}:':<{width}}{INDENT}{printable(value)}"

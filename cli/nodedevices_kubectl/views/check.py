@@ -140,7 +140,7 @@ def watched(seen: Seen, found: Sequence[Row]) -> str:
     """Return for people how many nodes of an installation were looked at, and what these report."""
     names = {row.fields["node"] for row in found if row.fields["link"] == "agent"}
     sums = [mapping(facts.status_of(item).get("summary")) for item in seen.items if facts.name_of(item) in names]
-    devices, healthy = (sum(facts.number(each.get(key)) or 0 for each in sums) for key in ("devices", "healthy"))
+    devices, healthy = (sum(facts.number(summary.get(key)) or 0 for summary in sums) for key in ("devices", "healthy"))
     return f"{len(names)} node{'' if len(names) == 1 else 's'} with {devices} devices, {healthy} healthy"
 
 
@@ -272,11 +272,11 @@ def _driver(item: Raw, name: str) -> Finding:
         return Finding("driver", BROKEN, _about(ready), "docs/troubleshooting.md; on the node: lsmod, nvidia-smi")
     if bad:
         said = "; ".join(
-            f"{text(each.get('name'))} is {text(each.get('state'))}: {text(each.get('message'))}" for each in bad
+            f"{text(probe.get('name'))} is {text(probe.get('state'))}: {text(probe.get('message'))}" for probe in bad
         )
-        starting = all(each.get("state") == "Starting" for each in bad)
+        starting = all(probe.get("state") == "Starting" for probe in bad)
         # One without which the node is ready: that of the kernel's log, which lists no devices.
-        spare = all(f"ProbeUnavailable: {text(each.get('name'))}: " in text(ready.get("message")) for each in bad)
+        spare = all(f"ProbeUnavailable: {text(probe.get('name'))}: " in text(ready.get("message")) for probe in bad)
         return Finding(
             "driver", WARNING if starting or spare else BROKEN, said, "" if starting else f"kubectl describe nd {name}"
         )
@@ -344,7 +344,7 @@ def changed_lately(item: Raw, now: datetime) -> bool:
         metadata.get("creationTimestamp"),
         mapping(status.get("agent")).get("startTime"),
         *(facts.condition(item, kind).get("lastTransitionTime") for kind in (facts.READY, facts.CONFIG_APPLIED)),
-        *(each.get("time") for each in spec),
+        *(fields.get("time") for fields in spec),
         *(unit.health.get("since") for unit in facts.units(item)),
     ]
     return any(_lately(time_, now) for time_ in times)
@@ -373,7 +373,7 @@ def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
             f"{name}: {known}" + ("" if known == healthy else f", and the agent offers {healthy}")
         )
     if differ:
-        nothing = any(": 0, and" in each for each in differ)
+        nothing = any(": 0, and" in difference for difference in differ)
         status = (PENDING if changed else BROKEN) if nothing else WARNING
         wait = "the kubelet follows within a minute" + ("" if status == PENDING else "; then: docs/troubleshooting.md")
         return Finding("allocatable", status, "; ".join(differ), wait)

@@ -115,7 +115,7 @@ def node(item: Raw, now: datetime, events: Sequence[Raw] | None = None) -> Itera
     yield Section("Resources", columns=_RESOURCES, rows=_rows(resources))
     yield Section("Policies", columns=_POLICIES, rows=_rows(mappings(mapping(item.get("spec")).get("policies"))))
     if events is not None:
-        last = sorted(({**event, "last": _last(event)} for event in events), key=lambda each: each["last"])
+        last = sorted(({**event, "last": _last(event)} for event in events), key=lambda event: event["last"])
         yield Section("Events", columns=_EVENTS, rows=_rows(last[-MOST_EVENTS:]))
 
 
@@ -191,7 +191,9 @@ def _or_none(value: Any) -> str:
 
 
 def _withheld(resource: Raw) -> str:
-    return ",".join(f"{each.get('reason')}={each.get('count')}" for each in mappings(resource.get("withheld")))
+    return ",".join(
+        f"{withheld.get('reason')}={withheld.get('count')}" for withheld in mappings(resource.get("withheld"))
+    )
 
 
 def _attribute(value: Any) -> str:

@@ -30,7 +30,7 @@ _MEANINGS = {
 
 
 def _ids(value: Any, now: datetime) -> str:
-    return ",".join(f"{each['name']}:{each['before']}->{each['after']}" for each in value or ()) or NONE
+    return ",".join(f"{resource['name']}:{resource['before']}->{resource['after']}" for resource in value or ()) or NONE
 
 
 KIND = Kind(
@@ -58,7 +58,7 @@ def words(policies: Sequence[Mapping[str, Any]], rows: Sequence[Row], total: int
     """What the table cannot say: of each policy, and of the nodes with the most to say."""
     for policy in policies:
         yield _about(policy, total)
-    counts = Counter(str(each.fields["effect"]) for each in rows)
+    counts = Counter(str(row.fields["effect"]) for row in rows)
     for effect, meaning in _MEANINGS.items():
         if counts[effect]:
             yield f"{counts[effect]} node{'' if counts[effect] == 1 else 's'} would {meaning} ({effect})."

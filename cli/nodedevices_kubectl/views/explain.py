@@ -56,10 +56,10 @@ def rows(item: Raw, policies: Mapping[str, Raw]) -> Iterator[Row]:
     node, spec = facts.name_of(item), mapping(item.get("spec"))
     selecting = mappings(spec.get("policies"))
     for section, value in sorted(mapping(spec.get("config")).items()):
-        by: Raw = next((each for each in selecting if section in _list(each.get("sections"))), {})
+        by: Raw = next((policy for policy in selecting if section in _list(policy.get("sections"))), {})
         name = text(by.get("name"))
-        others = [text(each.get("name")) for each in selecting if each is not by]
-        overrides = [each for each in others if section in mapping(mapping(policies.get(each)).get("spec"))]
+        others = [text(policy.get("name")) for policy in selecting if policy is not by]
+        overrides = [other for other in others if section in mapping(mapping(policies.get(other)).get("spec"))]
         yield Row(
             f"{node}/{section}",
             {
@@ -83,7 +83,7 @@ def _list(value: Any) -> list[Any]:
 def _state(item: Raw, section: str) -> str:
     configuration = mapping(facts.status_of(item).get("configuration"))
     refused = [mapping(configuration.get("refused")), *mappings(configuration.get("refusals"))]
-    if any(each.get("section") == section for each in refused):
+    if any(refusal.get("section") == section for refusal in refused):
         return "refused"
     for kind in _OPERATOR.get(section, (facts.CONFIG_APPLIED,)):
         found = facts.condition(item, kind)
@@ -102,15 +102,15 @@ def words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
     if not mapping(spec.get("config")):
         resolved = "config" in spec
         yield f"{node}: no policy sets anything." if resolved else f"{node}: the operator has not resolved it yet."
-    sources = [each for each in map(str, _list(configuration.get("sources"))) if each != "policy"]
+    sources = [source for source in map(str, _list(configuration.get("sources"))) if source != "policy"]
     yield f"{node}: what no policy sets comes from {', '.join([*sources, 'the defaults'])}."
     for kind in (facts.POLICY_RESOLVED, facts.CONFIG_APPLIED):
         found = facts.condition(item, kind)
         if found.get("status") != "True" and found:
             yield f"{node}: {kind} is {found.get('status')} ({text(found.get('reason'))}): {text(found.get('message'))}"
-    for each in mappings(configuration.get("unmatched")):
-        entry = place_of(text(each.get("section")), text(each.get("entry")))
-        yield f"{node}: {entry} has no effect on it: {text(each.get('message'))}"
+    for note in mappings(configuration.get("unmatched")):
+        entry = place_of(text(note.get("section")), text(note.get("entry")))
+        yield f"{node}: {entry} has no effect on it: {text(note.get('message'))}"
     if observes(status):
         yield from (f"{node}: {said}" for _, said in without_effect(mapping(spec.get("config"))))
     for policy in mappings(spec.get("policies")):

@@ -52,9 +52,9 @@ def status_of(item: Raw) -> Raw:
 
 def condition(item: Raw, kind: str) -> Raw:
     """Return the condition of this type; an empty one where there is none."""
-    for each in mappings(status_of(item).get("conditions")):
-        if each.get("type") == kind:
-            return each
+    for found in mappings(status_of(item).get("conditions")):
+        if found.get("type") == kind:
+            return found
     return {}
 
 
@@ -63,7 +63,7 @@ def drivers(item: Raw) -> str:
     named = [
         (text(driver.get("name")), text(driver.get("version"))) for driver in mappings(status_of(item).get("drivers"))
     ]
-    return ", ".join(" ".join(filter(None, each)) for each in named)
+    return ", ".join(" ".join(filter(None, pair)) for pair in named)
 
 
 def number(value: Any) -> int | None:

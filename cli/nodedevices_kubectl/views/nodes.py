@@ -13,7 +13,7 @@ from nodedevices_kubectl.views.ages import age
 
 
 def _resources(value: Any, now: datetime) -> str:
-    cells = [f"{each['name']}={NONE if each['free'] is None else each['free']}" for each in value or ()]
+    cells = [f"{resource['name']}={NONE if resource['free'] is None else resource['free']}" for resource in value or ()]
     return ",".join(cells) or NONE
 
 
@@ -91,7 +91,7 @@ def row(item: Raw) -> Row:
                 }
                 for resource in mappings(shown.get("resources"))
             ],
-            "memoryFree": ",".join(filter(None, (text(each.get("free")) for each in _by_memory(shown)))),
+            "memoryFree": ",".join(filter(None, (text(memory.get("free")) for memory in _by_memory(shown)))),
             "driver": ",".join(driver for driver in drivers if driver),
             "agent": text(mapping(shown.get("agent")).get("version")),
             "created": text(mapping(item.get("metadata")).get("creationTimestamp")),

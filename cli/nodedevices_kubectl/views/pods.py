@@ -42,13 +42,13 @@ def rows(item: Raw, namespace: str = "") -> Iterator[Row]:
             pod = text(holder.get("namespace")), text(holder.get("pod"))
             if not namespace or pod[0] == namespace:
                 held.setdefault(pod, []).append((unit, holder))
-    for pod, what in sorted(held.items(), key=lambda each: each[0]):
+    for pod, what in sorted(held.items(), key=lambda pair: pair[0]):
         yield _row(facts.name_of(item), pod, what)
 
 
 def _row(node: str, pod: tuple[str, str], held: list[tuple[facts.Unit, Raw]]) -> Row:
     healths = [facts.health_for(holder, unit) for unit, holder in held]
-    worst = min(healths, key=lambda each: _rank(text(each.get("state"))), default={})
+    worst = min(healths, key=lambda health: _rank(text(health.get("state"))), default={})
     shares = [number for _, holder in held if (number := facts.number(holder.get("shares"))) is not None]
     return Row(
         f"pod/{pod[1]}",

@@ -84,7 +84,7 @@ def rows(item: Raw, known: Readings, problem: str, *, idle: bool = False) -> Ite
     """The node's devices; one row with the reason where nothing is known. `idle`: only those that pods hold and that
     compute nothing."""
     node = facts.name_of(item)
-    problem = problem or ("" if any("utilization" in each for each in known.values()) else NO_TELEMETRY)
+    problem = problem or ("" if any("utilization" in reading for reading in known.values()) else NO_TELEMETRY)
     if problem:
         yield Row(node, {"node": node, "problem": problem}, key=node)
         return
