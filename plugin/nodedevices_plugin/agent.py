@@ -137,13 +137,13 @@ class Agent:
         self._device_files: DeviceFiles = {}
         self._device_file_readers = [
             DeviceFileReader(
-                each,
+                device_file,
                 Path(path),
                 node=local.node_name,
                 worker=workers["config-file"],
                 on_change=self._on_device_file,
             )
-            for each, path in local.vendors.by_path(local.device_files)
+            for device_file, path in local.vendors.by_path(local.device_files)
         ]
         machine: Machine = LocalMachine()
         if local.probe_server:
@@ -161,7 +161,7 @@ class Agent:
         )
         self._cdi = CdiKeeper(
             Path(local.cdi_dir),
-            [Path(each) for each in local.cdi_spec_dirs],
+            [Path(folder) for folder in local.cdi_spec_dirs],
             files=self._files,
             looks=workers["cdi"],
             on_change=self._wake.set,
@@ -175,7 +175,7 @@ class Agent:
         )
         self._metrics = AgentMetrics(
             facts=lambda: self._reporter.facts,
-            probes=lambda: {name: each.counters for name, each in self._probes.sources.items()},
+            probes=lambda: {name: source.counters for name, source in self._probes.sources.items()},
             parts=self._parts,
             telemetry=local.telemetry,
         )
@@ -233,7 +233,7 @@ class Agent:
         firsts = [self._hardware.first()]  # file and hardware decide which probes run
         firsts += [self._config_file.first()] if self._config_file is not None else []
         await asyncio.gather(*firsts)
-        await asyncio.gather(*(each.first() for each in self._device_file_readers), return_exceptions=True)
+        await asyncio.gather(*(reader.first() for reader in self._device_file_readers), return_exceptions=True)
         self._world = begin(
             self._state.load(),
             self._local,
@@ -428,7 +428,7 @@ class Agent:
             cores=self._cores.held(),
             now=now,
         )
-        return min((each for each in (outcome.deadline, again) if each is not None), default=None)
+        return min((deadline for deadline in (outcome.deadline, again) if deadline is not None), default=None)
 
     async def _update_kubelet(self, arrived: float | None, *, allow_next: bool) -> None:
         plan = self._world.plan
@@ -504,7 +504,7 @@ class Agent:
     def _file_contents(self) -> Mapping[str, object]:
         """Return the device files' contents: those read last, else those in effect. What new contents need has to be
         found before they take effect."""
-        newest = {name: each.content for name, each in self._device_files.items() if not each.error}
+        newest = {name: outcome.content for name, outcome in self._device_files.items() if not outcome.error}
         return {**self._world.active.effective.node.files, **newest}
 
     def _http_servers(self) -> list[HttpServer]:
@@ -537,8 +537,8 @@ async def _run(local: Local, spare: Spare | None) -> int:
     agent = Agent(local, store=store, pods=store, spare=spare)
     running = asyncio.create_task(agent.run(), name="agent")
     loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, running.cancel)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, running.cancel)
     loop.add_signal_handler(signal.SIGHUP, agent.reload)
     with contextlib.suppress(asyncio.CancelledError):
         await running

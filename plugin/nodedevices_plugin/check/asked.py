@@ -98,7 +98,7 @@ OPTIONS: tuple[Option, ...] = options_of(Asked)  # docs/flags.md
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
     """Raises InputError; `--help` and `--version` print and raise SystemExit(0)."""
-    shared = (replace(by_name()["probe"], default=(AUTO,)), *(by_name()[each] for each in OF_AGENT), *file_options())
+    shared = (replace(by_name()["probe"], default=(AUTO,)), *(by_name()[name] for name in OF_AGENT), *file_options())
     parser = Parser(
         prog="nodedevices-check",
         usage="nodedevices-check [--flag value ...]",
@@ -109,7 +109,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
     parser.add_options(OPTIONS, title="the check")
     parser.add_options(shared, title="the probes, as the agent's")
     parsed, given = parser.read(arguments, rest="every argument is a flag (see --help)")
-    times = {each.name: len(getattr(parsed, each.name) or ()) for each in OPTIONS if each.kind != "list"}
+    times = {option.name: len(getattr(parsed, option.name) or ()) for option in OPTIONS if option.kind != "list"}
     problems = [f"--{name}: given {count} times; give it once" for name, count in times.items() if count > 1]
     of_agent = [_as_argument(option, given[option.name]) for option in shared if option.name in given]
     local = replace(flags.parse([*of_agent, "--standalone"], environment), standalone=False)  # needs no Node's name
@@ -139,7 +139,7 @@ def form_of(arguments: Sequence[str]) -> str:
 def _as_argument(option: Option, given: Given) -> str:
     """A file that a person names may be relative to the folder where the person is; an agent has no such folder."""
     value = ",".join(given.value) if isinstance(given.value, tuple) else str(given.value)
-    is_file = option.name in {"simulated-file", "config-file", *(each.name for each in file_options())}
+    is_file = option.name in {"simulated-file", "config-file", *(file_option.name for file_option in file_options())}
     return f"--{option.name}={Path(value).absolute() if is_file and value else value}"
 
 

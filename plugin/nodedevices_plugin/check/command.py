@@ -62,8 +62,8 @@ async def _ended_by_signals(asked: Asked) -> Result:
     """Check; a SIGTERM or SIGINT ends the probes' processes, and the result says so."""
     running = asyncio.create_task(_check(asked))
     loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, running.cancel)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, running.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         return await running
     return not_checked(["ended by a signal"], node=asked.local.node_name, time=datetime.now(UTC))
@@ -81,5 +81,5 @@ async def _check(asked: Asked) -> Result:
     if found.policy_problem:
         return not_checked([found.policy_problem], node=node, time=datetime.now(UTC))
     read = await reading.read(local, found, asked.expected, until=until)
-    problems = [each for each in (found.state_problem, found.hardware_problem if read.auto else "") if each]
+    problems = [problem for problem in (found.state_problem, found.hardware_problem if read.auto else "") if problem]
     return conclude(read, chosen=asked.device, problems=problems, node=node, time=datetime.now(UTC))

@@ -105,7 +105,9 @@ def _begin(
         hardware=sources.hardware,
     )
     requested = request_config(local, sources.file, state.spec, sources.device_files)
-    problems = dict.fromkeys(each for each in (requested.error, *(it.message for it in requested.others)) if each)
+    problems = dict.fromkeys(
+        problem for problem in (requested.error, *(it.message for it in requested.others)) if problem
+    )
     if requested.effective is None or problems:
         return world, tuple(problems)
     return replace(world, active=ActiveConfig(effective=requested.effective, applied_once=True)), ()

@@ -179,7 +179,7 @@ def _chosen(
     its device. `known_all`: every probe that may have devices has said which; else it is not known what is lacking."""
     found: dict[str, InventoryDevice] = {}
     findings = []
-    texts = [one for text in chosen for one in ([text] if text in names.values() else _indices(text))]
+    texts = [name for text in chosen for name in ([text] if text in names.values() else _indices(text))]
     for text in dict.fromkeys(texts):
         fits = [device for device in every if _is_called(device, text, names)]
         if len(fits) > 1:  # an index that a missing device had may be another one's now

@@ -63,9 +63,9 @@ async def read(local: Local, *, policy: str, state_file: str) -> Sources:
         firsts.append(file.first())
     firsts += [
         DeviceFileReader(
-            each, Path(path), node=local.node_name, worker=worker, on_change=found.device_files.__setitem__
+            device_file, Path(path), node=local.node_name, worker=worker, on_change=found.device_files.__setitem__
         ).first()
-        for each, path in local.vendors.by_path(local.device_files)
+        for device_file, path in local.vendors.by_path(local.device_files)
     ]
     await asyncio.gather(*firsts)
     found.hardware, found.hardware_problem = hardware.found, hardware.problem
@@ -92,7 +92,9 @@ async def read(local: Local, *, policy: str, state_file: str) -> Sources:
 
 def sections(raw: bytes) -> dict[str, Any]:
     """Return the sections of a policy, or of a file with sections alone. InputError names what is wrong."""
-    documents = [each for each in safe_yaml.load_all(raw, max_values=config_file.MAX_VALUES) if each is not None]
+    documents = [
+        document for document in safe_yaml.load_all(raw, max_values=config_file.MAX_VALUES) if document is not None
+    ]
     if len(documents) != 1:
         raise InputError(f"{len(documents)} documents; give one policy")
     [document] = documents

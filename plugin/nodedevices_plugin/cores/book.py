@@ -89,7 +89,7 @@ class CoreBook:
     @_alone
     def use(self, resources: Iterable[OfferedResource]) -> None:
         """Take these resources as the offered ones."""
-        by_name = {each.name: each for each in resources if each.sharing.cores}
+        by_name = {resource.name: resource for resource in resources if resource.sharing.cores}
         for name, resource in by_name.items():
             if self._made_of.get(name) != resource:
                 self._shares[name] = CoreShares.from_resource(resource)
@@ -117,7 +117,7 @@ class CoreBook:
     def observe_pods(self, pods: NodePods) -> None:
         if pods.pods != self._pods.pods:
             # Of two that had the same name one after the other, the one that has not finished.
-            order = sorted(pods.pods or (), key=lambda each: (not each.finished, each.seen))
+            order = sorted(pods.pods or (), key=lambda pod: (not pod.finished, pod.seen))
             self._by_name = {(pod.namespace, pod.name): pod for pod in order}
             self._claims = {name: cores.claims(pods.pods or (), name) for name in self._ledgers}
             self._pods = pods
@@ -209,8 +209,8 @@ class CoreBook:
         """Decide the start of a container with these ids. At its first start its booking must be enough for it. Later
         it keeps what it has, also where other containers are not known."""
         own, shares = frozenset(ids), self._shares.get(resource)
-        overlapping = [each for each in self._bookings(resource) if each.ids & own]
-        booking = next((each for each in overlapping if each.ids == own), None)
+        overlapping = [booking for booking in self._bookings(resource) if booking.ids & own]
+        booking = next((booking for booking in overlapping if booking.ids == own), None)
         if shares is None or (booking is None and not overlapping and self._started_before(own)):
             # Computing power is no longer shared, or it starts again; a record alone may be of an earlier holder.
             return Start(wait=shares is not None and self._pods.pods is None)
@@ -227,7 +227,7 @@ class CoreBook:
             why = self._holdings.message or self._pods.problem or "the kubelet does not list them yet"
             text = f"it is not known which pod these shares are for ({why}); the kubelet tries again"
             return Start(wait=True, refusal=f"{resource}: {text}")
-        claim = next((each for each in self._claims[resource] if each.owner == booking.owner), None)
+        claim = next((claim for claim in self._claims[resource] if claim.owner == booking.owner), None)
         if claim is not None and claim.problem and not claim.started:
             return Start(refusal=f"{resource}: {claim.problem}")
         if not (claim is not None and claim.started) and (refusal := self._refusal(resource, shares, booking)):
@@ -269,7 +269,7 @@ class CoreBook:
     def held(self) -> CoresHeld:
         """Return for the report what is held: by pods that have not finished, and by Allocates that PodResources has
         not shown yet."""
-        listed = {(each.resource, frozenset(each.ids)): each for each in self._holdings.holders}
+        listed = {(holder.resource, frozenset(holder.ids)): holder for holder in self._holdings.holders}
         devices: dict[str, tuple[int, int]] = {}  # as Demand.scaled, and the device's shares
         holders: dict[tuple[str, str, str, str], int] = {}
         for name, shares in self._shares.items():

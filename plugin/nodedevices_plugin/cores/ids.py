@@ -48,9 +48,9 @@ def prefer(
             raise AllocationError(_init_containers(resource))
         if len(free) < size:
             raise AllocationError(_none_to_share(resource, size, len(free)))
-        others = [each for each in free if each not in must_include]
+        others = [id_ for id_ in free if id_ not in must_include]
         chosen = {*must_include, *others[: size - len(must)]}
-        return tuple(each for each in free if each in chosen)
+        return tuple(id_ for id_ in free if id_ in chosen)
     whole, wanted = _complete(resource, known), size // PER_DEVICE
     anchors = dict.fromkeys(schedulable.part_id for schedulable in must)
     if any(anchor not in whole for anchor in anchors) or len(anchors) > wanted:
@@ -58,7 +58,7 @@ def prefer(
     if len(whole) < wanted:
         raise AllocationError(_none_whole(resource, wanted, len(whole)))
     first = [whole[anchor] for anchor in anchors]
-    others_first = [one for part, one in whole.items() if part not in anchors]
+    others_first = [schedulable for part, schedulable in whole.items() if part not in anchors]
     parts = {schedulable.part_id for schedulable in (*first, *closest(first, others_first, wanted - len(first)))}
     return tuple(schedulable.id for schedulable in known if schedulable.part_id in parts)
 

@@ -167,7 +167,9 @@ def wanted(ledger: Ledger, all_claims: Sequence[Claim], size: int, *, ids: Set[s
     candidates = tuple(
         claim for claim in all_claims if claim.size == size and not claim.started and claim.owner not in owners
     )
-    before = sum(1 for each in ledger.without(ids) if each.owner is None and each.at and len(each.ids) == size)
+    before = sum(
+        1 for booking in ledger.without(ids) if booking.owner is None and booking.at and len(booking.ids) == size
+    )
     if len(candidates) <= before:
         return Wanted(demand=ALL, known=False)
     demands = (ALL if candidate.problem else candidate.demand for candidate in candidates)
@@ -185,23 +187,23 @@ def freed(ledger: Ledger, shares: CoreShares, free: Collection[str], listed: Set
     held. Of a device without free ids nothing is learned: the kubelet names only ids of the NUMA nodes that the
     container is bound to. `listed`: ids that PodResources shows held."""
     not_held = frozenset(free)
-    named = frozenset(shares.device_of[each] for each in not_held if each in shares.device_of)
+    named = frozenset(shares.device_of[id_] for id_ in not_held if id_ in shares.device_of)
     bookings = tuple(booking for booking in ledger.bookings if not booking.ids <= not_held)
     booked = frozenset(id_ for booking in bookings for id_ in booking.ids)
     held = (shares.healthy | (listed & shares.device_of.keys())) - not_held - booked
-    unknown = frozenset(each for each in held if shares.device_of[each] in named)
-    left_out = frozenset(each for each in ledger.unknown - booked if shares.device_of.get(each) not in named)
+    unknown = frozenset(id_ for id_ in held if shares.device_of[id_] in named)
+    left_out = frozenset(id_ for id_ in ledger.unknown - booked if shares.device_of.get(id_) not in named)
     return replace(ledger, bookings=bookings, unknown=unknown | left_out, known=ledger.known | named, asked=at)
 
 
 def room(ledger: Ledger, shares: CoreShares, need: Wanted, *, ids: Set[str] = frozenset()) -> Room:
     """Return what each device has left, without bookings of earlier holders of these ids, and which devices have what
     is needed."""
-    unknown = {shares.device_of[each] for each in _unknown(ledger, shares) - ids if each in shares.device_of}
+    unknown = {shares.device_of[id_] for id_ in _unknown(ledger, shares) - ids if id_ in shares.device_of}
     owners = {booking.owner for booking in ledger.bookings}
     by_device: dict[str, list[Booking]] = {device: [] for device in shares.totals}
-    for each in ledger.without(ids):
-        by_device.setdefault(each.device, []).append(each)
+    for booking in ledger.without(ids):
+        by_device.setdefault(booking.device, []).append(booking)
     left: dict[str, int] = {}
     fits = set()
     new = _booking(need, ids, "")
@@ -228,7 +230,7 @@ def _booked(bookings: Iterable[Booking], total: int, owners: Collection[Owner | 
             candidates.update(booking.candidates)
     if not undecided:
         return sure
-    needs = [need.scaled(total) for one, need in candidates.items() if one not in owners]
+    needs = [need.scaled(total) for owner, need in candidates.items() if owner not in owners]
     largest = sorted(needs, reverse=True)[: len(undecided)]
     # Where fewer are left than there are Allocates, one was for a container that is no candidate.
     return sure + (min(sum(undecided), sum(largest)) if len(largest) == len(undecided) else sum(undecided))
@@ -244,7 +246,7 @@ def _unknown(ledger: Ledger, shares: CoreShares) -> frozenset[str]:
     if ledger.complete:
         return ledger.unknown
     booked = frozenset(id_ for booking in ledger.bookings for id_ in booking.ids)
-    return ledger.unknown | {each for each in shares.healthy - booked if shares.device_of[each] not in ledger.known}
+    return ledger.unknown | {id_ for id_ in shares.healthy - booked if shares.device_of[id_] not in ledger.known}
 
 
 def granted(ledger: Ledger, shares: CoreShares, need: Wanted, ids: Set[str], *, at: float) -> Ledger:
@@ -266,7 +268,7 @@ def resolved(
 ) -> Ledger:
     """Return the ledger with the owners that PodResources shows. `holders`: of this resource, by a List that was called
     at `taken`; `pods`: by namespace and name. `recorded`: by an earlier run of this agent, by ids."""
-    by_owner = {each.owner: each for each in all_claims}
+    by_owner = {claim.owner: claim for claim in all_claims}
     for holder in holders:
         ids = frozenset(holder.ids)
         if not ids or not ids <= shares.device_of.keys():
@@ -297,7 +299,7 @@ def resolved(
 def _is(claim: Claim, booking: Booking, ledger: Ledger) -> bool:
     """True when an Allocate was for this container. A container of that name that was seen before and was no candidate
     is an earlier one with the same name."""
-    if any(each.owner == claim.owner for each in ledger.bookings):
+    if any(booked.owner == claim.owner for booked in ledger.bookings):
         return False
     return claim.owner in booking.candidates or claim.seen > booking.at
 

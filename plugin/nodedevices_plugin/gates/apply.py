@@ -31,7 +31,7 @@ def apply(shape: Plan, facts: GateFacts, *, ours: Collection[str] = (), gates: S
     resources = [
         _gated(resource, checks, retained.pop(resource.name, ()), facts, devices) for resource in shape.resources
     ] + [OfferedResource(name=name, ids=(), retained=ids) for name, ids in retained.items()]
-    return Plan(resources=tuple(sorted(counted(resources, facts), key=lambda each: each.name)))
+    return Plan(resources=tuple(sorted(counted(resources, facts), key=lambda resource: resource.name)))
 
 
 def _gated(
@@ -72,14 +72,14 @@ def _retained(
         device = devices.get(held_id.device_id)
         if held_id.resource is None or held_id.resource not in ours or device is None:
             continue
-        one = SchedulableId(
+        schedulable = SchedulableId(
             id=held_id.id,
             device_id=held_id.device_id,
             partition_id=held_id.partition_id,
             replica=held_id.replica,
             numa_node=device.fact.numa_node,
         )
-        found.setdefault(held_id.resource, {})[held_id.id] = _with_health(one, facts, devices)
+        found.setdefault(held_id.resource, {})[held_id.id] = _with_health(schedulable, facts, devices)
     return {name: tuple(ids[id_] for id_ in sorted(ids)) for name, ids in sorted(found.items())}
 
 

@@ -19,13 +19,13 @@ def daemon_not_ready(shape: Plan, facts: GateFacts) -> Check | None:
     Healthy to the pods that have it. A resource that it has not been sent is not registered before the daemon is
     ready."""
     blocked = {
-        each.name: Blocked(
+        resource.name: Blocked(
             reason=HELPER_NOT_READY,
             message=why,
-            listed_as=ListedAs.UNHEALTHY if each.name in facts.shown else ListedAs.NOT_LISTED,
+            listed_as=ListedAs.UNHEALTHY if resource.name in facts.shown else ListedAs.NOT_LISTED,
         )
-        for each in shape.resources
-        if (why := not_ready(each, facts.statuses))
+        for resource in shape.resources
+        if (why := not_ready(resource, facts.statuses))
     }
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
@@ -99,7 +99,7 @@ def _why(schedulable: SchedulableId, facts: GateFacts) -> str | None:
 
 
 def pods_unknown(shape: Plan, facts: GateFacts) -> Check | None:
-    if facts.pods.pods is not None or not any(each.sharing.cores for each in shape.resources):
+    if facts.pods.pods is not None or not any(resource.sharing.cores for resource in shape.resources):
         return None
     in_use = facts.in_use()
     blocked = Blocked(reason=PODS_UNKNOWN, message=f"this node's pods are not known: {facts.pods.problem}")

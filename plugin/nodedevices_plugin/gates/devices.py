@@ -72,7 +72,7 @@ def _blocked(message: str) -> Blocked:
 def cordon(shape: Plan, facts: GateFacts) -> Check | None:
     if not facts.cordons:
         return None
-    by_id = {each.id: Blocked(reason=CORDONED, message=_cordoned(each)) for each in reversed(facts.cordons)}
+    by_id = {cordon.id: Blocked(reason=CORDONED, message=_cordoned(cordon)) for cordon in reversed(facts.cordons)}
 
     def check(resource: OfferedResource, schedulable: SchedulableId) -> Blocked | None:
         return by_id.get(schedulable.device_id) or by_id.get(schedulable.partition_id or "")

@@ -36,8 +36,8 @@ def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
         return None
     parts = Parts.from_inventory(facts.inventory)
     by_device: dict[str, list[HeldId]] = {}
-    for each in facts.held_otherwise:
-        by_device.setdefault(each.device_id, []).append(each)
+    for held_id in facts.held_otherwise:
+        by_device.setdefault(held_id.device_id, []).append(held_id)
     found: dict[str, Blocked | None] = {}
 
     def blocked(device_id: str, partition_id: str | None) -> Blocked | None:
@@ -61,7 +61,7 @@ def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
     if facts.change is None:
         return None
     kept = {(name, *id_) for name, ids in held_as(facts.change.shape).items() for id_ in ids}
-    bound = {each.name: bound_to(each) for each in shape.resources}
+    bound = {resource.name: bound_to(resource) for resource in shape.resources}
     in_use = facts.in_use()
     blocked = Blocked(reason=CHANGE_WAITS, message=CHANGE, waits_for=facts.change.waits_for)
 
@@ -81,7 +81,7 @@ def counts_containers(plan: Plan) -> bool:
 
 
 def full(shape: Plan, facts: GateFacts) -> Check | None:
-    found = {each.name: full_here for each in shape.resources if (full_here := _full(each, facts))}
+    found = {resource.name: full_here for resource in shape.resources if (full_here := _full(resource, facts))}
     if not found:
         return None
 
@@ -107,7 +107,7 @@ def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocke
         ((holder.namespace, holder.pod, holder.container), holder.resource, holder.ids)
         for holder in facts.holdings.holders
     ]
-    for who, name, ids_held in [*listed, *((each, *each) for each in unnamed)]:
+    for who, name, ids_held in [*listed, *((pair, *pair) for pair in unnamed)]:
         for id_ in ids_held if name == resource.name else ():
             held.add(id_)
             if id_ in device_of:

@@ -92,7 +92,7 @@ class Answers:
         self._leaving: Mapping[str, frozenset[str]] = {}  # ids by resource, until the next `use`
 
     def use(self, plan: Plan, inventory: Inventory, containers: NodeContainers, *, packed: bool = False) -> None:
-        resources = {each.name: each for each in plan.resources}
+        resources = {resource.name: resource for resource in plan.resources}
         offered = _Offered(resources=resources, inventory=inventory, containers=containers, packed=packed)
         with self._recent.granting:
             self._cores.use(plan.resources)
@@ -114,9 +114,9 @@ class Answers:
 
     def grant(self, resource: str, ids: Sequence[str]) -> Grant:
         offered = self._offered.resource(resource)
-        for each in self._leaving.get(resource, frozenset()) & set(ids):
+        for id_ in self._leaving.get(resource, frozenset()) & set(ids):
             raise AllocationError(
-                f"{resource}: this node is about to offer {each[:128]} no longer. Delete the pod, so that it is "
+                f"{resource}: this node is about to offer {id_[:128]} no longer. Delete the pod, so that it is "
                 "scheduled again."
             )
         granted = grant(offered, ids)

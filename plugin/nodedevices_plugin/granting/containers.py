@@ -95,4 +95,4 @@ def _all_of_it(grant: Grant) -> Grant:
         for schedulable in reversed(grant.resource.ids)
         if schedulable.healthy
     }
-    return replace(grant, ids=tuple((fit | granted)[each] for each in sorted(fit | granted, key=str)))
+    return replace(grant, ids=tuple((fit | granted)[key] for key in sorted(fit | granted, key=str)))

@@ -46,9 +46,9 @@ def gather(
 def _by_device(free: Sequence[SchedulableId]) -> Mapping[str, Sequence[SchedulableId]]:
     """Those with the fewest first, of equal ones in the order of the resource."""
     groups: dict[str, list[SchedulableId]] = {}
-    for each in free:
-        groups.setdefault(each.device_id, []).append(each)
-    return dict(sorted(groups.items(), key=lambda each: len(each[1])))
+    for schedulable in free:
+        groups.setdefault(schedulable.device_id, []).append(schedulable)
+    return dict(sorted(groups.items(), key=lambda group: len(group[1])))
 
 
 def _best(start: _Taken, sizes: Sequence[int], scores: Sequence[Sequence[int]], needed: int) -> Sequence[int]:

@@ -25,7 +25,7 @@ def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
                 f"{resource.name}: {id_} goes to no new container ({blocked.reason}: {blocked.message}); see `kubectl "
                 "describe nodedevices` for this node. Delete the pod, so that it is scheduled again."
             )
-    shares = any(each.replica is not None for each in found.values())
+    shares = any(schedulable.replica is not None for schedulable in found.values())
     if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:
         raise AllocationError(
             f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "

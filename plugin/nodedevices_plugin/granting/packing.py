@@ -34,14 +34,14 @@ def pack(
     the devices with room the fullest (`spread`: the emptiest), of equals the first by index. `room`: where computing
     power is shared, too. Raises AllocationError where no device has room."""
     free: dict[str, list[SchedulableId]] = {}
-    for each in known:
-        free.setdefault(each.part_id, []).append(each)
+    for schedulable in known:
+        free.setdefault(schedulable.part_id, []).append(schedulable)
     anchors = {schedulable.part_id for schedulable in known if schedulable.id in must_include}
     if len(anchors) > 1:
         raise AllocationError(
             f"{resource.name}: the init containers of this pod have shares of {_several(anchors)}; {SAME_AMOUNT}"
         )
-    counts = {each: len(ids) for each, ids in free.items()}
+    counts = {part: len(ids) for part, ids in free.items()}
     spread = resource.sharing.packing == "spread"
     best = choose(
         counts,
@@ -56,9 +56,9 @@ def pack(
                 raise AllocationError(_bound(resource, anchor, counts, size))
         raise AllocationError(no_room(resource, counts, size, room))
     own = [schedulable.id for schedulable in free[best]]
-    others = [each for each in own if each not in must_include]
+    others = [id_ for id_ in own if id_ not in must_include]
     chosen = {*must_include, *others[: size - len(must_include)]}
-    return tuple(each for each in own if each in chosen)
+    return tuple(id_ for id_ in own if id_ in chosen)
 
 
 def check(resource: OfferedResource, granted: Iterable[SchedulableId]) -> None:
@@ -76,8 +76,8 @@ def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room:
     memory = resource.sharing.memory
     unit = f" of {memory.unit}" if memory is not None else ""
     most = max(Counter(schedulable.part_id for schedulable in resource.ids).values(), default=size)
-    power = {} if room is None else {each: f" and {room.left_text(each)}" for each in free}
-    shown = ", ".join(f"{each}: {count}{power.get(each, '')}" for each, count in list(free.items())[:SHOWN])
+    power = {} if room is None else {part: f" and {room.left_text(part)}" for part in free}
+    shown = ", ".join(f"{part}: {count}{power.get(part, '')}" for part, count in list(free.items())[:SHOWN])
     more = f" and {len(free) - SHOWN} devices more" if len(free) > SHOWN else ""
     left = f"free are {shown}{more}" if free else "none is free"
     do = (

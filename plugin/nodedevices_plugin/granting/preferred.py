@@ -51,8 +51,8 @@ def prefer(
     allowed = frozenset(available)
     known = [schedulable for schedulable in resource.ids if schedulable.id in allowed or schedulable.id in required]
     _check_known(resource, known, allowed, required, size)
-    must = [each for each in known if each.id in required]
-    free = [each for each in known if each.id not in required]
+    must = [schedulable for schedulable in known if schedulable.id in required]
+    free = [schedulable for schedulable in known if schedulable.id not in required]
     needed = size - len(must)
     if needed < 0 or not size:
         return ()
@@ -75,8 +75,8 @@ def prefer(
         picked = gather(must, free, needed, topology)
     else:
         picked = _spread(resource, free, needed, packed=packed)
-    chosen = {each.id for each in (*must, *picked)}
-    return tuple(each.id for each in known if each.id in chosen)
+    chosen = {schedulable.id for schedulable in (*must, *picked)}
+    return tuple(schedulable.id for schedulable in known if schedulable.id in chosen)
 
 
 def _gathered(resource: OfferedResource, topology: Topology) -> bool:
@@ -96,7 +96,7 @@ def _check_known(
     """The kubelet may name an id that we stopped listing a moment ago: no harm while the others suffice."""
     strange = (allowed | required) - {schedulable.id for schedulable in known}
     if strange and (len(known) < size or strange & required):
-        shown = ", ".join(each[:128] for each in sorted(strange)[:3])
+        shown = ", ".join(id_[:128] for id_ in sorted(strange)[:3])
         raise AllocationError(f"{resource.name}: this node does not offer {shown} (any more).")
 
 
@@ -118,7 +118,7 @@ def _closest(
         degree=[sum(row) for row in scores],
     )
     best = search.exact(needed) if comb(len(free), needed) <= EXACT_SETS else search.grown(needed)
-    return [members[each] for each in best]
+    return [members[position] for position in best]
 
 
 class _Search(Struct, frozen=True, kw_only=True):
@@ -144,35 +144,35 @@ class _Search(Struct, frozen=True, kw_only=True):
     def grown(self, needed: int) -> Sequence[int]:
         """Start with several members, always add the one that is closest to the set, and exchange. Of equally close
         ones those first that have a close neighbour, which may come next, and then those that the rest misses least."""
-        order = sorted(self.candidates, key=lambda each: (-max(self.scores[each]), self.degree[each]))
-        starts = sorted(order, key=lambda each: -self.to_fixed[each])[:_STARTS]
+        order = sorted(self.candidates, key=lambda candidate: (-max(self.scores[candidate]), self.degree[candidate]))
+        starts = sorted(order, key=lambda candidate: -self.to_fixed[candidate])[:_STARTS]
         sets = [list(self.candidates[:needed]), *(self._grown_from(start, order, needed) for start in starts)]
-        found = sorted(tuple(sorted(self._exchanged(each))) for each in sets)
+        found = sorted(tuple(sorted(self._exchanged(chosen))) for chosen in sets)
         return max(found, key=self._worth)
 
     def _worth(self, chosen: Sequence[int]) -> tuple[int, int]:
-        inside = sum(self.to_fixed[each] for each in chosen)
+        inside = sum(self.to_fixed[member] for member in chosen)
         inside += sum(self.scores[one][other] for one, other in combinations(chosen, 2))
-        return inside, -sum(self.degree[each] for each in chosen)
+        return inside, -sum(self.degree[member] for member in chosen)
 
     def _worth_without(self, left: Sequence[int]) -> tuple[int, int]:
         """Orders as `_worth` of all others does: every score of those left is lost, the ones between them once."""
-        degree = sum(self.degree[each] for each in left)
+        degree = sum(self.degree[member] for member in left)
         return sum(self.scores[one][other] for one, other in combinations(left, 2)) - degree, degree
 
     def _grown_from(self, start: int, order: Sequence[int], needed: int) -> list[int]:
         chosen = [start]
-        gain = {each: self._gain(each, chosen) for each in order if each != start}
+        gain = {candidate: self._gain(candidate, chosen) for candidate in order if candidate != start}
         while len(chosen) < needed:
             best = max(gain, key=gain.__getitem__)  # of equals the first
             chosen.append(best)
             del gain[best]
-            for each in gain:
-                gain[each] += self.scores[best][each]
+            for candidate in gain:
+                gain[candidate] += self.scores[best][candidate]
         return chosen
 
-    def _gain(self, each: int, chosen: Sequence[int]) -> int:
-        return self.to_fixed[each] + sum(self.scores[each][other] for other in chosen)
+    def _gain(self, candidate: int, chosen: Sequence[int]) -> int:
+        return self.to_fixed[candidate] + sum(self.scores[candidate][other] for other in chosen)
 
     def _exchanged(self, chosen: list[int]) -> list[int]:
         """Exchange a member for one outside while that makes the set better; as often as it has members, at most."""
@@ -187,7 +187,7 @@ class _Search(Struct, frozen=True, kw_only=True):
             change, leaving, coming = max(changes, key=itemgetter(0))  # of equals the first
             if change <= (0, 0):
                 break
-            chosen = [coming if each == leaving else each for each in chosen]
+            chosen = [coming if member == leaving else member for member in chosen]
         return chosen
 
 
@@ -198,8 +198,8 @@ def _spread(
     the fewest in this call; then by index. A share that is not healthy is not a taken one."""
     shares = Counter(schedulable.device_id for schedulable in resource.ids if schedulable.healthy)
     left: dict[str, deque[SchedulableId]] = {}  # by index, as they are free
-    for each in free:
-        left.setdefault(each.device_id, deque()).append(each)
+    for schedulable in free:
+        left.setdefault(schedulable.device_id, deque()).append(schedulable)
     given = Counter[str]()
 
     def rank(device: str) -> tuple[int, int]:
@@ -208,7 +208,7 @@ def _spread(
 
     picked: list[SchedulableId] = []
     for _ in range(needed):
-        device = min((each for each in left if left[each]), key=rank)  # of equals the first
+        device = min((device for device in left if left[device]), key=rank)  # of equals the first
         picked.append(left[device].popleft())
         given.update((device,))
     return picked

@@ -66,7 +66,7 @@ def with_events(
         if own in devices
     }
     for own in recovered & found.keys():
-        found[own] = {reason: replace(each, times=()) for reason, each in found[own].items()}
+        found[own] = {reason: replace(occurrences, times=()) for reason, occurrences in found[own].items()}
     for event in events:
         device = owners.get(event.device_id or "")
         if device is None:
@@ -93,7 +93,7 @@ def with_faults(
             verdict = verdicts.get(key)
             if verdict is None or not verdict.faults:
                 continue
-            earlier = {each.reason: each for each in previous[key].faults} if key in previous else {}
+            earlier = {fault.reason: fault for fault in previous[key].faults} if key in previous else {}
             for fault in verdict.faults:
                 if _begins(fault, earlier.get(fault.reason)):
                     _add(found.setdefault(own, {}), fault.reason, now, 1, now)
@@ -140,7 +140,9 @@ def _add(of_device: _ByReason, reason: str, when: datetime, count: int, now: dat
         shown=Shown(count=0, first=when, last=when, at=when - SHOWN_AGAIN),  # nothing yet
     )
     number = _number(when)
-    periods = {each.number: each for each in _renumbered(known.periods, lambda first: first if first <= now else when)}
+    periods = {
+        period.number: period for period in _renumbered(known.periods, lambda first: first if first <= now else when)
+    }
     period = periods.get(number) or Period(number=number, first=when, count=0)
     total = min(period.count + count, INT32_MAX)
     periods[number] = Period(number=number, first=min(period.first, when), count=total)
@@ -148,7 +150,7 @@ def _add(of_device: _ByReason, reason: str, when: datetime, count: int, now: dat
     times = sorted((*past, *[when] * min(count, MAX_TIMES)))[-MAX_TIMES:]
     of_device[reason] = replace(
         known,
-        periods=tuple(periods[each] for each in sorted(periods)),
+        periods=tuple(periods[key] for key in sorted(periods)),
         last=times[-1],
         times=tuple(times),
     )
@@ -174,7 +176,7 @@ def _newest(every: Iterable[Occurrences], now: datetime) -> Iterator[Occurrences
     )
     newest = sorted(
         (occurrences for occurrences in current if occurrences.periods),
-        key=lambda each: (-each.last.timestamp(), each.reason),
+        key=lambda occurrences: (-occurrences.last.timestamp(), occurrences.reason),
     )
     yield from (_settled(occurrences, now) for occurrences in newest[:MAX_REASONS])
 

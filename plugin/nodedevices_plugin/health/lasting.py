@@ -57,15 +57,15 @@ def settled(
     """Return one condition for each reason: of several, the first that is evident, else the first that is not over.
     One that has not lasted long enough is not readable yet."""
     found: dict[str, FaultCondition] = {}
-    for each in conditions:
-        condition = each
-        if each.evident and each.for_seconds:
-            since = lasting.get(_key(device_id, each))
-            if since is None or monotonic - since < each.for_seconds:
-                condition = replace(each, evident=None)
-        known = found.get(each.reason)
+    for given in conditions:
+        condition = given
+        if given.evident and given.for_seconds:
+            since = lasting.get(_key(device_id, given))
+            if since is None or monotonic - since < given.for_seconds:
+                condition = replace(given, evident=None)
+        known = found.get(given.reason)
         if known is None or _certainty(condition) > _certainty(known):
-            found[each.reason] = condition
+            found[given.reason] = condition
     return tuple(found.values())
 
 

@@ -433,11 +433,11 @@ def _settled(fault: Fault, subject: _Subject, view: _View) -> Fault:
 
 def _held_until(fault: Fault, everything: Sequence[Fault], rules: HealthRules) -> datetime | None:
     """Return when the hold-downs of this fault and of all as bad ones end. None: one of them is still evident."""
-    as_bad = [each for each in everything if each.state is HealthState.UNHEALTHY or each.state is fault.state]
+    as_bad = [known for known in everything if known.state is HealthState.UNHEALTHY or known.state is fault.state]
     ends = [
-        each.last_seen + timedelta(seconds=rules.hold_down(each.reason))
-        for each in as_bad
-        if each.last_seen is not None
+        known.last_seen + timedelta(seconds=rules.hold_down(known.reason))
+        for known in as_bad
+        if known.last_seen is not None
     ]
     return max(ends) if len(ends) == len(as_bad) else None
 

@@ -96,7 +96,9 @@ def _new(meaning: Meaning, partition: str, when: datetime, event: ProbeEvent, no
 
 def _kept(notices: Iterable[Notice], now: datetime) -> tuple[Notice, ...]:
     settled = (_settled(notice, now) for notice in notices if abs(now - notice.newest) < KEPT)
-    return tuple(sorted(settled, key=lambda each: (-each.time.timestamp(), each.code, each.partition))[:MAX_KEPT])
+    return tuple(
+        sorted(settled, key=lambda notice: (-notice.time.timestamp(), notice.code, notice.partition))[:MAX_KEPT]
+    )
 
 
 def _settled(notice: Notice, now: datetime) -> Notice:

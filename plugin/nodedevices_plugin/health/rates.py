@@ -106,7 +106,7 @@ def _count(before: Count | None, value: int, limit: CounterLimit, came: float) -
         return Count(value=value, known_from=-math.inf)
     if value == before.value and not before.risen:
         return before
-    risen = [each for each in before.risen if each[0] > came - limit.window_seconds]
+    risen = [rise for rise in before.risen if rise[0] > came - limit.window_seconds]
     if value > before.value:
         if risen and came - risen[-1][0] < limit.window_seconds / PARTS:
             since, by = risen.pop()

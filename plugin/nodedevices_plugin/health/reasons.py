@@ -43,8 +43,8 @@ def unmatched(rules: Sequence[HealthRule], vendors: FaultSources) -> tuple[Unmat
     about = [_about(rule.reasons, every) for rule in rules]
     behind = (note for number in range(len(rules)) if (note := _behind(number, rules, about, opt_in)) is not None)
     readings = _of_readings(vendors) if any(rule.after for rule in rules) else frozenset()
-    each = (_uncounted(number, rules, about, readings) for number in range(len(rules)))
-    uncounted = (note for note in each if note is not None)
+    notes = (_uncounted(number, rules, about, readings) for number in range(len(rules)))
+    uncounted = (note for note in notes if note is not None)
     return (*patterns, *behind, *uncounted)
 
 
@@ -90,15 +90,15 @@ def _behind(
     `about`: of each rule the reasons that there are."""
     rule, own, after = rules[number], about[number], rules[number].after
     names = opt_in.intersection(rule.reasons) if after is None else frozenset()  # it may be what switches these on
-    for first, each in enumerate(rules[:number]):
-        if not own or each.match is not None:
+    for first, other in enumerate(rules[:number]):
+        if not own or other.match is not None:
             continue
-        if each.after is None and own <= about[first] and names.issubset(each.reasons):
+        if other.after is None and own <= about[first] and names.issubset(other.reasons):
             if after is None:
                 entry, why = f"state {rule.state}", "decides all of its reasons; remove this rule, or put it first"
             else:
                 entry, why = f"after.count {after.count}", "applies from the first time on; put this rule first"
-        elif each.after is not None and after is not None and own == about[first] and _sooner(each.after, after):
+        elif other.after is not None and after is not None and own == about[first] and _sooner(other.after, after):
             entry, why = f"after.count {after.count}", "applies whenever this one would; put this rule first"
         else:
             continue
@@ -115,9 +115,9 @@ def _uncounted(
     rule, own = rules[number], about[number]
     if rule.after is None or not own or not own <= readings:
         return None
-    for later, each in enumerate(rules[number + 1 :], start=number + 1):
-        if each.after is None and (each.match is None or each.match == rule.match) and own <= about[later]:
-            if each.state != "Ignored":
+    for later, other in enumerate(rules[number + 1 :], start=number + 1):
+        if other.after is None and (other.match is None or other.match == rule.match) and own <= about[later]:
+            if other.state != "Ignored":
                 return None
             why = f"rules[{later}] ignores all that it counts, and no ignored reading is counted; give Degraded there"
             return Unmatched(section="health", entry=f"rules[{number}].after.count {rule.after.count}", message=why)
@@ -150,7 +150,7 @@ def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
 
 def _nearest(reasons: Sequence[str], glob: str) -> list[str]:
     """Return the reasons, those first that look most like the pattern."""
-    return sorted(reasons, key=lambda each: SequenceMatcher(None, each.lower(), glob.lower()).ratio(), reverse=True)
+    return sorted(reasons, key=lambda reason: SequenceMatcher(None, reason.lower(), glob.lower()).ratio(), reverse=True)
 
 
 def _folded(known: Sequence[str]) -> list[str]:

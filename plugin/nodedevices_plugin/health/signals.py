@@ -26,7 +26,7 @@ def reason(signal: str) -> str:
     return signal[:1].upper() + signal[1:]
 
 
-REASONS = tuple(reason(each) for each in SIGNALS)
+REASONS = tuple(reason(signal) for signal in SIGNALS)
 
 
 def conditions(readings: Readings, rules: HealthRules) -> tuple[FaultCondition, ...]:

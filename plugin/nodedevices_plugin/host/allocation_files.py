@@ -68,7 +68,7 @@ class AllocationFiles:
         except (OSError, TimeoutError) as error:
             log.warning("allocations not read", folder=str(self._folder), error=str(error) or "no answer")
         found = (recorded(content) for content in self._written.values())
-        return dict(each for each in found if each is not None)
+        return dict(pair for pair in found if pair is not None)
 
     async def write(self, allocated: Allocated) -> None:
         """Raises AllocationFilesError; what another container had there before is gone then, or it says so."""
@@ -104,11 +104,11 @@ class AllocationFiles:
             await self.sweep()
 
     async def update(self) -> None:
-        for each in self._known:
-            name = key(each.ids)
-            if name in self._written and self._written[name] != text(each):
+        for allocation in self._known:
+            name = key(allocation.ids)
+            if name in self._written and self._written[name] != text(allocation):
                 try:
-                    await self.write(each)
+                    await self.write(allocation)
                 except AllocationFilesError as error:
                     log.warning("allocation not written", error=str(error))
 
@@ -192,7 +192,7 @@ def recorded(content: str) -> tuple[frozenset[str], Recorded] | None:
         found: dict[str, Any] = json.loads(content)
         booked = found["booked"]
         demand = Demand(percent=_whole(booked["percent"]), units=_whole(booked["units"]))
-        uid, namespace, pod, container = (_text(found[each]) for each in ("podUid", "namespace", "pod", "container"))
+        uid, namespace, pod, container = (_text(found[name]) for name in ("podUid", "namespace", "pod", "container"))
         owner = Recorded(uid=uid, namespace=namespace, pod=pod, container=container, demand=demand)
         return frozenset(map(_text, found["ids"])), owner
     return None

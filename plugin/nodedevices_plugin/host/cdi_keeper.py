@@ -51,7 +51,7 @@ class CdiKeeper:
     @property
     def parts(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """Background tasks for the agent to run, by name."""
-        toolkits = {f"cdi {name}": each.toolkit.run for name, each in self._vendors.items()}
+        toolkits = {f"cdi {name}": vendor.toolkit.run for name, vendor in self._vendors.items()}
         return {"cdi-folder": self._folder.run, **toolkits}
 
     @property
@@ -62,7 +62,7 @@ class CdiKeeper:
     @property
     def environments(self) -> Mapping[str, CdiEnvironment]:
         """The CDI environment of each vendor on this node, by vendor."""
-        return {name: each.environment(self._folder.problem) for name, each in self._vendors.items()}
+        return {name: vendor.environment(self._folder.problem) for name, vendor in self._vendors.items()}
 
     async def first(self) -> None:
         """Read the state at the start, unless it takes too long."""
@@ -84,10 +84,10 @@ class CdiKeeper:
         """Write our files, from the best source. free: whether it is known that no pod has a device, so that files
         which are no longer needed may be removed; without it they stay."""
         async with self._one_at_a_time:
-            requests = {name: each.request for name, each in access.cdi.items() if each.request is not None}
+            requests = {name: needs.request for name, needs in access.cdi.items() if needs.request is not None}
             await self.request(requests, first=False)
-            for name, each in self._vendors.items():
-                await each.keep(access.cdi.get(name) or CdiNeeds(), free=free())
+            for name, vendor in self._vendors.items():
+                await vendor.keep(access.cdi.get(name) or CdiNeeds(), free=free())
 
 
 class _OfVendor:

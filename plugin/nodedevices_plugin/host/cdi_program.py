@@ -89,7 +89,7 @@ class ProgramSpec:
         error = answer.exception()
         if error is None:
             self.made, self.problem = answer.result(), ""
-            self.names = frozenset(str(each["name"]) for each in self.made["devices"])
+            self.names = frozenset(str(device["name"]) for device in self.made["devices"])
             log.info(f"{request.program.name} generated the CDI specification", devices=len(self.names))
         elif isinstance(error, ProgramError):
             self.problem = str(error)

@@ -101,7 +101,7 @@ def _read(folders: Sequence[Path], source: CdiSource, known: Signature | None) -
     files = []
     for folder in folders:
         with contextlib.suppress(OSError):
-            for path in sorted(each for each in folder.iterdir() if each.suffix in {".json", ".yaml"})[:MAX_FILES]:
+            for path in sorted(file for file in folder.iterdir() if file.suffix in {".json", ".yaml"})[:MAX_FILES]:
                 with contextlib.suppress(OSError):
                     stat = path.stat()
                     signature.append((str(path), stat.st_mtime_ns, stat.st_size, stat.st_ino))

@@ -165,15 +165,15 @@ def _answer(lines: Iterable[bytes]) -> object:
 
 # --- answers, each checked against its question -----------------------------------------------------------------------
 def _paths(answer: object, patterns: Sequence[str]) -> frozenset[str]:
-    asked = {(folder, name) for folder, _, name in (each.rpartition("/") for each in patterns)}
+    asked = {(folder, name) for folder, _, name in (pattern.rpartition("/") for pattern in patterns)}
     by_folder: dict[str, list[str]] = {}
     for folder, name in asked:
         by_folder.setdefault(folder, []).append(name)
     most = optional_paths.MAX_OF_A_KIND * len(asked)
     if not isinstance(answer, list) or len(answer) > most:
         raise ValueError(f"is not a list of at most {most} paths")
-    for each in answer:
-        folder, _, name = each.rpartition("/") if isinstance(each, str) else ("", "", "")
+    for path in answer:
+        folder, _, name = path.rpartition("/") if isinstance(path, str) else ("", "", "")
         if not any(fnmatchcase(name, pattern) for pattern in by_folder.get(folder, ())):
             raise ValueError("has a path that was not asked for")
     return frozenset(answer)

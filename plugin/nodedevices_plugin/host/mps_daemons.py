@@ -71,9 +71,9 @@ class MpsDaemons(Periodic):
         unwritten = await self._worker.run(lambda: _write(self._file, text, create=bool(daemons)))
         self._log_problem(unwritten)
         now = time.monotonic()
-        self._since = {each.key: self._since.get(each.key, now) for each in daemons}
-        self._alive = {each.resource: self._alive.get(each.resource) for each in daemons}
-        found: dict[DaemonKey, DaemonStatus] = {each.key: await self._query(each, unwritten) for each in daemons}
+        self._since = {daemon.key: self._since.get(daemon.key, now) for daemon in daemons}
+        self._alive = {daemon.resource: self._alive.get(daemon.resource) for daemon in daemons}
+        found: dict[DaemonKey, DaemonStatus] = {daemon.key: await self._query(daemon, unwritten) for daemon in daemons}
         which = await self._worker.run(
             lambda: _which(self._running)
         )  # read after they answered: it is not an older one
@@ -102,7 +102,7 @@ class MpsDaemons(Periodic):
             why = why or f"does not answer: {error}"
             missing = isinstance(error, ControlMissingError)  # then the daemon's state is not known
             report_now, silent = report_now or missing, not missing
-        self._missed = {one: count for one, count in self._missed.items() if one in self._since}
+        self._missed = {other: count for other, count in self._missed.items() if other in self._since}
         self._missed[key] = self._missed.get(key, 0) + 1
         if self._facts.statuses.get(key) == READY and self._missed[key] < MISSED:
             return READY
@@ -128,7 +128,7 @@ def _read(file: Path) -> tuple[MpsDaemon, ...]:
 def _which(file: Path) -> dict[str, Running]:
     """Return the runner's record of its daemons; empty where there is none: then a daemon's process is not known."""
     try:
-        return {each.resource: each for each in running.from_bytes(files.read(file, wanted.MAX_BYTES + 1))}
+        return {daemon.resource: daemon for daemon in running.from_bytes(files.read(file, wanted.MAX_BYTES + 1))}
     except (OSError, wanted.WantedError):
         return {}
 

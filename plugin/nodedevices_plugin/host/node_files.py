@@ -58,18 +58,18 @@ class NodeFiles:
         self._kept, self._next = tuple(wanted), now + self._compare_seconds
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                done = await self._worker.run(lambda: [keep_folder(each) for each in wanted])
+                done = await self._worker.run(lambda: [keep_folder(files) for files in wanted])
         except (NodeFilesError, TimeoutError) as error:
-            folders = ", ".join(each.folder for each in wanted)
+            folders = ", ".join(files.folder for files in wanted)
             why = str(error) or f"{folders}: took more than {PATIENCE_SECONDS} s"
             if why != self.problem:
                 log.warning("files for other programs on the node not written", error=why)
             self.problem = why
             return
         self.problem = ""
-        for each, (written, removed) in zip(wanted, done, strict=True):
+        for files, (written, removed) in zip(wanted, done, strict=True):
             if written or removed:
-                log.info("files on the node written", folder=each.folder, written=len(written), removed=len(removed))
+                log.info("files on the node written", folder=files.folder, written=len(written), removed=len(removed))
 
 
 def keep_folder(wanted: FolderFiles) -> tuple[Sequence[str], Sequence[str]]:

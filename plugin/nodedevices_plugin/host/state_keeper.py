@@ -68,7 +68,7 @@ class StateKeeper:
         if state.verdicts:
             log.info(
                 "verdicts restored from the state file",
-                devices={key: each.reason for key, each in state.verdicts.items()},
+                devices={key: verdict.reason for key, verdict in state.verdicts.items()},
             )
         return state
 

@@ -241,7 +241,7 @@ def _read(path: Path) -> bytes:
 
 def _read_folder(path: Path) -> Mapping[str, bytes | str]:
     """Content by name, or why it cannot be read. OSError when the folder cannot be."""
-    names = sorted(each.name for each in path.iterdir() if not each.name.startswith("..") and not each.is_dir())
+    names = sorted(child.name for child in path.iterdir() if not child.name.startswith("..") and not child.is_dir())
     if len(names) > MAX_FILES:
         raise OSError(f"there are {len(names)} files; {MAX_FILES} are the most")
     found: dict[str, bytes | str] = {}

@@ -120,14 +120,14 @@ def seen(now: NodePod, before: NodePod | None, at: float) -> NodePod:
 def node_pod(item: Object) -> NodePod | None:
     """None: it has no uid or name."""
     metadata, status = mapping(item.get("metadata")), mapping(item.get("status"))
-    uid, name, namespace = (metadata.get(each) for each in ("uid", "name", "namespace"))
+    uid, name, namespace = (metadata.get(key) for key in ("uid", "name", "namespace"))
     if not (isinstance(uid, str) and isinstance(name, str) and isinstance(namespace, str)):
         return None
     started = {
-        each.get("name")
+        container.get("name")
         for key in ("initContainerStatuses", "containerStatuses")
-        for each in mappings(status.get(key))
-        if isinstance(each.get("name"), str) and (each.get("containerID") or each.get("restartCount"))
+        for container in mappings(status.get(key))
+        if isinstance(container.get("name"), str) and (container.get("containerID") or container.get("restartCount"))
     }
     containers, strays = pod_containers(item)
     return NodePod(

@@ -31,23 +31,23 @@ def seen_object(item: Object | None) -> SeenObject:
         config_name=_text(spec.get("configName")),
         unschedulable=tuple(
             Cordon(
-                id=str(each["id"]),
-                reason=_text(each.get("reason")) or "",
-                until=zoned_time(each.get("until")),  # None also for what is no time: it stays out of service
-                by=_text(each.get("by")) or "",
-                since=zoned_time(each.get("since")),
+                id=str(cordon["id"]),
+                reason=_text(cordon.get("reason")) or "",
+                until=zoned_time(cordon.get("until")),  # None also for what is no time: it stays out of service
+                by=_text(cordon.get("by")) or "",
+                since=zoned_time(cordon.get("since")),
             )
-            for each in mappings(spec.get("unschedulable"))[:MAX_UNSCHEDULABLE]
-            if "id" in each
+            for cordon in mappings(spec.get("unschedulable"))[:MAX_UNSCHEDULABLE]
+            if "id" in cordon
         ),
         confirm=_text(mapping(metadata.get("annotations")).get(CONFIRM)) or "",
         most_seen=tuple(
             MostSeen(probe=probe, vendor=vendor, product_name=product, count=count)
-            for each in mappings(mapping(item.get("status")).get("mostSeen"))[:MAX_MOST_SEEN]
-            if (probe := _text(each.get("probe")))
-            and (vendor := _text(each.get("vendor")))
-            and (product := _text(each.get("productName")))
-            and isinstance(count := each.get("count"), int)
+            for seen in mappings(mapping(item.get("status")).get("mostSeen"))[:MAX_MOST_SEEN]
+            if (probe := _text(seen.get("probe")))
+            and (vendor := _text(seen.get("vendor")))
+            and (product := _text(seen.get("productName")))
+            and isinstance(count := seen.get("count"), int)
             and count > 0
         ),
     )

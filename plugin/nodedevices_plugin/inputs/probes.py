@@ -101,7 +101,7 @@ class Probes:
     def use(self, texts: Sequence[str]) -> None:
         """Run these probes as configured (settings.probes): start new ones, end those that are not among them, and hand
         on no further line of these."""
-        if list(texts) != [each.text for each in self._running.values()]:
+        if list(texts) != [running.text for running in self._running.values()]:
             self._change(texts)
         if self._spare is not None:
             self._spare.end()
@@ -109,7 +109,7 @@ class Probes:
 
     def _change(self, texts: Sequence[str]) -> None:
         log.info("probes configured", probes=[name_of(text) for text in texts])
-        before = {each.text: (name, each) for name, each in self._running.items()}
+        before = {running.text: (name, running) for name, running in self._running.items()}
         for name, gone in (before[text] for text in before if text not in texts):
             self._lines = [line for line in self._lines if line.probe != name]
             gone.task.cancel()
@@ -124,7 +124,7 @@ class Probes:
 
     @property
     def sources(self) -> Mapping[str, ProbeSource]:
-        return {name: each.source for name, each in self._running.items()}
+        return {name: running.source for name, running in self._running.items()}
 
     def take(self) -> Line | None:
         """The line that has waited the longest."""
@@ -180,7 +180,7 @@ class Probes:
         else:
             self._lines.append(Line(probe, snapshot, time.monotonic()))
             if len(waiting) >= MAX_WAITING:  # of a probe that is a new process all the time: what has nothing to lose
-                at, _ = next((each for each in waiting if not each[1].snapshot.events), waiting[0])
+                at, _ = next((pair for pair in waiting if not pair[1].snapshot.events), waiting[0])
                 del self._lines[at]
         self._on_line()
 

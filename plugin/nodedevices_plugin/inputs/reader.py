@@ -113,7 +113,7 @@ def _check_of(hint: Any) -> Check:
         limits = {key: limit for note in notes if isinstance(note, Bounds) for key, limit in note.limits.items()}
         return _bounded(inner, limits)
     if get_origin(hint) in {Union, UnionType}:
-        [inner] = [each for each in get_args(hint) if each is not NoneType]
+        [inner] = [argument for argument in get_args(hint) if argument is not NoneType]
         check = _check_of(inner)
         return lambda value: None if value is None else check(value)
     if dataclasses.is_dataclass(hint):
@@ -182,7 +182,7 @@ def _time(value: Any) -> datetime:
 
 
 def _one_of(kind: type[StrEnum]) -> Check:
-    known = {each.value: each for each in kind}
+    known = {member.value: member for member in kind}
 
     def check(value: Any) -> StrEnum:
         if type(value) is not str or value not in known:
@@ -284,10 +284,10 @@ def _check_whole(snapshot: Snapshot) -> None:
             problem = f"{device.index} is another device's; give each device of a type its own"
             raise ProbeLineError(f"{place}.index", problem)
         indices.add((device.type, device.index))
-        for where, each in ((f"{place}.id", device.id), *_partition_ids(place, snapshot, number)):
-            if each in ids:
-                raise ProbeLineError(where, f"{_shown(each)} is already taken in this line; give each its own id")
-            ids.add(each)
+        for where, id_ in ((f"{place}.id", device.id), *_partition_ids(place, snapshot, number)):
+            if id_ in ids:
+                raise ProbeLineError(where, f"{_shown(id_)} is already taken in this line; give each its own id")
+            ids.add(id_)
         _check_own(place, device)
 
 

@@ -92,7 +92,7 @@ def parse(raw: bytes) -> tuple[CheckpointEntry, ...]:
     try:
         for entry in _of(list, json.loads(raw)["Data"]["PodDeviceEntries"]):
             by_node = _of(dict, entry["DeviceIDs"])
-            ids = {_text(each) for some in by_node.values() for each in _of(list, some)}
+            ids = {_text(id_) for some in by_node.values() for id_ in _of(list, some)}
             who = _text(entry["PodUID"]), _text(entry["ContainerName"])
             found.add(CheckpointEntry(*who, _text(entry["ResourceName"]), tuple(sorted(ids))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

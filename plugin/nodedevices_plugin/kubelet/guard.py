@@ -95,7 +95,7 @@ class _OursAt(Collection[str]):
 
     def __iter__(self) -> Iterator[str]:
         listed_until = monotonic() - ENDED_SECONDS
-        ended = (each for each, at in self._ended.items() if at > listed_until)
+        ended = (name for name, at in self._ended.items() if at > listed_until)
         return iter(
             {*(name for name, kubelet in self._ours.items() if kubelet == self._kubelet), *ended, *self._allowed}
         )

@@ -108,14 +108,18 @@ class DevicePlugins:
                 for resource in plan.resources
                 if resource.ids or resource.retained or resource.name in self._plugins
             }
-            changed = {name: each for name, each in desired.items() if each != self._shown.get(name)}
+            changed = {name: resource for name, resource in desired.items() if resource != self._shown.get(name)}
             refused_before = self._refused
             shown = self._encoded(changed, desired)
             before, self._shown = self._shown, desired
             self._remove_stale_sockets()
             for task in self._handing_over if desired else ():
                 task.cancel()
-            kept = {name for name, each in desired.items() if name in self._plugins and not self._options_changed(each)}
+            kept = {
+                name
+                for name, resource in desired.items()
+                if name in self._plugins and not self._options_changed(resource)
+            }
             gone = [self._plugins.pop(name) for name in self._plugins.keys() - kept]
             await self._end(gone, before, hand_over=not desired)
             if allow_next:
@@ -152,15 +156,15 @@ class DevicePlugins:
         """The lists of these. One that cannot be is refused, and `desired` has what stays of it: the ids that the
         kubelet has, with the health of now."""
         shown, self._refused = {}, {}
-        for name, each in changed.items():
+        for name, resource in changed.items():
             try:
-                shown[name] = snapshot(each)
+                shown[name] = snapshot(resource)
             except SnapshotError as error:
                 log.error("resource refused, keeping what the kubelet has of it", resource=name, error=str(error))  # noqa: TRY400
                 self._refused[name] = str(error)
                 del desired[name]
                 if name in self._shown:
-                    desired[name] = _with_health_of(each, self._shown[name])
+                    desired[name] = _with_health_of(resource, self._shown[name])
                     shown[name] = snapshot(desired[name])
         return shown
 
@@ -203,7 +207,7 @@ class DevicePlugins:
         self, plugins: Collection[ResourcePlugin], shown: Mapping[str, OfferedResource], *, hand_over: bool
     ) -> None:
         """Stop these plugins. A handover runs in the background: nothing waits for another plugin."""
-        served = [each.name for each in plugins if each.let_through]
+        served = [plugin.name for plugin in plugins if plugin.let_through]
         await asyncio.gather(*(plugin.stop() for plugin in plugins))
         for name in served if hand_over else ():
             task = asyncio.create_task(self._hand_over(shown[name]), name=f"hand over {name}")
@@ -235,5 +239,8 @@ def _with_health_of(now: OfferedResource, before: OfferedResource) -> OfferedRes
     """Return the earlier resource; of its ids those are healthy that are healthy now."""
     fit = {schedulable.id for schedulable in now.ids if schedulable.healthy}
     blocked = {schedulable.id: schedulable.blocked for schedulable in now.ids if schedulable.blocked is not None}
-    ids = (replace(one, blocked=blocked.get(one.id, None if one.id in fit else _LIST_NOT_SENT)) for one in before.ids)
+    ids = (
+        replace(schedulable, blocked=blocked.get(schedulable.id, None if schedulable.id in fit else _LIST_NOT_SENT))
+        for schedulable in before.ids
+    )
     return replace(before, ids=tuple(ids))

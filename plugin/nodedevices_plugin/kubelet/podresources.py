@@ -90,9 +90,9 @@ def listed(response: api.ListPodResourcesResponse) -> tuple[ListedHolder, ...]:
             for claim in container.dynamic_resources:
                 name = f"{claim.claim_namespace}/{claim.claim_name}"
                 ids.setdefault((*owner, None, name), set()).update(
-                    f"{each.driver_name}/{each.pool_name}/{each.device_name}"
-                    for each in claim.claim_resources
-                    if each.driver_name and each.pool_name and each.device_name
+                    f"{device.driver_name}/{device.pool_name}/{device.device_name}"
+                    for device in claim.claim_resources
+                    if device.driver_name and device.pool_name and device.device_name
                 )
     found = [
         ListedHolder(
@@ -137,7 +137,10 @@ def track(
     handed_out: Mapping[tuple[str, str], datetime] = {
         (allocate.resource, id_): allocate.time for allocate in recent for id_ in allocate.ids
     }
-    before = {(each.namespace, each.pod, each.container, each.resource, each.claim): each for each in previous.holders}
+    before = {
+        (earlier.namespace, earlier.pod, earlier.container, earlier.resource, earlier.claim): earlier
+        for earlier in previous.holders
+    }
 
     def holder(entry: ListedHolder) -> Holder:
         found = uids.get((entry.container, entry.resource, entry.ids), ())
@@ -202,12 +205,12 @@ def lacks(
     `known`: holders before it. `recorded`: what the kubelet's checkpoint gives to containers, None where it has no
     checkpoint (it writes one when the first plugin registers) or where that is `unreadable`.
     """
-    listed_ids = {(each.resource, id_) for each in now_listed for id_ in each.ids}
-    before = [each for each in known if each.resource is None or recorded is None]
+    listed_ids = {(holder.resource, id_) for holder in now_listed for id_ in holder.ids}
+    before = [holder for holder in known if holder.resource is None or recorded is None]
     held: list[tuple[str | None, str, str]] = []
     why = "which its checkpoint assigns to a container"
     held += [(entry.resource, id_, why) for entry in recorded or () for id_ in entry.ids]
-    held += [(each.resource, id_, "which a container had before") for each in before for id_ in each.ids]
+    held += [(holder.resource, id_, "which a container had before") for holder in before for id_ in holder.ids]
     lacking = (f"{name or 'claim'} {id_}, {why}" for name, id_, why in held if (name, id_) not in listed_ids)
     missing = next(lacking, "")
     if unreadable:
@@ -256,14 +259,14 @@ class ShownEntries(Struct, frozen=True):
 
 
 def given(now_listed: Sequence[ListedHolder]) -> Given:
-    return frozenset((each.container, each.resource, each.ids) for each in now_listed)
+    return frozenset((holder.container, holder.resource, holder.ids) for holder in now_listed)
 
 
 def unlisted(
     recorded: Sequence[checkpoint.CheckpointEntry], holders: Sequence[Holder | ListedHolder]
 ) -> tuple[Offer, ...]:
     """The checkpoint's entries with an id that none of these has."""
-    held = {(each.resource, id_) for each in holders for id_ in each.ids}
+    held = {(holder.resource, id_) for holder in holders for id_ in holder.ids}
     found = {
         (checkpointed.resource, checkpointed.ids)
         for checkpointed in recorded
@@ -275,12 +278,13 @@ def unlisted(
 def merged(previous: Holdings, incomplete: Holdings, *, message: str) -> Holdings:
     """Return the known holders and the listed ones: an incomplete List does not show that a holder has ended."""
     ids: dict[tuple[str, str, str, str | None, str | None], Holder] = {
-        (each.namespace, each.pod, each.container, each.resource, each.claim): each for each in previous.holders
+        (holder.namespace, holder.pod, holder.container, holder.resource, holder.claim): holder
+        for holder in previous.holders
     }
-    for each in incomplete.holders:
-        key = (each.namespace, each.pod, each.container, each.resource, each.claim)
+    for holder in incomplete.holders:
+        key = (holder.namespace, holder.pod, holder.container, holder.resource, holder.claim)
         before = ids.get(key)
-        ids[key] = each if before is None else replace(each, ids=tuple(sorted({*before.ids, *each.ids})))
+        ids[key] = holder if before is None else replace(holder, ids=tuple(sorted({*before.ids, *holder.ids})))
     return Holdings(
         state=HoldersState.INCOMPLETE,
         message=message,
@@ -302,30 +306,30 @@ class HeldBefore(Struct, frozen=True):
         self, kubelet: object, known: Sequence[Holder], now_listed: Sequence[ListedHolder], pods: Pods, *, settled: bool
     ) -> HeldBefore:
         """Return it after a complete List. `known`: holders before it. A pod that a settled List lacks has ended."""
-        have = {(each.namespace, each.pod, each.resource) for each in now_listed}
-        before = {(each.namespace, each.pod, each.container, each.resource): each for each in self.holders}
+        have = {(holder.namespace, holder.pod, holder.resource) for holder in now_listed}
+        before = {(holder.namespace, holder.pod, holder.container, holder.resource): holder for holder in self.holders}
         if kubelet != self.kubelet:
-            before |= {(each.namespace, each.pod, each.container, each.resource): each for each in known}
+            before |= {(holder.namespace, holder.pod, holder.container, holder.resource): holder for holder in known}
         return HeldBefore(
             kubelet,
             tuple(
-                each
-                for each in before.values()
-                if each.resource is not None
-                and (each.namespace, each.pod, each.resource) not in have
-                and ((each.namespace, each.pod) in pods or not settled)
+                holder
+                for holder in before.values()
+                if holder.resource is not None
+                and (holder.namespace, holder.pod, holder.resource) not in have
+                and ((holder.namespace, holder.pod) in pods or not settled)
             ),
         )
 
     def forgotten(self, pods: Pods) -> tuple[Holder, ...]:
-        return tuple(each for each in self.holders if (each.namespace, each.pod) in pods)
+        return tuple(holder for holder in self.holders if (holder.namespace, holder.pod) in pods)
 
 
 def forgotten_text(holders: Sequence[Holder]) -> str:
     """For people; "" where there are none."""
     if not holders:
         return ""
-    pods = listing(dict.fromkeys(f"{each.namespace}/{each.pod}" for each in holders))
+    pods = listing(dict.fromkeys(f"{holder.namespace}/{holder.pod}" for holder in holders))
     return (
         f"the kubelet lists {pods} without the devices held before it was started again: it has lost its record, and "
         "may allocate them to other pods; delete the pods"

@@ -55,7 +55,7 @@ def snapshot(resource: OfferedResource) -> bytes:
     """
     seen: set[str] = set()
     message = api.ListAndWatchResponse()
-    for schedulable in (*resource.ids, *(one for one in resource.retained if not one.healthy)):
+    for schedulable in (*resource.ids, *(kept for kept in resource.retained if not kept.healthy)):
         if schedulable.id in seen:
             raise SnapshotError(f"the id {schedulable.id} is there twice; ids must be unique")
         seen.add(schedulable.id)
@@ -218,7 +218,7 @@ class ResourceServer:
 
     def _allocate(self, request: api.AllocateRequest, context: grpc.ServicerContext) -> api.AllocateResponse:
         began = perf_counter()
-        wanted = [tuple(each.devices_ids) for each in request.container_requests]
+        wanted = [tuple(container.devices_ids) for container in request.container_requests]
         with self._recent.answering():
             for ids in wanted:
                 self._gate.ready(self.name, len(ids), ids)
@@ -252,9 +252,13 @@ class ResourceServer:
         responses = []
         with self._recent.answering():
             try:
-                for each in request.container_requests:
-                    asked = tuple(each.available_deviceIDs), tuple(each.must_include_deviceIDs), each.allocation_size
-                    self._gate.ready(self.name, each.allocation_size, asked[1])
+                for container in request.container_requests:
+                    asked = (
+                        tuple(container.available_deviceIDs),
+                        tuple(container.must_include_deviceIDs),
+                        container.allocation_size,
+                    )
+                    self._gate.ready(self.name, container.allocation_size, asked[1])
                     ids = self._prefer(*asked)
                     if ids is None:
                         result, ids = Result.FAILED, plain_choice(*asked)

@@ -74,9 +74,9 @@ def of_other_plugins(folder: Path) -> frozenset[tuple[str, int]]:
     try:
         with os.scandir(folder) as found:
             return frozenset(
-                (each.name, each.inode())
-                for each in found
-                if not each.name.startswith(PREFIX) and not each.is_file(follow_symlinks=False)
+                (file.name, file.inode())
+                for file in found
+                if not file.name.startswith(PREFIX) and not file.is_file(follow_symlinks=False)
             )
     except OSError:
         return frozenset()

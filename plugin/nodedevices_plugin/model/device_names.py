@@ -43,7 +43,7 @@ def usual_name(fact: DeviceFact) -> str:
 
 def plain(profile: str) -> str:
     """`1g.10gb+me` as it may stand in a name, where only letters, digits and dashes may."""
-    return "".join(each for each in profile.lower() if each.isalnum())
+    return "".join(char for char in profile.lower() if char.isalnum())
 
 
 def _part_name(device: str, part: Partition) -> str:

@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(root: Path) -> None:
     """Until SIGTERM or SIGINT; then every daemon ends."""
     over = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: over.set())
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: over.set())
     log.info("MPS runner starting", version=__version__, root=str(root))
     runner = Runner(root, Control(str(root)))
     while not over.wait(PERIOD_SECONDS):

@@ -59,7 +59,7 @@ def find(program: str, variable: str, value: str) -> tuple[Process, ...]:
             names = {os.path.basename(word) for word in _words(pid, "cmdline")[:2]}  # noqa: PTH119  bytes
             if program.encode() in names and wanted in _words(pid, "environ"):
                 found.append(process)
-    return tuple(sorted(found, key=lambda each: (each.start_ticks, each.pid)))
+    return tuple(sorted(found, key=lambda process: (process.start_ticks, process.pid)))
 
 
 def alive(process: Process) -> bool:

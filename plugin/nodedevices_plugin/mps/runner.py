@@ -75,17 +75,17 @@ class Runner:
         self._wanted: tuple[MpsDaemon, ...] | None = None  # None: nothing was wanted yet
         self._last_problem = ""
         self._written = ""
-        for each in self._remembered():
-            gpus = {gpu.id: gpu for gpu in each.gpus}
-            self._runs[each.resource] = _Run(gpus=gpus, instance=each.instance, started=each.started)
+        for daemon in self._remembered():
+            gpus = {gpu.id: gpu for gpu in daemon.gpus}
+            self._runs[daemon.resource] = _Run(gpus=gpus, instance=daemon.instance, started=daemon.started)
 
     def step(self, now: float) -> None:
         """One pass over the file and every daemon."""
         self._read()
         if self._wanted is None:
             return
-        names = {each.resource for each in self._wanted}
-        for resource in [each for each in self._runs if each not in names]:
+        names = {daemon.resource for daemon in self._wanted}
+        for resource in [name for name in self._runs if name not in names]:
             self._end(resource)
         self._remember()
         for daemon in self._wanted:
@@ -199,7 +199,7 @@ class Runner:
         self._remember()
 
     def _take_gpus(self, daemon: MpsDaemon, run: _Run) -> None:
-        gone = [gpu for gpu in run.gpus if gpu not in {each.id for each in daemon.gpus}]
+        gone = [gpu for gpu in run.gpus if gpu not in {given.id for given in daemon.gpus}]
         run.gpus = {gpu.id: gpu for gpu in daemon.gpus} | {gpu: run.gpus[gpu] for gpu in gone}
         self._remember()
         failed = []

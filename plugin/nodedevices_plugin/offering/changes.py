@@ -104,8 +104,8 @@ def leaving(
     new = {resource.name: resource for resource in wanted.resources}
     return {
         name: gone
-        for name, each in current.items()
-        if (moved or each is not new.get(name)) and (gone := _ids_leaving(each, new.get(name), moved))
+        for name, resource in current.items()
+        if (moved or resource is not new.get(name)) and (gone := _ids_leaving(resource, new.get(name), moved))
     }
 
 
@@ -120,7 +120,8 @@ def _ids_leaving(current: OfferedResource, wanted: OfferedResource | None, moved
 def held_as(plan: Plan) -> dict[str, frozenset[tuple[str, str]]]:
     """Return by resource what its holders depend on: the ids, and the MPS daemon that runs their processes."""
     return {
-        resource.name: frozenset((one.id, bound_to(resource)) for one in resource.ids) for resource in plan.resources
+        resource.name: frozenset((schedulable.id, bound_to(resource)) for schedulable in resource.ids)
+        for resource in plan.resources
     }
 
 

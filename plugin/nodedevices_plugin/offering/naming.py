@@ -41,7 +41,7 @@ def by_name(
         resource_names.check(f"resources.devices[{place}].name", rule.name)
     found: dict[str, list[Unit]] = defaultdict(list)
     single = strategy == "single"
-    for unit in (each for each in units if not _withheld(each, values)):
+    for unit in (unit for unit in units if not _withheld(unit, values)):
         named = (
             rule.name
             for rule in resources.devices
@@ -108,7 +108,9 @@ def matches_unit(match: DeviceMatch, unit: Unit, near: Near, *, any_case: bool =
 
     if match.profile is not None and (
         part is None
-        or not any(fits(each, match.profile) for each in (part.profile, resource_names.plain_profile(part.profile)))
+        or not any(
+            fits(profile, match.profile) for profile in (part.profile, resource_names.plain_profile(part.profile))
+        )
     ):
         return False
     return matches(

@@ -52,7 +52,7 @@ def nearest(inventory: Inventory) -> dict[str, tuple[str, ...]]:
         return path, abs(_bus(one) - _bus(other)), other.index, other.id
 
     return {
-        id_: tuple(each.id for each in sorted(others, key=partial(distance, facts[id_])))
+        id_: tuple(other.id for other in sorted(others, key=partial(distance, facts[id_])))
         for id_, others in found.items()
     }
 

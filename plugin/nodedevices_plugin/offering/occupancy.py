@@ -106,7 +106,7 @@ def _overlap(one: Partition, other: Partition | None) -> bool:
 def with_all(holdings: Holdings, plan: Plan | None) -> Holdings:
     """Add all devices of a resource that is given whole to its holders, which may have been granted any of its ids."""
     whole = {
-        resource.name: dict.fromkeys(one.part_id for one in (*resource.ids, *resource.retained))
+        resource.name: dict.fromkeys(schedulable.part_id for schedulable in (*resource.ids, *resource.retained))
         for resource in (plan.resources if plan is not None else ())
         if resource.together
     }
@@ -117,6 +117,6 @@ def with_all(holdings: Holdings, plan: Plan | None) -> Holdings:
         if holder.resource is None or holder.resource not in whole or not holder.ids:
             return holder
         own = {physical_id(id_) for id_ in holder.ids}
-        return replace(holder, also=tuple(each for each in whole[holder.resource] if each not in own))
+        return replace(holder, also=tuple(part for part in whole[holder.resource] if part not in own))
 
     return replace(holdings, holders=tuple(map(now, holdings.holders)))

@@ -101,7 +101,7 @@ def make_shape(inventory: Inventory, settings: PlanSettings) -> Plan:
         vendors=settings.vendors.known,
     )
     anywhere = _without_topology(named, settings)
-    return Plan(resources=tuple(_offered(each, anywhere) for each in shares))
+    return Plan(resources=tuple(_offered(shared, anywhere) for shared in shares))
 
 
 def fitting(inventory: Inventory, make: Callable[[Inventory], T]) -> tuple[T | None, PlanError | None]:

@@ -78,7 +78,7 @@ def share(
             parts = (_by_nature(name, all_units, own[name]) if own and name in own else _whole(name, all_units),)
         for part in parts:
             if part.name in offered:
-                fewest = min(part, offered[part.name], key=lambda each: len(each.units)).devices
+                fewest = min(part, offered[part.name], key=lambda shared: len(shared.units)).devices
                 if part.cores_of is not None:
                     hint = "another entry has that name, too, and a resource has one; leave it out of one of them"
                     raise PlanError(f"sharing.resources[{name}].coreResource", part.name, hint, devices=fewest)

@@ -25,7 +25,7 @@ def units(
         for device in inventory.devices
         for id_ in (device.fact.id, *(partition.id for partition in device.fact.partitions))
     ]
-    excluded = frozenset(each for each in ids if excluded_by(each, exclude) is not None)
+    excluded = frozenset(id_ for id_ in ids if excluded_by(id_, exclude) is not None)
     by_vendor: dict[str, tuple[Vendor, list[InventoryDevice]]] = {}
     found: dict[str, list[Unit]] = {}
     for device in inventory.devices:

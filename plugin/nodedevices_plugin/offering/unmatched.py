@@ -97,7 +97,7 @@ def _shares(
             wanted = _cut(", ".join(rule.devices or ()))
             here = listing(f"{unit.index} ({unit.id})" for unit in units)
             lower = [device.lower() for device in rule.devices or ()]
-            near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), each) for each in lower))
+            near = _near(unit.id for unit in units if any(fnmatchcase(unit.id.lower(), pattern) for pattern in lower))
             message = f"{rule.name} has no such device on this node; there are: {here}{near}"
             notes.append(Unmatched(section="sharing", entry=f"{entry}.devices {wanted}", message=message))
         elif rule.match is not None and not units_of_rule(units, rule, around, vendors):
@@ -122,9 +122,9 @@ def _some_lacking(units: Sequence[Unit], rule: SharedResource, entry: str, vendo
     here = listing(f"{unit.index} ({unit.id})" for unit in units)
     message = f"{rule.name} has no such device on this node; there are: {here}"
     return [
-        Unmatched(section="sharing", entry=f"{entry}.devices[{at}] {_cut(each)}", message=message)
-        for at, each in enumerate(rule.devices or ())
-        if not chosen_units(units, [each], vendors)
+        Unmatched(section="sharing", entry=f"{entry}.devices[{at}] {_cut(device)}", message=message)
+        for at, device in enumerate(rule.devices or ())
+        if not chosen_units(units, [device], vendors)
     ]
 
 
@@ -181,7 +181,10 @@ def _excludes(inventory: Inventory, exclude: Sequence[str], vendors: Vendors) ->
 def unmatched_capacity(inventory: Inventory, capacity: Sequence[CapacityEntry]) -> tuple[Unmatched, ...]:
     """A note for each entry of `capacity` whose match no device of this node has: the operator counts none for it. A
     node without devices has none."""
-    entries = [("capacity", f"[{number}]", each.match, f"{each.name} counts") for number, each in enumerate(capacity)]
+    entries = [
+        ("capacity", f"[{number}]", resource.match, f"{resource.name} counts")
+        for number, resource in enumerate(capacity)
+    ]
     return _unmatched_devices(inventory, entries)
 
 
@@ -227,11 +230,11 @@ def unmatched_cordons(
     return tuple(
         Unmatched(
             section="unschedulable",
-            entry=f"[{_cut(each)}]",
-            message="no device on this node has such an id; " + _meant(each, known, here, vendors),
+            entry=f"[{_cut(id_)}]",
+            message="no device on this node has such an id; " + _meant(id_, known, here, vendors),
         )
-        for each in sorted(unschedulable)
-        if each not in ids
+        for id_ in sorted(unschedulable)
+        if id_ not in ids
     )
 
 

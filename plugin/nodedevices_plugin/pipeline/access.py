@@ -124,7 +124,7 @@ def refusal(active: Effective | None, requested: Effective, devices: Devices) ->
     vendors = requested.vendors.cdi_vendors()
     why = next((why for name in vendors if (why := _refused(name, active, requested, devices))), "")
     listed = (requested.sections.injection or Injection()).device_list_strategies
-    strategies = ", ".join(each for each in listed if each in STRATEGIES)
+    strategies = ", ".join(strategy for strategy in listed if strategy in STRATEGIES)
     return PlanError("injection.deviceListStrategies", strategies, why) if why else None
 
 
@@ -156,9 +156,9 @@ def stale(active: Effective, devices: Devices) -> str:
         return ""
     needs = {name: _needs(name, active, devices) for name in active.vendors.cdi_vendors()}
     found = (
-        cdi_libraries.stale(each.specs, devices.found(name)) for name, each in needs.items() if not each.nodes_will_do
+        cdi_libraries.stale(need.specs, devices.found(name)) for name, need in needs.items() if not need.nodes_will_do
     )
-    return "; ".join(each for each in found if each)
+    return "; ".join(problem for problem in found if problem)
 
 
 def without_libraries(active: Effective, devices: Devices) -> tuple[MissingLibraries, ...]:
@@ -186,7 +186,7 @@ def program_requests(
     if lacking is None:
         return {}
     needs = access(lacking, devices).cdi
-    return {name: each.request for name, each in needs.items() if each.request is not None}
+    return {name: need.request for name, need in needs.items() if need.request is not None}
 
 
 def _view(vendor: str, effective: Effective, devices: Devices) -> NodeView:

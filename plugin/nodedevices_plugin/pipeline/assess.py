@@ -134,7 +134,7 @@ def assess(
     new = (WaitingEvent(event=event, boot_id=probes[probed.source].boot_id) for event in probed.events)
     pending = (*of_this_boot(world.state.waiting, probes), *new)
     by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
-    events = tuple(each for some in by_probe.values() for each in some)
+    events = tuple(event for some in by_probe.values() for event in some)
     used = in_use(inventory, world.plan, (applied, requested.effective))
     removals = confirmed & _gone(probes, probe_set)
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
@@ -412,7 +412,9 @@ def _probed(
     running, probe_set = probe_sets.changed(world.probes, world.probe_set, texts, monotonic, auto)
     source = inputs.source or next(iter(running))
     # That of a log stays: its probe may be taken away and come back.
-    cursors = {name: each for name, each in world.known.cursors.items() if name in running or each.logged is not None}
+    cursors = {
+        name: cursor for name, cursor in world.known.cursors.items() if name in running or cursor.logged is not None
+    }
     events: tuple[ProbeEvent, ...] = ()
     probes = {}
     for name, before in running.items():

@@ -35,13 +35,13 @@ def after_restart(state: State, hardware: Set[str] | None) -> frozenset[str]:
         return frozenset(state.auto_probes)
     first = name_of(state.probes[0]) if state.probes else ""
     owners = {device.probe or first for device in state.devices if device.fact.id not in state.retired_devices}
-    return frozenset(each for each in AUTOMATIC if each in owners and each in state.probes)
+    return frozenset(name for name in AUTOMATIC if name in owners and name in state.probes)
 
 
 def started(texts: Sequence[str], before: Collection[str], parts: Mapping[str, Inventory]) -> frozenset[str]:
     """Return the probes that must not be removed automatically: those that `auto` started `before`, and of the running
     ones (`texts`) all with devices, whether `auto` started them or not."""
-    return frozenset(before) | {each for each in AUTOMATIC if each in texts and each in parts and parts[each].devices}
+    return frozenset(before) | {name for name in AUTOMATIC if name in texts and name in parts and parts[name].devices}
 
 
 def resolve(
@@ -51,6 +51,6 @@ def resolve(
     if AUTO not in texts:
         return tuple(texts), ()
     found = (hardware or frozenset()) | kept | configured(options)
-    run = expanded(texts, [each for each in found if not missing([ProbeSpec(each)], options)])
-    remembered = tuple(each for each in run if each not in texts)
+    run = expanded(texts, [name for name in found if not missing([ProbeSpec(name)], options)])
+    remembered = tuple(text for text in run if text not in texts)
     return (run, remembered) if run else (DEFAULT, ())

@@ -46,7 +46,9 @@ def awaited(plan: Plan, inventory: Inventory, holdings: Holdings, facts: MpsFact
             not holdings.known or any((resource.name, schedulable.id) in held for schedulable in resource.ids)
         )
 
-    ours = Plan(resources=tuple(each for each in plan.resources if each.name not in not_ours or in_use(each)))
+    ours = Plan(
+        resources=tuple(resource for resource in plan.resources if resource.name not in not_ours or in_use(resource))
+    )
     missing = daemons.unanswered(ours, facts.statuses)
     return Awaited(
         field=daemons.requested_by(missing[0]) if missing else "",
@@ -74,7 +76,7 @@ def may_start(
     what = _waits(missing)
     if not holdings.known:
         return wait((), f"{what}: it is not known which pods hold devices ({holdings.unknown_because})")
-    devices = {one.device_id for resource in missing for one in resource.ids}
+    devices = {schedulable.device_id for resource in missing for schedulable in resource.ids}
 
     def beside(holder: Holder | Offer, id_: str) -> bool:
         if holder.resource is None:
@@ -83,7 +85,7 @@ def may_start(
             unit, _ = index.unit(holder.resource, id_) or (None, None)
         return unit is not None and unit.device_id in devices and (holder.resource, id_) not in clients
 
-    holders = tuple(each for each in holdings.holders if any(beside(each, id_) for id_ in each.ids))
+    holders = tuple(holder for holder in holdings.holders if any(beside(holder, id_) for id_ in holder.ids))
     if holders:
         return wait(holders, f"{what} until these pods have ended: {waiting_for(holders)}")
     for unnamed in holdings.possible or ():

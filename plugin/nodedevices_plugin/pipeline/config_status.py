@@ -107,7 +107,7 @@ def _other_units(held: Sequence[HeldId], plan: Plan) -> list[str]:
     """Return a text for people: names of which pods hold shares of another unit. The scheduler knows no units, and
     subtracts them as if they were of the current unit: a node can have a free device and room for no pod."""
     found = []
-    for resource in (each for each in plan.resources if each.sharing.memory is not None):
+    for resource in (resource for resource in plan.resources if resource.sharing.memory is not None):
         old = sum(held_id.resource == resource.name for held_id in held)
         now = sum(schedulable.healthy for schedulable in resource.ids)
         if old:

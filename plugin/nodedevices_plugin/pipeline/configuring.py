@@ -149,7 +149,7 @@ def configure(node: Node) -> Configured:
         case None if problem is None:
             after = replace(before, applied_hash=new_hash)
     if problem is not None and problem.coming is not None:
-        named = {each.resource for each in problem.coming}
+        named = {daemon.resource for daemon in problem.coming}
         coming = announced(problem.coming, node.inputs.mps.taken) if before.applied_once else problem.coming
         daemons = (*coming, *(daemon for daemon in daemons or () if daemon.resource not in named))
     status = ConfigStatus(
@@ -160,8 +160,8 @@ def configure(node: Node) -> Configured:
     )
     running_on = still_used(node.last_daemons, daemons, node.uses) if daemons is not None else ()
     if running_on and shape is not None and daemons is not None:
-        named = {each.resource for each in running_on}
-        daemons = (*running_on, *(each for each in daemons if each.resource not in named))
+        named = {daemon.resource for daemon in running_on}
+        daemons = (*running_on, *(daemon for daemon in daemons if daemon.resource not in named))
     others: tuple[HeldId, ...] = ()
     libraries: tuple[gates.MissingLibraries, ...] = ()
     plan = None
@@ -239,8 +239,8 @@ def _with_others(configured: Configured, requested: RequestedConfig) -> Configur
     status = configured.status
     if not requested.others:
         return configured
-    others = tuple(refusal(each.field, each.message) for each in requested.others)
-    left = [each.message for each in others if each.message not in status.message]
+    others = tuple(refusal(refused.field, refused.message) for refused in requested.others)
+    left = [refused.message for refused in others if refused.message not in status.message]
     if status.reason in {names.APPLIED, names.NO_CONFIG}:
         waits = refusal(requested.field, requested.error) if requested.error else None
         status = replace(status, reason=names.CONFIG_INVALID, message="; ".join(left), refused=waits)

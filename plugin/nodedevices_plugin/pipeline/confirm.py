@@ -57,7 +57,7 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
             problems.append(f"{entry}: no device is seen, so that it is not known which were removed: {_GIVE}")
         elif said == ALL_REMOVED:
             all_removed = True
-            confirmed["removed"].update(each.fact.id for each in world.inventory.devices if not each.present)
+            confirmed["removed"].update(missing.fact.id for missing in world.inventory.devices if not missing.present)
         elif outcome not in confirmed or not device:
             problems.append(f"{entry[:120]}: {_GIVE}")
         elif device not in known:
@@ -99,4 +99,4 @@ def spent_entries(
 
 
 def _entries(value: str) -> list[str]:
-    return [each.strip() for each in value.split(",") if each.strip()][:MAX_CONFIRM]
+    return [word.strip() for word in value.split(",") if word.strip()][:MAX_CONFIRM]

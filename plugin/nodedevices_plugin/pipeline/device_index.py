@@ -80,7 +80,9 @@ class DeviceIndex:
         if vendor is None:
             return None
         names = vendor.claimed(rest.rpartition("/")[2])
-        return next((self._by_claim[driver, each] for each in names if (driver, each) in self._by_claim), None)
+        return next(
+            (self._by_claim[driver, candidate] for candidate in names if (driver, candidate) in self._by_claim), None
+        )
 
     def _indices(self) -> dict[tuple[str, str], IndexedPart]:
         """Return the parts by domain and index: only these domains have ids that are indices."""

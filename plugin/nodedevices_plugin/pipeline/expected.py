@@ -45,8 +45,8 @@ def count(entries: Sequence[ExpectedDevices], parts: Mapping[str, Inventory], ne
     """Return what is expected and what is here. `parts`: the devices of each probe that runs. `near`: of all that are
     listed, so that a NIC which is missing makes no GPU beside it one that does not match."""
     known = [device for part in parts.values() for device in part.devices]
-    here = [each.fact for each in known if each.present and not each.fact.readings.lost]
-    lost = [each.fact for each in known if not each.present or each.fact.readings.lost]
+    here = [device.fact for device in known if device.present and not device.fact.readings.lost]
+    lost = [device.fact for device in known if not device.present or device.fact.readings.lost]
     return tuple(
         Count(
             what=described(entry.match),

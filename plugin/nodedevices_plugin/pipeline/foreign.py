@@ -91,9 +91,9 @@ def held(
                 key=held_key(resource, id_),
             )
 
-    for each in holdings.holders:
-        for id_ in each.ids:
-            add(each.resource, id_, f"{each.namespace}/{each.pod}")
+    for holder in holdings.holders:
+        for id_ in holder.ids:
+            add(holder.resource, id_, f"{holder.namespace}/{holder.pod}")
     for recent in unconfirmed:
         for id_ in recent.ids:
             add(recent.resource, id_, "")
@@ -129,8 +129,8 @@ def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: Shari
     live = {(resource, id_) for resource, id_ in live if index.unit(resource, id_) is not None}
     shown = {_device(index, resource, id_) for resource, id_ in live}
     remembered = {(resource, id_) for resource, ids in known.items() for id_ in ids}
-    ids = live | {(holder.resource, each) for holder in holdings.holders if holder.resource for each in holder.ids}
-    ids |= {each for each in remembered if _device(index, *each) not in shown}
+    ids = live | {(holder.resource, id_) for holder in holdings.holders if holder.resource for id_ in holder.ids}
+    ids |= {pair for pair in remembered if _device(index, *pair) not in shown}
     resources: dict[str, list[SchedulableId]] = {}
     for resource, id_ in sorted(ids, key=lambda pair: (pair[0], _order(pair[1]))):
         found = index.unit(resource, id_)
@@ -150,7 +150,7 @@ def observe(known: Known, holdings: Holdings, index: DeviceIndex, *, mode: Shari
 
 def remembered(observed: Plan) -> dict[str, tuple[str, ...]]:
     """Return the plan as the state file has it."""
-    return {resource.name: tuple(one.id for one in resource.ids) for resource in observed.resources}
+    return {resource.name: tuple(schedulable.id for schedulable in resource.ids) for resource in observed.resources}
 
 
 def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDecision:
@@ -165,7 +165,7 @@ def take_over(wanted: Plan, holdings: Holdings, index: DeviceIndex) -> ChangeDec
     How others share cannot be seen, so no pod may hold a resource that is to have an MPS daemon
     (offering.changes has why).
     """
-    what = ", ".join(each.name for each in wanted.resources) or "nothing"
+    what = ", ".join(resource.name for resource in wanted.resources) or "nothing"
     if not holdings.known or holdings.offered is None:
         why = holdings.message or "the kubelet has not been queried yet"
         return wait((), f"serving {what} waits: it is not known what pods hold and other plugins offer ({why})")
@@ -219,10 +219,10 @@ def other_plugins(
     domain, which is one vendor's. `own`: names that we have registered. `taking_over`: the same id under the same name
     is not in the way (take_over).
     """
-    planned = [each for each in plan.resources if _domain(each.name) == _domain(resource)]
-    planned_names = {each.name for each in planned}
-    devices = {one.device_id for each in planned for one in each.ids}
-    alike = {(each.name, one.id) for each in planned for one in each.ids} if taking_over else set()
+    planned = [ours for ours in plan.resources if _domain(ours.name) == _domain(resource)]
+    planned_names = {ours.name for ours in planned}
+    devices = {schedulable.device_id for ours in planned for schedulable in ours.ids}
+    alike = {(ours.name, schedulable.id) for ours in planned for schedulable in ours.ids} if taking_over else set()
     found = []
     for offer in offered:
         if _domain(offer.resource) != _domain(resource) or offer.resource in own:
@@ -252,7 +252,7 @@ def unread_holders(resource: str, plan: Plan, holdings: Holdings, index: DeviceI
     if not ids:
         return ""
     first = next(iter(ids))
-    pods = waiting_for(tuple({(each.namespace, each.pod): each for each in ids.values()}.values()))
+    pods = waiting_for(tuple({(holder.namespace, holder.pod): holder for holder in ids.values()}.values()))
     return f"pods hold {len(ids)} ids of {resource} that another device plugin gave, such as {first}; waits for {pods}"
 
 
@@ -299,6 +299,6 @@ def _resource(name: str, ids: list[SchedulableId], mode: SharingMode | None) -> 
         ids=tuple(ids),
         sharing=SharingFacts(
             mode=mode or TimeSlicing(),
-            replicas=max(shared.count(each) for each in set(shared)),
+            replicas=max(shared.count(part) for part in set(shared)),
         ),
     )

@@ -77,5 +77,5 @@ def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[Rece
         allocate
         for allocate in inputs.recent
         if allocate in before
-        or (inputs.holdings.taken > allocate.monotonic and {(allocate.resource, one) for one in allocate.ids} <= held)
+        or (inputs.holdings.taken > allocate.monotonic and {(allocate.resource, id_) for id_ in allocate.ids} <= held)
     )

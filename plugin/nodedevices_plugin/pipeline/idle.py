@@ -132,7 +132,7 @@ def _only(device: InventoryDevice, holders: Sequence[Holder]) -> Holder | None:
     """Return the container that has the whole device alone, if one has."""
     own = device.fact.id
     mine = [id_ for id_ in holders[0].ids if physical_id(id_) == own]
-    whole = len(holders) == 1 and bool(mine) and all(each == own or is_core(each) for each in mine)
+    whole = len(holders) == 1 and bool(mine) and all(id_ == own or is_core(id_) for id_ in mine)
     return holders[0] if whole and not device.fact.partitions else None
 
 
@@ -207,8 +207,8 @@ def _seconds(
         for namespace in _namespaces(held[id_]):
             known = found.get(namespace, HeldSeconds())
             found[namespace] = HeldSeconds(held=known.held + passed, unused=known.unused + unused)
-    here = {each for id_ in devices for each in _namespaces(held[id_])}
-    gone = [each for each in found if each not in here]
+    here = {namespace for id_ in devices for namespace in _namespaces(held[id_])}
+    gone = [namespace for namespace in found if namespace not in here]
     for namespace in gone[: max(0, len(found) - MAX_NAMESPACES)]:
         del found[namespace]
     return found

@@ -158,8 +158,8 @@ def together(parts: Mapping[str, Inventory], *, complete: bool) -> Inventory:
             *too_many,
             *(
                 Problem(code=it.code, message=text(f"{name}: {it.message}", MAX_MESSAGE))
-                for name, each in parts.items()
-                for it in each.problems
+                for name, part in parts.items()
+                for it in part.problems
             ),
         ),
     )
@@ -265,10 +265,12 @@ def _ordered(devices: Iterable[InventoryDevice]) -> tuple[tuple[InventoryDevice,
     every = sorted(devices, key=_place)
     if len(every) <= MAX_DEVICES:
         return tuple(every), ()
-    missing = sorted((device for device in every if not device.present), key=lambda each: each.last_seen, reverse=True)
+    missing = sorted(
+        (device for device in every if not device.present), key=lambda device: device.last_seen, reverse=True
+    )
     first = {device.fact.id for device in missing[:MISSING_KEPT]}
     first |= {device.fact.id for device in every if device.present and _fails(device.fact)}
-    ranked = sorted(every, key=lambda each: (each.fact.id not in first, not each.present))  # each in its order
+    ranked = sorted(every, key=lambda device: (device.fact.id not in first, not device.present))  # each in its order
     left = [device.fact.id + ("" if device.present else " (missing)") for device in ranked[MAX_DEVICES:]]
     why = f"{len(every)} devices, of which {MAX_DEVICES} are kept, faulty ones first; without "
     said = text(why + some(left, LEFT_OUT_NAMED), MAX_MESSAGE)

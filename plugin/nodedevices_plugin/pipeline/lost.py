@@ -63,7 +63,7 @@ def _why(part: Inventory, hardware: bool, given_up: Set[str]) -> str:
     if is_blind(part, given_up):
         known = [device for device in part.devices if device.fact.id not in given_up]
         names = device_names(part)
-        listed = listing([names[each.fact.id] for each in known])
+        listed = listing([names[device.fact.id] for device in known])
         return f"{len(known)} devices were here ({listed}), and none is seen now: {_said(part)}"
     if part.driver is not None and part.driver.state is not DriverState.LOADED and hardware and not part.devices:
         return f"its hardware is on this node, and its driver is not loaded: {_said(part)}"

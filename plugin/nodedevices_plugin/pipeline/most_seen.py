@@ -51,7 +51,7 @@ def follow(
 def lacking(most_seen: Sequence[MostSeen], now: Inventory, probes: Set[str]) -> tuple[Count, ...]:
     """Return the products of which the node has had more than are listed. `probes`: those that run: what one that was
     taken away had is not judged."""
-    listed, here = _counted(now.devices), _counted(each for each in now.devices if _is_here(each))
+    listed, here = _counted(now.devices), _counted(device for device in now.devices if _is_here(device))
     lost = [device for device in now.devices if not _is_here(device)]
     return tuple(
         Count(
@@ -107,4 +107,4 @@ def _kept(counts: Mapping[_Key, int]) -> tuple[MostSeen, ...]:
         for (probe, vendor, product), count in counts.items()
         if count
     )
-    return tuple(sorted(sorted(every, key=lambda each: -each.count)[:MAX_KEPT]))
+    return tuple(sorted(sorted(every, key=lambda product: -product.count)[:MAX_KEPT]))

@@ -90,7 +90,9 @@ class Places(Struct, frozen=True, kw_only=True):
             for one, other, ids in _by_device({id_: pair for id_, pair in self.twice.items() if id_ not in self.left})
         ]
         more = [f"and {len(said) - MAX_PROBLEMS} devices more"] if len(said) > MAX_PROBLEMS else []
-        return tuple(Problem(code=CODE, message=text(each, MAX_MESSAGE)) for each in (*said[:MAX_PROBLEMS], *more))
+        return tuple(
+            Problem(code=CODE, message=text(message, MAX_MESSAGE)) for message in (*said[:MAX_PROBLEMS], *more)
+        )
 
 
 def remembered(

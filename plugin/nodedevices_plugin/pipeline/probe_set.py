@@ -64,7 +64,7 @@ class ProbeSet(Struct, frozen=True, kw_only=True):
     @property
     def retired_devices(self) -> tuple[str, ...]:
         """Their ids."""
-        return tuple(sorted(device.fact.id for one in self.retired for device in one.inventory.devices))
+        return tuple(sorted(device.fact.id for probe in self.retired for device in probe.inventory.devices))
 
     def waits(self, parts: Mapping[str, Inventory], monotonic: float) -> bool:
         """True while the first line of one of them may still come."""
@@ -88,8 +88,8 @@ def restored(
     """Return the probes after a start, with their devices from the state file. Where the file does not say which ran,
     the current probes count as the same."""
     devices, before, boot_id = restored_devices(state, now), state.probes, state.boot_id
-    first, *_ = names = [name_of(each) for each in texts]
-    same = {name_of(each) for each in texts if each in before} if before else set(names)
+    first, *_ = names = [name_of(probe) for probe in texts]
+    same = {name_of(probe) for probe in texts if probe in before} if before else set(names)
     owners = {
         device.fact.id: device.probe or first
         for device in devices
@@ -111,9 +111,9 @@ def restored(
 def left_by_others(state: State, probe_set: ProbeSet) -> dict[str, int]:
     """Return by probe that ran before this start and does not run now how many devices the state file has of it: not
     those that were retired before, or missing, which were not offered."""
-    running = {name_of(each) for each in probe_set.texts}
+    running = {name_of(probe) for probe in probe_set.texts}
     before = [device for device in state.devices if device.present and device.fact.id not in state.retired_devices]
-    return dict(Counter(each.probe for each in before if each.probe and each.probe not in running))
+    return dict(Counter(device.probe for device in before if device.probe and device.probe not in running))
 
 
 def changed(
@@ -126,8 +126,8 @@ def changed(
     """Return the probes with these in the place of those that run."""
     if texts == probe_set.texts:
         return parts, probe_set if auto == probe_set.auto else replace(probe_set, auto=auto)
-    same = {name_of(each) for each in texts if each in probe_set.texts}
-    names = [name_of(each) for each in texts]
+    same = {name_of(probe) for probe in texts if probe in probe_set.texts}
+    names = [name_of(probe) for probe in texts]
     gone = tuple(
         Retired(inventory=_left_by(name, part), since=monotonic)
         for name, part in parts.items()
@@ -174,7 +174,11 @@ def kept(
     left = (
         replace(retired, inventory=replace(retired.inventory, devices=devices), offered=retired.offered and waits)
         for retired in probe_set.retired
-        if (devices := tuple(_without(one, listed) for one in retired.inventory.devices if stays(one, retired.since)))
+        if (
+            devices := tuple(
+                _without(device, listed) for device in retired.inventory.devices if stays(device, retired.since)
+            )
+        )
     )
     return replace(probe_set, retired=tuple(left))
 
@@ -182,27 +186,27 @@ def kept(
 def withheld(probe_set: ProbeSet, parts: Mapping[str, Inventory]) -> dict[str, str]:
     """Return the ids of devices that go to no new pod, and why: retired ones, and devices that may be one of these
     under another id."""
-    retired = [device.fact for one in probe_set.retired for device in one.inventory.devices]
+    retired = [device.fact for probe in probe_set.retired for device in probe.inventory.devices]
     if not retired:
         return {}
     reported = [device.fact for part in parts.values() for device in part.devices if device.present]
-    ended = [device.fact for one in probe_set.retired for device in one.inventory.devices if not one.offered]
+    ended = [device.fact for probe in probe_set.retired for device in probe.inventory.devices if not probe.offered]
     pairs = ((old, other) for old in retired for other in (*retired, *reported) if old.id != other.id)
     doubtful = (fact for pair in pairs if _may_be_one(*pair) for fact in pair)
-    gone = {each.id for each in retired}
-    return {each.id: REMOVED if each.id in gone else DOUBTFUL for each in (*ended, *doubtful)}
+    gone = {fact.id for fact in retired}
+    return {fact.id: REMOVED if fact.id in gone else DOUBTFUL for fact in (*ended, *doubtful)}
 
 
 def problems(probe_set: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[Problem, ...]:
     """Return for people which devices go to no new pod (`withheld`), and why."""
     names = device_names(inventory)
-    retired = {device.fact.id for one in probe_set.retired for device in one.inventory.devices}
+    retired = {device.fact.id for probe in probe_set.retired for device in probe.inventory.devices}
     said = (
         (ids & retired, f"not offered: {REMOVED}; listed until no pod holds it and it is well"),
         (ids - retired, f"not offered: {DOUBTFUL}"),
     )
     return tuple(
-        Problem(code=CODE, message=text(f"{listing(sorted(names[each] for each in some))}: {why}", MAX_MESSAGE))
+        Problem(code=CODE, message=text(f"{listing(sorted(names[id_] for id_ in some))}: {why}", MAX_MESSAGE))
         for some, why in said
         if some
     )

@@ -105,7 +105,9 @@ def request_config(
             "named-configs (manifests/components/named-configs), or remove the label"
         )
     from_file = frozenset(
-        each for each in ("resources", "sharing") if getattr(file.config, each, None) is not None and each not in given
+        section
+        for section in ("resources", "sharing")
+        if getattr(file.config, section, None) is not None and section not in given
     )
     kept = None if by_policy else wanted  # while the policies' configuration cannot be used
     try:

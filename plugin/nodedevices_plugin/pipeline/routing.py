@@ -94,8 +94,8 @@ def _has_reported(part: Inventory) -> bool:
 
 def _concerned(event: ProbeEvent, part: Inventory) -> Iterator[DeviceFact]:
     if event.kind in SWITCH_KINDS:
-        yield from (each.fact for each in part.devices if any(link.to == SWITCH for link in each.fact.links))
+        yield from (device.fact for device in part.devices if any(link.to == SWITCH for link in device.fact.links))
         return
     there = [device for device in part.devices if device.fact.pci_bus_id == event.pci_bus_id]
-    present = [each for each in there if each.present]
-    yield from (each.fact for each in present or there)
+    present = [device for device in there if device.present]
+    yield from (device.fact for device in present or there)

@@ -151,12 +151,12 @@ def _zoneless(value: object, place: str = "") -> str:
         return place if value.tzinfo is None else ""
     parts: Iterable[tuple[object, object]] = ()
     if is_dataclass(value):
-        parts = ((each.name, getattr(value, each.name)) for each in fields(value))
+        parts = ((member.name, getattr(value, member.name)) for member in fields(value))
     elif isinstance(value, Mapping):
         parts = value.items()
     elif isinstance(value, tuple):
         parts = enumerate(value)
-    return next(filter(None, (_zoneless(each, f"{place}.{key}".lstrip(".")) for key, each in parts)), "")
+    return next(filter(None, (_zoneless(part, f"{place}.{key}".lstrip(".")) for key, part in parts)), "")
 
 
 class StateFile:
@@ -226,15 +226,15 @@ def _parts(document: Mapping[str, Any]) -> tuple[State, str]:
     part that another version writes in another way must not affect the others. Unknown parts are left out: they are a
     newer version's."""
     state, problems = State(), list[str]()
-    for name in (each.name for each in fields(State) if each.name != "version" and each.name in document):
+    for name in (member.name for member in fields(State) if member.name != "version" and member.name in document):
         part, problem = _part(name, document[name])
         if problem and name in _EACH_BY_ITSELF and isinstance(document[name], dict):
             found = {key: _part(name, {key: value}) for key, value in document[name].items()}
-            part = {key: each for one, why in found.values() if not why for key, each in one.items()}
+            part = {key: value for read, why in found.values() if not why for key, value in read.items()}
             problems += [why for _, why in found.values() if why][:NAMED]
         elif problem and name == "devices" and isinstance(document[name], list):
-            every = [_part(name, [each]) for each in document[name]]
-            part = tuple(device for one, why in every if not why for device in one)
+            every = [_part(name, [device]) for device in document[name]]
+            part = tuple(device for read, why in every if not why for device in read)
             numbered = (why.replace(".0", f".{number}", 1) for number, (_, why) in enumerate(every) if why)
             problems += list(numbered)[:NAMED]
         elif problem:

@@ -250,7 +250,7 @@ def _usable(texts: tuple[str, ...], local: Local) -> tuple[str, ...]:
 
 def together(parts: Mapping[str, Inventory], probe_set: ProbeSet, *, complete: bool) -> Inventory:
     """All devices of the node."""
-    retired = {f"retired {number}": each.inventory for number, each in enumerate(probe_set.retired)}
+    retired = {f"retired {number}": probe.inventory for number, probe in enumerate(probe_set.retired)}
     return stage_inventory.together({**parts, **retired}, complete=complete)
 
 

@@ -154,7 +154,7 @@ def unread(saved: Mapping[str, Any] | None, modes: SharingModes = MODES, vendors
         from_saved(saved, modes, vendors)
     except ConfigError as error:
         return f"applied: {error}"
-    return "; ".join(f"applied.node.{each}" for each in from_plain(saved.get("node", {}), vendors)[1])
+    return "; ".join(f"applied.node.{problem}" for problem in from_plain(saved.get("node", {}), vendors)[1])
 
 
 def understood(

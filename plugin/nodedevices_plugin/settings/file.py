@@ -95,7 +95,7 @@ def from_document(document: object, vendors: Vendors = VENDORS) -> FileConfig:
         elif key in ("flags", "imex"):
             _flags(str(key), value, flags, problems, unused, vendors=vendors)
             if isinstance(texts := flags.get("probe"), tuple):
-                problems += [InputProblem(each, probes.KEY) for each in probes.read(texts, probes.KEY)[1]]
+                problems += [InputProblem(problem, probes.KEY) for problem in probes.read(texts, probes.KEY)[1]]
         elif key == "sharing":
             sharing = vendors.file_format().sharing(value, problems)
         elif key == "resources":
@@ -142,17 +142,17 @@ def _flags(
                 flags[option.name] = read_plain(option, item, path)
             except ValueError as error:
                 problems.append(InputProblem(str(error), path))
-        elif any(each.startswith(f"{path}.") for each in by_key(vendors)):
+        elif any(known_key.startswith(f"{path}.") for known_key in by_key(vendors)):
             _flags(path, item, flags, problems, unused, vendors=vendors)
         elif path in FEATURE_DISCOVERY:
             _feature_discovery(path, item, problems, unused)
         else:
             below = [
-                each.removeprefix(f"{place}.")
-                for each in (*by_key(vendors), *FEATURE_DISCOVERY)
-                if each.startswith(place)
+                known_key.removeprefix(f"{place}.")
+                for known_key in (*by_key(vendors), *FEATURE_DISCOVERY)
+                if known_key.startswith(place)
             ]
-            known = {each.partition(".")[0] for each in below}
+            known = {name.partition(".")[0] for name in below}
             problems.append(
                 InputProblem.at(path, f"unknown key{_misplaced(str(key), vendors) or nearest(str(key), known)}")
             )

@@ -51,7 +51,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     by_variable = "probe" in in_environment and "probe" not in flags
     place = "environment variable NODEDEVICES_PROBE" if by_variable else probes.FLAG
     added = _list(in_environment.get("add-probe", ())) + _list(flags.get("add-probe", ()))
-    places = {name: each.place for name, each in (by_variables | by_flags).items()}
+    places = {name: setting.place for name, setting in (by_variables | by_flags).items()}
     problems = _between(values, given, vendors, places=places, probe_place=place, added=added)
     problems += refused_by_vendors(given | alone, vendors)
     directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     return Local(
         **fixed,
         probe_options=probes.passed_on(values),
-        device_files={each.name: str(values[each.name]) for each in file_options(vendors) if values[each.name]},
+        device_files={option.name: str(values[option.name]) for option in file_options(vendors) if values[option.name]},
         vendors=vendors,
         given={name: value for name, value in given.items() if name in _passed_on(vendors)} | alone,
         sources=_sources(flags, in_environment, vendors, by_variables_alone=bool(alone)),
@@ -132,16 +132,16 @@ def _between(
             f"--{missing}: missing, with --{given_one} {value}; give both, from the downward API, or neither"
         )
     problems += [
-        f"{places.get(option.name, f'--{option.name}')}: {show(each)} is a relative path; "
-        f"give an absolute one, such as /etc/nodedevices/{each}"
+        f"{places.get(option.name, f'--{option.name}')}: {show(path)} is a relative path; "
+        f"give an absolute one, such as /etc/nodedevices/{path}"
         for option in paths(vendors)
-        for each in (_list(values[option.name]) or (str(values[option.name] or ""),))
-        if each and not each.startswith("/")
+        for path in (_list(values[option.name]) or (str(values[option.name] or ""),))
+        if path and not path.startswith("/")
     ]
     problems += [
-        f"--container-mount-dir: {show(each)} is not an absolute path without . and .., such as /opt/limiter"
-        for each in _list(values["container-mount-dir"])
-        if not re.fullmatch(HOST_PATH_PATTERN, each)
+        f"--container-mount-dir: {show(path)} is not an absolute path without . and .., such as /opt/limiter"
+        for path in _list(values["container-mount-dir"])
+        if not re.fullmatch(HOST_PATH_PATTERN, path)
     ]
     return problems
 

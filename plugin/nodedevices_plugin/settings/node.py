@@ -37,13 +37,13 @@ class NodeSettings:
     @property
     def shape(self) -> tuple[object, ...]:
         """The settings that decide which ids are offered."""
-        by_flags = {name: each for name, each in self.vendors.items() if _shapes(each)}
+        by_flags = {name: settings for name, settings in self.vendors.items() if _shapes(settings)}
         return (self.sharing_modes, self.files, self.withheld, by_flags)
 
     def in_shape_of(self, other: NodeSettings) -> NodeSettings:
         """Return these settings with the shape of the other."""
-        theirs = {name: each for name, each in other.vendors.items() if _shapes(each)}
-        own = {name: each for name, each in self.vendors.items() if not _shapes(each)}
+        theirs = {name: settings for name, settings in other.vendors.items() if _shapes(settings)}
+        own = {name: settings for name, settings in self.vendors.items() if not _shapes(settings)}
         return replace(self, mps_root=other.mps_root, files=other.files, withheld=other.withheld, vendors=own | theirs)
 
 
@@ -70,7 +70,7 @@ def node_settings(
     )
 
 
-_OWN = tuple(each.name for each in fields(NodeSettings) if each.name not in {"vendors", "files"})
+_OWN = tuple(member.name for member in fields(NodeSettings) if member.name not in {"vendors", "files"})
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}  # each takes a millisecond to make
@@ -84,8 +84,10 @@ def _adapter(settings_type: type[Any]) -> TypeAdapter[Any]:
 
 def to_plain(settings: NodeSettings) -> dict[str, Any]:
     """Return the settings as the state file has them."""
-    vendors = {name: _adapter(type(each)).dump_python(each, mode="json") for name, each in settings.vendors.items()}
-    files = {name: _adapter(type(each)).dump_python(each, mode="json") for name, each in settings.files.items()}
+    vendors = {
+        name: _adapter(type(vendor)).dump_python(vendor, mode="json") for name, vendor in settings.vendors.items()
+    }
+    files = {name: _adapter(type(file)).dump_python(file, mode="json") for name, file in settings.files.items()}
     own = {name: getattr(settings, name) for name in _OWN}
     return {**own, "withheld": list(settings.withheld), "vendors": vendors, "files": files}
 

@@ -85,8 +85,11 @@ def vendors_flags(vendors: Vendors = VENDORS) -> tuple[VendorFlags, ...]:
 def paths(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
     """Return the options for files, folders and sockets in this container or on the host, where relative paths make no
     sense. Not the kubeconfig, which people give as kubectl takes it."""
-    own = (each for each in OWN if each.metavar in _PATHS or each.name in {"mps-root", "driver-root-ctr-path"})
-    return (*(each for each in own if each.name not in {"kubeconfig", "container-mount-dir"}), *file_options(vendors))
+    own = (option for option in OWN if option.metavar in _PATHS or option.name in {"mps-root", "driver-root-ctr-path"})
+    return (
+        *(option for option in own if option.name not in {"kubeconfig", "container-mount-dir"}),
+        *file_options(vendors),
+    )
 
 
 def file_options(vendors: Vendors = VENDORS) -> tuple[Option, ...]:
@@ -144,4 +147,4 @@ def _by_key(some: tuple[Option, ...]) -> Mapping[str, Option]:
 
 
 OPTIONS = options()  # as the agent comes, for pages and tests that list them
-OF_VENDORS = tuple(each for each in OPTIONS if each not in OWN)
+OF_VENDORS = tuple(option for option in OPTIONS if option not in OWN)

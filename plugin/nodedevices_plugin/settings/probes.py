@@ -74,7 +74,7 @@ def read(values: Sequence[str], place: str = FLAG) -> tuple[tuple[ProbeSpec, ...
             right = f"give at most {MAX_PROBE_NAME} small letters, digits and hyphens"
             problems.append(f"{place}: the name {show(name)} is not allowed; {right}")
             continue
-        if any(each.name == name for each in specs):
+        if any(spec.name == name for spec in specs):
             problems.append(f"{place}: {name} is there twice; give each probe its own name")
             continue
         if equals and name == AUTO:
@@ -84,7 +84,7 @@ def read(values: Sequence[str], place: str = FLAG) -> tuple[tuple[ProbeSpec, ...
         if problem:
             problems.append(f"{place} {name}: {problem}")
         specs.append(spec)
-    names = {each.name for each in specs}
+    names = {spec.name for spec in specs}
     count = len(names - {AUTO} | set(AUTOMATIC) if AUTO in names else names)
     if count > MAX_PROBES:
         problems.append(f"{place}: {count} are too many; give at most {MAX_PROBES}")
@@ -96,7 +96,7 @@ def expanded(texts: Sequence[str], found: Collection[str]) -> tuple[str, ...]:
     if AUTO not in texts:
         return tuple(texts)
     listed = {name_of(text) for text in texts}
-    auto = [each for each in AUTOMATIC if each in found and each not in listed]
+    auto = [name for name in AUTOMATIC if name in found and name not in listed]
     at = texts.index(AUTO)
     return (*texts[:at], *auto, *texts[at + 1 :])
 
@@ -127,9 +127,9 @@ def together(
 ) -> tuple[tuple[str, ...], list[str]]:
     """The probes that run, and what is wrong with them as a whole. `listed`: what flags, variables or file list; None:
     none of them does. A probe that is added by its name alone is the one that another part defines by that name."""
-    by_name = {name_of(each): each for each in listed} if listed is not None else dict[str, str]()
+    by_name = {name_of(text): text for text in listed} if listed is not None else dict[str, str]()
     if listed is None and AUTO not in added:
-        by_name = {each: each for each in DEFAULT}
+        by_name = {name: name for name in DEFAULT}
     problems = []
     for text in added:
         name = name_of(text)
@@ -147,8 +147,8 @@ def _brought(names: Collection[str], options: Mapping[str, Value]) -> list[str]:
     hardware: beside it run those alone that have no other devices than a file's."""
     if AUTO in names:
         return []
-    found = [each for each in AUTOMATIC if each in configured(options) and each not in names]
-    return [each for each in found if SIMULATED not in names or KINDS[each].requires]
+    found = [name for name in AUTOMATIC if name in configured(options) and name not in names]
+    return [name for name in found if SIMULATED not in names or KINDS[name].requires]
 
 
 def configured(options: Mapping[str, Value]) -> frozenset[str]:
@@ -161,13 +161,13 @@ def missing(specs: Sequence[ProbeSpec], options: Mapping[str, Value], place: str
     """Return the errors about agent's options that these probes need and do not have."""
     problems = []
     names = [spec.name for spec in specs if spec.built_in]
-    auto = [each for each in AUTOMATIC if each not in names] if any(spec.name == AUTO for spec in specs) else []
-    for kind in (KINDS[each] for each in (*names, *auto)):
-        lacking = [f"--{each}, {what}" for each, what in kind.requires.items() if not options[each]]
+    auto = [name for name in AUTOMATIC if name not in names] if any(spec.name == AUTO for spec in specs) else []
+    for kind in (KINDS[name] for name in (*names, *auto)):
+        lacking = [f"--{option}, {what}" for option, what in kind.requires.items() if not options[option]]
         if lacking and kind.name in names:
             problems.append(f"{place} {kind.name}: needs {' and '.join(lacking)}")
-        elif kind.one_of and sum(bool(options[each]) for each in kind.one_of) != 1:
-            right = " and ".join(f"--{each}" for each in kind.one_of)
+        elif kind.one_of and sum(bool(options[option]) for option in kind.one_of) != 1:
+            right = " and ".join(f"--{option}" for option in kind.one_of)
             problems.append(f"{place} {kind.name}: needs exactly one of {right}")
         else:
             try:
@@ -182,7 +182,9 @@ def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str
     run = {spec.name for spec in specs if spec.built_in}
     run |= configured(options) if any(spec.name == AUTO for spec in specs) else set()
     kinds = [kind for kind in KINDS.values() if kind.name not in run]
-    return [f"--{each}: only goes with --probe {kind.name}" for kind in kinds for each in kind.one_of if options[each]]
+    return [
+        f"--{option}: only goes with --probe {kind.name}" for kind in kinds for option in kind.one_of if options[option]
+    ]
 
 
 def passed_on(values: Mapping[str, Value]) -> dict[str, Value]:

@@ -43,4 +43,6 @@ def probe_rules() -> Iterator[FlagRule]:
         if kind.one_of:
             yield FlagRule(when=probe, needs=kind.one_of)
         for option in kind.one_of:
-            yield FlagRule(when=option, needs=(probe,), excludes=tuple(each for each in kind.one_of if each != option))
+            yield FlagRule(
+                when=option, needs=(probe,), excludes=tuple(other for other in kind.one_of if other != option)
+            )

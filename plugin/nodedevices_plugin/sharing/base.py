@@ -107,17 +107,17 @@ def by_replicas(mode: SharingMode, request: SplitRequest) -> Split:
 
 def memory_shares(unit: int, units: Iterable[Unit]) -> MemoryShares:
     """Return the shares of a mode that shares amounts of `unit` bytes."""
-    devices = {each.id: each.memory_bytes for each in units}
+    devices = {device.id: device.memory_bytes for device in units}
     return MemoryShares(unit=from_bytes(unit), unit_bytes=unit, devices=devices)
 
 
 def merged(parts: Iterable[ContainerEdits]) -> ContainerEdits:
     """Return all of them together, in their order; what two of them contain is there once."""
-    each = tuple(parts)
+    every = tuple(parts)
     return ContainerEdits(
-        envs={name: value for part in each for name, value in part.envs.items()},
-        mounts=tuple(dict.fromkeys(mount for part in each for mount in part.mounts)),
-        devices=tuple(dict.fromkeys(node for part in each for node in part.devices)),
-        annotations={name: value for part in each for name, value in part.annotations.items()},
-        cdi_devices=tuple(dict.fromkeys(name for part in each for name in part.cdi_devices)),
+        envs={name: value for part in every for name, value in part.envs.items()},
+        mounts=tuple(dict.fromkeys(mount for part in every for mount in part.mounts)),
+        devices=tuple(dict.fromkeys(node for part in every for node in part.devices)),
+        annotations={name: value for part in every for name, value in part.annotations.items()},
+        cdi_devices=tuple(dict.fromkeys(name for part in every for name in part.cdi_devices)),
     )

@@ -53,7 +53,7 @@ def key(holder: Holder) -> str:
 
 def restored(before: Clients) -> Clients:
     """After a start of the agent: since when a container holds its devices is counted from then."""
-    return replace(before, clients={each: replace(client, held=None) for each, client in before.clients.items()})
+    return replace(before, clients={who: replace(client, held=None) for who, client in before.clients.items()})
 
 
 def follow(
@@ -82,7 +82,7 @@ def follow(
             seen = before.helpers.get(holder.resource, SeenDaemon()).instance
             process = processes.get(holder.resource, DaemonProcess())
             clients[key(holder)] = _client(was, holder, process, seen=seen, now=now)
-    kept = {each: client for each, client in before.clients.items() if each not in clients and not known}
+    kept = {who: client for who, client in before.clients.items() if who not in clients and not known}
     return Clients(helpers=daemons, clients=dict(sorted((kept | clients).items())))
 
 
@@ -140,8 +140,8 @@ def with_daemons(
         if (since := known.helpers.get(daemon.resource, SeenDaemon()).down) is not None:
             text = f"{_silent(daemon.resource)}; its shares are not offered"
             down |= {device: _verdict(DOWN, text, since, action="Inspect") for device in daemon.device_ids}
-    fit = {each for each in down if each not in verdicts or verdicts[each].offered}
-    return {**verdicts, **{each: down[each] for each in fit}} if fit else verdicts
+    fit = {device for device in down if device not in verdicts or verdicts[device].offered}
+    return {**verdicts, **{device: down[device] for device in fit}} if fit else verdicts
 
 
 def _silent(resource: str) -> str:

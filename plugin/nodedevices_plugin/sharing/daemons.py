@@ -105,7 +105,10 @@ def starting(plan: Plan, statuses: DaemonStatuses) -> bool:
 def client_ids(plan: Plan) -> frozenset[tuple[str, str]]:
     """Return resource and id of each share with pods that are a daemon's clients."""
     return frozenset(
-        (resource.name, one.id) for resource in plan.resources if has_daemon(resource) for one in resource.ids
+        (resource.name, schedulable.id)
+        for resource in plan.resources
+        if has_daemon(resource)
+        for schedulable in resource.ids
     )
 
 

@@ -57,7 +57,7 @@ class Memory(SharingMode, frozen=True):
         small = [candidate for candidate in request.units if 0 < candidate.memory_bytes < reserve + unit]
         if small:
             raise PlanError(place, given, _too_large(small[0], reserve), devices=device_ids(small))
-        counts = tuple(max(0, (each.memory_bytes - reserve) // unit) for each in request.units)
+        counts = tuple(max(0, (device.memory_bytes - reserve) // unit) for device in request.units)
         return Split(
             counts=counts,
             sharing=MemoryFacts(
@@ -66,8 +66,8 @@ class Memory(SharingMode, frozen=True):
                 packing=request.rule.packing or "binpack",
                 enforced_by=enforced_by,
                 cores=bool(request.rule.cores),
-                indices={each.id: each.index for each in request.units},
-                units={each.id: count for each, count in zip(request.units, counts, strict=True)},
+                indices={device.id: device.index for device in request.units},
+                units={device.id: count for device, count in zip(request.units, counts, strict=True)},
                 container=memory_container.template(request.rule.container),
             ),
             numa=bool(request.rule.numa),

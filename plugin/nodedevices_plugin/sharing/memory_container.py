@@ -185,4 +185,7 @@ def allowed(settings: Settings) -> tuple[str, ...]:
 def _not_allowed(wanted: ContainerEdits, directories: tuple[str, ...]) -> str:
     """Return the first path that is not at or below one of them; empty: none."""
     paths = (mount.host_path for mount in wanted.mounts)
-    return next((path for path in paths if not any(PurePosixPath(path).is_relative_to(one) for one in directories)), "")
+    return next(
+        (path for path in paths if not any(PurePosixPath(path).is_relative_to(directory) for directory in directories)),
+        "",
+    )

@@ -106,15 +106,15 @@ def _ready(facts: NodeFacts) -> Condition:
         why = _named(facts, {probe.name: no_driver(probe.inventory) for probe in unloaded})
         return _condition(facts, names.READY, "False", names.DRIVER_NOT_LOADED, why)
     if facts.lost:
-        why = "; ".join(f"{name}: {each}" for name, each in facts.lost.items())
+        why = "; ".join(f"{name}: {text}" for name, text in facts.lost.items())
         return _condition(facts, names.READY, "False", names.DEVICES_LOST, why)
     if facts.plan is None and facts.config.reason == names.NO_CONFIG:
         return _condition(facts, names.READY, "Unknown", names.STARTING, facts.config.message)
     if facts.observed is not None:
         return _observing(facts, facts.observed)
     by_state: dict[RegistrationState, list[Registration]] = defaultdict(list)
-    for each in facts.registrations:
-        by_state[each.state].append(each)
+    for registration in facts.registrations:
+        by_state[registration.state].append(registration)
     for state, reason in (
         (RegistrationState.REJECTED, names.REGISTRATION_REJECTED),
         (RegistrationState.SERVED_BY_ANOTHER, names.SERVED_BY_ANOTHER),
@@ -156,7 +156,7 @@ def _expected_devices(facts: NodeFacts) -> tuple[Condition, ...]:
     lacking = lacking_devices(facts)
     if not lacking:
         return (_condition(facts, kind, "True", names.ALL_FOUND),)
-    worst = max(lacking, key=lambda each: each.lacking)
+    worst = max(lacking, key=lambda count: count.lacking)
     reason = names.TOO_FEW.format(expected=worst.expected, found=worst.found)
     return (_condition(facts, kind, "False", reason, _too_few(lacking)),)
 
@@ -213,8 +213,8 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
         status: Status = "Unknown" if starting else "False"
         reason = names.STARTING if starting else names.KUBELET_UNREACHABLE
         return _condition(facts, names.READY, status, reason, f"serving.mode Observe: {holdings.message}")
-    live = [resource for resource in observed.resources if any(one.healthy for one in resource.ids)]
-    by = ", ".join(each.name for each in live) if live else "none of this node's devices"
+    live = [resource for resource in observed.resources if any(schedulable.healthy for schedulable in resource.ids)]
+    by = ", ".join(resource.name for resource in live) if live else "none of this node's devices"
     parts = [f"serving.mode Observe: other plugins offer {by} to the kubelet"]
     known = {resource.name for resource in observed.resources}
     unread = [offer for offer in holdings.offered or () if offer.resource not in known]
@@ -227,9 +227,12 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
                 "; "
             )
         ]
-    bad = {each for each, verdict in facts.verdicts.items() if not verdict.offered} | set(facts.unschedulable)
+    bad = {id_ for id_, verdict in facts.verdicts.items() if not verdict.offered} | set(facts.unschedulable)
     still = {
-        one.device_id for each in live for one in each.ids if one.healthy and {one.device_id, one.partition_id} & bad
+        schedulable.device_id
+        for resource in live
+        for schedulable in resource.ids
+        if schedulable.healthy and {schedulable.device_id, schedulable.partition_id} & bad
     }
     if still:
         called = device_names(facts.inventory)
@@ -276,7 +279,7 @@ def _consequences(device: api.Device, *, holders_known: bool) -> str:
         return ""
     parts = [health.recovery_action] if health.recovery_action not in {None, "", "None"} else []
     holders = (*device.holders, *(holder for part in device.partitions for holder in part.holders))
-    pods = sorted({f"{each.namespace}/{each.pod}" for each in holders})
+    pods = sorted({f"{holder.namespace}/{holder.pod}" for holder in holders})
     if pods:
         parts.append(f"held by {some(pods, HOLDERS_NAMED)}")
     elif holders_known:
@@ -287,7 +290,7 @@ def _consequences(device: api.Device, *, holders_known: bool) -> str:
 def _config_applied(facts: NodeFacts) -> Condition:
     config = facts.config
     status: Status = {names.APPLIED: "True", names.NO_CONFIG: "Unknown"}.get(config.reason, "False")  # type: ignore[assignment]  # the values are Statuses
-    parts = [each for each in (config.message, config.cdi_problem, config.pods_problem) if each]
+    parts = [message for message in (config.message, config.cdi_problem, config.pods_problem) if message]
     parts += [unmatched.text for unmatched in config.unmatched[:NAMED]]
     more = len(config.unmatched) - NAMED
     parts += (
@@ -316,7 +319,7 @@ def _unlisted(facts: NodeFacts) -> str:
     ]
     if not unknown:
         return ""
-    ours = {resource.name: {one.id for one in resource.ids} for resource in offered(facts).resources}
+    ours = {resource.name: {schedulable.id for schedulable in resource.ids} for resource in offered(facts).resources}
     pods: dict[str, dict[str, None]] = {}
     for holder, id_ in unknown:
         if holder.resource in ours and id_ not in ours[holder.resource]:

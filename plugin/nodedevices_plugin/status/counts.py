@@ -74,10 +74,10 @@ def uses_by_part(facts: NodeFacts) -> dict[str, DeviceUse]:
     """Return how held devices are used, by their ids and those of their partitions."""
     uses = {} if facts.uses is None else facts.uses.devices
     return {
-        each: uses[device.fact.id]
+        id_: uses[device.fact.id]
         for device in facts.inventory.devices
         if device.fact.id in uses
-        for each in (device.fact.id, *(part.id for part in device.fact.partitions))
+        for id_ in (device.fact.id, *(part.id for part in device.fact.partitions))
     }
 
 
@@ -95,7 +95,7 @@ def count(
                 parts[schedulable.part_id].append(schedulable)
         taken = set(held.get(resource.name, ()))
         for part, ids in parts.items():
-            own = {own_id(each): each.healthy for each in ids}
+            own = {own_id(schedulable): schedulable.healthy for schedulable in ids}
             in_plan = len(own.keys() & taken)
             free = sum(healthy and id_ not in taken for id_, healthy in own.items())
             found.append(

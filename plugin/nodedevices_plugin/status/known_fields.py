@@ -20,7 +20,7 @@ def status_schema(document: Mapping[str, Any], kind: str) -> Mapping[str, Any] |
     document does not have it."""
     schemas = (document.get("components") or {}).get("schemas") or {}
     for schema in schemas.values():
-        kinds = {each.get("kind") for each in schema.get("x-kubernetes-group-version-kind") or ()}
+        kinds = {gvk.get("kind") for gvk in schema.get("x-kubernetes-group-version-kind") or ()}
         if kind in kinds:
             found: Mapping[str, Any] | None = (schema.get("properties") or {}).get("status")
             return found
@@ -47,9 +47,9 @@ def _known(value: Any, schema: Mapping[str, Any], path: str, left_out: dict[str,
     if not isinstance(value, Mapping) or schema.get(_PRESERVED):
         return value
     if isinstance(every := schema.get("additionalProperties"), Mapping):
-        return {key: _known(each, every, f"{path}.{key}", left_out) for key, each in value.items()}
+        return {key: _known(field, every, f"{path}.{key}", left_out) for key, field in value.items()}
     if "properties" not in schema:
         return value
     fields = schema["properties"]
     left_out |= {f"{path}.{key}": None for key in value if key not in fields}
-    return {key: _known(each, fields[key], f"{path}.{key}", left_out) for key, each in value.items() if key in fields}
+    return {key: _known(field, fields[key], f"{path}.{key}", left_out) for key, field in value.items() if key in fields}

@@ -93,7 +93,7 @@ def owned(status: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the agent's part of a status, in a form that does not change with the operator's part."""
     mine = {key: value for key, value in (status or {}).items() if key not in OPERATOR_FIELDS}
     conditions = [condition for condition in mine.get("conditions", ()) if condition.get("type") in AGENT_CONDITIONS]
-    return mine | {"conditions": sorted(conditions, key=lambda each: str(each["type"]))}
+    return mine | {"conditions": sorted(conditions, key=lambda condition: str(condition["type"]))}
 
 
 class Publisher:
@@ -166,7 +166,7 @@ class Publisher:
     def problem(self) -> str:
         """Return why this node's NodeDevices cannot be kept up to date; empty while it can."""
         now = self._clock()
-        found = [each.problem(now) for each in (self._watching, self._reading_owner, self._writing)]
+        found = [connection.problem(now) for connection in (self._watching, self._reading_owner, self._writing)]
         if self._keeps_vanishing:
             found.append(
                 f"NodeDevices was deleted {self._recreations} times in a row soon after it was created: the Node of "

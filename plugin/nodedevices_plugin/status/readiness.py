@@ -51,7 +51,7 @@ class Readiness:
     def readyz(self) -> Response:
         wrong = [*self._parts.problems(), *self._not_serving(), *filter(None, [self._publisher_problem()])]
         if wrong:
-            return Response(503, "".join(f"{each}\n" for each in wrong).encode())
+            return Response(503, "".join(f"{problem}\n" for problem in wrong).encode())
         reported = problems(self._world().inventory)
         return Response(200, f"ok; the probe reports {'; '.join(reported)}\n".encode() if reported else b"ok\n")
 
@@ -76,5 +76,8 @@ class Readiness:
         waiting = [
             registration for registration in registrations if registration.state is not RegistrationState.REGISTERED
         ]
-        said = [f"{each.resource}: {each.state.value} {each.message}".rstrip() for each in waiting]
+        said = [
+            f"{registration.resource}: {registration.state.value} {registration.message}".rstrip()
+            for registration in waiting
+        ]
         return [*lost, *coming, *said]

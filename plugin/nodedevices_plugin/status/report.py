@@ -105,7 +105,7 @@ class _Odd:
 
     def all(self, parts: Iterable[S], what: Callable[[S], str], make: Callable[[S], T]) -> tuple[T, ...]:
         found = (self.made(what(part), partial(make, part)) for part in parts)
-        return tuple(each for each in found if each is not None)
+        return tuple(made for made in found if made is not None)
 
 
 def report(facts: NodeFacts) -> api.NodeDevicesStatus:
@@ -117,16 +117,16 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
     shares = odd.made("shares", lambda: of_parts(counts, holders_known=known, cores=facts.cores.devices)) or {}
     names, links = device_names(facts.inventory), _links(facts.inventory, odd)
 
-    def device(each: InventoryDevice) -> api.Device:
+    def device(found: InventoryDevice) -> api.Device:
         def whole() -> api.Device:
-            return _device(each, facts, held, shares, names, links=links, odd=odd)
+            return _device(found, facts, held, shares, names, links=links, odd=odd)
 
-        return odd.made(f"device {each.fact.id}", whole) or _health_alone(each, facts, names, odd)
+        return odd.made(f"device {found.fact.id}", whole) or _health_alone(found, facts, names, odd)
 
-    devices = odd.all(facts.inventory.devices, lambda each: f"device {each.fact.id}", device)
+    devices = odd.all(facts.inventory.devices, lambda found: f"device {found.fact.id}", device)
     inventory = facts.inventory
     configuration, resources = _configuration(facts, odd), _resources(facts, counts, names, odd)
-    probes = odd.all(facts.probes, lambda each: f"probe {each.name}", lambda each: _probe(each, facts))
+    probes = odd.all(facts.probes, lambda probe: f"probe {probe.name}", lambda probe: _probe(probe, facts))
     known_drivers, machine = _drivers(facts, odd), odd.made("machine", lambda: _machine(facts))
     return api.NodeDevicesStatus(
         observed_generation=facts.config.generation,
@@ -146,14 +146,14 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
         resources=resources,
         retired_resources=odd.all(
             sorted(sorted(facts.retired.items(), key=lambda item: item[1])[-MAX_RETIRED:]),
-            lambda each: f"retired resource {each[0]}",
-            lambda each: api.RetiredResource(name=each[0], since=whole_second(each[1])),
+            lambda retired: f"retired resource {retired[0]}",
+            lambda retired: api.RetiredResource(name=retired[0], since=whole_second(retired[1])),
         ),
         most_seen=odd.all(
             facts.most_seen,
-            lambda each: f"most seen {each.product_name}",
-            lambda each: api.MostSeen(
-                probe=each.probe, vendor=each.vendor, product_name=each.product_name, count=each.count
+            lambda product: f"most seen {product.product_name}",
+            lambda product: api.MostSeen(
+                probe=product.probe, vendor=product.vendor, product_name=product.product_name, count=product.count
             ),
         ),
         conditions=conditions(replace(facts, left_out=tuple(dict.fromkeys(odd.said))), devices),
@@ -164,14 +164,14 @@ def report(facts: NodeFacts) -> api.NodeDevicesStatus:
 def _drivers(facts: NodeFacts, odd: _Odd) -> tuple[api.Driver, ...]:
     return odd.all(
         loaded_drivers(facts),
-        lambda each: f"driver {each.name}",
-        lambda each: api.Driver(name=each.name, version=each.version, cuda_version=each.cuda_version),
+        lambda driver: f"driver {driver.name}",
+        lambda driver: api.Driver(name=driver.name, version=driver.version, cuda_version=driver.cuda_version),
     )[: api.MAX_DRIVERS]
 
 
 def _probe(probe: ProbeFacts, facts: NodeFacts) -> api.Probe:
     state, message = _probe_state(probe)
-    before = next((each for each in facts.previous_probes if each.name == probe.name), None)
+    before = next((previous for previous in facts.previous_probes if previous.name == probe.name), None)
     return api.Probe(
         name=probe.name,
         state=state,
@@ -208,7 +208,7 @@ def _device(
 ) -> api.Device:
     fact = device.fact
     dropped = sum(
-        max(0, len(held.get(each, ())) - api.MAX_HOLDERS) for each in (fact.id, *(part.id for part in fact.partitions))
+        max(0, len(held.get(id_, ())) - api.MAX_HOLDERS) for id_ in (fact.id, *(part.id for part in fact.partitions))
     )
     return api.Device(
         id=fact.id,
@@ -221,11 +221,13 @@ def _device(
         links=links[fact.id],
         health=_health(facts.verdicts.get(fact.id), facts),
         notices=odd.all(
-            facts.notices.get(fact.id, ())[: api.MAX_NOTICES], lambda each: f"notice {each.code} of {fact.id}", _notice
+            facts.notices.get(fact.id, ())[: api.MAX_NOTICES],
+            lambda notice: f"notice {notice.code} of {fact.id}",
+            _notice,
         ),
         history=odd.all(
             facts.history.get(fact.id, ())[: api.MAX_HISTORY],
-            lambda each: f"history {each.reason} of {fact.id}",
+            lambda occurrences: f"history {occurrences.reason} of {fact.id}",
             _occurred,
         ),
         excluded=excluded_by(fact.id, facts.exclude),
@@ -260,11 +262,11 @@ def _links(inventory: Inventory, odd: _Odd) -> dict[str, tuple[api.Link, ...]]:
     found = {}
     for fact in (device.fact for device in inventory.devices):
         own = [(link.kind, link.to, link.count) for link in fact.links]
-        own += [(PCIE, each, 1) for each in near.get(fact.id, ())]
+        own += [(PCIE, other, 1) for other in near.get(fact.id, ())]
         found[fact.id] = odd.all(
             own[:MAX_LINKS],
-            lambda each: f"link to {each[1]}",
-            lambda each: api.Link(kind=each[0], to=each[1], count=each[2]),
+            lambda link: f"link to {link[1]}",
+            lambda link: api.Link(kind=link[0], to=link[1], count=link[2]),
         )
     return found
 
@@ -346,7 +348,7 @@ def _occurred(occurrences: Occurrences) -> api.Occurred:
 def _most_faults(facts: NodeFacts, names: Mapping[str, str]) -> str:
     """Return the device with the most faults lately, the first of equals, and their number; empty: none had any."""
     counts = {id_: sum(occurrences.shown.count for occurrences in found) for id_, found in faults_lately(facts).items()}
-    most = max(counts, key=lambda each: counts[each], default=None)
+    most = max(counts, key=lambda id_: counts[id_], default=None)
     return f"{names[most]}={counts[most]}" if most is not None else ""
 
 
@@ -395,7 +397,7 @@ def _partition(
 
 def _shown(holders: Iterable[api.Holder]) -> tuple[api.Holder, ...]:
     """Return at most MAX_HOLDERS, the oldest: a pod that starts must not push out one that is marked."""
-    oldest = sorted(holders, key=lambda each: (each.since, _holder_order(each)))
+    oldest = sorted(holders, key=lambda holder: (holder.since, _holder_order(holder)))
     return tuple(sorted(oldest[: api.MAX_HOLDERS], key=_holder_order))
 
 
@@ -485,7 +487,7 @@ def offered_devices(facts: NodeFacts) -> int | None:
         for schedulable in it.ids
         if schedulable.healthy
     }
-    return len(found & {each.fact.id for each in facts.inventory.devices})
+    return len(found & {device.fact.id for device in facts.inventory.devices})
 
 
 def _summary(
@@ -498,14 +500,14 @@ def _summary(
     models = sorted({device.attributes.product_name or "" for device in devices if device.attributes} - {""})
     worst = min(devices, key=badness, default=None)
     sick = worst is not None and worst.health.state != "Healthy"
-    excluded = sum(1 for each in devices if each.excluded or any(part.excluded for part in each.partitions))
+    excluded = sum(1 for device in devices if device.excluded or any(part.excluded for part in device.partitions))
     return api.Summary(
         devices=len(devices),
         healthy=states.count("Healthy") + states.count("Degraded"),
         degraded=states.count("Degraded"),
         unhealthy=states.count("Unhealthy"),
         unknown=states.count("Unknown"),
-        held=sum(1 for each in devices if each.holders or any(part.holders for part in each.partitions)),
+        held=sum(1 for device in devices if device.holders or any(part.holders for part in device.partitions)),
         unschedulable=sum(1 for it in devices if it.unschedulable or any(part.unschedulable for part in it.partitions)),
         offered=offered_devices(facts),
         excluded=excluded,
@@ -516,7 +518,7 @@ def _summary(
         message=_in_words(devices, resources, worst if sick else None, numbers(lacking_devices(facts))),
         reason=node_reason(facts, worst.health.reason if worst is not None and sick else ""),
         recovery_action=(worst.health.recovery_action or "None") if worst is not None and sick else "None",
-        idle=None if facts.uses is None else sum(each.unused for each in facts.uses.devices.values()),
+        idle=None if facts.uses is None else sum(use.unused for use in facts.uses.devices.values()),
         most_faults=_most_faults(facts, names),
     )
 
@@ -524,7 +526,7 @@ def _summary(
 def _withheld(found: Withheld, names: Mapping[str, str]) -> api.Withheld:
     """Return the entry of status.resources[].withheld. `names`: device names by id."""
     pods = dict.fromkeys(pod for _, blocked in found.ids for pod in blocked.waits_for)
-    parts = _parts_of([each for each, _ in found.ids], names)
+    parts = _parts_of([schedulable for schedulable, _ in found.ids], names)
     return api.Withheld(
         reason=found.reason,
         count=found.count,
@@ -537,8 +539,8 @@ def _withheld(found: Withheld, names: Mapping[str, str]) -> api.Withheld:
 def _why_withheld(found: Withheld, names: Mapping[str, str]) -> str:
     """Return the message that all ids have; else each message with the devices that have it."""
     by_message: dict[str, list[SchedulableId]] = {}
-    for each, blocked in found.ids:
-        by_message.setdefault(blocked.message, []).append(each)
+    for schedulable, blocked in found.ids:
+        by_message.setdefault(blocked.message, []).append(schedulable)
     if len(by_message) == 1:
         return next(iter(by_message))
     return "; ".join(f"{', '.join(_parts_of(some, names)[:4])}: {message}" for message, some in by_message.items())
@@ -554,7 +556,7 @@ def _withheld_in_short(resources: tuple[api.Resource, ...], excluded: int) -> st
     """Count by reason over all resources; no spaces, so that it is one column. `excluded`: devices without ids."""
     counts: Counter[str] = Counter()
     for resource in resources:
-        counts.update({each.reason: each.count for each in resource.withheld})
+        counts.update({group.reason: group.count for group in resource.withheld})
     counts[EXCLUDED] = excluded
     order = (*MEANINGS, *sorted(counts.keys() - MEANINGS - {EXCLUDED}), EXCLUDED)
     return ",".join(f"{reason}={counts[reason]}" for reason in order if counts[reason])
@@ -569,7 +571,7 @@ def _in_words(
     said = [f"{too_few}."] if too_few else []
     for resource in resources:
         if resource.withheld:
-            why = "; ".join(f"{_ids_withheld(each)}: {each.message}" for each in resource.withheld)
+            why = "; ".join(f"{_ids_withheld(group)}: {group.message}" for group in resource.withheld)
             said.append(f"{resource.name}: {resource.healthy} of {resource.capacity} can be allocated ({why}).")
         seen = max(0, resource.healthy - resource.allocated)  # Kubernetes: allocatable less requests
         if resource.free is not None and resource.free > seen:
@@ -583,9 +585,9 @@ def _in_words(
     return " ".join(said) or f"{len(devices)} device{'' if len(devices) == 1 else 's'}, all fit for use."
 
 
-def _ids_withheld(each: api.Withheld) -> str:
-    more = f" and {each.count - len(each.devices)} more" if each.count > len(each.devices) else ""
-    return f"{each.count} {each.reason}" if not each.devices else f"{', '.join(each.devices)}{more} {each.reason}"
+def _ids_withheld(group: api.Withheld) -> str:
+    more = f" and {group.count - len(group.devices)} more" if group.count > len(group.devices) else ""
+    return f"{group.count} {group.reason}" if not group.devices else f"{', '.join(group.devices)}{more} {group.reason}"
 
 
 def _machine(facts: NodeFacts) -> api.Machine | None:
@@ -623,20 +625,20 @@ def _resources(
             managed_by="plugin",
             withheld=odd.all(
                 withheld(resource, mine=resource.name not in others)[: api.MAX_WITHHELD],
-                lambda each: f"resource {resource.name}: withheld {each.reason}",
-                lambda each: _withheld(each, names),
+                lambda group: f"resource {resource.name}: withheld {group.reason}",
+                lambda group: _withheld(group, names),
             ),
         )
 
-    return odd.all(offered(facts).resources[:MAX_RESOURCES], lambda each: f"resource {each.name}", made)
+    return odd.all(offered(facts).resources[:MAX_RESOURCES], lambda resource: f"resource {resource.name}", made)
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
 def _configuration(facts: NodeFacts, odd: _Odd) -> api.ConfigurationStatus | None:
     config = facts.config
 
-    def refusal(each: Refused) -> api.Refusal:
-        return api.Refusal(section=each.section, field=each.field, message=each.message)
+    def refusal(refused: Refused) -> api.Refusal:
+        return api.Refusal(section=refused.section, field=refused.field, message=refused.message)
 
     def waiting(pod: WaitingPod) -> api.WaitingFor:
         ids = pod.ids[: api.MAX_WAITING_IDS]
@@ -645,14 +647,16 @@ def _configuration(facts: NodeFacts, odd: _Odd) -> api.ConfigurationStatus | Non
     refused = config.refused
     parts = {
         "refused": odd.made("refused", partial(refusal, refused)) if refused is not None else None,
-        "refusals": odd.all(config.others[: api.MAX_REFUSALS], lambda each: f"refusal of {each.field}", refusal),
+        "refusals": odd.all(config.others[: api.MAX_REFUSALS], lambda refused: f"refusal of {refused.field}", refusal),
         "unmatched": odd.all(
             config.unmatched[: api.MAX_UNMATCHED],
-            lambda each: f"unmatched {each.entry}",
-            lambda each: api.Unmatched(section=each.section, entry=each.entry, message=each.message),
+            lambda unmatched: f"unmatched {unmatched.entry}",
+            lambda unmatched: api.Unmatched(
+                section=unmatched.section, entry=unmatched.entry, message=unmatched.message
+            ),
         ),
         "waiting_for": odd.all(
-            config.waiting_for[: api.MAX_WAITING_FOR], lambda each: f"waiting for {each.namespace}/{each.pod}", waiting
+            config.waiting_for[: api.MAX_WAITING_FOR], lambda pod: f"waiting for {pod.namespace}/{pod.pod}", waiting
         ),
     }
     made = odd.made(

@@ -240,8 +240,8 @@ def _held(facts: NodeFacts) -> defaultdict[str, list[tuple[str, str, str, str]]]
     claim."""
     held: defaultdict[str, list[tuple[str, str, str, str]]] = defaultdict(list)
     for holder in facts.holdings.holders:
-        for each in {*map(physical_id, holder.ids), *holder.also}:
-            held[each].append((holder.resource or "", holder.namespace, holder.pod, holder.container))
+        for part_id in {*map(physical_id, holder.ids), *holder.also}:
+            held[part_id].append((holder.resource or "", holder.namespace, holder.pod, holder.container))
     return held
 
 

@@ -69,12 +69,12 @@ def memory_totals(
     size = memory.unit_bytes
     own = [count for count in counts if count.resource.name == resource.name]
     total = sum(whole for part, whole in memory.devices.items() if part not in missing)
-    total += size * sum(each.held for each in own if each.part in missing)
+    total += size * sum(count.held for count in own if count.part in missing)
     return api.ResourceMemory(
         total=from_bytes(total),
-        held=from_bytes(size * sum(each.held for each in own)),
-        free=from_bytes(size * sum(each.free for each in own)) if holders_known else None,
+        held=from_bytes(size * sum(count.held for count in own)),
+        free=from_bytes(size * sum(count.free for count in own)) if holders_known else None,
         unallocatable=from_bytes(
-            max(0, total - size * sum(each.held if each.part in missing else each.total for each in own))
+            max(0, total - size * sum(count.held if count.part in missing else count.total for count in own))
         ),
     )

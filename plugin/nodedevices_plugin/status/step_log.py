@@ -58,12 +58,14 @@ class StepLog:
         _double_allocations(before, after)
         self._config(before, outcome, metrics)
         self._probe(problems(after.inventory))
-        for each in outcome.logged:
-            if each.xid is not None:
-                log.info("xid noticed", device=each.device_id, xid=each.xid, count=each.count, what=each.message)
+        for logged in outcome.logged:
+            if logged.xid is not None:
+                log.info(
+                    "xid noticed", device=logged.device_id, xid=logged.xid, count=logged.count, what=logged.message
+                )
             else:
-                said = {"address": each.pci_bus_id, "reason": each.reason}
-                log.info("kernel log noticed", **said, count=each.count, what=each.message)
+                said = {"address": logged.pci_bus_id, "reason": logged.reason}
+                log.info("kernel log noticed", **said, count=logged.count, what=logged.message)
         for event in outcome.addressed:
             metrics.kernel_log_event(event)
         if outcome.xids:
@@ -104,7 +106,7 @@ class StepLog:
         old, new = before.config, outcome.world.config
         if _said(old) != _said(new):
             level = log.warning if outcome.refused or new.cdi_problem else log.info
-            message = "; ".join(each for each in _said(new)[1:] if each)
+            message = "; ".join(text for text in _said(new)[1:] if text)
             level("configuration", condition=new.reason, message=message, hash=new.applied_hash)
             if outcome.refused:
                 metrics.config_refused(outcome.refused)
@@ -123,7 +125,7 @@ def _double_allocations(before: World, after: World) -> None:
                 "the kubelet has given a device to two pods", device=double.device_id, id=double.id, pods=double.pods
             )
     for double in was:
-        if double.id not in {one.id for one in now}:
+        if double.id not in {other.id for other in now}:
             log.info("no two pods hold the device any more", device=double.device_id, id=double.id)
 
 
@@ -160,7 +162,7 @@ def _which(keys: Sequence[str]) -> dict[str, Any]:
 def _plan(before: Plan | None, after: Plan | None) -> None:
     old = {resource.name: len(resource.ids) for resource in (before or Plan()).resources}
     for resource in (after or Plan()).resources:
-        healthy = sum(one.healthy for one in resource.ids)
+        healthy = sum(schedulable.healthy for schedulable in resource.ids)
         log.info(
             "offering", resource=resource.name, ids=len(resource.ids), healthy=healthy, sharing=resource.sharing.name
         )

@@ -59,7 +59,9 @@ def reported(
         if registration.resource in offered and registration.state is RegistrationState.REJECTED
     ]
     if refused and config.reason in _OVER:
-        said = "; ".join(f"the kubelet refuses {each.resource}: {each.message}" for each in refused)
+        said = "; ".join(
+            f"the kubelet refuses {registration.resource}: {registration.message}" for registration in refused
+        )
         section, field = _named_by(refused[0].resource, sections)
         return replace(
             config,

@@ -137,12 +137,12 @@ def devices_of(document: object, kind: str) -> tuple[ToolkitDevice, ...]:
     if not isinstance(document, dict) or document.get("kind") != kind:
         return ()
     found = []
-    for each in _list(document.get("devices")):
-        if isinstance(each, dict) and isinstance(each.get("name"), str):
-            edits = each.get("containerEdits")
+    for device in _list(document.get("devices")):
+        if isinstance(device, dict) and isinstance(device.get("name"), str):
+            edits = device.get("containerEdits")
             listed = _list(edits.get("deviceNodes")) if isinstance(edits, dict) else []
             paths = frozenset(str(node["path"]) for node in listed if isinstance(node, dict) and "path" in node)
-            found.append(ToolkitDevice(name=each["name"], nodes=paths))
+            found.append(ToolkitDevice(name=device["name"], nodes=paths))
     return tuple(found)
 
 

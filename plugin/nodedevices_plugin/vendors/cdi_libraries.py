@@ -37,11 +37,11 @@ def completed(minimal: CdiSpec, source: Document) -> CdiSpec:
     """Return our devices, each with the source's edits for it beyond its nodes, and the source's common edits."""
     listed = [device for device in source.get("devices") or () if isinstance(device, dict)]
     devices = [
-        {**each, "containerEdits": _added(each["containerEdits"], _same_device(each, listed, minimal.libraries))}
-        for each in minimal.document["devices"]
+        {**device, "containerEdits": _added(device["containerEdits"], _same_device(device, listed, minimal.libraries))}
+        for device in minimal.document["devices"]
     ]
     common = _added(minimal.document.get("containerEdits") or {}, source.get("containerEdits") or {})
-    newest = max((minimal.document, source), key=lambda each: _version(str(each.get("cdiVersion"))))
+    newest = max((minimal.document, source), key=lambda document: _version(str(document.get("cdiVersion"))))
     document = {**minimal.document, "cdiVersion": newest["cdiVersion"], "devices": devices, "containerEdits": common}
     return replace(minimal, document=document)
 
@@ -50,8 +50,8 @@ def _same_device(ours: Document, theirs: Sequence[Document], libraries: Librarie
     """Return another specification's edits for the device with these nodes; an index may be another device's now."""
     prefix = libraries.node_prefix if libraries is not None else ""
     own = _own_nodes(ours["containerEdits"], prefix)
-    for each in theirs:
-        edits = each.get("containerEdits")
+    for device in theirs:
+        edits = device.get("containerEdits")
         if isinstance(edits, dict) and _own_nodes(edits, prefix) == own:
             return edits
     return {}
@@ -67,8 +67,8 @@ def _added(ours: Document, theirs: Document) -> dict[str, Any]:
     result = {**theirs, **ours}
     for key in LISTS:
         mine, more = list(ours.get(key) or ()), list(theirs.get(key) or ())
-        known = {_entry_key(each) for each in mine}
-        if both := [*mine, *(each for each in more if _entry_key(each) not in known)]:
+        known = {_entry_key(edit) for edit in mine}
+        if both := [*mine, *(edit for edit in more if _entry_key(edit) not in known)]:
             result[key] = both
     return result
 
@@ -93,8 +93,11 @@ def merged(ours: CdiSpec, theirs: Document) -> CdiSpec:
 
 
 def _beside(document: Document, more: Mapping[str, Document]) -> dict[str, Any]:
-    names = {each["name"] for each in document["devices"]}
-    return {**document, "devices": [*document["devices"], *(each for name, each in more.items() if name not in names)]}
+    names = {device["name"] for device in document["devices"]}
+    return {
+        **document,
+        "devices": [*document["devices"], *(device for name, device in more.items() if name not in names)],
+    }
 
 
 def choose(
@@ -124,9 +127,9 @@ def missing(specs: Sequence[CdiSpec], environment: CdiEnvironment, *, active: bo
     needy = next((spec for spec in specs if spec.libraries is not None), None)
     if needy is None or needy.libraries is None or environment.toolkit_libraries or (active and environment.kept):
         return ""
-    if {str(each["name"]) for each in needy.document["devices"]} <= environment.made:
+    if {str(device["name"]) for device in needy.document["devices"]} <= environment.made:
         return ""
-    found = "; ".join(each for each in (environment.toolkit_problem, environment.made_problem) if each)
+    found = "; ".join(problem for problem in (environment.toolkit_problem, environment.made_problem) if problem)
     why = f"no CDI specification with the driver's libraries is there{f' ({found})' if found else ''}"
     return f"{why}; {needy.libraries.remedy}"
 
@@ -134,9 +137,9 @@ def missing(specs: Sequence[CdiSpec], environment: CdiEnvironment, *, active: bo
 def stale(specs: Sequence[CdiSpec], environment: CdiEnvironment) -> str:
     """Return what is wrong with the source of the libraries while the last good one is used; empty: nothing."""
     needy = next((spec for spec in specs if spec.libraries is not None), None)
-    if needy is None or {str(each["name"]) for each in needy.document["devices"]} <= environment.made:
+    if needy is None or {str(device["name"]) for device in needy.document["devices"]} <= environment.made:
         return ""
-    problem = "; ".join(each for each in (environment.toolkit_problem, environment.made_problem) if each)
+    problem = "; ".join(problem for problem in (environment.toolkit_problem, environment.made_problem) if problem)
     if environment.toolkit_libraries and problem and not environment.toolkit_problem:
         problem = "the container toolkit's own specification lacks some of these devices"
     return f"CDI: {problem}; the last good one is used" if problem else ""

@@ -154,7 +154,7 @@ def _usual(value: Any, model: type[PluginFile] | None, where: str, problems: lis
     fields, seen, found = _fields(model), set[str](), dict[str, Any]()
     for key, item in value.items():
         usual = _usual_key(key, fields) if model.any_case else key
-        place = ".".join(each for each in (where, usual if usual in fields else _shown(key)) if each)
+        place = ".".join(name for name in (where, usual if usual in fields else _shown(key)) if name)
         if usual not in fields:
             _add(problems, place, f"unknown key{_hint(key, model)}")
         elif usual in seen:
@@ -170,14 +170,14 @@ def _usual(value: Any, model: type[PluginFile] | None, where: str, problems: lis
 def _fields(model: type[PluginFile]) -> Mapping[str, type[PluginFile] | None]:
     """Each key, and the model of the objects that it has."""
     found = {field.alias or name: inner_model(field.annotation) for name, field in model.model_fields.items()}
-    return {key: each if each is not None and issubclass(each, PluginFile) else None for key, each in found.items()}
+    return {key: inner if inner is not None and issubclass(inner, PluginFile) else None for key, inner in found.items()}
 
 
 def _usual_key(key: str, known: Iterable[str]) -> str:
     """Return the usual spelling of a known key."""
     if key in known or not key.isascii():
         return key
-    return next((each for each in known if each.lower() == key.lower()), key)
+    return next((name for name in known if name.lower() == key.lower()), key)
 
 
 def _hint(key: str, model: type[PluginFile]) -> str:

@@ -45,7 +45,7 @@ class Vendors:
 
     def with_(self, vendor: Vendor) -> Vendors:
         """Return these and one more; it replaces one of the same name."""
-        return Vendors((*(each for each in self.every if each.name != vendor.name), vendor))
+        return Vendors((*(other for other in self.every if other.name != vendor.name), vendor))
 
     def known(self, name: str) -> bool:
         """True when a maker of that name is registered."""

@@ -41,7 +41,7 @@ class Amd(Vendor):
         for unit in found:
             if unit.device.present and unit.id not in excluded and unit.id not in unit.device.departed_partitions:
                 kinds.setdefault(unit.device.fact.id, set()).add(_kind(unit))
-        several = sorted({each for some in kinds.values() for each in some})
+        several = sorted({kind for some in kinds.values() for kind in some})
         if strategy != "mixed" and len(several) > 1:
             raise PlanError(
                 "partitions.strategy",

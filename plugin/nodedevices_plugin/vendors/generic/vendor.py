@@ -56,7 +56,9 @@ class Generic(Vendor):
         """Not a device with a node that was a missing one's alone: a pod may have that one. So it is where matches are
         paired by their order, and the first one left."""
         gone = {node for device in devices if not device.present for node in _lasting_nodes(device.fact)}
-        return [Unit(each) for each in devices if not each.present or gone.isdisjoint(_lasting_nodes(each.fact))]
+        return [
+            Unit(device) for device in devices if not device.present or gone.isdisjoint(_lasting_nodes(device.fact))
+        ]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
         config = _config(naming.files)
@@ -69,7 +71,7 @@ class Generic(Vendor):
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
         config = _config(naming.files)
         found = [_found(config, unit.device.fact) for unit in units]
-        counts = tuple(each[1].count if each is not None else 1 for each in found)
+        counts = tuple(match[1].count if match is not None else 1 for match in found)
         return VendorShares(counts=counts) if max(counts, default=1) > 1 else None
 
     def described(self, fact: DeviceFact, files: Mapping[str, object]) -> bool:
@@ -134,7 +136,7 @@ class GenericContainers(Struct, frozen=True, kw_only=True):
                     envs.setdefault(name, {})[rendered(template, values)] = None
         _check(grant, devices, mounts)
         return ContainerEdits(
-            envs={name: ",".join(each) for name, each in envs.items()},
+            envs={name: ",".join(texts) for name, texts in envs.items()},
             mounts=tuple(dict.fromkeys(mounts)),
             devices=tuple(dict.fromkeys(devices)),
             cdi_devices=tuple(dict.fromkeys(names)),

@@ -32,7 +32,7 @@ class Configs(Struct, frozen=True, kw_only=True):
     @classmethod
     def from_files(cls, files: Mapping[str, object], *, sriov_prefix: str = DEFAULT_PREFIX) -> Configs:
         """Return the configurations in the device files' contents, which are given by option."""
-        sriov, rdma, of_onload = (files.get(each) for each in (SRIOV_OPTION, RDMA_OPTION, onload.OPTION))
+        sriov, rdma, of_onload = (files.get(option) for option in (SRIOV_OPTION, RDMA_OPTION, onload.OPTION))
         return cls(
             sriov=sriov if isinstance(sriov, SriovConfig) else NO_SRIOV,
             rdma=rdma if isinstance(rdma, RdmaConfig) else NO_RDMA,
@@ -51,11 +51,11 @@ class Configs(Struct, frozen=True, kw_only=True):
     def names(self) -> dict[str, tuple[str, str]]:
         """Every resource that the files name, with the file's option and the entry's place in it."""
         found = {
-            each.full_name(self.sriov_prefix): (SRIOV_OPTION, f"resourceList[{number}]")
-            for number, each in enumerate(self.sriov.resources)
+            resource.full_name(self.sriov_prefix): (SRIOV_OPTION, f"resourceList[{number}]")
+            for number, resource in enumerate(self.sriov.resources)
         }
-        for number, each in enumerate(self.rdma.resources):
-            found.setdefault(each.full_name(), (RDMA_OPTION, f"configList[{number}]"))
+        for number, resource in enumerate(self.rdma.resources):
+            found.setdefault(resource.full_name(), (RDMA_OPTION, f"configList[{number}]"))
         if self.onload is not None:
             found.setdefault(self.onload.resource, (onload.OPTION, "resourceName"))
         return found

@@ -189,4 +189,4 @@ LIMITS = (
         message="more than 100 packets a minute were received by EFA and dropped, for 5 minutes",
     ),
 )
-REASONS = tuple(dict.fromkeys(each.reason for each in LIMITS))
+REASONS = tuple(dict.fromkeys(limit.reason for limit in LIMITS))

@@ -88,13 +88,13 @@ def shares(config: OnloadConfig, units: Sequence[Unit]) -> VendorShares | None:
     """maxPodsPerNode counts the pods of the node; the kubelet's ids are spread evenly over its cards."""
     if config.resource != ONLOAD or not units:
         return None
-    each, more = divmod(config.max_pods, len(units))
-    return VendorShares(counts=tuple(each + (place < more) for place in range(len(units))), together=True)
+    least, more = divmod(config.max_pods, len(units))
+    return VendorShares(counts=tuple(least + (place < more) for place in range(len(units))), together=True)
 
 
 def host_paths(config: OnloadConfig) -> Collection[str]:
     """Return the host's paths that containers get if they exist."""
-    libraries = (f"{_joined(config.host_path, HOST_LIB)}/{each}*" for each in LIBRARIES)
+    libraries = (f"{_joined(config.host_path, HOST_LIB)}/{library}*" for library in LIBRARIES)
     return (*libraries, _joined(config.host_path, HOST_BIN, SCRIPT), *MORE_NODES)
 
 
@@ -102,13 +102,15 @@ def edits(config: OnloadConfig, existing: Set[str]) -> ContainerEdits:
     """Return what a container with one or several of its ids needs. Raises AllocationError where the library to preload
     is missing: the container would run without Onload, and without a sign of it."""
     source = _joined(config.host_path, HOST_LIB)
-    libraries = sorted(each for each in existing if each.startswith(tuple(f"{source}/{one}" for one in LIBRARIES)))
+    libraries = sorted(
+        path for path in existing if path.startswith(tuple(f"{source}/{library}" for library in LIBRARIES))
+    )
     script = _joined(config.host_path, HOST_BIN, SCRIPT)
     needed = [
         *([f"{source}/{PRELOADED}"] if config.preload or config.script else []),
         *([script] if config.script else []),
     ]
-    if absent := [each for each in needed if each not in existing]:
+    if absent := [path for path in needed if path not in existing]:
         raise AllocationError(
             f"{config.resource}: {', '.join(absent)} is not on this node, or not visible to the agent (component "
             "driver-root). Install Onload there, or set hostOnloadPath."
@@ -116,11 +118,11 @@ def edits(config: OnloadConfig, existing: Set[str]) -> ContainerEdits:
     files = {library: f"{config.libraries}/{PurePosixPath(library).name}" for library in libraries}
     if config.script:
         files[script] = _joined(config.base_path, config.bin_path, SCRIPT)
-    more = [each for each in MORE_NODES if each in existing] if config.resource == SMART_NIC else []
+    more = [node for node in MORE_NODES if node in existing] if config.resource == SMART_NIC else []
     return ContainerEdits(
         envs={"LD_PRELOAD": f"{config.libraries}/{PRELOADED}"} if config.preload else {},
         mounts=tuple(Mount(container_path=inside, host_path=host) for host, inside in files.items()),
-        devices=tuple(DeviceNode(container_path=each, host_path=each) for each in (*ONLOAD_NODES, *more)),
+        devices=tuple(DeviceNode(container_path=node, host_path=node) for node in (*ONLOAD_NODES, *more)),
     )
 
 

@@ -155,7 +155,7 @@ class SriovSelector(Selector):
 
 
 def _types(key: str) -> str:
-    return " or ".join(each for each in DEVICE_TYPES if key not in FOREIGN[each])
+    return " or ".join(device_type for device_type in DEVICE_TYPES if key not in FOREIGN[device_type])
 
 
 def _without_nulls(value: Any) -> Any:
@@ -176,7 +176,7 @@ class SriovResource(ListedResource):
 
     default_prefix = DEFAULT_PREFIX
     elsewhere = dict.fromkeys(
-        (each.alias or name for name, each in SriovSelector.model_fields.items()), "into selectors"
+        (field.alias or name for name, field in SriovSelector.model_fields.items()), "into selectors"
     )
 
     device_type: Literal["netDevice", "accelerator", "auxNetDevice"] = "netDevice"
@@ -194,8 +194,14 @@ class SriovResource(ListedResource):
         """A list, or the older form of a single one. Without any, all devices of the type."""
         single = isinstance(value, dict)
         found = (SriovSelector.model_validate(value),) if single else handler(value)
-        wrong = (each.wrong(info.data.get("device_type", NET)) for each in found)
-        refuse({(key,) if single else (at, key): text for at, each in enumerate(wrong) for key, text in each.items()})
+        wrong = (selector.wrong(info.data.get("device_type", NET)) for selector in found)
+        refuse(
+            {
+                (key,) if single else (at, key): text
+                for at, problems in enumerate(wrong)
+                for key, text in problems.items()
+            }
+        )
         return found
 
     def selector(self, fact: DeviceFact) -> SriovSelector | None:
@@ -203,8 +209,8 @@ class SriovResource(ListedResource):
         right_kind = {NET: bool(fact.pci_bus_id) and not auxiliary(fact), AUXILIARY: auxiliary(fact)}
         if not right_kind.get(self.device_type, False) or has_functions(fact):
             return None
-        asked = (each for each in self.selectors if each.pci_addresses or not has_default_route(fact))
-        return next((each for each in asked if each.fit(fact)), None)
+        asked = (selector for selector in self.selectors if selector.pci_addresses or not has_default_route(fact))
+        return next((selector for selector in asked if selector.fit(fact)), None)
 
     def additional_info(self, address: str) -> Mapping[str, str]:
         """Return what a container is told about the device: the entries for all devices, and its own."""
@@ -238,7 +244,7 @@ def parse(raw: bytes) -> SriovConfig:
 
 
 def _selected(wanted: Sequence[str], name: str, index: int | None) -> bool:
-    return not wanted or any(_has(each, name, index) for each in wanted)
+    return not wanted or any(_has(functions, name, index) for functions in wanted)
 
 
 @lru_cache(maxsize=4096)  # each pass of the agent asks the same
@@ -255,4 +261,4 @@ def _has(functions: str, name: str, index: int | None) -> bool:
 
 
 def _keys(given: Sequence[str]) -> set[int]:
-    return {int(each, 16) for each in given if _KEY.fullmatch(each)}
+    return {int(key, 16) for key in given if _KEY.fullmatch(key)}

@@ -79,7 +79,7 @@ def vfio_node(fact: DeviceFact) -> tuple[str, str] | None:
     """Its VFIO group, on the host and in containers, where a driver of VFIO has it; None: none has. Without an IOMMU
     the group is called otherwise on the host."""
     found = (_VFIO_NODE.fullmatch(node) for node in fact.device_nodes)
-    return next(((each[0], f"/dev/vfio/{each[1]}") for each in found if each is not None), None)
+    return next(((match[0], f"/dev/vfio/{match[1]}") for match in found if match is not None), None)
 
 
 def node_called(fact: DeviceFact, prefix: str) -> str:

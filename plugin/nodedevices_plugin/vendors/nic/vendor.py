@@ -53,8 +53,8 @@ class Nic(Vendor):
             return None
         if not entry.together:
             return VendorShares(counts=(entry.shares,) * len(units))
-        each, more = divmod(entry.shares, len(units))
-        return VendorShares(counts=tuple(each + (place < more) for place in range(len(units))), together=True)
+        least, more = divmod(entry.shares, len(units))
+        return VendorShares(counts=tuple(least + (place < more) for place in range(len(units))), together=True)
 
     def without_topology(self, naming: Naming) -> Collection[str]:
         configs = _configs(naming)

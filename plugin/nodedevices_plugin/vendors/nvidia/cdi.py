@@ -25,7 +25,7 @@ GPU_KIND = f"{VENDOR}/gpu"
 TOOLKIT_KIND = "nvidia.com/gpu"  # of NVIDIA's container toolkit
 VERSION = "0.5.0"  # the least that has hostPath, and names that begin with a digit
 FEATURES = ("gdrcopy", "gds", "mofed")  # in the order of NVIDIA's answers
-FILE_NAMES = frozenset(f"{VENDOR}-{each}.json" for each in ("gpu", "imex-channel", *FEATURES))  # as _spec makes them
+FILE_NAMES = frozenset(f"{VENDOR}-{name}.json" for name in ("gpu", "imex-channel", *FEATURES))  # as _spec makes them
 SOURCE = CdiSource(
     kind=TOOLKIT_KIND,
     toolkit_files=frozenset({"nvidia.yaml", "nvidia.json"}),  # as the toolkit's own service and documentation say
@@ -62,7 +62,9 @@ class Host(Struct, frozen=True, kw_only=True):
 
     def features_present(self) -> tuple[str, ...]:
         """The features that are switched on and have a device node on this node."""
-        return tuple(each for each in FEATURES if each in self.features and nodes.feature_nodes(each, self.existing))
+        return tuple(
+            feature for feature in FEATURES if feature in self.features and nodes.feature_nodes(feature, self.existing)
+        )
 
 
 def toolkit_names(inventory: Inventory, devices: Sequence[ToolkitDevice]) -> dict[str, str]:
@@ -109,7 +111,7 @@ def specs(
     for feature in host.features_present():
         files = nodes.feature_files(feature, host.existing)
         found.append(_spec(feature, {ALL: nodes.feature_nodes(feature, host.existing)}, host, files=files))
-    return tuple(sorted((each for each in found if each is not None), key=lambda each: each.kind))
+    return tuple(sorted((spec for spec in found if spec is not None), key=lambda spec: spec.kind))
 
 
 def _spec(

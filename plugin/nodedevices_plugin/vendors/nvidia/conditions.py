@@ -101,7 +101,7 @@ def _manager_disconnected(readings: Readings) -> bool | None:
 def _fabric_degraded(readings: Readings) -> bool | None:
     if readings.fabric_state is None:
         return None
-    return any(each != MANAGER_DISCONNECTED for each in readings.fabric_conditions)
+    return any(condition != MANAGER_DISCONNECTED for condition in readings.fabric_conditions)
 
 
 def _slowdown(readings: Readings) -> bool | None:

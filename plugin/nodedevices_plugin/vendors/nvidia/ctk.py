@@ -48,7 +48,7 @@ class CtkRequest(Struct, frozen=True, kw_only=True):
     def accepted(self, document: Mapping[str, Any], driver_root: str) -> dict[str, Any]:
         if document["kind"] != cdi.GPU_KIND:
             raise ValueError(f"is of kind {document['kind']}")
-        missing = sorted(self.names - {each["name"] for each in document["devices"]})
+        missing = sorted(self.names - {device["name"] for device in document["devices"]})
         if missing:
             raise ValueError(f"has no {', '.join(missing[:3])}")
         return rerooted(document, self.host, mounted=driver_root)
@@ -57,7 +57,7 @@ class CtkRequest(Struct, frozen=True, kw_only=True):
 def request(gpus: CdiSpec, own: NvidiaSettings, host: Host, *, id_strategy: str) -> CtkRequest:
     """Return the request for the devices of our own specification."""
     return CtkRequest(
-        names=frozenset(str(each["name"]) for each in gpus.document["devices"]),
+        names=frozenset(str(device["name"]) for device in gpus.document["devices"]),
         id_strategy=id_strategy,
         host=host,
         path=own.ctk_program,
@@ -92,12 +92,12 @@ def rerooted(document: Mapping[str, Any], host: Host, *, mounted: str = "") -> d
         after = dict(before)
         for key, change in (("deviceNodes", node), ("mounts", mount)):
             if before.get(key):
-                after[key] = [change(each) for each in before[key]]
+                after[key] = [change(edit) for edit in before[key]]
         return after
 
     after = {
         **document,
-        "devices": [{**each, "containerEdits": edits(each["containerEdits"])} for each in document["devices"]],
+        "devices": [{**device, "containerEdits": edits(device["containerEdits"])} for device in document["devices"]],
     }
     if document.get("containerEdits"):
         after["containerEdits"] = edits(document["containerEdits"])

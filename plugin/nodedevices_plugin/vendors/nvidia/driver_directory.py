@@ -43,7 +43,7 @@ def folder(option: str, text: str, *, may_be_empty: bool = False) -> str:
     if not text and may_be_empty:
         return ""
     plain = posixpath.normpath(text) if text else ""
-    if not plain.startswith("/") or plain.strip("/") == "" or any(ord(each) < ord(" ") for each in plain):
+    if not plain.startswith("/") or plain.strip("/") == "" or any(ord(char) < ord(" ") for char in plain):
         raise PlanError(f"--{option}", show(text), "give the absolute path of a directory other than /")
     return "/" + plain.lstrip("/")
 
@@ -76,7 +76,7 @@ def mps_limits(
     replicas = resource.sharing.replicas
     if resource.sharing.name != MPS or not replicas or not shares:
         return {}
-    gpus = [each for each in memory if each in shares]
+    gpus = [id_ for id_ in memory if id_ in shares]
     limits = [(place, memory[id_] * shares[id_] // replicas // MEBIBYTE) for place, id_ in enumerate(gpus)]
     threads = {cuda_mps.THREAD_PERCENTAGE: str(min(shares.values()) * 100 // replicas)}
     by_number = ",".join(f"{place}={limit}M" for place, limit in limits if limit)

@@ -72,7 +72,7 @@ def settings(values: Values) -> NvidiaSettings:
     return NvidiaSettings(
         driver_root=_absolute("driver-root", values, "/run/nvidia/driver") or "/",
         dev_root=_absolute("dev-root", values, "/run/nvidia/driver"),
-        features=tuple(each for each in FEATURES if values.truth(f"{each}-enabled")),
+        features=tuple(feature for feature in FEATURES if values.truth(f"{feature}-enabled")),
         imex_channels=imex.channel_ids(values.items("imex-channel-ids")),
         imex_required=values.truth("imex-required"),
         cdi_annotation_prefix=values.text("cdi-annotation-prefix"),
@@ -269,7 +269,9 @@ FLAGS = VendorFlags(
     rules=(
         FlagRule(
             when=f"device-list-strategy={driver_directory.STRATEGY}",
-            excludes=tuple(f"device-list-strategy={each}" for each in STRATEGIES if each != driver_directory.STRATEGY),
+            excludes=tuple(
+                f"device-list-strategy={strategy}" for strategy in STRATEGIES if strategy != driver_directory.STRATEGY
+            ),
         ),
     ),
     absolute=(

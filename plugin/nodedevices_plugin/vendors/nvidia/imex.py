@@ -22,9 +22,9 @@ def channel_ids(values: Sequence[str | int]) -> tuple[int, ...]:
     """Return the channels that `imex.channelIDs` selects. Raises PlanError for anything but [] and [0]."""
     requested = tuple(dict.fromkeys(str(value).strip() for value in values))
     if requested not in {(), ("0",)}:
-        shown = ", ".join(each[:32] for each in requested[:4])
+        shown = ", ".join(channel[:32] for channel in requested[:4])
         raise PlanError("imex.channelIDs", shown, "only channel 0 can be requested; give [0] or []")
-    return tuple(int(each) for each in requested)
+    return tuple(int(channel) for channel in requested)
 
 
 def present(requested: Sequence[int], existing: Set[str], *, required: bool) -> tuple[int, ...]:

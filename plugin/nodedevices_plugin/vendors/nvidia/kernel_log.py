@@ -95,7 +95,7 @@ def kind_of(event: ProbeEvent) -> str:
 
 def _nvlink_kind(details: Mapping[str, str]) -> str:
     values = {number: _register(details.get(f"register{number}", "")) for number in _READ}
-    found = next((each for each in _NVLINK_BITS if _any(values, each.registers)), None)
+    found = next((bits for bits in _NVLINK_BITS if _any(values, bits.registers)), None)
     if found is not None:
         return found.kind
     rest = {number: value & ~_mask(_NVLINK_IGNORED.get(number, ())) for number, value in values.items()}
@@ -161,8 +161,8 @@ _DETAILS: Mapping[str, Meaning] = {
         reason="DriverInitFailed", effect=Effect.NOTICE, message="driver could not start the GPU"
     ),
     **{
-        each.kind: Meaning(reason=each.reason, effect=Effect.NOTICE, message=f"{each.message} (registers of XID 74)")
-        for each in (*_NVLINK_BITS, _OTHER)
+        bits.kind: Meaning(reason=bits.reason, effect=Effect.NOTICE, message=f"{bits.message} (registers of XID 74)")
+        for bits in (*_NVLINK_BITS, _OTHER)
     },
 }
 REASONS = (

@@ -64,7 +64,7 @@ def _check_single(gpus: Sequence[InventoryDevice], excluded: Set[str]) -> None:
             hint = f"GPU {device.fact.index} is in MIG mode and has no MIG devices; create them or use mixed"
             raise PlanError("partitions.strategy", "single", hint, devices=[device.fact.id])
         profiles[device.fact.id] = {part.profile for part in live if part.id not in excluded}
-    found = {each for some in profiles.values() for each in some}
+    found = {profile for some in profiles.values() for profile in some}
     if len(found) > 1:
         raise PlanError(
             "partitions.strategy",

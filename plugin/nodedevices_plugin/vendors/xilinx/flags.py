@@ -63,7 +63,7 @@ def sections(values: Values) -> dict[str, Any]:
 def _one_of(values: Values, name: str, *known: str) -> str:
     """Read a value in any case, as that plugin does. A value that it silently replaces by its default is refused."""
     said = values.text(name)
-    found = next((each for each in known if each.lower() == said.lower()), None)
+    found = next((value for value in known if value.lower() == said.lower()), None)
     if found is None:
         raise PlanError(f"--{name}", said, f"give {' or '.join(known)}")
     return found

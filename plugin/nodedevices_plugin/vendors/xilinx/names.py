@@ -134,9 +134,9 @@ def own_name(card: Card, *, exact_u30_names: bool, aliases: Aliases | None) -> s
     if card.is_u30 and not exact_u30_names:
         return U30_COMMON
     alias = next((known for known in aliases.aliases if known.matches(card)), None) if aliases is not None else None
-    made = "".join(card.part(each) for each in alias.parts) if alias is not None else ""
+    made = "".join(card.part(part) for part in alias.parts) if alias is not None else ""
     wanted = (made if len(made) <= MAX_ALIAS else "", card.usual)
-    return next((each for each in wanted if NAME.fullmatch(each)), None)
+    return next((name for name in wanted if NAME.fullmatch(name)), None)
 
 
 def parse(raw: bytes) -> Aliases:
@@ -152,7 +152,7 @@ def parse(raw: bytes) -> Aliases:
             found.append(alias)
     if problems:
         raise InputError(problems)
-    return Aliases(tuple(sorted(found, key=lambda each: each.anything)))
+    return Aliases(tuple(sorted(found, key=lambda alias: alias.anything)))
 
 
 def _alias(key: str, value: object, problems: list[InputProblem]) -> Alias | None:
@@ -165,7 +165,7 @@ def _alias(key: str, value: object, problems: list[InputProblem]) -> Alias | Non
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_ALIAS_TEXT:
         problems.append(InputProblem.at(show(key), f"{show(value)} is no name; give such as 'u250-'+timestamp"))
         return None
-    parts = tuple(each.strip() for each in value.split("+"))
+    parts = tuple(part.strip() for part in value.split("+"))
     problems += _wrong(key, parts)
     return Alias(device_type, shell, version, parts) if len(problems) == before else None
 

@@ -48,7 +48,7 @@ class Xilinx(Vendor):
 
     def units(self, devices: Sequence[InventoryDevice], *, strategy: str, excluded: Set[str]) -> Sequence[Unit]:
         """Not a card without a shell: there is nothing that could run on it."""
-        with_shell = (each for each in devices if NO_SHELL not in each.fact.readings.conditions)
+        with_shell = (device for device in devices if NO_SHELL not in device.fact.readings.conditions)
         return [unit for device in with_shell for unit in whole_or_partitions(device, strategy)]
 
     def usual_name(self, unit: Unit, naming: Naming) -> str | None:
@@ -70,7 +70,7 @@ class Xilinx(Vendor):
         return VendorShares(counts=(count,) * len(units)) if count else None
 
     def containers(self, node: NodeView) -> DeviceNodes:
-        devices = [each for each in node.inventory.devices if each.fact.vendor == VENDOR]
+        devices = [device for device in node.inventory.devices if device.fact.vendor == VENDOR]
         usual = DeviceNodes.for_devices(devices)
         if not own_flags.settings_of(node.local).management:
             return usual
