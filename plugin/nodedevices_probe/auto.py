@@ -97,8 +97,8 @@ class _Running:
         self._signal = 0
 
     def run(self, found: Mapping[str, str]) -> int:
-        for each in PASSED_ON:
-            signal.signal(each, self._end)
+        for signum in PASSED_ON:
+            signal.signal(signum, self._end)
         self._children = {name: _Child() for name in found}
         checked = time.monotonic()
         while not self._signal and not self._unread.wait(TICK_SECONDS):

@@ -78,8 +78,8 @@ def main(arguments: Sequence[str] | None = None, kinds: Mapping[str, ProbeKind] 
 def _report_problems(facts: SourceFacts) -> int:
     """The exit status of --once: 1 where the file that was named could not be used, so that a script can check one."""
     unusable = [problem for problem in facts.problems if problem.code in {"FileInvalid", "FileMissing"}]
-    for each in unusable:
-        print(f"nodedevices-probe: {each.message}", file=sys.stderr)  # noqa: T201 - a command for people
+    for problem in unusable:
+        print(f"nodedevices-probe: {problem.message}", file=sys.stderr)  # noqa: T201 - a command for people
     return EXIT_UNUSABLE if unusable else 0
 
 

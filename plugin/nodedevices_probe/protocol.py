@@ -384,7 +384,7 @@ def nearest(paths: Sequence[PcieNeighbour], devices: int) -> tuple[PcieNeighbour
     if len(paths) <= room:
         return tuple(paths)
     order = list(PciePath)
-    return tuple(sorted(paths, key=lambda each: order.index(each.path))[:room])
+    return tuple(sorted(paths, key=lambda path: order.index(path.path))[:room])
 
 
 _NOT_PLAIN = re.compile(PLAIN_TEXT.replace("^[^", "[").replace("]*$", "]"))
@@ -415,7 +415,7 @@ def encode(snapshot: Snapshot) -> bytes:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        pairs = ((camel(each.name), getattr(value, each.name)) for each in dataclasses.fields(value))
+        pairs = ((camel(member.name), getattr(value, member.name)) for member in dataclasses.fields(value))
         return {key: _plain(item) for key, item in pairs if item is not None}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]

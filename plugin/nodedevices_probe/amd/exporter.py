@@ -48,7 +48,7 @@ class Exporter:
             response = _response().FromString(raw)
         except Exception:  # a call's own errors, and bytes that are no such message
             return self._last
-        return frozenset(each.Device.lower() for each in response.GPUState if each.Health.lower() == UNHEALTHY)
+        return frozenset(gpu.Device.lower() for gpu in response.GPUState if gpu.Health.lower() == UNHEALTHY)
 
 
 @cache

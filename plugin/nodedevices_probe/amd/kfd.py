@@ -48,11 +48,11 @@ def gpu_nodes(roots: Roots) -> tuple[KfdNode, ...]:
     some four thousand on one machine, so that they are read of the first alone."""
     found = (_node(roots, int(name)) for name in roots.names(NODES) if name.isdecimal() and len(name) < 6)
     slots, nodes = set[str](), list[KfdNode]()
-    for each in found:
-        if each is not None:
-            is_first = each.slot not in slots
-            nodes.append(replace(each, xgmi=_xgmi(roots, each.number)) if is_first else each)
-            slots.add(each.slot)
+    for node in found:
+        if node is not None:
+            is_first = node.slot not in slots
+            nodes.append(replace(node, xgmi=_xgmi(roots, node.number)) if is_first else node)
+            slots.add(node.slot)
     return tuple(nodes)
 
 

@@ -123,7 +123,9 @@ class AmdSource(SysfsSource):
         found = read(self.roots, at, needed, telemetry=self.telemetry)
         if self.use:
             ids = [gpu_id(self.roots, node) for node in topology.nodes.get(bus_id, ())]
-            held = None if topology.in_use is None else [one for id_ in ids for one in topology.in_use.get(id_, ())]
+            held = (
+                None if topology.in_use is None else [memory for id_ in ids for memory in topology.in_use.get(id_, ())]
+            )
             found = with_use(found, self.roots, at, held)
         if bus_id not in topology.unhealthy:
             return found
@@ -154,7 +156,7 @@ class AmdSource(SysfsSource):
     def _partition_nodes(self) -> dict[int | None, Drm]:
         """The DRM nodes of partitions beyond the first of each GPU, by the minor number of the render node."""
         found = (drm(self.roots, f"{PLATFORM}/{name}") for name in self.roots.names(PLATFORM) if _XCP.fullmatch(name))
-        return {each.render: each for each in found if each.render is not None}
+        return {node.render: node for node in found if node.render is not None}
 
 
 def _partitions(
@@ -163,7 +165,7 @@ def _partitions(
     """By number; none where the GPU is whole. A partition has the DRM nodes of its render node, else that one alone."""
     if len(nodes) < 2 and not _is_cut(profile):
         return ()
-    numbered = sorted(zip(partition_numbers(bus_id, nodes), nodes, strict=True), key=lambda each: each[0])
+    numbered = sorted(zip(partition_numbers(bus_id, nodes), nodes, strict=True), key=lambda pair: pair[0])
     return tuple(
         Partition(
             id=f"{bus_id}-xcp-{index}",

@@ -75,7 +75,7 @@ def _busy(roots: Roots, at: str) -> int | None:
 
 def _telemetry(roots: Roots, at: str, hwmon: str) -> _Telemetry:
     pwm = roots.number(f"{hwmon}/pwm1") if hwmon else None  # 0 to 255
-    clocks = [roots.number(f"{hwmon}/freq{each}_input") if hwmon else None for each in (1, 2)]
+    clocks = [roots.number(f"{hwmon}/freq{number}_input") if hwmon else None for number in (1, 2)]
     return _Telemetry(
         fan_percent=within(pwm * 100 // 255, 0, 100) if pwm is not None else None,
         utilization_percent=_busy(roots, at),

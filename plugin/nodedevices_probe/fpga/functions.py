@@ -64,9 +64,9 @@ def on_bus(roots: Roots, last_users: Mapping[str, str]) -> OnBus:
             accelerators.add(slot(bus_id))
         else:
             slots.setdefault(slot(bus_id), []).append(bus_id)
-    found = (_functions(roots, each, last_users.get(name, "")) for name, each in sorted(slots.items()))
+    found = (_functions(roots, bus_ids, last_users.get(name, "")) for name, bus_ids in sorted(slots.items()))
     return OnBus(
-        fpgas=tuple(each for each in found if each is not None),
+        fpgas=tuple(fpga for fpga in found if fpga is not None),
         media=tuple(sorted(media)),
         accelerators=len(accelerators),
     )
@@ -92,7 +92,7 @@ def _functions(roots: Roots, bus_ids: list[str], last_user: str) -> FpgaFunction
         return None
     # Without XRT's driver the user function is the other one beside the management function.
     others = [id_ for id_ in bus_ids if id_ != management]
-    on_bus_now = user or next((each for each in others if each == last_user), "") or next(iter(others), "")
+    on_bus_now = user or next((id_ for id_ in others if id_ == last_user), "") or next(iter(others), "")
     if not user and on_bus_now and roots.link(f"{PCI_DEVICES}/{on_bus_now}/driver") == FOR_MACHINES:
         return None
     here = on_bus_now or management

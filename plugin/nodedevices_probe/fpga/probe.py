@@ -81,22 +81,22 @@ class FpgaSource(SysfsSource):
     def _cards(self, roots: Roots, found: OnBus) -> tuple[list[DeviceFact], list[Problem]]:
         functions = {fpga.user: fpga for fpga in found.fpgas}
         self._users = {slot(user): user for user in functions}
-        jobs = {user: partial(card.read, roots, each) for user, each in functions.items()}
+        jobs = {user: partial(card.read, roots, fpga) for user, fpga in functions.items()}
         read = self.fpga_reads.read(jobs)
-        fpgas = [read[user] or card.hanging(each) for user, each in functions.items()]
+        fpgas = [read[user] or card.hanging(fpga) for user, fpga in functions.items()]
         serials = {fpga.functions.user: fpga.serial for fpga in fpgas if fpga.serial}
-        self._serials = {user: each for user, each in self._serials.items() if user in functions} | serials
+        self._serials = {user: serial for user, serial in self._serials.items() if user in functions} | serials
         cards, unread, u30s = list[DeviceFact](), dict[str, str](), dict[str, list[Fpga]]()
-        for each in fpgas:
-            user = each.functions.user
-            if each.functions.device not in U30_IDS and _U30_SHELL not in each.shell:
-                cards.append(_card(each))
+        for fpga in fpgas:
+            user = fpga.functions.user
+            if fpga.functions.device not in U30_IDS and _U30_SHELL not in fpga.shell:
+                cards.append(_card(fpga))
             elif serial := self._serials.get(user):
-                u30s.setdefault(serial, []).append(each)
+                u30s.setdefault(serial, []).append(fpga)
             else:
-                unread[user] = GOLDEN if each.functions.golden else each.readings.error or NO_SERIAL
+                unread[user] = GOLDEN if fpga.functions.golden else fpga.readings.error or NO_SERIAL
         for serial, both in u30s.items():
-            cards.append(_u30(serial, both, self._lacking(serial, [one.functions.user for one in both], unread)))
+            cards.append(_u30(serial, both, self._lacking(serial, [fpga.functions.user for fpga in both], unread)))
         self._members = {serial: users for serial, users in self._members.items() if serial in u30s}
         problems = (text(f"{user}: {why}", MAX_MESSAGE) for user, why in unread.items())
         return cards, [Problem(code="CardNotRead", message=message) for message in problems]
@@ -105,9 +105,9 @@ class FpgaSource(SysfsSource):
         """Why a U30 is not all there: FPGAs that it had are not on the bus, or one that may be its second is not
         readable yet. One that is in another place now has nothing of what it had."""
         before = self._members.get(serial, ())
-        left = [each for each in before if each not in here]
+        left = [user for user in before if user not in here]
         if left and len(left) < len(before):
-            return [f"{each}: it is not on the bus" for each in left]
+            return [f"{user}: it is not on the bus" for user in left]
         self._members[serial] = tuple(here)
         return ["its other FPGA cannot be read yet"] if len(here) == 1 and unread else []
 
@@ -119,19 +119,19 @@ class FpgaSource(SysfsSource):
         read = self.media_reads.read(jobs)
         self._transcoders = {name: bus_id for name, bus_id in self._transcoders.items() if name in jobs}
         known = list[Media]()
-        for name, each in read.items():
-            if each is not None:
-                self._transcoders[name] = each.bus_id
-                known.append(each)
+        for name, transcoder in read.items():
+            if transcoder is not None:
+                self._transcoders[name] = transcoder.bus_id
+                known.append(transcoder)
             elif bus_id := self._transcoders.get(name):
                 known.append(Media(bus_id=bus_id, readings=Readings(error=media.HANGS)))
         known += media.without_driver(found.media, known)
-        unique = {each.bus_id: each for each in reversed(known)}
+        unique = {transcoder.bus_id: transcoder for transcoder in reversed(known)}
         return [_transcoder(unique[bus_id], media.device_id(roots, bus_id)) for bus_id in sorted(unique)]
 
     def _placed(self, devices: Iterable[DeviceFact]) -> tuple[DeviceFact, ...]:
         """With their places, and each type's numbers by PCI address."""
-        ordered = sorted(devices, key=lambda each: (each.type, each.pci_bus_id, each.id))
+        ordered = sorted(devices, key=lambda device: (device.type, device.pci_bus_id, device.id))
         places = {fact.id: self.system.place(fact.pci_bus_id) for fact in ordered}
         near = pcie.neighbours(places)
         return numbered(
@@ -163,8 +163,8 @@ def _u30(serial: str, fpgas: Sequence[Fpga], lacking: Sequence[str]) -> DeviceFa
         id=f"{U30}-{serial}",
         extra=_extra(fpgas, serial),
         partitions=tuple(
-            Partition(id=each.functions.user, profile=U30, index=index, device_nodes=each.nodes)
-            for index, each in enumerate(fpgas)
+            Partition(id=fpga.functions.user, profile=U30, index=index, device_nodes=fpga.nodes)
+            for index, fpga in enumerate(fpgas)
         ),
         device_nodes=tuple(node for fpga in fpgas for node in fpga.nodes),
         readings=_together(fpgas, lacking),
@@ -185,7 +185,7 @@ def _together(fpgas: Sequence[Fpga], lacking: Sequence[str]) -> Readings:
         thermal_slowdown=any(hot) if hot else None,
         temperature_celsius=max(celsius, default=None),
         power_milliwatts=max(milliwatts, default=None),  # both say the card's
-        conditions=tuple(dict.fromkeys(one for reading in readings for one in reading.conditions)),
+        conditions=tuple(dict.fromkeys(condition for reading in readings for condition in reading.conditions)),
     )
 
 

@@ -195,9 +195,9 @@ def parse(raw: bytes) -> GenericConfig:
     ListOf(Anything(), MAX_DEVICES).check(place, top[place])
     problems: list[str] = []
     entries: dict[str, ConfigEntry] = {}
-    for number, each in enumerate(top[place]):
+    for number, device in enumerate(top[place]):
         try:
-            entry = _entry(f"{place}[{number}]", each)
+            entry = _entry(f"{place}[{number}]", device)
             if entry.name in entries:
                 raise CheckError(f"{place}[{number}].name: {entry.name} is there twice; put both into groups of one")
             entries[entry.name] = entry
@@ -233,7 +233,9 @@ def _entry(place: str, value: Any) -> ConfigEntry:
         groups=groups,
         required=value.get("required", False),
         env=dict(value.get("env", {})),
-        mounts=tuple(_mount(f"{place}.mounts[{number}]", each) for number, each in enumerate(value.get("mounts", ()))),
+        mounts=tuple(
+            _mount(f"{place}.mounts[{number}]", mount) for number, mount in enumerate(value.get("mounts", ()))
+        ),
         cdi_devices=tuple(value.get("cdiDevices", ())),
     )
     _check_whole(place, entry)
@@ -242,7 +244,7 @@ def _entry(place: str, value: Any) -> ConfigEntry:
 
 def _check_whole(place: str, entry: ConfigEntry) -> None:
     """Raises CheckError for what is right by itself, and not together."""
-    shapes = [shape(entry, each) for each in entry.groups]
+    shapes = [shape(entry, group) for group in entry.groups]
     again = next((at for at, each in enumerate(shapes) if each in shapes[:at]), None)
     if again is not None:
         raise CheckError(
@@ -265,7 +267,7 @@ def _group(place: str, value: Mapping[str, Any]) -> DeviceGroup:
             else f"{place}.paths: is missing; give paths or usb"
         )
     group = DeviceGroup(
-        paths=tuple(_path(f"{place}.paths[{number}]", each) for number, each in enumerate(paths)),
+        paths=tuple(_path(f"{place}.paths[{number}]", part) for number, part in enumerate(paths)),
         usb=tuple(map(_usb, usb)),
         count=value.get("count", 1),
         pair=value.get("pair", BY_ORDER),

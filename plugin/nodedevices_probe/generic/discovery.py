@@ -79,12 +79,12 @@ class _Search:
 
     def _of_group(self, entry: ConfigEntry, group: DeviceGroup) -> Iterator[DeviceFact]:
         found = [self._paths(part) for part in group.paths] + [self._of_usb(part) for part in group.usb]
-        made = sets(group, [[each.match for each in some] for some in found])
+        made = sets(group, [[hit.match for hit in some] for some in found])
         if not made and entry.required:
             found = [[self._literal(part)] for part in group.paths]
             made = [tuple((number, 0) for number in needed(group))]
-        for each in made:
-            if (device := self._device(entry, group, found, each)) is not None:
+        for chosen in made:
+            if (device := self._device(entry, group, found, chosen)) is not None:
                 yield device
 
     # --- what parts of a group mean ----------------------------------------------------------------------------------
@@ -178,9 +178,9 @@ class _Search:
 
     # --- a device ----------------------------------------------------------------------------------------------------
     def _device(
-        self, entry: ConfigEntry, group: DeviceGroup, found: Sequence[Sequence[_Found]], each: Set
+        self, entry: ConfigEntry, group: DeviceGroup, found: Sequence[Sequence[_Found]], chosen: Set
     ) -> DeviceFact | None:
-        members = [(number, found[number][at]) for number, at in each]
+        members = [(number, found[number][at]) for number, at in chosen]
         alone = [member for member in members if _is_alone(group, member[0])]
         lasting = [member for member in members if member[0] in needed(group)]
         if not lasting:  # where all are optional the same one whichever of them are there
@@ -278,7 +278,7 @@ def devices(config: GenericConfig, system: System) -> tuple[tuple[DeviceFact, ..
     if len(found) > MAX_DEVICES:
         message = f"more than {MAX_DEVICES} devices match; only the first {MAX_DEVICES} are reported"
         search.problems.append(Problem(code="TooManyDevices", message=message))
-    numbered = tuple(replace(each, index=index) for index, each in enumerate(found[:MAX_DEVICES]))
+    numbered = tuple(replace(device, index=index) for index, device in enumerate(found[:MAX_DEVICES]))
     return numbered, tuple(search.problems)
 
 
@@ -304,8 +304,8 @@ def _id(found_by: str) -> str:
 
 def _usb_id(device: usb.UsbDevice, others: Iterable[usb.UsbDevice]) -> str:
     ids = f"usb:{device.vendor}:{device.product}"
-    alike = [each for each in others if (each.vendor, each.product) == (device.vendor, device.product)]
-    if device.serial and [each.serial for each in alike].count(device.serial) == 1:
+    alike = [other for other in others if (other.vendor, other.product) == (device.vendor, device.product)]
+    if device.serial and [other.serial for other in alike].count(device.serial) == 1:
         return f"{ids}:{device.serial}"
     return f"{ids}:at-{device.port}"
 

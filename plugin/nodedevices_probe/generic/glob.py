@@ -32,7 +32,7 @@ def problem_of(path: str) -> str:
 
 
 def is_pattern(part: str) -> bool:
-    return any(each in part for each in "*?[")
+    return any(char in part for char in "*?[")
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -35,7 +35,7 @@ def devices(system: System) -> list[UsbDevice]:
     """In the order of ports. What does not say its ids, bus and number is left out."""
     roots = system.roots
     found = (_device(system, roots, port) for port in roots.names(DEVICES) if _PORT.fullmatch(port))
-    return [each for each in found if each is not None]
+    return [device for device in found if device is not None]
 
 
 def _device(system: System, roots: Roots, port: str) -> UsbDevice | None:
@@ -52,7 +52,7 @@ def _device(system: System, roots: Roots, port: str) -> UsbDevice | None:
         vendor=vendor,
         product=product,
         serial=roots.word(f"{at}/serial"),
-        name=text(" ".join(each for each in said if each)),
+        name=text(" ".join(word for word in said if word)),
         pci_bus_id=system.pci_device_of(at),
         nodes=((f"/dev/bus/usb/{bus:03}/{number:03}", USB), *_interface_nodes(roots, at, port)),
     )

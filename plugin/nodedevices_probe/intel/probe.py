@@ -52,9 +52,9 @@ class IntelSource(SysfsSource):
             for bus_id in self.system.bus_ids(f"{BUS_DRIVERS}/{driver}")
             if self._wanted(bus_id)
         }
-        places = {each: self.system.place(each) for each in sorted(found)}
+        places = {bus_id: self.system.place(bus_id) for bus_id in sorted(found)}
         near = pcie.neighbours(places)
-        devices = [self._device(each, found[each], place, near[each]) for each, place in places.items()]
+        devices = [self._device(bus_id, found[bus_id], place, near[bus_id]) for bus_id, place in places.items()]
         return self.whole(devices, *(f"{BUS_DRIVERS}/{driver}" for driver in DRIVERS))
 
     def _wanted(self, bus_id: str) -> bool:
@@ -100,7 +100,7 @@ class IntelSource(SysfsSource):
             *(self.roots.number(f"{card}/lmem_total_bytes") for card in cards[:1]),
             *(self.roots.number(f"{tile}/physical_vram_size_bytes", 0) for tile in tiles),
         ]
-        size = sum(each for each in sizes if each is not None and each > 0) >> 20
+        size = sum(size for size in sizes if size is not None and size > 0) >> 20
         return {"memory": f"{size}Mi"} if 0 < size < 1 << 31 else {}
 
     def _readings(self, at: str, nodes: tuple[str, ...], unsaid: str | None) -> Readings:
@@ -126,7 +126,7 @@ def source(options: argparse.Namespace) -> IntelSource:
 
 
 def _device_ids(flag: str, value: str) -> frozenset[str]:
-    ids = [each.strip().lower() for each in value.split(",") if each.strip()]
+    ids = [text.strip().lower() for text in value.split(",") if text.strip()]
     wrong = [id_ for id_ in ids if not _DEVICE_ID.fullmatch(id_)]
     if wrong:
         raise CheckError(f"argument {flag}: {wrong[0]!r} is not allowed; give PCI device ids, such as 0x49c5,0x56c0")

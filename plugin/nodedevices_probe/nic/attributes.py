@@ -88,8 +88,8 @@ def required_nodes(value: str) -> frozenset[str]:
     """Return the nodes that --rdma-required names. Raises CheckError."""
     if value.strip() == "none":
         return frozenset()
-    wanted = [each.strip() for each in value.split(",") if each.strip()]
-    wrong = [each for each in wanted if each not in RDMA_NODES]
+    wanted = [name.strip() for name in value.split(",") if name.strip()]
+    wrong = [name for name in wanted if name not in RDMA_NODES]
     if wrong or not wanted:
         right = f"some of {','.join(RDMA_NODES)}, or none"
         raise CheckError(f"argument --{FLAG}: {(wrong or [value])[0]!r} is not allowed; give {right}")

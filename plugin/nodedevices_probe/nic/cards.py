@@ -25,16 +25,16 @@ def with_fewer_ports(functions: Iterable[str], boards: Mapping[str, str]) -> fro
     every = list(functions)
     ports = Counter(map(_slot, every))
     by_board: dict[str, set[str]] = {}
-    for each in every:
-        if each in boards:
-            by_board.setdefault(boards[each], set()).add(_slot(each))
+    for function in every:
+        if function in boards:
+            by_board.setdefault(boards[function], set()).add(_slot(function))
     fewer = {
         slot
         for alike in by_board.values()
         for slot in alike
         if sum(ports[other] > ports[slot] for other in alike) * 2 > len(alike) - 1
     }
-    return frozenset(each for each in every if _slot(each) in fewer)
+    return frozenset(function for function in every if _slot(function) in fewer)
 
 
 def _slot(address: str) -> str:

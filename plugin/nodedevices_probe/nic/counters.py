@@ -47,7 +47,7 @@ CounterFiles = Mapping[str, Sequence[str]]  # by counter: a file of each port th
 
 def counter_files(roots: Roots, device: str, ports: Sequence[str]) -> CounterFiles:
     """Return the files of the RDMA device with this folder. `ports`: their folders."""
-    is_part = any(roots.exists(f"{device}/device/{each}") for each in _PARTS)
+    is_part = any(roots.exists(f"{device}/device/{part}") for part in _PARTS)
     files = _OWN_FILES if is_part else {**_PORT_FILES, **_OWN_FILES}
     if roots.word(f"{device}/device/vendor") == _AMAZON:
         files = {**files, **_EFA_FILES}
@@ -61,7 +61,7 @@ def read_counters(roots: Roots, files: CounterFiles) -> dict[str, int]:
     found = {}
     for name, paths in files.items():
         said = [within(roots.number(path), 0, MAX_INTEGER) for path in paths]
-        values = [each for each in said if each is not None]
+        values = [value for value in said if value is not None]
         if len(values) == len(said):
             found[name] = min(sum(values), MAX_INTEGER)
     return found

@@ -87,7 +87,9 @@ class Function:
 def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> dict[SysfsOwner, Function]:
     """Return the functions of network cards, out of all PCI functions, and `others`; then sub-functions."""
     found = [
-        each for each in on_bus if each in others or roots.word(f"{PCI_DEVICES}/{each}/class").startswith(NETWORK_CLASS)
+        bus_id
+        for bus_id in on_bus
+        if bus_id in others or roots.word(f"{PCI_DEVICES}/{bus_id}/class").startswith(NETWORK_CLASS)
     ]
     vdpa, indexes, auxiliary = _vdpa(roots), _indexes(roots, found), _auxiliary(roots)
     with_rdma = {
@@ -95,10 +97,10 @@ def functions(roots: Roots, on_bus: Sequence[str], others: Collection[str]) -> d
         *(its_owner.pci for name, its_owner in auxiliary.items() if auxiliary_type(name) in RDMA_TYPES),
     }
     every = {
-        SysfsOwner(each): _function(
-            roots, each, indexes, vdpa.get(SysfsOwner(each)), has_rdma=each in with_rdma or each in others
+        SysfsOwner(bus_id): _function(
+            roots, bus_id, indexes, vdpa.get(SysfsOwner(bus_id)), has_rdma=bus_id in with_rdma or bus_id in others
         )
-        for each in found
+        for bus_id in found
     }
     for name, its_owner in auxiliary.items():
         if auxiliary_type(name) == SUB_FUNCTION and its_owner in every:
@@ -161,7 +163,7 @@ def _user_space(roots: Roots, at: str, driver: str) -> tuple[str, ...]:
 def _indexes(roots: Roots, found: Collection[str]) -> dict[str, int]:
     """Return the numbers of virtual functions, by address."""
     indexes: dict[str, int] = {}
-    for at in (f"{PCI_DEVICES}/{each}" for each in found):
+    for at in (f"{PCI_DEVICES}/{bus_id}" for bus_id in found):
         if _count(roots, f"{at}/sriov_numvfs"):
             numbers = (_VIRTFN.fullmatch(name) for name in roots.names(at))
             indexes |= {roots.link(f"{at}/{number[0]}"): int(number[1]) for number in numbers if number}
@@ -173,8 +175,8 @@ def _vdpa(roots: Roots) -> dict[SysfsOwner, Vdpa]:
     for name in roots.names(VDPA):
         at = f"{VDPA}/{name}"
         below = roots.names(at)
-        nodes = [f"/dev/{each}" for each in below if _VHOST_VDPA.fullmatch(each)][:1]
-        virtio = [f"/{VIRTIO}/{each}" for each in below if _VIRTIO.fullmatch(each)]
+        nodes = [f"/dev/{folder}" for folder in below if _VHOST_VDPA.fullmatch(folder)][:1]
+        virtio = [f"/{VIRTIO}/{folder}" for folder in below if _VIRTIO.fullmatch(folder)]
         vdpa = Vdpa(
             name=text(name),
             type=_VDPA_DRIVERS.get(roots.link(f"{at}/driver"), ""),
@@ -205,7 +207,7 @@ def onload_missing(roots: Roots) -> bool:
     """True when something of it is not loaded, or has no node."""
     characters = roots.read("proc/devices", MAX_BYTES).partition("Block devices:")[0]
     loaded = {match[1] for match in map(_LINE.fullmatch, characters.splitlines()) if match}
-    return any(each.removeprefix("/dev/") not in loaded or not roots.has_node(each) for each in ONLOAD_NODES)
+    return any(node.removeprefix("/dev/") not in loaded or not roots.has_node(node) for node in ONLOAD_NODES)
 
 
 def onload_conditions(vendor: str, driver: str, *, is_missing: bool) -> tuple[str, ...]:

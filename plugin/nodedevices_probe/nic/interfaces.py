@@ -64,15 +64,15 @@ def interfaces(roots: Roots, without_speed: Container[SysfsOwner]) -> dict[Sysfs
 def _together(ports: list[tuple[int, Interface]]) -> Interface:
     """Return several ports as one interface. What selects a device must not change with a link: its name is the first
     port's."""
-    ordered = [each for _, each in sorted(ports, key=lambda each: each[0])]
-    linked = next((each for each in ordered if each.has_carrier), ordered[0])
+    ordered = [port for _, port in sorted(ports, key=lambda pair: pair[0])]
+    linked = next((port for port in ordered if port.has_carrier), ordered[0])
     first = ordered[0]
     only = len(ports) == 1 and ports[0][0] == 0  # else a pod may have the interface of another port, and bring it back
     return replace(
         linked,
         name=first.name,
         link_type=first.link_type,
-        names=tuple(each.name for each in ordered),
+        names=tuple(port.name for port in ordered),
         carrier_downs=first.carrier_downs if only else None,
     )
 
@@ -109,10 +109,10 @@ def default_interfaces(roots: Roots, folder: str) -> frozenset[str] | None:
     """`folder`: /proc/<pid>/net of the host's network. None: there are no such files."""
     if not roots.exists(f"{folder}/route"):
         return None
-    lines = (each.split() for each in roots.read(f"{folder}/route", MAX_ROUTES_BYTES).splitlines()[1:])
+    lines = (line.split() for line in roots.read(f"{folder}/route", MAX_ROUTES_BYTES).splitlines()[1:])
     named = {line[0] for line in lines if len(line) > 7 and _is_default(line[1], line[7], line[3])}
     if not named:
-        lines = (each.split() for each in roots.read(f"{folder}/ipv6_route", MAX_ROUTES_BYTES).splitlines())
+        lines = (line.split() for line in roots.read(f"{folder}/ipv6_route", MAX_ROUTES_BYTES).splitlines())
         named = {
             line[9] for line in lines if len(line) > 9 and line[9] != "lo" and _is_default(line[0], line[1], line[8])
         }
@@ -134,7 +134,7 @@ def _with_lower(roots: Roots, named: set[str]) -> set[str]:
         if "/" in name or name in found:
             continue
         found.add(name)
-        below = (each.removeprefix(_LOWER) for each in roots.names(f"{NET}/{name}") if each.startswith(_LOWER))
+        below = (file.removeprefix(_LOWER) for file in roots.names(f"{NET}/{name}") if file.startswith(_LOWER))
         left.extend(below)
     return found
 

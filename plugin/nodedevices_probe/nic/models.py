@@ -35,7 +35,7 @@ _MAKERS: Mapping[str, Maker] = {
     "15ad": Maker("vmware", "VMware"),
     "1af4": Maker("virtio", "Virtio"),
 }
-MAKERS = frozenset(each.word for each in (*_MAKERS.values(), LINUX))
+MAKERS = frozenset(vendor.word for vendor in (*_MAKERS.values(), LINUX))
 
 _MODELS: Mapping[tuple[str, str], str] = {
     ("15b3", "1003"): "ConnectX-3",

@@ -131,17 +131,17 @@ class NicSource(SysfsSource):
             routed=self._routed,
         )
         plain = self.plain or (self.selected and knows_routes)
-        wanted = {its_owner: each for its_owner, each in every.items() if plain or each.is_special}
-        read = [self._device(its_owner, each, machine) for its_owner, each in wanted.items()]
+        wanted = {its_owner: function for its_owner, function in every.items() if plain or function.is_special}
+        read = [self._device(its_owner, function, machine) for its_owner, function in wanted.items()]
         devices = [
             *self.whole(read, PCI_DEVICES),
             *(self._soft(rdma_device) for rdma_device in rdma if not rdma_device.owner.pci),
         ]
         usable: dict[str, DeviceFact] = {}
-        for each in devices:
-            if is_device_id(each.id):
-                usable.setdefault(each.id, each)
-        ordered = sorted(usable.values(), key=lambda each: (each.type == names.VIRTUAL, not each.pci_bus_id))
+        for device in devices:
+            if is_device_id(device.id):
+                usable.setdefault(device.id, device)
+        ordered = sorted(usable.values(), key=lambda device: (device.type == names.VIRTUAL, not device.pci_bus_id))
         problems = (
             _exclusive(roots),
             _odd_names([device.id for device in devices if not is_device_id(device.id)]),
@@ -339,7 +339,7 @@ def _no_interfaces(machine: _Machine) -> Problem | None:
 
 
 def _odd_names(found: Sequence[str]) -> Problem | None:
-    first = ", ".join(text(each) for each in found[:4])
+    first = ", ".join(text(name) for name in found[:4])
     why = f"{len(found)} RDMA devices are not reported, such as {first}: give them names of letters, digits and ._:-"
     return Problem(code="NotReported", message=text(why, MAX_MESSAGE)) if found else None
 

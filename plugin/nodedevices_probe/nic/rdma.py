@@ -96,14 +96,14 @@ class RdmaDevice:
 
     def missing(self, roots: Roots, required: Collection[str]) -> bool:
         """True when one that it requires is not there; those that its kind never has are not required."""
-        for each in required:
-            if each == RDMA_CM:
+        for node in required:
+            if node == RDMA_CM:
                 paths: tuple[str, ...] = (f"{DEV}/{RDMA_CM}",)
-            elif each != "uverbs" and self.kind > NodeType.ROUTER:
+            elif node != "uverbs" and self.kind > NodeType.ROUTER:
                 continue
             else:
-                paths = self.nodes.get(each, ())
-            if len(paths) < self._usual_count(each) or not all(roots.has_node(path) for path in paths):
+                paths = self.nodes.get(node, ())
+            if len(paths) < self._usual_count(node) or not all(roots.has_node(path) for path in paths):
                 return True
         return False
 
@@ -142,7 +142,7 @@ def rdma_devices(roots: Roots, firmware: FirmwareReads) -> tuple[RdmaDevice, ...
     found = (
         _device(roots, name, nodes.get(name, {}), firmware.last(name), answers=read[name] is not None) for name in names
     )
-    return tuple(each for each in found if each is not None)
+    return tuple(device for device in found if device is not None)
 
 
 def is_exclusive(roots: Roots) -> bool:
@@ -185,7 +185,7 @@ def _device(
 def _ask(roots: Roots, name: str, known: dict[str, CounterFiles]) -> FirmwareAnswer:
     """`known`: the files of the counters that were found before, by name; it is changed."""
     device = f"{INFINIBAND_CLASS}/{name}"
-    numbers = [each for each in roots.names(f"{device}/ports") if each.isdecimal()][:MAX_PORTS]
+    numbers = [number for number in roots.names(f"{device}/ports") if number.isdecimal()][:MAX_PORTS]
     ports = tuple(_port(roots, f"{device}/ports/{number}") for number in numbers)
     is_infiniband = any(port.link_type == INFINIBAND for port in ports)
     files = known[name] or counter_files(roots, device, [f"{device}/ports/{number}" for number in numbers])

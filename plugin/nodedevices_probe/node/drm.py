@@ -59,12 +59,12 @@ def sensors(roots: Roots, folder: str, *, shown: str = "") -> Sensors:
     `shown`, else of the first one."""
     if not folder:
         return Sensors()
-    values = {each: roots.number(f"{folder}/temp{each}_input") for each in _SENSORS}
-    limits = {each: roots.number(f"{folder}/temp{each}_crit") for each in _SENSORS}
-    pairs = [(value, limits[each]) for each, value in values.items() if value is not None]
+    values = {sensor: roots.number(f"{folder}/temp{sensor}_input") for sensor in _SENSORS}
+    limits = {sensor: roots.number(f"{folder}/temp{sensor}_crit") for sensor in _SENSORS}
+    pairs = [(value, limits[sensor]) for sensor, value in values.items() if value is not None]
     hot = [value >= limit for value, limit in pairs if limit]
-    labelled = [each for each in _SENSORS if shown and roots.word(f"{folder}/temp{each}_label") == shown]
-    first = next((value for each in (*labelled, *_SENSORS) if (value := values[each]) is not None), None)
+    labelled = [sensor for sensor in _SENSORS if shown and roots.word(f"{folder}/temp{sensor}_label") == shown]
+    first = next((value for sensor in (*labelled, *_SENSORS) if (value := values[sensor]) is not None), None)
     watts = roots.number(f"{folder}/power1_average")
     if watts is None:
         watts = roots.number(f"{folder}/power1_input")

@@ -30,8 +30,8 @@ def _found(driver_root: Path, pattern: str) -> Iterator[str]:
         if place is None:
             return
         names = sorted(path.name for path in place.glob(name)) if "*" in name else [name]
-        for each in names:
-            if inside(root, f"{folder}/{each}") is not None:
-                yield f"{folder}/{each}"
+        for file in names:
+            if inside(root, f"{folder}/{file}") is not None:
+                yield f"{folder}/{file}"
     except OSError:
         return

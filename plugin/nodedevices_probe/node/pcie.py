@@ -33,8 +33,8 @@ def pcie_link(roots: Roots, device: str, port: str) -> PcieLink:
     own; a device in a virtual machine has one whose other end is not seen there."""
     if roots.exists(f"{device}/physfn") or roots.word(f"{port}/vendor") in _VIRTUAL_PORTS:
         return NO_LINK
-    widths = [within(roots.number(f"{each}/max_link_width"), 1, MAX_LANES) for each in (device, port)]
-    speeds = [_generation(roots.word(f"{each}/max_link_speed")) for each in (device, port)]
+    widths = [within(roots.number(f"{end}/max_link_width"), 1, MAX_LANES) for end in (device, port)]
+    speeds = [_generation(roots.word(f"{end}/max_link_speed")) for end in (device, port)]
     return PcieLink(
         width=within(roots.number(f"{device}/current_link_width"), 1, MAX_LANES),
         width_possible=_lower(widths),
@@ -44,7 +44,7 @@ def pcie_link(roots: Roots, device: str, port: str) -> PcieLink:
 
 
 def _lower(ends: Sequence[int | None]) -> int | None:
-    known = [each for each in ends if each is not None]
+    known = [end for end in ends if end is not None]
     return min(known) if len(known) == len(ends) else None
 
 
@@ -86,7 +86,7 @@ def path_between(one: PciePlace, other: PciePlace) -> PciePath | None:
 def neighbours(places: Mapping[str, PciePlace]) -> dict[str, tuple[PcieNeighbour, ...]]:
     """For each id, its paths to the others, as many as a line has room for."""
     return {
-        id_: nearest(_of(place, [each for each in places.items() if each[0] != id_]), len(places))
+        id_: nearest(_of(place, [other for other in places.items() if other[0] != id_]), len(places))
         for id_, place in places.items()
     }
 

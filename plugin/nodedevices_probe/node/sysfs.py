@@ -48,9 +48,9 @@ def parse_mig_minors(lines: str) -> dict[tuple[int, int, int | None], int]:
     """/proc/driver/nvidia-caps/mig-minors: (GPU minor, GPU instance, compute instance or None) -> capability minor."""
     found = (_MIG_MINOR.fullmatch(line.strip()) for line in lines.splitlines())
     return {
-        (int(each[1]), int(each[2]), int(each[3]) if each[3] else None): int(each[4])
-        for each in found
-        if each is not None
+        (int(match[1]), int(match[2]), int(match[3]) if match[3] else None): int(match[4])
+        for match in found
+        if match is not None
     }
 
 
@@ -102,7 +102,7 @@ class System:
 
     def pcie_link(self, bus_id: str) -> PcieLink:
         """Return what the PCIe link of a device does and can do; nothing of one that is on no port."""
-        ports = [each for each in self.pci_path(bus_id)[:-1] if PCI_DEVICE.fullmatch(each)]
+        ports = [port for port in self.pci_path(bus_id)[:-1] if PCI_DEVICE.fullmatch(port)]
         return pcie_link(self.roots, f"{PCI_DEVICES}/{bus_id}", f"{PCI_DEVICES}/{ports[-1]}") if ports else NO_LINK
 
     def pci_device_of(self, link: str) -> str:

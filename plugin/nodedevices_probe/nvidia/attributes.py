@@ -66,7 +66,7 @@ def counts(values: Mapping[str, int | None]) -> dict[str, str]:
 def mig_name(gpu: str, profile: str, profile_id: int, start: int, ci: int) -> str | None:
     """gpu-0-mig-1g10gb-19-0, as NVIDIA's DRA driver calls it; with the compute instance where it is not the first.
     None where that is too long for a name."""
-    plain = "".join(each for each in profile.lower() if each.isalnum())
+    plain = "".join(char for char in profile.lower() if char.isalnum())
     name = f"{gpu}-mig-{plain}-{profile_id}-{start}{f'-{ci}' if ci else ''}"
     return name if len(name) <= MAX_DEVICE_NAME else None
 

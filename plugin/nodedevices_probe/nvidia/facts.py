@@ -188,7 +188,7 @@ def links_of(known: GpuIdentity, ids_by_bus: dict[str, str]) -> tuple[Link, ...]
     ends.pop("", None)
     return tuple(
         Link(kind="NVLink", to=to, count=count)
-        for to, count in sorted(ends.items(), key=lambda each: (each[0] != SWITCH, each[0]))
+        for to, count in sorted(ends.items(), key=lambda pair: (pair[0] != SWITCH, pair[0]))
     )
 
 
@@ -270,8 +270,8 @@ def read_use(nvml: NvmlCalls, handle: Any, readings: Readings, *, sees_all: bool
     drivers leave out those of pid namespaces that this process cannot see (gpu_rmapi.c of NVIDIA's open kernel modules,
     _gpuConvertPid), so that none is no evidence."""
     listed = [
-        nvml.call(each, handle, telemetry=True)
-        for each in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
+        nvml.call(function, handle, telemetry=True)
+        for function in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
     ]
     seen = {process.pid for some in listed if some is not None for process in some}
     known = bool(seen) or (sees_all and None not in listed)

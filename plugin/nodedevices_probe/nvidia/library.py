@@ -56,5 +56,5 @@ class Library:
 
 def find(root: Path) -> Path | None:
     """Return the library below that root."""
-    found = (inside(root, f"{each}/{NAME}") for each in FOLDERS)
+    found = (inside(root, f"{folder}/{NAME}") for folder in FOLDERS)
     return next((path for path in found if path is not None and path.is_file()), None)

@@ -200,7 +200,7 @@ class NvmlSource:
         poll."""
         odd = frozenset(fact.id for fact in devices if fact.readings.error is not None and not fact.readings.lost)
         self._polls += 1
-        doubted = frozenset(each for each in odd - self._odd if self._benefit_of_doubt(each))
+        doubted = frozenset(id_ for id_ in odd - self._odd if self._benefit_of_doubt(id_))
         problems, reported = [], []
         for fact in devices:
             if fact.id not in doubted:
@@ -217,7 +217,7 @@ class NvmlSource:
     def _benefit_of_doubt(self, id_: str) -> bool:
         """True when an error after a good answer is to be seen again first. A GPU that fails every other poll, and is
         well at each retry, has a fault."""
-        lately = [each for each in self._doubted.get(id_, ()) if each > self._polls - DOUBTS_WITHIN_POLLS]
+        lately = [poll for poll in self._doubted.get(id_, ()) if poll > self._polls - DOUBTS_WITHIN_POLLS]
         self._doubted[id_] = [*lately, self._polls]
         return len(lately) < DOUBTS
 
@@ -363,7 +363,7 @@ class NvmlSource:
         failed = self._monitor.failed if self._monitor else None
         # A reset may end the recording of events, so a GPU that becomes well is registered again, like a new one.
         watched = {device.id: _is_well(device) for device in devices if device.id in gpus}
-        is_new = watched.keys() != self._watched.keys() or any(watched[each] > self._watched[each] for each in watched)
+        is_new = watched.keys() != self._watched.keys() or any(watched[id_] > self._watched[id_] for id_ in watched)
         self._watched = watched
         if failed or is_new:
             before, self._monitor = self._monitor, None
@@ -379,7 +379,7 @@ class NvmlSource:
             )
         names = {device.id: f"GPU {device.index}" for device in devices}
         if self._monitor is not None and self._monitor.unmonitored:
-            whys = sorted(f"{names.get(each, each)}: {why}" for each, why in self._monitor.unmonitored.items())
+            whys = sorted(f"{names.get(id_, id_)}: {why}" for id_, why in self._monitor.unmonitored.items())
             problems.append(Problem(code="Unmonitored", message=text("no events from " + ", ".join(whys), MAX_MESSAGE)))
         return problems
 

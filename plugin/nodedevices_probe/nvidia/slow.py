@@ -63,7 +63,7 @@ def read_slow(nvml: NvmlCalls, handle: Any, links: Sequence[int], *, now: float)
     fields += [(field, link) for field in (_VERSION, _SPEED, _ERRORS) for link in links]
     found = nvml.call("nvmlDeviceGetFieldValues", handle, fields, telemetry=True)
     persistence = nvml.call("nvmlDeviceGetPersistenceMode", handle, telemetry=True)
-    values = [each for each in found or () if each.nvmlReturn == pynvml.NVML_SUCCESS]
+    values = [value for value in found or () if value.nvmlReturn == pynvml.NVML_SUCCESS]
     speeds = [number for number in _numbers(values, _SPEED) if number > 0]  # a link that is down has none
     return SlowFacts(
         read_at=now,
@@ -91,7 +91,7 @@ def _numbers(values: Iterable[Any], field: int, low: int = 0, high: int = MAX_IN
         for value in values
         if value.fieldId == field and value.valueType in _TYPES
     )
-    return [each for each in found if low <= each <= high]
+    return [number for number in found if low <= number <= high]
 
 
 def _first(values: Sequence[int]) -> int | None:

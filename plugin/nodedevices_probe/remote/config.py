@@ -111,10 +111,10 @@ def parse(raw: bytes) -> RemoteConfig:
     Object({"domain": DOMAIN, "pools": pools}, required=("pools",), what="a mapping with pools").check("", value)
     problems: list[str] = []
     found: dict[str, RemotePool] = {}
-    for number, each in enumerate(value["pools"]):
+    for number, given in enumerate(value["pools"]):
         place = f"pools[{number}]"
         try:
-            pool = _pool(place, each)
+            pool = _pool(place, given)
             if pool.name in found:
                 raise CheckError(f"{place}.name: {pool.name} is there twice; keep one")
             found[pool.name] = pool
@@ -160,7 +160,7 @@ def split_address(address: str) -> tuple[str, int] | None:
         host = host[1:-1]
     elif ":" in host:
         return None
-    good = host.isascii() and 0 < len(host) <= 253 and all(each.isalnum() or each in ".-_:%" for each in host)
+    good = host.isascii() and 0 < len(host) <= 253 and all(char.isalnum() or char in ".-_:%" for char in host)
     if not good or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65536):
         return None
     return host, int(port)

@@ -127,7 +127,7 @@ def _text(place: str, value: object) -> str:
 def _texts(place: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > MAX_WORDS:
         raise RequestError(f"{place}: give a list of at most {MAX_WORDS} texts")
-    return tuple(_text(place, each) for each in value)
+    return tuple(_text(place, text) for text in value)
 
 
 # --- which requests are allowed ---------------------------------------------------------------------------------------
@@ -156,12 +156,12 @@ class Allowed:
                 pass
 
     def _check_flags(self, kind: ProbeKind, flags: Sequence[str]) -> None:
-        for each in flags:
-            flag, _, value = each.removeprefix("--").partition("=")
+        for argument in flags:
+            flag, _, value = argument.removeprefix("--").partition("=")
             known = [*kind.passed_on, *sorted(kind.choices), INTERVAL]
-            if flag not in known or not each.startswith("--"):
+            if flag not in known or not argument.startswith("--"):
                 right = ", ".join(f"--{flag}" for flag in known)
-                raise RequestError(f"{kind.name}: {each[:60]!r} is not allowed; give some of {right}")
+                raise RequestError(f"{kind.name}: {argument[:60]!r} is not allowed; give some of {right}")
             if flag in kind.opens:
                 self._check_path(kind.passed_on[flag], value)
 

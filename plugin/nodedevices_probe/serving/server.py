@@ -102,9 +102,9 @@ class ProbeServer:
         finally:
             for process in list(self._processes.values()):
                 self._kill(process)
-            for each in (self.listening, self.health):
-                if each is not None:
-                    each.close()
+            for listener in (self.listening, self.health):
+                if listener is not None:
+                    listener.close()
 
     def _listen(self) -> None:
         reader, writer = self._wakeups
@@ -112,8 +112,8 @@ class ProbeServer:
         writer.settimeout(0)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for each in ENDS:
-            signal.signal(each, self._end)
+        for signum in ENDS:
+            signal.signal(signum, self._end)
         self._poll.register(reader, select.POLLIN)
         for listener in (self.listening, self.health):
             if listener is not None:
@@ -158,7 +158,7 @@ class ProbeServer:
     def _forget_late(self) -> None:
         now = time.monotonic()
         for waiting in (self._requests, self._checks):
-            for descriptor in [each for each, it in waiting.items() if it.until <= now]:
+            for descriptor in [late for late, it in waiting.items() if it.until <= now]:
                 self._forget(waiting, descriptor)
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -226,8 +226,8 @@ class ProbeServer:
             os.setsid()
             _end_with(server)
             signal.set_wakeup_fd(-1)
-            for each in (signal.SIGCHLD, *ENDS):
-                signal.signal(each, signal.SIG_DFL)
+            for signum in (signal.SIGCHLD, *ENDS):
+                signal.signal(signum, signal.SIG_DFL)
             mine = connection.fileno()
             for other in self._sockets():
                 if other is not None and other.fileno() != mine:
@@ -248,7 +248,7 @@ class ProbeServer:
     def _sockets(self) -> Iterator[socket.socket | None]:
         yield from (self.listening, self.health, *self._wakeups)
         for waiting in (self._requests, self._checks):
-            yield from (each.connection for each in waiting.values())
+            yield from (client.connection for client in waiting.values())
         yield from (process.connection for process in self._processes.values())
 
     # --- their end ----------------------------------------------------------------------------------------------------

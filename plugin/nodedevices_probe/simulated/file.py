@@ -85,7 +85,7 @@ def _state(value: Mapping[str, Any], node: str) -> SimulatedState:
     supported = value.get("recoveryActionSupported", True)
     seats = _seats(entries, node=node, mig_minors=minors)
     every = [_device(each, seats[each.index], count=len(entries), supported=supported) for each in entries]
-    every.sort(key=lambda each: each.index)
+    every.sort(key=lambda device: device.index)
     absent = {entry.index for entry in entries if entry.said.get("absent")}
     devices = [fact for fact in every if fact.index not in absent and fact.product_name not in nvidia.DISPLAY_PRODUCTS]
     _refuse_repeats(devices)
@@ -149,7 +149,9 @@ def _entries(value: Mapping[str, Any]) -> list[_Entry]:
             planned = parse_profile(value["profile"])
         except ValueError as error:
             raise CheckError(f"profile: {error}") from None
-        by_index = {each.index: _Entry(index=each.index, place="profile", said={}, planned=each) for each in planned}
+        by_index = {
+            device.index: _Entry(index=device.index, place="profile", said={}, planned=device) for device in planned
+        }
     written: set[int] = set()
     for number, said in enumerate(value.get("devices", ())):
         place = f"devices[{number}]"
@@ -337,7 +339,7 @@ def _events(entries: Any, ids: Mapping[int, str]) -> dict[str, SimulatedEvent]:
 def _refuse_repeats(devices: list[DeviceFact]) -> None:
     seen: set[str] = set()
     for device in devices:
-        for each in (device.id, *(partition.id for partition in device.partitions)):
-            if each in seen:
-                raise CheckError(f"devices: the id {each} is there twice; give each device its own")
-            seen.add(each)
+        for id_ in (device.id, *(partition.id for partition in device.partitions)):
+            if id_ in seen:
+                raise CheckError(f"devices: the id {id_} is there twice; give each device its own")
+            seen.add(id_)

@@ -82,7 +82,7 @@ def partitions(
                 else mig_device_nodes(dict(mig_minors) or _driver_minors(minor, gi, ci), minor, gi, ci),
             )
         )
-    return tuple(sorted(made, key=lambda each: each.index))
+    return tuple(sorted(made, key=lambda partition: partition.index))
 
 
 def _capacity(entry: Mapping[str, Any], memory: int, multiprocessors: int | None, copy_engines: int) -> dict[str, str]:

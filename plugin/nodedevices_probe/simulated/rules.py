@@ -121,11 +121,13 @@ class _Extra:
     def check(self, place: str, value: Any) -> None:
         if not isinstance(value, dict):
             raise wrong(place, value, "a mapping such as {speedGbps: 400}")
-        for name, each in value.items():
+        for name, attribute in value.items():
             _ATTRIBUTE_NAME.check(f"{place}: a name", name)
-            if isinstance(each, bool):
+            if isinstance(attribute, bool):
                 continue
-            (Integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(each, int) else _TEXT).check(f"{place}.{name}", each)
+            (Integer(-MAX_INTEGER, MAX_INTEGER) if isinstance(attribute, int) else _TEXT).check(
+                f"{place}.{name}", attribute
+            )
 
 
 class _Counters:
@@ -136,9 +138,9 @@ class _Counters:
             raise wrong(place, value, "a mapping such as {symbolError: 3}")
         if len(value) > MAX_COUNTERS:
             raise wrong(place, f"{len(value)} counters", f"at most {MAX_COUNTERS}")
-        for name, each in value.items():
+        for name, count in value.items():
             _COUNTER.check(f"{place}: a name", name)
-            _COUNT.check(f"{place}.{name}", each)
+            _COUNT.check(f"{place}.{name}", count)
 
 
 _MIG = Object(

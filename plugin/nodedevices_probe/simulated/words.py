@@ -59,14 +59,14 @@ def check(place: str, vendor: str, kind: str, *, conditions: Iterable[str], coun
     if words is None:
         return
     whose = f"a {kind} of {vendor}"
-    for number, each in enumerate(conditions):
-        if each not in words.conditions:
-            why = _why("condition", each, words.conditions, whose)
-            raise CheckError(f"{place}.conditions[{number}]: {shown(each)} is not allowed; {why}")
-    for each in counters:
-        if each not in words.counters:
+    for number, condition in enumerate(conditions):
+        if condition not in words.conditions:
+            why = _why("condition", condition, words.conditions, whose)
+            raise CheckError(f"{place}.conditions[{number}]: {shown(condition)} is not allowed; {why}")
+    for counter in counters:
+        if counter not in words.counters:
             raise CheckError(
-                f"{place}.counters.{each}: no such counter; {_why('counter', each, words.counters, whose)}"
+                f"{place}.counters.{counter}: no such counter; {_why('counter', counter, words.counters, whose)}"
             )
 
 
