@@ -242,7 +242,8 @@ def test_an_object_that_was_deleted_is_made_again_with_nothing_but_what_is_out_o
 ) -> None:
     kubectl.delete("nodedevices", "mine")
     body = OBJECT
-    for spec in (OUT | {"config": {}}, {"configHash": "aa"}):
+    refused: tuple[dict[str, Any], ...] = (OUT | {"config": {}}, {"configHash": "aa"})
+    for spec in refused:
         with pytest.raises(KubectlError, match="an agent may not write spec"):
             agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": spec}))
     not_there: list[dict[str, Any]] = [
