@@ -262,8 +262,10 @@ def main() -> int:
     modules = os.environ.get("MODULES", "").replace(",", " ").split() or PURE
     jobs = int(os.environ.get("JOBS") or os.cpu_count() or 1)
     known = equivalent()
-    every = [each for module in modules for file in files_of(module) for each in mutants(file)]
-    every = [each for each in every if named(each) not in known]
+    drawn_from = [(named(each), each) for module in modules for file in files_of(module) for each in mutants(file)]
+    if modules == PURE and (stale := known - {name for name, _ in drawn_from}):
+        raise SystemExit("\n".join([f"{EQUIVALENT.name}: no such change any more; correct or remove", *sorted(stale)]))
+    every = [each for name, each in drawn_from if name not in known]
     sample = random.Random(seed).sample(every, min(int(os.environ.get("N") or 60), len(every)))
     print(f"SEED={seed}: {len(sample)} of {len(every)} changes of {' '.join(modules)}", flush=True)
     if os.environ.get("RECORD") != "0":
