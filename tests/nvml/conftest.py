@@ -5,40 +5,38 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from nodedevices_probe.protocol import Snapshot
+from nodedevices_probe.protocol import DeviceFact, Snapshot
 from support.nvml_library import compiled, compiler
 from support.probes import RunningProbe, once, running
 
-
-@dataclass(frozen=True)
-class Libraries:
-    current: Path  # folders, each with a libnvidia-ml.so.1
-    old: Path
+LIBRARY = "libnvidia-ml.so.1"
+FOLDER = "lib64"  # where it is below a driver's root
+AGES = {"current": (), "old": ("-DOLD_DRIVER",)}
 
 
 @pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """By age, a driver's root that has nothing but the library."""
     by = compiler()
     if by is None:
         pytest.skip("no C compiler: the stand-in for libnvidia-ml.so.1 cannot be built (apt-get install gcc)")
-    root = tmp_path_factory.mktemp("nvml")
-    compiled(root / "current", by)
-    compiled(root / "old", by, "-DOLD_DRIVER")
-    return Libraries(root / "current", root / "old")
+    roots = {age: tmp_path_factory.mktemp(age) for age in AGES}
+    for age, flags in AGES.items():
+        compiled(roots[age] / FOLDER, by, *flags)
+    return roots
 
 
 class FakeMachine:
     """What the stand-in says. `say` adds to it, as a running machine changes."""
 
-    def __init__(self, folder: Path, libraries: Libraries) -> None:
+    def __init__(self, folder: Path, drivers: Mapping[str, Path]) -> None:
         self.folder = folder
         self.root = folder / "root"
         self.root.mkdir()
-        self._libraries = libraries
+        self._drivers = drivers
         self._state = folder / "state"
         self._state.write_text("")
         self._events = 0
@@ -69,30 +67,37 @@ class FakeMachine:
         if link:
             fresh.symlink_to(link)
         else:
-            source = {"current": self._libraries.current, "old": self._libraries.old}[age]
-            shutil.copy(source / "libnvidia-ml.so.1", fresh)
+            shutil.copy(self._drivers[age] / FOLDER / LIBRARY, fresh)
         fresh.rename(target)
         return driver_root
 
     def environment(self, *, age: str = "current") -> Mapping[str, str]:
-        folder = {"current": str(self._libraries.current), "old": str(self._libraries.old), "none": ""}[age]
+        """`age`: of the library that the system's loader finds, where a new interpreter looks for it; or "none"."""
+        folder = self._drivers[age] / FOLDER if age in AGES else ""
         counted = {"NVML_CALLS": str(self.calls)} if self.calls is not None else {}
-        return {"LD_LIBRARY_PATH": folder, "NVML_STATE": str(self._state), **counted}
+        return {"LD_LIBRARY_PATH": str(folder), "NVML_STATE": str(self._state), **counted}
 
-    def poll(self, *more: str, age: str = "current", driver_root: Path | str = "") -> Snapshot:
-        """One line, with `more` arguments. `age`: of the library that the system's loader finds."""
-        return once([*self._arguments(driver_root), *more], environment=self.environment(age=age))
+    def poll(self, *more: str, age: str = "current") -> Snapshot:
+        """One line, with `more` arguments, of a driver of this age."""
+        return once(*self.arguments(self._drivers.get(age, "")), *more, environment=self.environment(age="none"))
+
+    def gpus(self, *said: Mapping[str, object]) -> tuple[DeviceFact, ...]:
+        """A GPU for each of these, of which that is said, polled once."""
+        each = {f"gpu{index}__{key}": value for index, one in enumerate(said) for key, value in one.items()}
+        self.say(count=len(said), **each)
+        return self.poll().devices
 
     @contextmanager
     def probe(
-        self, *, age: str = "current", interval: float = 0.2, driver_root: Path | str = ""
+        self, *, age: str = "current", interval: float = 0.2, driver_root: Path | str | None = None, fresh: bool = False
     ) -> Iterator[RunningProbe]:
-        """The probe, running."""
-        arguments = [*self._arguments(driver_root), "--interval-seconds", str(interval)]
-        with running(arguments, environment=self.environment(age=age)) as probe:
+        """The probe, running, with the driver of this age, or that below this root."""
+        root = self._drivers[age] if driver_root is None else driver_root
+        arguments = [*self.arguments(root), "--interval-seconds", str(interval)]
+        with running(arguments, environment=self.environment(age="none"), fresh=fresh) as probe:
             yield probe
 
-    def _arguments(self, driver_root: Path | str) -> list[str]:
+    def arguments(self, driver_root: Path | str) -> list[str]:
         return ["nvml", "--root", str(self.root), "--driver-root-ctr-path", str(driver_root)]
 
     def _write(self, text: str) -> None:
@@ -102,8 +107,8 @@ class FakeMachine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, libraries: Libraries) -> FakeMachine:
-    return FakeMachine(tmp_path, libraries)
+def machine(tmp_path: Path, drivers: Mapping[str, Path]) -> FakeMachine:
+    return FakeMachine(tmp_path, drivers)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

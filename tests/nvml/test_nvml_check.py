@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.checked import CRITICAL, OK, UNKNOWN, Done, check
+from support.checked import CRITICAL, OK, UNKNOWN, check
+from support.preloaded import Done
 
 if TYPE_CHECKING:
     from nvml.conftest import FakeMachine

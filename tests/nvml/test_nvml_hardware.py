@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,19 +25,16 @@ Json = dict[str, Any]
 OFFLINE = ("unshare", "--net") if os.geteuid() == 0 else ()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    python, machine = bundle.here()
-    return bundle.write(tmp_path_factory.mktemp("hardware") / "bundle", python=python, machine=machine)
-
-
 def run(folder: Path, *arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     argv = [*OFFLINE, sys.executable, "-I", str(folder / "run.py"), *arguments]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long  # tests/unit/hardware has what is found, compared and written
 @pytest.mark.timeout(720, method="signal")
-def test_the_whole_of_it_on_a_stand_in(folder: Path, machine: FakeMachine, tmp_path: Path) -> None:
+def test_the_whole_of_it_on_a_stand_in(machine: FakeMachine, tmp_path: Path) -> None:
+    python, processor = bundle.here()
+    folder = bundle.write(tmp_path / "bundle", python=python, machine=processor)
     machine.say(count=1)
     smi = nvidia_smi.program(tmp_path / "bin")
     environment = {**machine.environment(), "PATH": f"{smi}:{os.environ['PATH']}"}
@@ -94,21 +92,15 @@ def failed(found: Json) -> None:
         assert f"Xid{xid}" in {notice["code"] for notice in case["status"]["notices"]}
 
 
-def test_another_python_is_refused_with_the_one_that_is_needed(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.py").write_bytes((folder / "run.py").read_bytes())
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "python": "3.9"}))
-    done = run(tmp_path, environment={})
-    assert done.returncode == 2
-    assert done.stderr.startswith("run.py: these packages are for CPython 3.9 on ")
-
-
-def test_an_archive_that_was_changed_is_not_run(folder: Path, tmp_path: Path) -> None:
-    for name in ("run.py", "manifest.json"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
+def test_neither_another_python_nor_an_archive_that_was_changed_is_run(tmp_path: Path) -> None:
+    python, machine = bundle.here()
+    shutil.copy(bundle.HERE / "run.py", tmp_path)
     (tmp_path / bundle.ARCHIVE).write_bytes(b"another")
-    done = run(tmp_path, environment={})
-    assert (done.returncode, "is not the file that was put there" in done.stderr) == (1, True)
+    for made_for, code, said in (("3.9", 2, "for CPython 3.9 on "), (python, 1, "is not the file that was put there")):
+        about = {"python": made_for, "machine": machine, "sha256": "0" * 64}
+        (tmp_path / "manifest.json").write_text(json.dumps(about))
+        done = run(tmp_path, environment={})
+        assert (done.returncode, said in done.stderr) == (code, True)
 
 
 def test_a_step_that_hangs_in_the_driver_is_ended_with_what_it_had_found(

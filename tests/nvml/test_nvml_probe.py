@@ -1,4 +1,7 @@
-"""The nvml probe as a process, through real pynvml and ctypes, against a library that says what each test wants."""
+"""The nvml probe as a process, through real pynvml and ctypes, against a library that says what each test wants.
+
+It is below a driver's root, where a process that is a fork can load it.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from nodedevices_plugin.inputs.probe_process import ProbeProcess
 from nodedevices_plugin.inputs.probe_server import ProbeServed
+from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.nvidia import attributes as nvidia
 from nodedevices_probe.protocol import DriverState, Link, PciePath, Readings, Snapshot
 from nodedevices_probe.serving.requests import INTERVAL
 from nodedevices_probe.wanted import Wanted
 from support.agentprocess import AgentProcess
-from support.probes import cancelled, device, eventually
+from support.probes import COMMAND, cancelled, device, eventually
 from support.served import probe_server
 from support.trees import Tree
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 XID = 0x8
 NOT_READY = 27  # an answer that says nothing about the device
 H100 = "NVIDIA H100 80GB HBM3"
+GPU: Any = {"vendor": "0x10de", "class": "0x030200"}  # on the PCI bus
 
 
 def gpu_id(index: int) -> str:
@@ -39,13 +44,8 @@ def codes(snapshot: Snapshot) -> list[str]:
 
 def test_eight_gpus_are_reported_with_all_that_identifies_them(machine: FakeMachine) -> None:
     for index in range(8):
-        bus = f"0000:{0x17 + index * 0x10:02x}:00.0"
-        machine.file(f"sys/devices/pci0000:{0x10 + index * 0x10:02x}/{bus}/numa_node", f"{index // 4}\n")
-        machine.file(f"sys/devices/pci0000:{0x10 + index * 0x10:02x}/{bus}/class", "0x030200\n")
-        machine.file(f"sys/devices/pci0000:{0x10 + index * 0x10:02x}/{bus}/vendor", "0x10de\n")
-        link = machine.root / "sys/bus/pci/devices" / bus
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(f"../../../devices/pci0000:{0x10 + index * 0x10:02x}/{bus}")
+        at = 0x10 + index * 0x10
+        Tree(machine.root).pci(f"0000:{at + 7:02x}:00.0", behind=f"pci0000:{at:02x}", numa_node=index // 4, **GPU)
     machine.file("sys/class/dmi/id/product_name", "DGXH100\n")
     machine.file("proc/sys/kernel/random/boot_id", "0d9b2f3a-boot\n")
     machine.say(count=8, **{f"gpu{index}__nvlink": "switch" for index in range(8)}, gpu5__minor=7, gpu0__fabric=3)
@@ -78,8 +78,7 @@ def test_eight_gpus_are_reported_with_all_that_identifies_them(machine: FakeMach
 
 
 def test_where_virtual_machines_have_all_gpus_no_driver_is_missing(machine: FakeMachine) -> None:
-    folder = Tree(machine.root).pci("0000:17:00.0", behind="pci0000:16", driver="vfio-pci", vendor="0x10de")
-    machine.file(f"{folder}/class", "0x030200\n")
+    Tree(machine.root).pci("0000:17:00.0", behind="pci0000:16", driver="vfio-pci", **GPU)
     machine.say(init=9)
 
     seen = machine.poll()
@@ -89,8 +88,7 @@ def test_where_virtual_machines_have_all_gpus_no_driver_is_missing(machine: Fake
 
 def test_a_gpu_that_fell_off_the_bus_before_the_driver_had_it_is_named_by_its_address(machine: FakeMachine) -> None:
     for bus_id, driver in (("0000:17:00.0", "nvidia"), ("0000:b3:00.0", ""), ("0000:c1:00.0", "vfio-pci")):
-        folder = Tree(machine.root).pci(bus_id, behind="pci0000:16", driver=driver, vendor="0x10de")
-        machine.file(f"{folder}/class", "0x030200\n")
+        Tree(machine.root).pci(bus_id, behind="pci0000:16", driver=driver, **GPU)
     machine.say(count=1)
 
     seen = machine.poll()
@@ -100,22 +98,13 @@ def test_a_gpu_that_fell_off_the_bus_before_the_driver_had_it_is_named_by_its_ad
     assert (problem.code, problem.message.split(": ")[0]) == ("DriverUnbound", "0000:b3:00.0")
 
 
-def test_bridged_gpus_are_linked_with_each_other(machine: FakeMachine) -> None:
-    machine.say(count=2, gpu0__nvlink="pair", gpu1__nvlink="pair", gpu1__links_down=2)
+def test_bridged_gpus_are_linked_with_each_other_and_a_card_without_nvlink_does_not_report_it(
+    machine: FakeMachine,
+) -> None:
+    one, _, alone = machine.gpus({"nvlink": "pair"}, {"nvlink": "pair"}, {})
 
-    seen = machine.poll()
-
-    assert device(seen, 0).links == (Link(kind="NVLink", to=gpu_id(1), count=18),)
-    assert device(seen, 1).readings.nvlinks_inactive == 2
-
-
-def test_a_card_without_nvlink_does_not_report_it(machine: FakeMachine) -> None:
-    machine.say(count=1)
-
-    (only,) = machine.poll().devices
-
-    assert only.links == ()
-    assert only.readings.nvlinks_inactive is None
+    assert one.links == (Link(kind="NVLink", to=gpu_id(1), count=18),)
+    assert (alone.links, alone.readings.nvlinks_inactive) == ((), None)
 
 
 def test_mig_devices_are_reported_with_placement_and_capability_nodes(machine: FakeMachine) -> None:
@@ -137,44 +126,25 @@ def test_mig_devices_are_reported_with_placement_and_capability_nodes(machine: F
     assert (small.profile, small.index, small.gi) == ("1g.10gb", 2, 9)
 
 
-@pytest.mark.parametrize(
-    ("said", "profile"),
-    [
-        ({"slices": 1, "memory_mib": 9984}, "1g.10gb"),
-        ({"slices": 1, "memory_mib": 20096}, "1g.20gb"),
-        ({"slices": 2, "ci_slices": 1, "memory_mib": 20096}, "1c.2g.20gb"),
-        ({"slices": 7, "memory_mib": 81152}, "7g.80gb"),
-    ],
-)
-def test_a_mig_profile_is_named_as_nvidia_names_it(machine: FakeMachine, said: Any, profile: str) -> None:
-    machine.say(count=1, gpu0__mig=1, **{f"gpu0__mig0__{key}": value for key, value in said.items()})
+def test_a_mig_profile_is_named_as_nvidia_names_it(machine: FakeMachine) -> None:
+    me = f"{H100} MIG 1g.10gb+me"
+    cases: dict[str, list[dict[str, object]]] = {
+        "1g.10gb": [{"mig0.slices": 1, "mig0.memory_mib": 9984}],
+        "1g.20gb": [{"mig0.slices": 1, "mig0.memory_mib": 20096}],
+        "1c.2g.20gb": [{"mig0.slices": 2, "mig0.ci_slices": 1, "mig0.memory_mib": 20096}],
+        "7g.80gb": [{"mig0.slices": 7, "mig0.memory_mib": 81152}],
+        "1g.10gb+me": [{"mig_name": me}],  # as the driver names it
+    }
+    # What it has besides is in its name, whether the driver names the profile, without it, or not at all.
+    for number, besides in {7: "+me", 9: "", 10: "+gfx", 13: "-me", 15: "+me.all"}.items():
+        cases.setdefault(f"1g.10gb{besides}", []).extend(
+            {"mig_name": said, "mig0.profile": number} for said in (H100, f"{H100} MIG 1g.10gb")
+        )
+    expected = [name for name, machines in cases.items() for _ in machines]
 
-    (partition,) = machine.poll().devices[0].partitions
+    found = machine.gpus(*({"mig": 1, **said} for machines in cases.values() for said in machines))
 
-    assert partition.profile == profile
-
-
-def test_a_mig_profile_that_the_driver_names_keeps_its_name(machine: FakeMachine) -> None:
-    machine.say(count=1, gpu0__mig=1, gpu0__mig_name=f"{H100} MIG 1g.10gb+me")
-
-    (partition,) = machine.poll().devices[0].partitions
-
-    assert partition.profile == "1g.10gb+me"
-
-
-@pytest.mark.parametrize(
-    ("profile", "name"),
-    [(7, "1g.10gb+me"), (9, "1g.10gb"), (10, "1g.10gb+gfx"), (13, "1g.10gb-me"), (15, "1g.10gb+me.all")],
-)
-@pytest.mark.parametrize("said", [H100, f"{H100} MIG 1g.10gb"], ids=["unnamed", "named without it"])
-def test_what_a_mig_profile_has_besides_is_in_its_name_though_the_driver_does_not_name_it(
-    machine: FakeMachine, said: Any, profile: str, name: str
-) -> None:
-    machine.say(count=1, gpu0__mig=1, gpu0__mig_name=said, gpu0__mig0__profile=profile)
-
-    (partition,) = machine.poll().devices[0].partitions
-
-    assert partition.profile == name
+    assert [part.profile for each in found for part in each.partitions] == expected
 
 
 def test_mig_devices_come_and_go_while_the_probe_runs(machine: FakeMachine) -> None:
@@ -187,27 +157,27 @@ def test_mig_devices_come_and_go_while_the_probe_runs(machine: FakeMachine) -> N
         probe.until(lambda seen: len(seen.devices[0].partitions) == 1)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "profiles"),
-    [
-        ({"slices": 2, "memory_mib": 20096, "size": 2}, {"slices": 1}, ("2g.20gb", "1g.20gb")),
-        ({"slices": 3, "memory_mib": 40448, "size": 4}, {"ci_slices": 1}, ("3g.40gb", "1c.3g.40gb")),
-        ({}, {"name": f"{H100} MIG 1g.10gb+me"}, ("1g.10gb", "1g.10gb+me")),
-    ],
-)
-def test_a_mig_device_made_anew_under_the_id_of_another_is_read_anew(
-    machine: FakeMachine, before: dict[str, int], after: dict[str, object], profiles: tuple[str, str]
-) -> None:
+def test_a_mig_device_made_anew_under_the_id_of_another_is_read_anew(machine: FakeMachine) -> None:
     """The driver makes the id of the card and the place alone."""
-    machine.say(count=1, gpu0__mig=1, **{f"gpu0__mig0__{key}": value for key, value in before.items()})
+    cases: tuple[tuple[dict[str, object], dict[str, object], str, str], ...] = (
+        ({"mig0.slices": 2, "mig0.memory_mib": 20096, "mig0.size": 2}, {"mig0.slices": 1}, "2g.20gb", "1g.20gb"),
+        ({"mig0.slices": 3, "mig0.memory_mib": 40448}, {"mig0.ci_slices": 1}, "3g.40gb", "1c.3g.40gb"),
+        ({}, {"mig_name": f"{H100} MIG 1g.10gb+me"}, "1g.10gb", "1g.10gb+me"),
+    )
+
+    def profiles(seen: Snapshot) -> list[str]:
+        return [part.profile for each in seen.devices for part in each.partitions]
+
+    machine.say(count=len(cases))
+    for index, (before, *_) in enumerate(cases):
+        machine.say(**{f"gpu{index}__{key}": value for key, value in {"mig": 1, **before}.items()})
     with machine.probe() as probe:
-        first = probe.until(lambda seen: bool(seen.devices[0].partitions)).devices[0].partitions
-        machine.say(
-            **{"gpu0__mig_name" if key == "name" else f"gpu0__mig0__{key}": value for key, value in after.items()}
-        )
-        second = probe.until(lambda seen: seen.devices[0].partitions != first).devices[0].partitions
-    assert (first[0].profile, second[0].profile) == profiles
-    assert first[0].id == second[0].id
+        first = probe.until(lambda seen: profiles(seen) == [each[2] for each in cases])
+        for index, (_, after, *_) in enumerate(cases):
+            machine.say(**{f"gpu{index}__{key}": value for key, value in after.items()})
+        second = probe.until(lambda seen: profiles(seen) == [each[3] for each in cases])
+    ids = [[part.id for each in seen.devices for part in each.partitions] for seen in (first, second)]
+    assert ids[0] == ids[1]
 
 
 def test_a_mig_device_that_could_not_be_read_whole_is_read_again(machine: FakeMachine) -> None:
@@ -221,21 +191,23 @@ def test_a_mig_device_that_could_not_be_read_whole_is_read_again(machine: FakeMa
         probe.until(lambda seen: [(p.start, len(p.device_nodes)) for p in seen.devices[0].partitions] == [(0, 2)])
 
 
-@pytest.mark.parametrize(
-    "function",
-    ["nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetAttributes_v2"],
-)
-def test_a_gpu_that_does_not_say_how_it_is_cut_is_not_whole_but_does_not_answer(
-    machine: FakeMachine, function: str
-) -> None:
-    machine.say(count=1, gpu0__mig=2)
+def test_a_gpu_that_does_not_say_how_it_is_cut_is_not_whole_but_does_not_answer(machine: FakeMachine) -> None:
+    asked = ("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetAttributes_v2")
+    machine.say(count=len(asked), **{f"gpu{index}__mig": 2 for index in range(len(asked))})
+
+    def without(seen: Snapshot) -> int:
+        """How many are not whole; of these each has an error, in every line."""
+        found = [each.readings.error for each in seen.devices if each.readings.error or len(each.partitions) != 2]
+        assert None not in found
+        return len(found)
+
     with machine.probe() as probe:
-        probe.until(lambda seen: len(seen.devices[0].partitions) == 2)
-        machine.say(**{f"gpu0__fail__{function}": NOT_READY})
-        seen = probe.until(lambda seen: seen.devices[0].readings.error is not None or not seen.devices[0].partitions)
-        assert str(seen.devices[0].readings.error).startswith(function)
-        machine.say(**{f"gpu0__fail__{function}": 0})
-        probe.until(lambda seen: seen.devices[0].readings.error is None and len(seen.devices[0].partitions) == 2)
+        probe.until(lambda seen: seen.devices and not without(seen))
+        machine.say(**{f"gpu{index}__fail__{name}": NOT_READY for index, name in enumerate(asked)})
+        seen = probe.until(lambda seen: without(seen) == len(asked))
+        assert [str(each.readings.error).partition(":")[0] for each in seen.devices] == list(asked)
+        machine.say(**{f"gpu{index}__fail__{name}": 0 for index, name in enumerate(asked)})
+        probe.until(lambda seen: not without(seen))
 
 
 def test_an_identity_that_could_not_be_read_whole_is_read_again(machine: FakeMachine) -> None:
@@ -308,9 +280,8 @@ def test_a_gpu_that_nobody_knows_is_still_a_device(machine: FakeMachine) -> None
     assert unknown.readings.error == "nvmlDeviceGetHandleByIndex: Unknown Error"
 
 
-@pytest.mark.parametrize(
-    ("said", "reading", "value"),
-    [
+def test_readings_say_what_the_driver_says(machine: FakeMachine) -> None:
+    cases: tuple[tuple[dict[str, int], str, object], ...] = (
         ({"recovery": 1}, "recovery_action", "ResetDevice"),
         ({"recovery": 2}, "recovery_action", "RebootNode"),
         ({"recovery": 3}, "recovery_action", "DrainP2P"),
@@ -324,21 +295,15 @@ def test_a_gpu_that_nobody_knows_is_still_a_device(machine: FakeMachine) -> None
         ({"remap_uncorrectable": 3}, "remapped_uncorrectable", 3),
         ({"ecc_volatile": 2}, "ecc_uncorrectable_volatile", 2),
         ({"sram": 1}, "sram_threshold_exceeded", True),
-        ({"slowdown": 0x40}, "thermal_slowdown", True),
-        ({"slowdown": 0x4}, "thermal_slowdown", False),
         ({"temperature": 93}, "temperature_celsius", 93),
         ({"temperature": 0xFFFFFFFF}, "temperature_celsius", None),
         ({"fail.nvmlDeviceGetRemappedRows": 3}, "remap_failure", None),
         ({"fail.nvmlDeviceGetRemappedRows": 16}, "error", "nvmlDeviceGetRemappedRows: GPU requires restart"),
         ({"fail.nvmlDeviceGetPowerUsage": 999}, "error", None),
-    ],
-)
-def test_readings_say_what_the_driver_says(machine: FakeMachine, said: Any, reading: str, value: Any) -> None:
-    machine.say(count=1, **{f"gpu0__{key}": each for key, each in said.items()})
-
-    (only,) = machine.poll().devices
-
-    assert getattr(only.readings, reading) == value
+    )
+    seen = machine.gpus(*(said for said, *_ in cases))
+    found = [getattr(one.readings, reading) for one, (_, reading, _) in zip(seen, cases, strict=True)]
+    assert found == [value for *_, value in cases]
 
 
 def test_telemetry_is_read_where_it_is_requested_and_a_board_without_a_fan_has_none(machine: FakeMachine) -> None:
@@ -358,8 +323,8 @@ FIRST_NAMESPACE, OTHER_NAMESPACE = "pid:[4026531836]", "pid:[4026532841]"
 
 async def used(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, *, age: str = "current", namespace: str = FIRST_NAMESPACE
-) -> tuple[Readings, Readings]:
-    """The readings of the first GPU before the agent asks for its use, and after."""
+) -> tuple[Readings, ...]:
+    """The readings of each GPU, once the agent has asked for its use."""
     for key, value in machine.environment(age=age).items():
         monkeypatch.setenv(key, value)
     own = machine.root / "proc/self/ns/pid"
@@ -372,9 +337,10 @@ async def used(
     try:
         await eventually(lambda: seen)
         plain = device(seen[-1], 0).readings
+        assert (plain.processes, plain.memory_allocated_bytes, plain.utilization_percent) == (None, None, None)
         process.want(Wanted(use=True))
         await eventually(lambda: device(seen[-1], 0).readings.utilization_percent is not None)
-        return plain, device(seen[-1], 0).readings
+        return tuple(each.readings for each in seen[-1].devices)
     finally:
         await cancelled(running)
 
@@ -382,28 +348,26 @@ async def used(
 async def test_who_uses_a_gpu_is_read_once_the_agent_asks_for_it(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.say(count=1, gpu0__processes=2, gpu0__graphics=1, gpu0__allocated_mib=512, gpu0__utilization=87)
-    plain, asked = await used(machine, monkeypatch)
-    assert (plain.processes, plain.memory_allocated_bytes, plain.utilization_percent) == (None, None, None)
+    machine.say(count=2, gpu0__processes=2, gpu0__graphics=1, gpu0__allocated_mib=512, gpu0__utilization=87)
+    asked, nobodys = await used(machine, monkeypatch)
     assert (asked.processes, asked.memory_allocated_bytes, asked.utilization_percent) == (3, 512 << 20, 87)
+    assert (nobodys.processes, nobodys.memory_allocated_bytes) == (0, 1 << 20)
 
 
-@pytest.mark.parametrize(
-    ("namespace", "processes", "count"), [(FIRST_NAMESPACE, 0, 0), (OTHER_NAMESPACE, 0, None), (OTHER_NAMESPACE, 1, 1)]
-)
 async def test_that_no_process_is_listed_counts_only_where_those_of_all_containers_are(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, namespace: str, processes: int, count: int | None
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.say(count=1, gpu0__processes=processes)
-    _, asked = await used(machine, monkeypatch, namespace=namespace)
-    assert (asked.processes, asked.memory_allocated_bytes) == (count, 1 << 20)
+    machine.say(count=2, gpu1__processes=1)
+    found = await used(machine, monkeypatch, namespace=OTHER_NAMESPACE)
+    assert [each.processes for each in found] == [None, 1]
+    assert [each.memory_allocated_bytes for each in found] == [1 << 20, 1 << 20]
 
 
 async def test_an_old_driver_says_how_busy_a_gpu_is_and_not_by_whom(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.say(count=1, gpu0__processes=1)
-    _, asked = await used(machine, monkeypatch, age="old")
+    (asked,) = await used(machine, monkeypatch, age="old")
     assert (asked.processes, asked.memory_allocated_bytes, asked.error) == (None, None, None)
 
 
@@ -415,17 +379,18 @@ def test_a_driver_that_reports_no_telemetry_is_no_error_of_the_gpu(machine: Fake
     assert (only.readings.error, only.readings.utilization_percent, only.readings.sm_clock_mhz) == (None, None, None)
 
 
-@pytest.mark.parametrize("code", [10, 19, 20, 999])
-def test_one_odd_return_code_is_no_error_of_the_gpu(machine: FakeMachine, code: str) -> None:
-    machine.say(count=2)
+def test_one_odd_return_code_is_no_error_of_the_gpu(machine: FakeMachine) -> None:
+    odd = {1: 10, 2: 19, 3: 20, 4: 999}
+    machine.say(count=5)
     with machine.probe(interval=600) as probe:
-        before = probe.until(lambda seen: len(seen.devices) == 2)
-        machine.say(gpu1__fail__nvmlDeviceGetRemappedRows=code)
+        before = probe.until(lambda seen: len(seen.devices) == 5)
+        machine.say(**{f"gpu{gpu}__fail__nvmlDeviceGetRemappedRows": code for gpu, code in odd.items()})
         machine.event(0, XID, 13)  # brings the next poll forward
-        doubtful = probe.until(lambda seen: codes(seen) == ["OddAnswer"])
+        doubtful = probe.until(lambda seen: codes(seen) == ["OddAnswer"] * len(odd))
         assert doubtful.devices == before.devices
-        assert doubtful.problems[0].message.startswith("GPU 1: nvmlDeviceGetRemappedRows: ")
-        machine.say(gpu1__fail__nvmlDeviceGetRemappedRows=0)
+        for gpu, problem in zip(odd, doubtful.problems, strict=True):
+            assert problem.message.startswith(f"GPU {gpu}: nvmlDeviceGetRemappedRows: ")
+        machine.say(**{f"gpu{gpu}__fail__nvmlDeviceGetRemappedRows": 0 for gpu in odd})
         after = probe.until(lambda seen: codes(seen) == [])
         assert after.devices == before.devices
 
@@ -621,20 +586,15 @@ def test_no_library_is_a_normal_case(machine: FakeMachine) -> None:
     assert "libnvidia-ml.so.1 is not where the system searches for libraries" in seen.problems[0].message
 
 
-@pytest.mark.parametrize(
-    ("code", "state"),
-    [
+def test_only_one_failure_to_start_says_that_no_driver_is_loaded(machine: FakeMachine) -> None:
+    for code, state in (
         (9, DriverState.NOT_LOADED),
         (999, DriverState.UNKNOWN),
         (4, DriverState.UNKNOWN),
         (18, DriverState.VERSION_MISMATCH),
-    ],
-)
-def test_only_one_failure_to_start_says_that_no_driver_is_loaded(
-    machine: FakeMachine, code: int, state: DriverState
-) -> None:
-    machine.say(count=1, init=code)
-    assert machine.poll().driver.state is state
+    ):
+        machine.say(count=1, init=code)
+        assert machine.poll().driver.state is state
 
 
 def test_without_a_library_the_kernel_says_whether_the_driver_of_its_gpus_is_loaded(machine: FakeMachine) -> None:
@@ -645,34 +605,24 @@ def test_without_a_library_the_kernel_says_whether_the_driver_of_its_gpus_is_loa
     assert machine.poll(age="none").driver.state is DriverState.UNKNOWN
 
 
-def test_the_library_below_the_drivers_root_is_enough(machine: FakeMachine) -> None:
-    machine.say(count=2)
-    root = machine.library("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
-
-    assert len(machine.poll(age="none", driver_root=root).devices) == 2
-
-
 def test_the_library_below_the_drivers_root_outranks_the_one_that_the_system_finds(machine: FakeMachine) -> None:
+    """Which a new interpreter's loader finds where LD_LIBRARY_PATH says."""
     machine.say(count=1)
-    root = machine.library("lib64/libnvidia-ml.so.1", age="old")
-
-    (by_the_old,) = machine.poll(age="current", driver_root=root).devices
-    (by_the_new,) = machine.poll(age="current", driver_root=machine.folder / "empty").devices
-
-    assert by_the_old.readings.recovery_action is None  # the old library has no such field
-    assert by_the_new.readings.recovery_action == "None"
-
-
-@pytest.mark.parametrize("root", ["", "/"])
-def test_without_a_driver_root_the_system_finds_the_library(machine: FakeMachine, root: str) -> None:
-    machine.say(count=1)
-
-    assert len(machine.poll(driver_root=root).devices) == 1
+    for root, recovery in (
+        (machine.library("lib64/libnvidia-ml.so.1", age="old"), None),  # which has no such field
+        (machine.folder / "empty", "None"),
+        ("", "None"),
+        ("/", "None"),
+    ):
+        command = [*COMMAND, *machine.arguments(root), "--once"]
+        environment = {**os.environ, **machine.environment()}
+        (only,) = parse_line(subprocess.run(command, env=environment, capture_output=True, check=True).stdout).devices
+        assert only.readings.recovery_action == recovery, root
 
 
 def test_a_library_that_comes_with_a_driver_container_is_found(machine: FakeMachine) -> None:
     machine.say(count=1)
-    with machine.probe(age="none", driver_root=machine.folder / "driver-root") as probe:
+    with machine.probe(driver_root=machine.folder / "driver-root") as probe:
         seen = probe.until(lambda seen: seen.driver.state is DriverState.UNKNOWN)
         assert "is neither below" in seen.problems[0].message
         machine.library("usr/lib64/libnvidia-ml.so.1")
@@ -683,7 +633,7 @@ def test_a_library_that_cannot_be_loaded_is_named_and_waited_for(machine: FakeMa
     machine.say(count=1)
     broken = machine.library("usr/lib64/libnvidia-ml.so.1") / "usr/lib64/libnvidia-ml.so.1"
     broken.write_bytes(b"half of it")
-    with machine.probe(age="none", driver_root=machine.folder / "driver-root") as probe:
+    with machine.probe(driver_root=machine.folder / "driver-root") as probe:
         seen = probe.until(lambda seen: seen.problems)
         assert str(broken) in seen.problems[0].message
         machine.library("usr/lib64/libnvidia-ml.so.1")
@@ -713,7 +663,7 @@ async def test_the_agents_probe_finds_the_library_as_configured(machine: FakeMac
 
 def test_a_driver_that_goes_while_waiting_for_events_hangs_is_left_to_a_fresh_process(machine: FakeMachine) -> None:
     machine.say(count=1, hang="nvmlEventSetWait_v2")
-    with machine.probe() as probe:
+    with machine.probe(fresh=True) as probe:
         probe.until(lambda seen: seen.devices)
         machine.say(init=9)
         probe.until(lambda seen: seen.driver.state is DriverState.NOT_LOADED)

@@ -9,6 +9,7 @@ import pytest
 from nodedevices_probe.nvidia.slow import errors_per_exabit
 from nodedevices_probe.protocol import MAX_INTEGER, Readings
 from support.probes import device
+from support.trees import Tree
 
 if TYPE_CHECKING:
     from nvml.conftest import FakeMachine
@@ -19,53 +20,27 @@ COMPLETED, IN_PROGRESS, NOT_STARTED = 3, 2, 1
 
 
 def read(machine: FakeMachine, **said: Any) -> Readings:
-    machine.say(count=1, **{f"gpu0__{key}": value for key, value in said.items()})
-    (only,) = machine.poll().devices
+    (only,) = machine.gpus(said)
     return only.readings
 
 
-def on_a_port(machine: FakeMachine, device: dict[str, str], port: dict[str, str]) -> None:
-    """A GPU with its PCIe link, as sysfs shows it."""
-    place = f"sys/devices/pci0000:16/{PORT}"
-    for at, files in ((place, port), (f"{place}/{GPU}", device)):
-        for name, content in files.items():
-            machine.file(f"{at}/{name}", f"{content}\n")
-    bus = machine.root / "sys/bus/pci/devices"
-    bus.mkdir(parents=True, exist_ok=True)
-    (bus / GPU).symlink_to(f"../../../devices/pci0000:16/{PORT}/{GPU}")
-    (bus / PORT).symlink_to(f"../../../devices/pci0000:16/{PORT}")
-
-
-def link(width: int, widest: int, speed: str = "32.0", fastest: str = "32.0") -> dict[str, str]:
-    return {
-        "vendor": "0x10de",
-        "current_link_width": str(width),
-        "max_link_width": str(widest),
-        "current_link_speed": f"{speed} GT/s PCIe",
-        "max_link_speed": f"{fastest} GT/s PCIe",
-    }
-
-
-@pytest.mark.parametrize(
-    ("bits", "readings"),
-    [
-        (0x0, set()),
-        (0x4, set()),  # SwPowerCap: the usual state of a GPU that works
+def test_what_slows_a_gpu_down_is_read_bit_by_bit(machine: FakeMachine) -> None:
+    cases = (
+        (0x0, set[str]()),
+        (0x4, set[str]()),  # SwPowerCap: the usual state of a GPU that works
         (0x8, {"hw_slowdown"}),
         (0x8 | 0x40, {"hw_slowdown", "thermal_slowdown"}),
         (0x8 | 0x80, {"hw_slowdown", "power_brake"}),
         (0x2, {"clocks_limited"}),
-    ],
-)
-def test_what_slows_a_gpu_down_is_read_bit_by_bit(machine: FakeMachine, bits: int, readings: set[str]) -> None:
-    seen = read(machine, slowdown=bits)
+    )
     every = ("hw_slowdown", "thermal_slowdown", "power_brake", "clocks_limited")
-    assert {each: getattr(seen, each) for each in every} == {each: each in readings for each in every}
+    for (bits, slowed), seen in zip(cases, machine.gpus(*({"slowdown": bits} for bits, _ in cases)), strict=True):
+        assert {each for each in every if getattr(seen.readings, each)} == slowed, bits
+        assert all(getattr(seen.readings, each) is not None for each in every)
 
 
-@pytest.mark.parametrize(
-    ("said", "state", "error", "conditions"),
-    [
+def test_the_fabric_is_read_as_the_driver_has_it(machine: FakeMachine) -> None:
+    cases: tuple[tuple[dict[str, int], str | None, str | None, tuple[str, ...]], ...] = (
         ({"fabric_state": COMPLETED}, "Completed", None, ()),
         ({"fabric_state": IN_PROGRESS, "fabric_status": 999}, "InProgress", None, ()),
         ({"fabric_state": NOT_STARTED}, "NotStarted", None, ()),
@@ -77,19 +52,12 @@ def test_what_slows_a_gpu_down_is_read_bit_by_bit(machine: FakeMachine, bits: in
         ({"fabric_health": 5 << 8}, "Completed", None, ("wrongSetup",)),
         ({"fabric_health": 4 << 8 | 2 << 12}, "Completed", None, ()),  # no partition yet: a tenant's machine
         ({"fabric_health": 2 << 14}, "Completed", None, ("managerDisconnected",)),
-    ],
-)
-def test_the_fabric_is_read_as_the_driver_has_it(
-    machine: FakeMachine, said: Any, state: str, error: str | None, conditions: tuple[str, ...]
-) -> None:
-    seen = read(machine, fabric=3, **said)
-    assert (seen.fabric_state, seen.fabric_error, seen.fabric_conditions) == (state, error, conditions)
-    assert seen.error is None
-
-
-def test_a_gpu_without_a_fabric_says_nothing_of_one(machine: FakeMachine) -> None:
-    seen = read(machine)
-    assert (seen.fabric_state, seen.fabric_was_completed, seen.fabric_conditions) == (None, None, ())
+    )
+    *seen, without = (each.readings for each in machine.gpus(*({"fabric": 3, **said} for said, *_ in cases), {}))
+    found = [(each.fabric_state, each.fabric_error, each.fabric_conditions) for each in seen]
+    assert found == [case[1:] for case in cases]
+    assert {each.error for each in seen} == {None}
+    assert (without.fabric_state, without.fabric_was_completed, without.fabric_conditions) == (None, None, ())
 
 
 def test_a_fabric_that_was_completed_is_remembered_until_the_driver_goes(machine: FakeMachine) -> None:
@@ -110,22 +78,21 @@ def test_a_fabric_that_was_completed_is_remembered_until_the_driver_goes(machine
 
 
 def test_links_to_a_switch_are_counted_apart_from_those_of_a_bridge(machine: FakeMachine) -> None:
-    machine.say(count=2, gpu0__nvlink="switch", gpu0__links_down=2, gpu1__nvlink="pair", gpu1__links_down=2)
-    switched, bridged = (each.readings for each in machine.poll().devices)
-    assert (switched.nvlinks_inactive, switched.switch_links_inactive) == (2, 2)
-    assert (bridged.nvlinks_inactive, bridged.switch_links_inactive) == (2, None)
+    switched, bridged = machine.gpus({"nvlink": "switch", "links_down": 2}, {"nvlink": "pair", "links_down": 2})
+    assert (switched.readings.nvlinks_inactive, switched.readings.switch_links_inactive) == (2, 2)
+    assert (bridged.readings.nvlinks_inactive, bridged.readings.switch_links_inactive) == (2, None)
 
 
 def test_of_a_gpus_nvlinks_the_slowest_and_the_worst_are_read(machine: FakeMachine) -> None:
-    seen = read(machine, nvlink="switch", link7__nvlink_speed=13281, link9__nvlink_errors=3 << 8 | 11)
-    assert (seen.nvlink_generation, seen.nvlink_megabytes_per_second) == (4, 13_281)
-    assert seen.nvlink_errors_per_exabit == 30_000_000
-
-
-def test_nvlinks_that_are_well_have_no_errors_and_their_full_speed(machine: FakeMachine) -> None:
-    seen = read(machine, nvlink="switch", nvlink_version=7, nvlink_speed=53125)
-    assert (seen.nvlink_generation, seen.nvlink_megabytes_per_second) == (5, 53_125)
-    assert seen.nvlink_errors_per_exabit == 0
+    worst = {"link7.nvlink_speed": 13281, "link9.nvlink_errors": 3 << 8 | 11}
+    bad, well = machine.gpus(
+        {"nvlink": "switch", **worst}, {"nvlink": "switch", "nvlink_version": 7, "nvlink_speed": 53125}
+    )
+    found = [
+        (one.nvlink_generation, one.nvlink_megabytes_per_second, one.nvlink_errors_per_exabit)
+        for one in (bad.readings, well.readings)
+    ]
+    assert found == [(4, 13_281, 30_000_000), (5, 53_125, 0)]
 
 
 @pytest.mark.parametrize(
@@ -165,26 +132,20 @@ def test_odd_answers_to_what_only_costs_speed_are_no_error(machine: FakeMachine)
     assert machine.poll().devices[0].readings.error is None
 
 
-# --- PCIe -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("gpu", "port", "read_as"),
-    [
-        (link(16, 16), link(16, 16), (16, 16, 5, 5)),
-        (link(8, 16), link(8, 16), (8, 16, 5, 5)),
-        (link(8, 16), link(8, 8), (8, 8, 5, 5)),  # in a slot of 8 lanes
-        (link(16, 16, "2.5"), link(16, 16, "2.5", "64.0"), (16, 16, 1, 5)),  # idle, in a slot that can do more
-        (link(8, 16), {**link(8, 16), "vendor": "0x1b36"}, (None, None, None, None)),  # QEMU's port
-        (link(63, 16), link(16, 16), (None, 16, 5, 5)),  # it has left the bus
-        ({}, {}, (None, None, None, None)),
-    ],
-)
-def test_a_pcie_link_is_read_from_both_of_its_ends(
-    machine: FakeMachine, gpu: dict[str, str], port: dict[str, str], read_as: tuple[int | None, ...]
-) -> None:
-    on_a_port(machine, gpu, port)
+def test_a_pcie_link_is_read_from_both_of_its_ends(machine: FakeMachine) -> None:
+    """What it can be read as, tests/unit/probes/test_pcie_link.py has."""
+    tree, port = Tree(machine.root), "pci0000:16/0000:16:01.0"
+    for bus_id, behind, widest, fastest in ((PORT, "pci0000:16", 8, 16), (GPU, port, 16, 32)):
+        tree.files(
+            tree.pci(bus_id, behind=behind, vendor="0x10de"),
+            current_link_width=4,
+            max_link_width=widest,
+            current_link_speed="2.5 GT/s PCIe",
+            max_link_speed=f"{fastest}.0 GT/s PCIe",
+        )
     seen = read(machine)
-    found = (seen.pcie_width, seen.pcie_width_possible, seen.pcie_generation, seen.pcie_generation_possible)
-    assert found == read_as
+    assert (seen.pcie_width, seen.pcie_width_possible) == (4, 8)
+    assert (seen.pcie_generation, seen.pcie_generation_possible) == (1, 4)
 
 
 # --- how much is asked ----------------------------------------------------------------------------------------------

@@ -9,15 +9,20 @@ benchmarks that are about these take the whole way (`command`).
 from __future__ import annotations
 
 import importlib
+import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from support.patience import PATIENCE_SECONDS
 
 # What is imported once. The agent imports its API client on first use.
 MODULES = (
@@ -25,6 +30,11 @@ MODULES = (
     "nodedevices_plugin.check.command",
     "nodedevices_operator.main",
     "nodedevices_kube.client",
+    "nodedevices_probe.main",
+    "nodedevices_probe.nvidia.probe",
+    "nodedevices_probe.serving.server",
+    "nodedevices_probe.simulated.probe",
+    "yaml",
 )
 
 
@@ -89,13 +99,38 @@ def fork(
     return Fork(process)
 
 
+@dataclass(frozen=True)
+class Done:
+    """What a process that has ended has said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+def run(module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Done:
+    """A fork, to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, errors = Path(folder, "out"), Path(folder, "errors")
+        process = fork(module, arguments, environment, out, errors)
+        return Done(process.wait(PATIENCE_SECONDS), out.read_text(), errors.read_text())
+
+
 def command(
-    package: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    package: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path, errors: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """`python -m package arguments`, with a new interpreter."""
-    with log.open("ab") as end:
+    with log.open("ab") as end, (errors or log).open("ab") as end_of_errors:
         argv = [sys.executable, "-m", package, *arguments]
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=end, stderr=end, env=dict(environment))
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=end, stderr=end_of_errors, env=dict(environment))
 
 
 def _main(module: str, arguments: list[str], environment: dict[str, str], log: Path, errors: Path) -> None:

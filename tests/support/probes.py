@@ -1,31 +1,33 @@
-"""A probe as a test sees it: a process started by its command, whose lines are read as the agent reads them."""
+"""A probe as a test sees it: a process (preloaded) whose lines are read as the agent reads them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import queue
-import signal
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.protocol import DeviceFact, Snapshot
 from support.patience import PATIENCE_SECONDS
+from support.preloaded import Done, Running, command, fork, run
 
-COMMAND = (sys.executable, "-m", "nodedevices_probe.main")
+MODULE = "nodedevices_probe.main"
+COMMAND = (sys.executable, "-m", MODULE)
 
 
 @dataclass
 class RunningProbe:
     """`until` waits for a line that fits; every line must be a good one."""
 
-    process: subprocess.Popen[bytes]
+    process: Running
     lines: queue.Queue[bytes] = field(default_factory=queue.Queue)
     latest: Snapshot | None = None
 
@@ -53,48 +55,45 @@ class RunningProbe:
 
 
 @contextmanager
-def running(arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> Iterator[RunningProbe]:
-    """`nodedevices-probe` with these arguments; killed at the end."""
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **(environment or {})},
-        start_new_session=True,
-    )
-    probe = RunningProbe(process)
-    output = process.stdout
-    assert output is not None
+def running(
+    arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, fresh: bool = False
+) -> Iterator[RunningProbe]:
+    """`nodedevices-probe` with these arguments; killed at the end. `fresh`: by a new interpreter."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines, errors = Path(folder, "lines"), Path(folder, "errors")
+        os.mkfifo(lines)
+        read: queue.Queue[bytes] = queue.Queue()
 
-    def read() -> None:
-        for line in iter(output.readline, b""):
-            probe.lines.put(line.rstrip(b"\n"))
-        probe.lines.put(b"")
+        def follow() -> None:
+            with lines.open("rb") as output:
+                for line in output:
+                    read.put(line.rstrip(b"\n"))
+            read.put(b"")
 
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    try:
-        yield probe
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE_SECONDS)
-        thread.join(PATIENCE_SECONDS)
-        output.close()
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        start = command if fresh else fork
+        process = start(MODULE, arguments, {**os.environ, **(environment or {})}, lines, errors)
+        try:
+            yield RunningProbe(process, read)
+        finally:
+            process.kill()
+            process.wait(PATIENCE_SECONDS)
+            thread.join(PATIENCE_SECONDS)
+            print(errors.read_text())  # pytest shows it when the test fails
 
 
-def once(arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, status: int = 0) -> Snapshot:
+def ended(*arguments: str, environment: Mapping[str, str] | None = None) -> Done:
+    """`nodedevices-probe` with these arguments, to its end."""
+    return run(MODULE, arguments, {**os.environ, **(environment or {})})
+
+
+def once(*arguments: str, environment: Mapping[str, str] | None = None, status: int = 0) -> Snapshot:
     """The one line of `--once`, and its exit status: 1 where the file that was named cannot be used."""
-    done = subprocess.run(
-        [*COMMAND, *arguments, "--once"],
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-        env={**os.environ, **(environment or {})},
-        check=False,
-    )
-    assert done.returncode == status, done.stderr
-    (line,) = done.stdout.splitlines()
-    return parse_line(line)
+    done = ended(*arguments, "--once", environment=environment)
+    assert done.code == status, done.err
+    (line,) = done.lines
+    return parse_line(line.encode())
 
 
 async def cancelled(running: asyncio.Task[None]) -> None:

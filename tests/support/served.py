@@ -21,7 +21,8 @@ from nodedevices_probe.registry import KINDS, PROGRAMS
 from nodedevices_probe.serving.requests import Allowed, Request, StartProbe
 from nodedevices_probe.serving.server import BACKLOG, ProbeServer
 from support.patience import PATIENCE_SECONDS
-from support.probes import COMMAND
+from support.preloaded import Running, fork
+from support.probes import COMMAND, MODULE
 
 
 class Any(Allowed):
@@ -44,14 +45,14 @@ def main(path: str) -> None:
     ProbeServer(listening=listening, health=None, allowed=allowed, perform=perform).run()
 
 
-def until_listening(path: Path, process: subprocess.Popen[bytes]) -> None:
+def until_listening(path: Path, process: Running) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         with socket.socket(socket.AF_UNIX) as client:
             try:
                 client.connect(str(path))
             except OSError:
-                assert process.poll() is None, f"the server ended with {process.returncode}"
+                assert process.poll() is None, f"the server ended with {process.poll()}"
                 assert time.monotonic() < deadline, "the server does not listen"
                 time.sleep(0.02)
             else:
@@ -89,6 +90,19 @@ def probe_server(
     command = [*COMMAND, "serve", f"--listen=unix:{path}", *health, *options]
     with process(command, path, environment or {}) as started:
         yield started
+
+
+@contextmanager
+def preloaded_server(path: Path, *options: str) -> Iterator[None]:
+    """The same, as a fork (preloaded): its probes have to load nothing either."""
+    options = (f"--listen=unix:{path}", "--health-address=off", *options)
+    server = fork(MODULE, ("serve", *options), os.environ, path.with_name("server.log"))
+    try:
+        until_listening(path, server)
+        yield
+    finally:
+        server.kill()
+        server.wait(PATIENCE_SECONDS)
 
 
 if __name__ == "__main__":

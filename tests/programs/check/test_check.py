@@ -1,4 +1,8 @@
-"""nodedevices-check as a process, with simulated devices: what it prints, and its exit status."""
+"""nodedevices-check as a process, with simulated devices: what it prints, and its exit status.
+
+A probe server runs the probes, as in the agent's pod: it forks them, which takes a tenth of a start. That the check
+starts them itself, as on a machine without Kubernetes, is in the tests of hanging drivers and in test_check_page.py.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +24,10 @@ from nodedevices_plugin.check.sources import sections
 from nodedevices_plugin.model import Fault, HealthState, InventoryDevice, Verdict
 from nodedevices_plugin.pipeline.state import SeenSpec, State, StateFile
 from nodedevices_probe.protocol import DeviceFact
-from support.checked import COMMAND, CRITICAL, OK, UNKNOWN, WARNING, Done, Simulated, check, environment
+from support.checked import COMMAND, CRITICAL, OK, UNKNOWN, WARNING, Simulated, check, environment
 from support.patience import PATIENCE_SECONDS
-from support.served import probe_server
+from support.preloaded import Done
+from support.served import preloaded_server
 
 NOW = datetime.now(UTC)
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -45,8 +51,18 @@ spec:
 """
 
 
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
+    folder = tmp_path_factory.mktemp("machine")
+    path = folder / "probes.sock"
+    simulated = Simulated(folder, "--probe-server", f"unix:{path}")
+    with preloaded_server(path, f"--simulated-file={simulated.file}"):
+        yield simulated
+
+
 @pytest.fixture
-def machine(tmp_path: Path) -> Simulated:
+def alone(tmp_path: Path) -> Simulated:
+    """Without a probe server."""
     return Simulated(tmp_path)
 
 
@@ -387,15 +403,15 @@ def children(marker: str) -> list[str]:
     return found
 
 
-def test_a_driver_that_hangs_is_unknown_when_the_time_is_up_and_its_process_is_gone(machine: Simulated) -> None:
-    done = machine.check(HUNG, "--timeout-seconds", "2")
+def test_a_driver_that_hangs_is_unknown_when_the_time_is_up_and_its_process_is_gone(alone: Simulated) -> None:
+    done = alone.check(HUNG, "--timeout-seconds", "2")
     assert (done.code, done.lines[0]) == (UNKNOWN, "DEVICES UNKNOWN - probe simulated: no line")
-    assert not children(str(machine.file))
+    assert not children(str(alone.file))
 
 
-def test_a_probe_that_hangs_takes_no_verdict_from_others(machine: Simulated) -> None:
+def test_a_probe_that_hangs_takes_no_verdict_from_others(alone: Simulated) -> None:
     for seconds in ("4", "16", "64"):  # the other one's line takes as long as this machine does to start it
-        done = machine.check(LOST, "--add-probe", "mine=/bin/sh -c 'sleep 600'", "--timeout-seconds", seconds)
+        done = alone.check(LOST, "--add-probe", "mine=/bin/sh -c 'sleep 600'", "--timeout-seconds", seconds)
         if "probe simulated: no line" not in done.lines[0]:
             break
     assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 FallenOffBus, probe mine: no line")
@@ -417,17 +433,17 @@ def test_a_program_that_ends_again_and_again_is_given_up() -> None:
     assert (done.code, done.lines[1]) == (UNKNOWN, "probe mine: the probe exited with status 1")
 
 
-def test_a_sigterm_ends_the_probe_and_the_answer_is_unknown(machine: Simulated) -> None:
-    machine.file.write_text(HUNG)
-    running = subprocess.Popen([*COMMAND, *machine.arguments], stdout=subprocess.PIPE, text=True, env=environment())
+def test_a_sigterm_ends_the_probe_and_the_answer_is_unknown(alone: Simulated) -> None:
+    alone.file.write_text(HUNG)
+    running = subprocess.Popen([*COMMAND, *alone.arguments], stdout=subprocess.PIPE, text=True, env=environment())
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not children(str(machine.file)):
+    while not children(str(alone.file)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     running.send_signal(signal.SIGTERM)
     out, _ = running.communicate(timeout=PATIENCE_SECONDS)
     assert (running.returncode, out) == (UNKNOWN, "DEVICES UNKNOWN - ended by a signal\n")
-    assert not children(str(machine.file))
+    assert not children(str(alone.file))
 
 
 # --- the agent's state file ------------------------------------------------------------------------------------------
@@ -465,7 +481,7 @@ def test_an_xid_that_the_running_agent_has_seen_counts(machine: Simulated, state
     done = machine.check(TWO, "--state-file", str(state))
     assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 Xid79")
     assert before == (state.read_bytes(), state.stat().st_mtime_ns)
-    assert sorted(each.name for each in state.parent.iterdir()) == [machine.file.name, state.name]
+    assert list(state.parent.iterdir()) == [state]
 
 
 def test_a_device_that_the_agent_had_is_missing(machine: Simulated, state: Path) -> None:
@@ -528,14 +544,6 @@ def test_a_probe_of_the_agent_that_does_not_run_here_is_said_in_the_checks_own_w
     assert "delete this pod" not in done.out
 
 
-def test_in_the_agents_pod_the_probe_server_runs_the_probes(machine: Simulated, tmp_path: Path) -> None:
-    machine.file.write_text(LOST)
-    path = tmp_path / "probes.sock"
-    with probe_server(path, f"--simulated-file={machine.file}"):
-        done = check(*machine.arguments, "--probe-server", f"unix:{path}")
-    assert (done.code, done.lines[0]) == (CRITICAL, "DEVICES CRITICAL - gpu-1 FallenOffBus")
-
-
 def test_the_nodes_policies_are_those_of_the_agent(machine: Simulated, state: Path) -> None:
     rules = {"rules": [{"reasons": ["ThermalSlowdown"], "state": "Ignored"}]}
     StateFile(state).save(State(boot_id=BOOT, spec=SeenSpec(config={"health": rules})))
@@ -549,7 +557,7 @@ def test_a_state_file_that_cannot_be_used_is_unknown_and_stays_as_it_is(
     state.write_bytes(content)
     done = machine.check(TWO, "--state-file", str(state))
     assert (done.code, f"--state-file {state}: " in done.out) == (UNKNOWN, True)
-    assert sorted(each.name for each in state.parent.iterdir()) == [machine.file.name, state.name]
+    assert list(state.parent.iterdir()) == [state]
     assert state.read_bytes() == content
 
 
@@ -609,10 +617,10 @@ def test_a_monitoring_plugin_shows_what_is_wrong_in_its_command_line() -> None:
     assert done.lines[0].startswith("DEVICES UNKNOWN - --prob: unknown flag; did you mean --probe? | ")
 
 
-def test_a_simulated_file_may_be_relative(machine: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.file.write_text(TWO)
-    monkeypatch.chdir(machine.file.parent)
-    assert check("--probe", "simulated", "--simulated-file", machine.file.name).code == OK
+def test_a_simulated_file_may_be_relative(alone: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone.file.write_text(TWO)
+    monkeypatch.chdir(alone.file.parent)
+    assert check("--probe", "simulated", "--simulated-file", alone.file.name).code == OK
 
 
 def test_a_relative_path_in_a_variable_is_refused_by_the_variables_name() -> None:

@@ -16,8 +16,7 @@ from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.node.sysfs import PCI_DEVICE, System
 from support.nic_trees import connectx_7_pair, plain, sriov
 from support.patience import PATIENCE_SECONDS
-
-COMMAND = (sys.executable, "-m", "nodedevices_probe.main", "nic", "--once")
+from support.probes import COMMAND, ended, once
 
 
 def poll(root: Path, *, plain: bool = False) -> SourceFacts:
@@ -30,10 +29,7 @@ def test_plain_cards_are_reported_on_request(tmp_path: Path) -> None:
     (device,) = poll(tmp_path, plain=True).devices
     assert (device.id, device.vendor, device.extra["speedGbps"].integer) == ("0000:01:00.0", "intel", 1)
     for flags, count in (((), 0), (("--all",), 1)):
-        done = subprocess.run(
-            [*COMMAND, f"--root={tmp_path}", *flags], capture_output=True, timeout=PATIENCE_SECONDS, check=False
-        )
-        assert len(parse_line(done.stdout).devices) == count, done.stderr
+        assert len(once("nic", f"--root={tmp_path}", *flags).devices) == count
 
 
 @pytest.mark.parametrize(
@@ -52,26 +48,17 @@ def test_a_missing_character_device_is_a_reason_of_those_that_require_it(
 ) -> None:
     connectx_7_pair(tmp_path)
     (tmp_path / "dev/infiniband" / gone).unlink()
-    done = subprocess.run(
-        [*COMMAND, f"--root={tmp_path}", f"--rdma-required={required}"],
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    devices = parse_line(done.stdout).devices
+    devices = once("nic", f"--root={tmp_path}", f"--rdma-required={required}").devices
     assert {each.id for each in devices if "deviceNodeMissing" in each.readings.conditions} == faulty
     if gone == "issm0" and not faulty:
         assert "/dev/infiniband/issm0" not in devices[0].device_nodes, "a container with it could not start"
 
 
-@pytest.mark.parametrize("value", ["ib_cm", "", "umad;uverbs", "rdma_cm,UMAD"])
-def test_wrong_names_of_character_devices_are_explained(value: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, f"--rdma-required={value}"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
-    assert done.returncode == 2
-    assert "is not allowed; give some of rdma_cm,umad,uverbs,issm,ucm, or none" in done.stderr
+def test_wrong_names_of_character_devices_are_explained() -> None:
+    for value in ("ib_cm", "", "umad;uverbs", "rdma_cm,UMAD"):
+        done = ended("nic", "--once", f"--rdma-required={value}")
+        assert done.code == 2
+        assert "is not allowed; give some of rdma_cm,umad,uverbs,issm,ucm, or none" in done.err
 
 
 def test_the_hosts_sysfs_shows_what_a_containers_own_does_not(tmp_path: Path) -> None:
@@ -81,9 +68,7 @@ def test_the_hosts_sysfs_shows_what_a_containers_own_does_not(tmp_path: Path) ->
     for each in (own / "sys/class/net").glob("*"):
         each.unlink()
     assert [each.code for each in poll(own).problems] == ["NoInterfaces"]
-    flags = [f"--root={own}", f"--host-sys-ctr-path={host / 'sys'}"]
-    done = subprocess.run([*COMMAND, *flags], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    line = parse_line(done.stdout)
+    line = once("nic", f"--root={own}", f"--host-sys-ctr-path={host / 'sys'}")
     assert (line.problems, line.devices[0].extra["ifName"].string) == ((), "enp49s0np0")
 
 
@@ -110,7 +95,9 @@ def _own_namespaces() -> bool:
 def test_in_the_network_of_a_pod_the_hosts_sysfs_shows_the_interfaces_of_this_machine(tmp_path: Path) -> None:
     found = []
     for flag in ("", f"--host-sys-ctr-path={tmp_path}"):
-        script = IN_A_NAMESPACE.format(host=tmp_path, command=shlex.join([*COMMAND, "--all", *filter(None, [flag])]))
+        script = IN_A_NAMESPACE.format(
+            host=tmp_path, command=shlex.join([*COMMAND, "nic", "--once", "--all", *filter(None, [flag])])
+        )
         done = subprocess.run(
             ["unshare", "-n", "-m", "sh", "-c", script], capture_output=True, timeout=PATIENCE_SECONDS, check=False
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.node.presence import Hardware
 from nodedevices_probe.node.roots import Roots
 from nodedevices_probe.registry import KINDS
-from support.patience import PATIENCE_SECONDS
+from support.probes import COMMAND, ended
 from support.trees import Tree, mi300x
 
-AUTO = (sys.executable, "-m", "nodedevices_probe.main", "auto")
 AT = "pci0000:16/0000:16:01.0"
 
 
@@ -74,30 +72,26 @@ def test_a_machine_without_any_of_it_and_a_broken_one_have_nothing(tmp_path: Pat
 def test_once_is_a_line_of_each_and_says_why_on_stderr(tmp_path: Path) -> None:
     mi300x(tmp_path, gpus=2)
     card(tmp_path, "0x8086", "0x038000", "xe")
-    done = subprocess.run(
-        [*AUTO, "--once", f"--root={tmp_path}"], capture_output=True, check=False, timeout=PATIENCE_SECONDS
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [parse_line(each) for each in done.stdout.splitlines()]
+    done = ended("auto", "--once", f"--root={tmp_path}")
+    assert done.code == 0, done.err
+    lines = [parse_line(each.encode()) for each in done.lines]
     assert [(each.probe, len(each.devices)) for each in lines] == [("amd", 2), ("intel", 0)]
-    assert done.stderr.decode().splitlines()[:2] == [
+    assert done.err.splitlines()[:2] == [
         "nodedevices-probe: starting amd: 0000:0c:00.0 is a PCI device of vendor 0x1002 and class 0x120000",
         "nodedevices-probe: starting intel: 0000:17:00.0 is a PCI device of vendor 0x8086 and class 0x038000",
     ]
 
 
 def test_without_hardware_it_says_so_and_that_is_no_error(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*AUTO, "--once", f"--root={tmp_path}"], capture_output=True, check=False, timeout=PATIENCE_SECONDS
-    )
-    assert (done.returncode, done.stdout) == (0, b"")
-    assert b"no hardware of nvml, amd, intel" in done.stderr
+    done = ended("auto", "--once", f"--root={tmp_path}")
+    assert (done.code, done.out) == (0, "")
+    assert "no hardware of nvml, amd, intel" in done.err
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     mi300x(tmp_path, gpus=1)
-    command = [*AUTO, f"--root={tmp_path}", "--interval-seconds=0.5"]
+    command = [*COMMAND, "auto", f"--root={tmp_path}", "--interval-seconds=0.5"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield process

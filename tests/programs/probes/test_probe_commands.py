@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
-import pytest
-from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.node.drm import NODE_MISSING
 from support.fpga_trees import alveo, fpga_bus_id
-from support.patience import PATIENCE_SECONDS
-from support.probes import COMMAND
+from support.probes import ended, once
 from support.trees import FLEX_170, MAX_1550, flex, mi300x
 
 
@@ -19,28 +14,20 @@ def test_device_nodes_are_looked_for_where_the_hosts_dev_is_mounted(tmp_path: Pa
     mi300x(tmp_path / "host", gpus=1)
     (tmp_path / "root").mkdir()
     (tmp_path / "root/sys").symlink_to(tmp_path / "host/sys")
-    command = [*COMMAND, "amd", f"--root={tmp_path / 'root'}", "--once"]
     for mounted, conditions in (("nowhere", (NODE_MISSING,)), ("host", ())):
-        flag = f"--driver-root-ctr-path={tmp_path / mounted}"
-        done = subprocess.run([*command, flag], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-        assert parse_line(done.stdout).devices[0].readings.conditions == conditions, done.stderr
+        line = once("amd", f"--root={tmp_path / 'root'}", f"--driver-root-ctr-path={tmp_path / mounted}")
+        assert line.devices[0].readings.conditions == conditions
 
 
 def test_a_largest_machine_is_one_good_line(tmp_path: Path) -> None:
     mi300x(tmp_path, compute="CPX", memory="NPS4")
-    command = [*COMMAND, "amd", f"--root={tmp_path}", "--once"]
-    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    line = parse_line(done.stdout)
+    line = once("amd", f"--root={tmp_path}")
     assert (line.probe, len(line.devices), sum(len(each.partitions) for each in line.devices)) == ("amd", 8, 64)
 
 
 def test_fpga_cards_are_one_line(tmp_path: Path) -> None:
     alveo(tmp_path)
-    command = (*COMMAND, "fpga", "--once", f"--root={tmp_path}")
-    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [each.id for each in parse_line(done.stdout).devices] == [fpga_bus_id(0), fpga_bus_id(1)]
+    assert [each.id for each in once("fpga", f"--root={tmp_path}").devices] == [fpga_bus_id(0), fpga_bus_id(1)]
 
 
 def test_what_stands_there_and_is_no_device_is_a_reason_on_a_real_machine(tmp_path: Path) -> None:
@@ -52,11 +39,7 @@ def test_what_stands_there_and_is_no_device_is_a_reason_on_a_real_machine(tmp_pa
     file.write_text(
         "[{name: a, paths: [{path: /dev/a}]}, {name: b, paths: [{path: /dev/b}]}, {name: c, paths: [{path: '/dev/*'}]}]"
     )
-    command = (*COMMAND, "generic", "--once", f"--file={file}")
-    done = subprocess.run(
-        [*command, f"--driver-root-ctr-path={tmp_path}"], capture_output=True, timeout=PATIENCE_SECONDS, check=True
-    )
-    line = parse_line(done.stdout)
+    line = once("generic", f"--file={file}", f"--driver-root-ctr-path={tmp_path}")
     assert {each.id: each.readings.conditions for each in line.devices} == {
         "dev-a": ("deviceNodeMissing",),
         "dev-b": (),
@@ -66,39 +49,30 @@ def test_what_stands_there_and_is_no_device_is_a_reason_on_a_real_machine(tmp_pa
 
 def test_the_file_of_configured_devices_is_checked(tmp_path: Path) -> None:
     file = tmp_path / "f"
-    command = [*COMMAND, "generic", "--once", f"--root={tmp_path}", f"--file={file}"]
+    arguments = ("generic", f"--root={tmp_path}", f"--file={file}")
     file.write_text("[{preset: gpu}]")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 1
-    assert "devices[0].preset: 'gpu' is not allowed; give one of fuse, tun, kvm" in done.stderr
+    done = ended(*arguments, "--once")
+    assert done.code == 1
+    assert "devices[0].preset: 'gpu' is not allowed; give one of fuse, tun, kvm" in done.err
     file.write_text("[{preset: kvm, required: true}]")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0
-    assert [each["id"] for each in json.loads(done.stdout)["devices"]] == ["dev-kvm"]
+    assert [each.id for each in once(*arguments).devices] == ["dev-kvm"]
 
 
-@pytest.mark.parametrize(
-    ("flag", "found"),
-    [("--allow-ids=0x56C0", 2), (f"--allow-ids={MAX_1550}", 0), (f"--deny-ids={MAX_1550}, {FLEX_170}", 0), ("", 2)],
-)
-def test_models_are_allowed_or_denied_by_device_id(tmp_path: Path, flag: str, found: int) -> None:
+def test_models_are_allowed_or_denied_by_device_id(tmp_path: Path) -> None:
     flex(tmp_path)
-    command = [*COMMAND, "intel", "--once", f"--root={tmp_path}", *([flag] if flag else [])]
-    done = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    assert len(parse_line(done.stdout).devices) == found
+    for flags, found in (
+        (["--allow-ids=0x56C0"], 2),
+        ([f"--allow-ids={MAX_1550}"], 0),
+        ([f"--deny-ids={MAX_1550}, {FLEX_170}"], 0),
+        ([], 2),
+    ):
+        assert len(once("intel", f"--root={tmp_path}", *flags).devices) == found, flags
 
 
-@pytest.mark.parametrize(
-    ("flags", "complaint"),
-    [
+def test_wrong_lists_are_explained() -> None:
+    for flags, complaint in (
         (["--deny-ids=56c0"], "argument --deny-ids: '56c0' is not allowed; give PCI device ids, such as 0x49c5,0x56c0"),
         (["--allow-ids=0x1", "--deny-ids=0x2"], "not allowed with argument"),
-    ],
-)
-def test_wrong_lists_are_explained(flags: list[str], complaint: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, "intel", "--once", *flags], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
-    assert done.returncode == 2
-    assert complaint in done.stderr
+    ):
+        done = ended("intel", "--once", *flags)
+        assert (done.code, complaint in done.err) == (2, True), done.err

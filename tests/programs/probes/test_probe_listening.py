@@ -19,7 +19,8 @@ from nodedevices_probe import wanted
 from nodedevices_probe.protocol import PROTOCOL, Snapshot
 from nodedevices_probe.wanted import Wanted
 from support.patience import PATIENCE_SECONDS
-from support.probes import COMMAND
+from support.preloaded import fork
+from support.probes import COMMAND, MODULE, ended
 from support.simulated import strike
 
 
@@ -78,14 +79,13 @@ def listening(folder: Path, *arguments: str) -> Iterator[Path]:
     """A simulated probe of FOLDER/devices.yaml, and where it listens."""
     path = folder / "probe.sock"
     what = ["simulated", "--file", str(folder / "devices.yaml"), "--listen", f"unix:{path}", *arguments]
-    process = subprocess.Popen([*COMMAND, *what], stdin=subprocess.DEVNULL, start_new_session=True)
+    process = fork(MODULE, what, os.environ, folder / "log")
     try:
         until(lambda: devices_at(path))
         yield path
         assert process.poll() is None
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait(PATIENCE_SECONDS)
 
 
@@ -154,27 +154,15 @@ def test_only_its_own_user_may_connect_and_what_an_ended_probe_left_is_replaced(
     ],
 )
 def test_where_nothing_can_listen_the_probe_says_why_and_ends(value: str, says: str) -> None:
-    done = subprocess.run(
-        [*COMMAND, "simulated", "--profile", "l4", "--listen", value],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert says in done.stderr
+    done = ended("simulated", "--profile", "l4", "--listen", value)
+    assert done.code == 2
+    assert says in done.err
 
 
 def test_a_second_probe_does_not_take_a_socket_that_another_one_listens_on(probe: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "simulated", "--profile", "l4", "--listen", f"unix:{probe}"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "another program listens there already" in done.stderr
+    done = ended("simulated", "--profile", "l4", "--listen", f"unix:{probe}")
+    assert done.code == 2
+    assert "another program listens there already" in done.err
     assert devices_at(probe) == 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import signal
 import subprocess
@@ -15,10 +14,11 @@ from typing import Any
 
 import nodedevices_common
 import pytest
+from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_probe.protocol import DriverState, Snapshot
 from nodedevices_probe.registry import KINDS
 from support.patience import PATIENCE_SECONDS
-from support.probes import COMMAND, RunningProbe, device, once, running
+from support.probes import COMMAND, RunningProbe, device, ended, running
 
 
 def write(path: Path, text: str) -> None:
@@ -102,9 +102,19 @@ def test_no_file_is_a_node_without_a_driver_until_there_is_one(tmp_path: Path) -
         probe.until(lambda seen: "FileMissing" in codes(seen) and seen.devices == ())
 
 
-def test_a_file_that_is_a_folder_is_named(tmp_path: Path) -> None:
-    (problem,) = once(["simulated", "--file", str(tmp_path)], status=1).problems
-    assert (problem.code, problem.message) == ("FileInvalid", f"{tmp_path}: Is a directory")
+def test_a_file_that_cannot_be_used_is_named_in_the_line_and_on_stderr(tmp_path: Path) -> None:
+    (wrong := tmp_path / "wrong.yaml").write_text("profil: l4 x 1\n")
+    for path, code, why in (
+        (tmp_path, "FileInvalid", "Is a directory"),
+        (wrong, "FileInvalid", "profil: no such key"),
+        (tmp_path / "missing.yaml", "FileMissing", ""),
+    ):
+        done = ended("simulated", "--file", str(path), "--once")
+        (line,) = done.lines
+        (problem,) = parse_line(line.encode()).problems
+        assert (done.code, problem.code, why in problem.message) == (1, code, True)
+        assert str(path) in problem.message
+        assert problem.message in done.err
 
 
 def test_an_unchanged_file_is_reported_again_and_again(file: Path, probe: RunningProbe) -> None:
@@ -186,10 +196,9 @@ def _is_alive(pid: int) -> bool:
     ],
 )
 def test_a_wrong_command_line_is_explained(arguments: Any, complaint: str) -> None:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert done.returncode == 2
-    assert complaint in done.stderr
-    assert done.stdout == ""
+    done = ended(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert complaint in done.err
 
 
 @pytest.mark.parametrize("module", ["main", "simulated.probe", "nvidia.probe"])
@@ -207,13 +216,9 @@ def test_a_probe_stays_small(module: str) -> None:
 
 
 def test_once_is_one_line_of_json_for_people_and_jq() -> None:
-    done = subprocess.run(
-        [*COMMAND, "simulated", "--profile", "gb200", "--once"],
-        capture_output=True,
-        timeout=PATIENCE_SECONDS,
-        check=True,
-    )
-    assert json.loads(done.stdout)["machine"]["clique"]
+    done = ended("simulated", "--profile", "gb200", "--once")
+    assert (done.code, done.err) == (0, "")
+    assert done.document["machine"]["clique"]
 
 
 def test_the_version_is_the_distributions() -> None:
