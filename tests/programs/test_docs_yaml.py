@@ -7,6 +7,7 @@ from its keys; a piece that is none of the known kinds fails, so that a new kind
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from nodedevices_probe.generic import config as generic_config
 from nodedevices_probe.remote import config as remote_config
 from nodedevices_probe.simulated import file as simulated_file
 from support import vendor
-from support.kustomize import ROOT, kubectl, render
+from support.kustomize import ROOT, default_without_crds, kubectl, render
 
 OWN_FILE = {"version", "flags", "resources", "sharing", "imex"}
 SIMULATED = {"profile", "devices", "events", "links", "driver", "machine"}
@@ -309,10 +310,12 @@ def render_with(
         (folder / "nodedevices").symlink_to(ROOT)
         own = folder / "mine"
         own.mkdir()
+        of_crds = any(each.get("target") == {"kind": CRD} for each in patches)
+        base = own / CLONE / "manifests/overlays/default" if of_crds else default_without_crds()
         document = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "resources": [f"{CLONE}manifests/overlays/default"],
+            "resources": [os.path.relpath(base, own.resolve())],
             "components": [f"{CLONE}manifests/components/{each}" for each in components],
             "patches": patches,
             "images": list(images),

@@ -7,16 +7,15 @@ UPDATE_GOLDEN=1 writes them anew.
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
 import re
-import shutil
 import tempfile
 import textwrap
 from argparse import ArgumentParser
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from nodedevices_plugin.settings.options import by_name
 from nodedevices_plugin.settings.probes import together
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.command import HEALTH_ADDRESS as HEALTH_ADDRESS_OF_SERVER
-from support.kustomize import ROOT, kubectl, render
+from support.kustomize import ROOT, default_without_crds, kubectl, render
 
 MANIFESTS = ROOT / "manifests"
 CRD = "CustomResourceDefinition"
@@ -403,19 +402,15 @@ def test_the_labels_that_the_operator_leaves_out_are_those_it_may_not_write(defa
 @needs_kubectl
 def test_another_namespace_and_other_names_are_a_line_each_in_a_kustomization(tmp_path: Path) -> None:
     """With every component: tests/integration/test_agent_bounds.py tries what is installed so."""
-    relative = os.path.relpath(MANIFESTS, tmp_path.resolve())
-    components = sorted(folder.name for folder in (MANIFESTS / "components").iterdir())
-    components.remove("operator-namespace")  # two namespaces, which cannot both be called so
-    components.remove("one-container")  # without a container for the demo's devices
-    document = {
+    components = {folder.name for folder in (MANIFESTS / "components").iterdir()}
+    components -= {"operator-namespace"}  # two namespaces, which cannot both be called so
+    components -= {"one-container"}  # without a container for the demo's devices
+    document = installation(sorted(components), tmp_path) | {
         "namespace": "gpu-tools",
         "namePrefix": "my-",
-        "resources": [f"{relative}/overlays/demo"],
-        "components": [f"{relative}/components/{name}" for name in components],
+        "resources": [os.path.relpath(MANIFESTS / "overlays" / "demo", tmp_path.resolve())],
     }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
-    assert KUBECTL is not None
-    objects = [it for it in render(tmp_path, KUBECTL) if it["kind"] != CRD]
+    objects = [it for it in render_from(document, tmp_path) if it["kind"] != CRD]
     assert "nodedevices-system" not in yaml.safe_dump(objects)
     for part in ("agent", "operator"):
         binding = of_kind(objects, "ClusterRoleBinding")[f"my-nodedevices-{part}"]
@@ -426,22 +421,18 @@ def test_another_namespace_and_other_names_are_a_line_each_in_a_kustomization(tm
         assert account["namespace"] == "gpu-tools"
     bound = of_kind(objects, "ValidatingAdmissionPolicyBinding")["my-nodedevices-own-node-only"]
     assert bound["spec"]["policyName"] in of_kind(objects, "ValidatingAdmissionPolicy")
+    constraints = of_kind(objects, "ClusterRole")["my-nodedevices-agent-scc"]["rules"][0]
+    assert constraints["resourceNames"] == ["my-nodedevices-agent"]
 
 
 @needs_kubectl
-@pytest.mark.parametrize("prefix", ["", "my-"])
-def test_the_page_on_security_has_the_patch_for_exact_names(tmp_path: Path, prefix: str) -> None:
+def test_the_page_on_security_has_the_patch_for_exact_names(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "security.md").read_text()
     [block] = re.findall(r"^    patches:\n(?:    .*\n)+", page, re.MULTILINE)
-    relative = os.path.relpath(MANIFESTS, tmp_path.resolve())
-    document = yaml.safe_load(textwrap.dedent(block)) | {
-        "namePrefix": prefix,
-        "resources": [f"{relative}/overlays/default"],
-        "components": [f"{relative}/components/{name}" for name in ("delete-rejected-pods", "cluster-properties")],
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
-    assert KUBECTL is not None
-    policies = of_kind(render(tmp_path, KUBECTL), "ValidatingAdmissionPolicy")
+    document = yaml.safe_load(textwrap.dedent(block)) | installation(
+        ("delete-rejected-pods", "cluster-properties"), tmp_path
+    )
+    policies = of_kind(render_from({**document, "namePrefix": "my-"}, tmp_path), "ValidatingAdmissionPolicy")
     assert len(policies) == 6
     for name, policy in policies.items():
         account = "agent" if name.endswith("own-node-only") else "operator"
@@ -457,9 +448,10 @@ def test_the_overlay_names_a_version_of_every_image(default: list[dict[str, Any]
 
 
 @needs_kubectl
-def test_the_overlay_brings_the_crds(default: list[dict[str, Any]]) -> None:
-    names = set(of_kind(default, CRD))
-    assert names == {"nodedevices.nodedevices.io", "devicepolicies.nodedevices.io"}
+def test_the_overlay_brings_the_crds_and_nothing_else_differs_without_them(default: list[dict[str, Any]]) -> None:
+    """So that most tests do without."""
+    assert set(of_kind(default, CRD)) == {"nodedevices.nodedevices.io", "devicepolicies.nodedevices.io"}
+    assert [each for each in default if each["kind"] != CRD] == with_components()
 
 
 @needs_kubectl
@@ -497,33 +489,36 @@ def sort(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return objects
 
 
-def same_as_default(changed: list[dict[str, Any]]) -> bool:
-    """Nothing else was changed."""
-    return sort(changed) == sort(overlay("default"))
+def same_as_default(changed: list[dict[str, Any]], *form: str) -> bool:
+    """Nothing else was changed. `form`: in this form of the pod."""
+    return sort(changed) == sort(with_components(*form))
 
 
 @cache
-def without_crds() -> Path:
-    """The default overlay as rendered, but for the CRDs: no component touches them, and they take most of the time."""
-    folder = Path(tempfile.mkdtemp(prefix="nodedevices-manifests-"))
-    atexit.register(shutil.rmtree, folder)
-    objects = [it for it in overlay("default") if it["kind"] != CRD]
-    (folder / "default.yaml").write_text(yaml.dump_all(objects, Dumper=yaml.CSafeDumper))
-    (folder / "kustomization.yaml").write_text("resources: [default.yaml]\n")
-    return folder
+def pickled(components: tuple[str, ...], binary: str) -> bytes:
+    with tempfile.TemporaryDirectory() as name:
+        return pickle.dumps(render_from(installation(components, Path(name)), Path(name), binary))
 
 
-def with_component(
-    name: str, folder: Path, *, beside: Sequence[str] = (), to: Path | None = None
-) -> list[dict[str, Any]]:
-    """The default overlay with a component, after others, as a user's own kustomization has it; or `to` with it."""
+def render_from(kustomization: dict[str, Any], folder: Path, binary: str | None = KUBECTL) -> list[dict[str, Any]]:
+    assert binary is not None
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return render(folder, binary)
+
+
+def installation(components: Iterable[str], folder: Path) -> dict[str, Any]:
+    """The default overlay with components in this order, as a user's own kustomization in this folder has it."""
+    return {
+        "resources": [os.path.relpath(default_without_crds().resolve(), folder.resolve())],
+        "components": [os.path.relpath(MANIFESTS / "components" / each, folder.resolve()) for each in components],
+    }
+
+
+def with_components(*names: str) -> list[dict[str, Any]]:
+    """What is installed with them, but for the CRDs, which no component touches."""
     assert KUBECTL is not None
-    relative = os.path.relpath(MANIFESTS, folder.resolve())
-    components = [f"{relative}/components/{each}" for each in (*beside, name)]
-    base = os.path.relpath((to or without_crds()).resolve(), folder.resolve())
-    (folder / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: {components}\n")
-    crds = [it for it in overlay("default") if it["kind"] == CRD] if to is None else []
-    return sorted((*crds, *render(folder, KUBECTL)), key=lambda one: (one["kind"], one["metadata"]["name"]))
+    found: list[dict[str, Any]] = pickle.loads(pickled(names, KUBECTL))
+    return found
 
 
 def test_a_drain_never_waits_for_the_operator(default: list[dict[str, Any]]) -> None:
@@ -534,8 +529,8 @@ def test_a_drain_never_waits_for_the_operator(default: list[dict[str, Any]]) -> 
 
 
 @needs_kubectl
-def test_the_operator_namespace_component_moves_the_operator_and_restricts_what_is_there(tmp_path: Path) -> None:
-    changed = with_component("operator-namespace", tmp_path)
+def test_the_operator_namespace_component_moves_the_operator_and_restricts_what_is_there() -> None:
+    changed = with_components("operator-namespace")
     here = of_kind(changed, "Namespace")
     levels = {name: it["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] for name, it in here.items()}
     assert levels == {"nodedevices-system": "privileged", "nodedevices-operator": "restricted"}
@@ -555,8 +550,8 @@ def test_the_operator_namespace_component_moves_the_operator_and_restricts_what_
 
 
 @needs_kubectl
-def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somewhere(tmp_path: Path) -> None:
-    changed = with_component("operator-namespace", tmp_path, beside=("metrics-services", "prometheus"))
+def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somewhere() -> None:
+    changed = with_components("metrics-services", "prometheus", "operator-namespace")
     accounts = {
         (it["metadata"]["namespace"], it["metadata"]["name"]) for it in changed if it["kind"] == "ServiceAccount"
     }
@@ -602,9 +597,9 @@ def test_with_the_operator_in_a_namespace_of_its_own_every_reference_leads_somew
     ],
 )
 def test_a_component_of_the_operators_gives_the_switch_and_its_rights_and_nothing_else(
-    tmp_path: Path, component: str, setting: str, rule: dict[str, Any], admission: str
+    component: str, setting: str, rule: dict[str, Any], admission: str
 ) -> None:
-    changed = with_component(component, tmp_path)
+    changed = with_components(component)
     rules = of_kind(changed, "ClusterRole")["nodedevices-operator"]["rules"]
     assert rules.pop() == rule
     operator = pod(of_kind(changed, "Deployment")["nodedevices-operator"])["containers"][0]
@@ -617,19 +612,12 @@ def test_a_component_of_the_operators_gives_the_switch_and_its_rights_and_nothin
     assert policy["spec"]["matchConditions"] == own_keys["matchConditions"]
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert binding["spec"] == {"policyName": admission, "validationActions": ["Deny"]}
-    assert [each for each in changed if each not in (policy, binding)] == overlay("default")
+    assert [each for each in changed if each not in (policy, binding)] == with_components()
 
 
 @needs_kubectl
-def test_the_runtimeclass_component_changes_the_agents_runtime_class_only(tmp_path: Path) -> None:
-    changed = with_component("runtimeclass-nvidia", tmp_path)
-    assert pod(of_kind(changed, "DaemonSet")["nodedevices-agent"]).pop("runtimeClassName") == "nvidia"
-    assert same_as_default(changed)
-
-
-@needs_kubectl
-def test_the_openshift_component_allows_host_paths_and_uid_0_and_names_the_selinux_type(tmp_path: Path) -> None:
-    changed = with_component("openshift", tmp_path)
+def test_the_openshift_component_allows_host_paths_and_uid_0_and_names_the_selinux_type() -> None:
+    changed = with_components("openshift")
     agent = pod(of_kind(changed, "DaemonSet")["nodedevices-agent"])
     assert agent["securityContext"].pop("seLinuxOptions") == {"type": "container_device_plugin_t"}
     constraints = of_kind(changed, "SecurityContextConstraints")["nodedevices-agent"]
@@ -648,61 +636,13 @@ def test_the_openshift_component_allows_host_paths_and_uid_0_and_names_the_selin
     assert same_as_default(changed)
 
 
-@needs_kubectl
-def test_a_prefix_of_yours_reaches_the_rule_that_names_the_constraints(tmp_path: Path) -> None:
-    with_component("openshift", tmp_path)
-    kustomization = tmp_path / "kustomization.yaml"
-    kustomization.write_text(kustomization.read_text() + "namePrefix: my-\n")
-    assert KUBECTL is not None
-    roles = of_kind(render(tmp_path, KUBECTL), "ClusterRole")
-    assert roles["my-nodedevices-agent-scc"]["rules"][0]["resourceNames"] == ["my-nodedevices-agent"]
-
-
-@needs_kubectl
-def test_the_observe_component_leaves_the_kubelet_to_the_vendor_and_changes_nothing_else(tmp_path: Path) -> None:
-    changed = with_component("observe", tmp_path)
-    environment = container(agent_pod(changed))["env"]
-    environment.remove({"name": "NODEDEVICES_SERVING_MODE", "value": "Observe"})
-    assert same_as_default(changed)
-
-
-@needs_kubectl
-def test_the_named_configs_component_mounts_a_folder_that_may_be_missing_and_never_by_sub_path(tmp_path: Path) -> None:
-    changed = with_component("named-configs", tmp_path)
-    spec = agent_pod(changed)
-    agent = container(spec)
-    agent["env"].remove({"name": "CONFIG_FILE_SRCDIR", "value": "/available-configs"})
-    agent["volumeMounts"].remove({"name": "available-configs", "mountPath": "/available-configs", "readOnly": True})
-    configs = {"name": "device-plugin-configs", "optional": True}  # missing: ConfigApplied says so, and the agent runs
-    spec["volumes"].remove({"name": "available-configs", "configMap": configs})
-    assert same_as_default(changed)
-
-
 # Components mount the hardware in the container that has it: by that container, what is listed before them.
-FORMS: dict[str, list[str]] = {"probe": [], "agent": ["one-container"]}
-in_both_forms = pytest.mark.parametrize("form", FORMS)
-
-
-@cache
-def pickled_form(form: str, binary: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        relative = os.path.relpath(MANIFESTS, Path(folder).resolve())
-        components = [f"{relative}/components/{each}" for each in FORMS[form]]
-        text = f"resources: [{relative}/overlays/default]\ncomponents: {components}\n"
-        (Path(folder) / "kustomization.yaml").write_text(text)
-        return pickle.dumps(render(Path(folder), binary))
-
-
-def same_as(form: str, changed: list[dict[str, Any]]) -> bool:
-    """Nothing else was changed in this form of the pod."""
-    assert KUBECTL is not None
-    return sort(changed) == sort(pickle.loads(pickled_form(form, KUBECTL)))
+FORMS: dict[str, tuple[str, ...]] = {"probe": (), "agent": ("one-container",)}
 
 
 @needs_kubectl
-def test_the_one_container_component_is_the_default_without_the_probes_container(tmp_path: Path) -> None:
-    changed = with_component("one-container", tmp_path)
-    before = overlay("default")
+def test_the_one_container_component_is_the_default_without_the_probes_container() -> None:
+    changed, before = with_components("one-container"), with_components()
     spec = agent_pod(before)
     spec["containers"] = [agent] = [container(spec)]
     shared = next(each for each in agent["volumeMounts"] if each["mountPath"] == "/run/nodedevices")
@@ -719,107 +659,171 @@ def test_the_one_container_component_is_the_default_without_the_probes_container
     assert sort(changed) == sort(before)
 
 
-@needs_kubectl
-@in_both_forms
-def test_the_mig_component_adds_one_capability_and_one_variable_where_the_hardware_is(
-    tmp_path: Path, form: str
-) -> None:
-    changed = with_component("mig", tmp_path, beside=FORMS[form])
-    found = container(agent_pod(changed), form)
-    found["env"].remove({"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"})
-    assert found["securityContext"]["capabilities"].pop("add") == ["SYS_ADMIN"]
-    assert same_as(form, changed)
+class Pod:
+    """An agent's pod, of which is taken away what components have added; what is not there is an error."""
+
+    def __init__(self, spec: dict[str, Any], form: str) -> None:
+        self.spec, self.agent, self.hardware = spec, container(spec), container(spec, form)
+        self.containers = {"agent": self.agent, form: self.hardware}
+
+    def variables(self, one: dict[str, Any], **values: Any) -> None:
+        for name, value in values.items():
+            one["env"].remove({"name": name, "value": value})
+
+    def mount(self, one: dict[str, Any], name: str, path: Any, **more: Any) -> None:
+        one["volumeMounts"].remove({"name": name, "mountPath": path, **more})
+
+    def volume(self, name: str, **of: Any) -> None:
+        self.spec["volumes"].remove({"name": name, **of})
+
+    def folder(self, name: str, path: Any, type_: str = "DirectoryOrCreate") -> None:
+        self.volume(name, hostPath={"path": path, "type": type_})
+
+    def config_map(self, name: str, config_map: str) -> None:
+        """One that may be missing: ConfigApplied says so, and the agent runs."""
+        self.volume(name, configMap={"name": config_map, "optional": True})
 
 
-@needs_kubectl
-@in_both_forms
-def test_the_kmsg_component_adds_a_container_with_one_capability_and_a_socket_that_the_agent_reads(
-    tmp_path: Path, form: str
-) -> None:
-    changed = with_component("kmsg", tmp_path, beside=FORMS[form])
-    spec = agent_pod(changed)
-    own, agent = container(spec, "kmsg"), container(spec)
-    spec["containers"].remove(own)
-    [volume] = [each for each in spec["volumes"] if each["name"] == "kmsg"]
-    spec["volumes"].remove(volume)
-    folder = own["volumeMounts"][0]["mountPath"]
-    socket = own["command"][-1]
+def of_the_nic_probe(option: str) -> str:
+    parser = ArgumentParser()
+    KINDS["nic"].add_arguments(parser)
+    return str(getattr(parser.parse_args([]), option))
+
+
+def mig(pod: Pod) -> None:
+    """One capability and one variable, where the hardware is."""
+    pod.variables(pod.hardware, NVIDIA_MIG_MONITOR_DEVICES="all")
+    assert pod.hardware["securityContext"]["capabilities"].pop("add") == ["SYS_ADMIN"]
+
+
+def kmsg(pod: Pod) -> None:
+    """A container with one capability, and a socket that the agent reads."""
+    own = container(pod.spec, "kmsg")
+    pod.spec["containers"].remove(own)
+    folder, socket = own["volumeMounts"][0]["mountPath"], own["command"][-1]
     assert own["command"] == ["nodedevices-probe", "kmsg", "--listen", f"unix:{folder}/kmsg.sock"]
-    agent["env"].remove({"name": "NODEDEVICES_ADD_PROBE_KMSG", "value": f"kmsg={socket}"})
-    agent["volumeMounts"].remove({"name": "kmsg", "mountPath": folder, "readOnly": True})
-    assert (own["volumeMounts"], set(volume)) == ([{"name": "kmsg", "mountPath": folder}], {"name", "emptyDir"})
+    pod.volume("kmsg", emptyDir={"medium": "Memory", "sizeLimit": "1Mi"})
+    pod.variables(pod.agent, NODEDEVICES_ADD_PROBE_KMSG=f"kmsg={socket}")
+    pod.mount(pod.agent, "kmsg", folder, readOnly=True)
+    assert own["volumeMounts"] == [{"name": "kmsg", "mountPath": folder}]
     assert own["securityContext"] == {
         "privileged": False,
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"], "add": ["SYSLOG"]},
     }
-    assert same_as(form, changed)
 
 
-@needs_kubectl
-def test_the_cdi_component_gives_the_agent_the_runtimes_folders_and_nothing_else(tmp_path: Path) -> None:
-    changed = with_component("cdi", tmp_path)
-    spec = agent_pod(changed)
+def cdi(pod: Pod) -> None:
+    """The runtimes' folders."""
     for name, path, more in (("cdi", "/var/run/cdi", {}), ("cdi-static", "/etc/cdi", {"readOnly": True})):
-        spec["volumes"].remove({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}})
-        container(spec)["volumeMounts"].remove({"name": name, "mountPath": path, **more})
-    assert same_as_default(changed)
+        pod.folder(name, path)
+        pod.mount(pod.agent, name, path, **more)
 
 
-@needs_kubectl
-@in_both_forms
-def test_the_driver_root_component_shows_probes_the_host_read_only_and_as_it_changes(tmp_path: Path, form: str) -> None:
-    changed = with_component("driver-root", tmp_path, beside=FORMS[form])
-    spec = agent_pod(changed)
-    host = {"path": "/", "type": "DirectoryOrCreate"}  # a driver container's folder may come later
-    spec["volumes"].remove({"name": "driver-root", "hostPath": host})
-    where = by_name()["driver-root-ctr-path"].default
-    more = {"readOnly": True, "mountPropagation": "HostToContainer"}
-    container(spec, form)["volumeMounts"].remove({"name": "driver-root", "mountPath": where, **more})
-    assert same_as(form, changed)
-
-
-@needs_kubectl
-@in_both_forms
-def test_the_host_dev_component_shows_probes_device_nodes_where_probes_look(tmp_path: Path, form: str) -> None:
-    changed = with_component("host-dev", tmp_path, beside=FORMS[form])
-    spec = agent_pod(changed)
-    spec["volumes"].remove({"name": "host-dev", "hostPath": {"path": "/dev", "type": "Directory"}})
-    where = f"{by_name()['driver-root-ctr-path'].default}/dev"
-    more = {"readOnly": True, "mountPropagation": "HostToContainer"}
-    container(spec, form)["volumeMounts"].remove({"name": "host-dev", "mountPath": where, **more})
-    assert same_as(form, changed)
-
-
-@needs_kubectl
-@in_both_forms
-def test_the_host_sys_component_shows_probes_the_hosts_interfaces_where_the_nic_probe_looks(
-    tmp_path: Path, form: str
-) -> None:
-    changed = with_component("host-sys", tmp_path, beside=FORMS[form])
-    spec = agent_pod(changed)
-    spec["volumes"].remove({"name": "host-sys", "hostPath": {"path": "/sys", "type": "Directory"}})
-    parser = ArgumentParser()
-    KINDS["nic"].add_arguments(parser)
-    where = str(parser.parse_args([]).host_sys_ctr_path)
-    container(spec, form)["volumeMounts"].remove({"name": "host-sys", "mountPath": where, "readOnly": True})
-    assert same_as(form, changed)
-
-
-@needs_kubectl
-def test_the_device_info_component_mounts_the_folder_that_cni_plugins_read(tmp_path: Path) -> None:
-    changed = with_component("device-info", tmp_path)
-    spec = agent_pod(changed)
+def device_info(pod: Pod) -> None:
+    """The folder that CNI plugins read."""
     folder = by_name()["device-info-dir"].default
-    spec["volumes"].remove({"name": "device-info", "hostPath": {"path": folder, "type": "DirectoryOrCreate"}})
-    container(spec)["volumeMounts"].remove({"name": "device-info", "mountPath": folder})
-    assert same_as_default(changed)
+    pod.folder("device-info", folder)
+    pod.mount(pod.agent, "device-info", folder)
+
+
+SEEN = {"readOnly": True, "mountPropagation": "HostToContainer"}
+
+
+def driver_root(pod: Pod) -> None:
+    """The host, read-only and as it changes: a driver container's folder may come later."""
+    pod.folder("driver-root", "/")
+    pod.mount(pod.hardware, "driver-root", by_name()["driver-root-ctr-path"].default, **SEEN)
+
+
+def host_dev(pod: Pod) -> None:
+    """Device nodes, where probes look."""
+    pod.folder("host-dev", "/dev", "Directory")
+    pod.mount(pod.hardware, "host-dev", f"{by_name()['driver-root-ctr-path'].default}/dev", **SEEN)
+
+
+def host_sys(pod: Pod) -> None:
+    """The host's interfaces, where the nic probe looks."""
+    pod.folder("host-sys", "/sys", "Directory")
+    pod.mount(pod.hardware, "host-sys", of_the_nic_probe("host_sys_ctr_path"), readOnly=True)
+
+
+def named_configs(pod: Pod) -> None:
+    """A folder that may be missing; never by subPath, which follows no edit."""
+    pod.variables(pod.agent, CONFIG_FILE_SRCDIR="/available-configs")
+    pod.mount(pod.agent, "available-configs", "/available-configs", readOnly=True)
+    pod.config_map("available-configs", "device-plugin-configs")
+
+
+# Components of configured devices: the key of their ConfigMap, and the probe that then runs.
+CONFIGURED = {
+    "generic": ("generic.yaml", "generic"),
+    "remote": ("remote.yaml", "remote"),
+    "rdma": ("config.json", "nic"),
+    "sriov": ("config.json", "nic"),
+    "onload": ("onload.json", "nic"),
+    "fpga-names": ("NameCustomize.json", "fpga"),
+}
+
+
+def configured(pod: Pod, kind: str) -> None:
+    """Its file, which runs its probe."""
+    key, probe = CONFIGURED[kind]
+    file, option = f"/etc/nodedevices/{kind}/{key}", kind if kind.endswith("-names") else f"{kind}-config"
+    variable = {f"NODEDEVICES_{option.upper().replace('-', '_')}_FILE": file}
+    # A probe's own file is in both containers, so that both know the same path.
+    for one in pod.containers.values() if kind in {"generic", "remote"} else (pod.agent,):
+        pod.variables(one, **variable)
+        pod.mount(one, option, f"/etc/nodedevices/{kind}", readOnly=True)
+    pod.config_map(option, f"nodedevices-{kind}")
+    if kind == "sriov":  # which card has the node's default route
+        pod.folder("host-net", "/proc/1/net", "Directory")
+        pod.mount(pod.hardware, "host-net", of_the_nic_probe("host_net_ctr_path"), readOnly=True)
+    local = parse(["--node-name=n"], variable)
+    assert local.device_files == {f"{option}-file": file}
+    assert together(None, (), local.probe_options)[0] == ("nvml", probe)
+
+
+def variable_alone(name: str, value: str) -> Callable[[Pod], None]:
+    return lambda pod: pod.variables(pod.agent, **{name: value})
+
+
+def runtimeclass_nvidia(pod: Pod) -> None:
+    assert pod.spec.pop("runtimeClassName") == "nvidia"
+
+
+ADDS: Mapping[str, Callable[[Pod], None]] = {
+    "mig": mig,
+    "kmsg": kmsg,
+    "cdi": cdi,
+    "device-info": device_info,
+    "driver-root": driver_root,
+    "host-dev": host_dev,
+    "host-sys": host_sys,
+    "named-configs": named_configs,
+    **{kind: partial(configured, kind=kind) for kind in CONFIGURED},
+    "observe": variable_alone("NODEDEVICES_SERVING_MODE", "Observe"),
+    "all-gpus": variable_alone("NODEDEVICES_ADD_PROBE_ALL_GPUS", "nvml,amd,intel"),
+    "all-devices": variable_alone("NODEDEVICES_ADD_PROBE_ALL_DEVICES", "auto"),
+    "runtimeclass-nvidia": runtimeclass_nvidia,
+}
 
 
 @needs_kubectl
-def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_its_probe_apart(tmp_path: Path) -> None:
-    changed = with_component("driver-directory", tmp_path)
+@pytest.mark.parametrize("form", FORMS)
+def test_each_component_adds_to_the_agents_pod_what_it_says_and_nothing_else(form: str) -> None:
+    """All at once; test_chart_equals_kustomize.py has them one by one."""
+    changed = with_components(*FORMS[form], *ADDS)
+    pod = Pod(agent_pod(changed), form)
+    for take_away in ADDS.values():
+        take_away(pod)
+    assert same_as_default(changed, *FORMS[form])
+
+
+@needs_kubectl
+def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_its_probe_apart() -> None:
+    changed = with_components("driver-directory")
     spec = agent_pod(changed)
     agent, probe = container(spec), container(spec, "probe")
     here = {each["name"]: each for each in spec["volumes"]}
@@ -850,8 +854,12 @@ def test_the_driver_directory_component_keeps_the_agent_without_privileges_and_i
 
 
 @needs_kubectl
-def test_where_the_driver_is_a_folder_the_mps_daemons_run_from_it(tmp_path: Path) -> None:
-    found = of_kind(with_component("driver-directory", tmp_path, beside=["mps"]), "DaemonSet")
+def test_the_mps_daemons_run_from_the_drivers_folder_and_with_the_agents_runtime_class() -> None:
+    found = of_kind(with_components("mps", "driver-directory", "runtimeclass-nvidia"), "DaemonSet")
+    assert {name: pod(each)["runtimeClassName"] for name, each in found.items()} == {
+        "nodedevices-agent": "nvidia",
+        "nodedevices-mps": "nvidia",
+    }
     agent, mps = container(pod(found["nodedevices-agent"])), container(pod(found["nodedevices-mps"]), "mps")
     for one in (agent, mps):
         variables = {each["name"]: each.get("value") for each in one["env"]}
@@ -862,67 +870,12 @@ def test_where_the_driver_is_a_folder_the_mps_daemons_run_from_it(tmp_path: Path
     assert {"/dev", "/dev/shm", "/mps"} <= {each["mountPath"] for each in mps["volumeMounts"]}
 
 
-@needs_kubectl
-def test_the_all_gpus_component_names_probes_that_there_are(tmp_path: Path) -> None:
-    changed = with_component("all-gpus", tmp_path)
-    agent = container(agent_pod(changed))
-    [probes] = [each for each in agent["env"] if each["name"] == "NODEDEVICES_ADD_PROBE_ALL_GPUS"]
-    agent["env"].remove(probes)
-    assert same_as_default(changed)
-    assert probes["value"].split(",") == ["nvml", "amd", "intel"]
-    parse(["--node-name=n"], {probes["name"]: probes["value"]})  # raises for a probe that is not there
-
-
-@needs_kubectl
-@in_both_forms
-@pytest.mark.parametrize(
-    ("kind", "key", "probe"),
-    [
-        ("generic", "generic.yaml", "generic"),
-        ("remote", "remote.yaml", "remote"),
-        ("rdma", "config.json", "nic"),
-        ("sriov", "config.json", "nic"),
-        ("onload", "onload.json", "nic"),
-        ("fpga-names", "NameCustomize.json", "fpga"),
-    ],
-)
-def test_components_of_configured_devices_mount_a_config_map_that_may_be_missing_and_run_its_probe(
-    kind: str, key: str, probe: str, tmp_path: Path, form: str
-) -> None:
-    changed = with_component(kind, tmp_path, beside=FORMS[form])
-    spec = agent_pod(changed)
-    file = f"/etc/nodedevices/{kind}/{key}"
-    # A probe's own file is in both containers, so that both know the same path.
-    read_by = {"agent", form} if kind in {"generic", "remote"} else {"agent"}
-    option = kind if kind.endswith("-names") else f"{kind}-config"
-    environment = {f"NODEDEVICES_{option.upper().replace('-', '_')}_FILE": file}
-    mount = {"name": option, "mountPath": f"/etc/nodedevices/{kind}", "readOnly": True}  # no subPath: edits
-    for one in (container(spec, name) for name in read_by):
-        for name, value in environment.items():
-            one["env"].remove({"name": name, "value": value})
-        one["volumeMounts"].remove(mount)
-    if kind == "sriov":  # which card has the node's default route
-        parser = ArgumentParser()
-        KINDS["nic"].add_arguments(parser)
-        where = str(parser.parse_args([]).host_net_ctr_path)
-        container(spec, form)["volumeMounts"].remove({"name": "host-net", "mountPath": where, "readOnly": True})
-        spec["volumes"].remove({"name": "host-net", "hostPath": {"path": "/proc/1/net", "type": "Directory"}})
-    config = {"name": f"nodedevices-{kind}", "optional": True}  # missing: ConfigApplied says so, and the agent runs
-    spec["volumes"].remove({"name": option, "configMap": config})
-    assert same_as(form, changed)
-    local = parse(["--node-name=n"], environment)
-    assert local.device_files == {f"{option}-file": file}
-    assert together(None, (), local.probe_options)[0] == ("nvml", probe)
-
-
-@needs_kubectl
-def test_the_all_devices_component_leaves_it_to_the_hardware(tmp_path: Path) -> None:
-    changed = with_component("all-devices", tmp_path)
-    variable = {"name": "NODEDEVICES_ADD_PROBE_ALL_DEVICES", "value": "auto"}
-    container(agent_pod(changed))["env"].remove(variable)
-    assert same_as_default(changed)
-    local = parse(["--node-name=n"], {variable["name"]: variable["value"]})
-    assert together(None, local.added_probes, local.probe_options)[0] == ("auto",)
+def environment_of(component: str) -> dict[str, str]:
+    """What a component gives the agent's container."""
+    document = yaml.safe_load((MANIFESTS / "components" / component / "kustomization.yaml").read_text())
+    patches = [yaml.safe_load(each["patch"]) for each in document["patches"]]
+    containers = [one for patch in patches for one in patch["spec"]["template"]["spec"].get("containers", ())]
+    return {each["name"]: each["value"] for one in containers if one["name"] == "agent" for each in one.get("env", ())}
 
 
 def test_no_two_components_give_the_agent_the_same_variable_so_that_their_order_decides_nothing() -> None:
@@ -958,18 +911,12 @@ def both_of(one: str, other: str) -> set[str]:
     return found - {"nic", "generic", "remote", "fpga"} if "auto" in found else found
 
 
-@needs_kubectl
-@pytest.mark.parametrize("one", ALONE)
-def test_components_add_probes_and_none_takes_anothers_away(one: str, tmp_path: Path) -> None:
-    (alone := tmp_path / "agent").mkdir()  # not with the CRDs, which take most of the time
-    (alone / "daemonset.yaml").write_text((MANIFESTS / "base" / "agent" / "daemonset.yaml").read_text())
-    (alone / "kustomization.yaml").write_text("resources: [daemonset.yaml]\n")
-    for other in list(ALONE)[list(ALONE).index(one) :]:
-        (folder := tmp_path / other).mkdir()
-        changed = with_component(one, folder, beside=[other] if other != one else [], to=alone)
-        agent = container(agent_pod(changed))
-        environment = {each["name"]: each["value"] for each in agent["env"] if "value" in each}
-        local = parse(["--node-name=n"], environment)
+def test_components_add_probes_and_none_takes_anothers_away() -> None:
+    """Their variables together: no two have the same, as the test above says."""
+    agent = container(agent_pod(overlay("default")))
+    environment = {each["name"]: each["value"] for each in agent["env"] if "value" in each}
+    for one, other in combinations_with_replacement(ALONE, 2):
+        local = parse(["--node-name=n"], environment | environment_of(one) | environment_of(other))
         run, problems = together(None, local.added_probes, local.probe_options)
         assert (set(run), problems) == (both_of(one, other), []), f"{one} with {other}"
         by_auto = {kind for kind in KINDS if KINDS[kind].configured(local.probe_options)}
@@ -979,7 +926,6 @@ def test_components_add_probes_and_none_takes_anothers_away(one: str, tmp_path: 
 @needs_kubectl
 def test_the_folder_of_a_driver_container_is_one_patch_away(tmp_path: Path) -> None:
     """As docs/injection.md has it."""
-    relative = os.path.relpath(MANIFESTS, tmp_path.resolve())
     folder = {"name": "driver-root", "hostPath": {"path": "/run/nvidia/driver", "type": "DirectoryOrCreate"}}
     patch = {
         "apiVersion": "apps/v1",
@@ -987,20 +933,14 @@ def test_the_folder_of_a_driver_container_is_one_patch_away(tmp_path: Path) -> N
         "metadata": {"name": "nodedevices-agent", "namespace": "nodedevices-system"},
         "spec": {"template": {"spec": {"volumes": [folder]}}},
     }
-    document = {
-        "resources": [f"{relative}/overlays/default"],
-        "components": [f"{relative}/components/driver-root"],
-        "patches": [{"patch": yaml.safe_dump(patch)}],
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(document))
-    assert KUBECTL is not None
-    spec = pod(of_kind(render(tmp_path, KUBECTL), "DaemonSet")["nodedevices-agent"])
+    document = installation(["driver-root"], tmp_path) | {"patches": [{"patch": yaml.safe_dump(patch)}]}
+    spec = agent_pod(render_from(document, tmp_path))
     assert [each for each in spec["volumes"] if each["name"] == "driver-root"] == [folder]
 
 
 @needs_kubectl
-def test_the_mps_component_keeps_the_privileges_out_of_the_agent(tmp_path: Path) -> None:
-    changed = with_component("mps", tmp_path)
+def test_the_mps_component_keeps_the_privileges_out_of_the_agent() -> None:
+    changed = with_components("mps")
     runner = of_kind(changed, "DaemonSet")["nodedevices-mps"]
     spec = pod(runner)
     assert spec["automountServiceAccountToken"] is False
@@ -1026,24 +966,9 @@ def test_the_mps_component_keeps_the_privileges_out_of_the_agent(tmp_path: Path)
 
 
 @needs_kubectl
-def test_the_runtime_class_is_the_mps_daemons_too(tmp_path: Path) -> None:
-    relative = os.path.relpath(MANIFESTS, tmp_path.resolve())
-    components = f"[{relative}/components/mps, {relative}/components/runtimeclass-nvidia]"
-    (tmp_path / "kustomization.yaml").write_text(
-        f"resources: [{relative}/overlays/default]\ncomponents: {components}\n"
-    )
-    assert KUBECTL is not None
-    found = of_kind(render(tmp_path, KUBECTL), "DaemonSet")
-    assert {name: pod(each)["runtimeClassName"] for name, each in found.items()} == {
-        "nodedevices-agent": "nvidia",
-        "nodedevices-mps": "nvidia",
-    }
-
-
-@needs_kubectl
-def test_what_prometheus_scrapes_are_the_ports_of_our_pods(tmp_path: Path) -> None:
-    monitors = of_kind(with_component("prometheus", tmp_path), "PodMonitor")
-    services = of_kind(with_component("metrics-services", tmp_path), "Service")
+def test_what_prometheus_scrapes_are_the_ports_of_our_pods() -> None:
+    monitors = of_kind(with_components("prometheus"), "PodMonitor")
+    services = of_kind(with_components("metrics-services"), "Service")
     for workload in workloads(overlay("default")):
         name, labels = workload["metadata"]["name"], workload["spec"]["template"]["metadata"]["labels"]
         monitor, service = monitors[name]["spec"], services[name]["spec"]
@@ -1065,15 +990,15 @@ READS_NODE_DEVICES = {"apiGroups": ["nodedevices.io"], "resources": ["nodedevice
 READS_PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
 
 
-def added_by(name: str, folder: Path) -> list[dict[str, Any]]:
-    before = overlay("default")
-    return [each for each in with_component(name, folder) if each not in before]
+def added_by(name: str) -> list[dict[str, Any]]:
+    before = with_components()
+    return [each for each in with_components(name) if each not in before]
 
 
 @needs_kubectl
 @pytest.mark.parametrize("name", EXTENDERS)
-def test_an_extender_has_no_privilege_a_short_lived_token_probes_and_bounds(name: str, tmp_path: Path) -> None:
-    added = added_by(name, tmp_path)
+def test_an_extender_has_no_privilege_a_short_lived_token_probes_and_bounds(name: str) -> None:
+    added = added_by(name)
     test_no_token_is_mounted_that_is_not_bound_and_short_lived(added)
     [workload] = workloads(added)
     spec = pod(workload)
@@ -1094,8 +1019,8 @@ def test_an_extender_has_no_privilege_a_short_lived_token_probes_and_bounds(name
 
 
 @needs_kubectl
-def test_the_extender_is_on_every_node_of_the_control_plane_whatever_its_label_has_as_value(tmp_path: Path) -> None:
-    [workload] = workloads(added_by("extender-host", tmp_path))
+def test_the_extender_is_on_every_node_of_the_control_plane_whatever_its_label_has_as_value() -> None:
+    [workload] = workloads(added_by("extender-host"))
     spec = pod(workload)
     assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
     assert spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] == {
@@ -1109,7 +1034,7 @@ def test_the_extender_is_on_every_node_of_the_control_plane_whatever_its_label_h
 @needs_kubectl
 @pytest.mark.parametrize("name", EXTENDERS)
 def test_an_extenders_flags_are_the_programs_and_its_probes_reach_it(name: str, tmp_path: Path) -> None:
-    [workload] = workloads(added_by(name, tmp_path))
+    [workload] = workloads(added_by(name))
     extender = container(pod(workload), "extender")
     assert extender["command"] == ["nodedevices-operator", "extender"]
     mounted = {each["mountPath"] for each in extender["volumeMounts"]}
@@ -1130,8 +1055,8 @@ def test_an_extenders_flags_are_the_programs_and_its_probes_reach_it(name: str, 
 
 @needs_kubectl
 @pytest.mark.parametrize("name", EXTENDERS)
-def test_an_extender_may_read_node_devices_and_pods_and_nothing_else(name: str, tmp_path: Path) -> None:
-    added = added_by(name, tmp_path)
+def test_an_extender_may_read_node_devices_and_pods_and_nothing_else(name: str) -> None:
+    added = added_by(name)
     [(role, found)] = of_kind(added, "ClusterRole").items()
     bound = {each["roleRef"]["name"] for each in of_kind(added, "ClusterRoleBinding").values()}
     [account] = of_kind(added, "ServiceAccount")
@@ -1179,8 +1104,8 @@ def test_a_scheduler_goes_on_without_the_extender_and_sends_names_only(name: str
 
 
 @needs_kubectl
-def test_the_second_scheduler_reads_its_own_configuration_and_its_lease_is_in_its_namespace(tmp_path: Path) -> None:
-    added = added_by("extender-scheduler", tmp_path)
+def test_the_second_scheduler_reads_its_own_configuration_and_its_lease_is_in_its_namespace() -> None:
+    added = added_by("extender-scheduler")
     spec = pod(workloads(added)[0])
     scheduler = next(each for each in spec["containers"] if each["name"] == "scheduler")
     [(name, config)] = of_kind(added, "ConfigMap").items()
@@ -1192,9 +1117,9 @@ def test_the_second_scheduler_reads_its_own_configuration_and_its_lease_is_in_it
 
 
 @needs_kubectl
-def test_pods_wait_on_a_joining_node_for_the_operators_condition_once_and_the_operator_does_not(tmp_path: Path) -> None:
+def test_pods_wait_on_a_joining_node_for_the_operators_condition_once_and_the_operator_does_not() -> None:
     """Else the operator, on a cluster of new nodes alone, would wait for the condition that it writes itself."""
-    added = with_component("node-readiness", tmp_path)
+    added = with_components("node-readiness")
     [rule] = of_kind(added, "NodeReadinessRule").values()
     spec = rule["spec"]
     assert spec["conditions"] == [{"type": names.NODE_READY, "requiredStatus": "True"}]
@@ -1207,9 +1132,9 @@ def test_pods_wait_on_a_joining_node_for_the_operators_condition_once_and_the_op
 
 @needs_kubectl
 @pytest.mark.parametrize("name", ["prometheus", "metrics-services", *EXTENDERS])
-def test_what_a_component_adds_is_what_was_reviewed(name: str, tmp_path: Path) -> None:
-    before = overlay("default")
-    changed = with_component(name, tmp_path)
+def test_what_a_component_adds_is_what_was_reviewed(name: str) -> None:
+    before = with_components()
+    changed = with_components(name)
     assert [each for each in before if each not in changed] == []
     golden(name, [each for each in changed if each not in before])
 

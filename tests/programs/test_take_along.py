@@ -1,6 +1,7 @@
 """manifests/from-nvidia/take-along: NVIDIA's DaemonSets, as its chart, its GPU operator and people write them, to ours.
 
-The real script runs, with a kubectl that answers from files. What it wrote is rendered where there is a kubectl.
+The real script runs, with a kubectl that answers from files. What it wrote is rendered where there is a kubectl. What
+decides is its jq program, which is pure: many DaemonSets are read by one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from support.kustomize import ROOT, kubectl, render
 from support.patience import PATIENCE_SECONDS
 
 SCRIPT = "nodedevices/manifests/from-nvidia/take-along"
+PROGRAM = ROOT / "manifests" / "from-nvidia" / "take-along.jq"
 ANSWERS = """#!/bin/sh
 case "$4" in
   daemonset) cat "$ANSWERS/daemonset.json" ;;
@@ -29,16 +31,39 @@ BY_CDI = "flags: {plugin: {deviceListStrategy: [cdi-annotations]}}"
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
 
 
+def daemonset(*containers: dict[str, Any], **pod: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "nvdp"}, "spec": {"template": {"spec": {"containers": containers, **pod}}}}
+
+
+def config_map(name: str, data: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "data": data}
+
+
+def read(
+    *daemonsets: dict[str, Any], folder: Path, maps: dict[str, dict[str, str]], reviewed: str = ""
+) -> list[dict[str, Any]]:
+    """What the script makes of each of these."""
+    (given := folder / "maps.json").write_text("".join(json.dumps(config_map(*each)) for each in maps.items()))
+    done = subprocess.run(
+        ["jq", "-c", "--slurpfile", "maps", str(given), "--arg", "reviewed", reviewed, "-f", str(PROGRAM)],
+        input="".join(map(json.dumps, daemonsets)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 @dataclass
 class Cluster:
     folder: Path
     said: str = ""
 
     def has(self, *containers: dict[str, Any], maps: dict[str, dict[str, str]] | None = None, **pod: Any) -> None:
-        document = {"metadata": {"name": "nvdp"}, "spec": {"template": {"spec": {"containers": containers, **pod}}}}
-        (self.folder / "daemonset.json").write_text(json.dumps(document))
+        (self.folder / "daemonset.json").write_text(json.dumps(daemonset(*containers, **pod)))
         for name, data in (maps or {}).items():
-            (self.folder / f"{name}.json").write_text(json.dumps({"metadata": {"name": name}, "data": data}))
+            (self.folder / f"{name}.json").write_text(json.dumps(config_map(name, data)))
 
     def take(self, reviewed: str = "") -> int:
         environment = {
@@ -123,9 +148,6 @@ def test_the_charts_variables_and_named_configurations_come_along(cluster: Clust
     assert cluster.written("configs.json")["data"] == {"a": "version: v1\n", "b": SHARED}
     assert cluster.components() == {"observe", "named-configs"}
     assert "FOREIGN" in cluster.said
-    assert cluster.agent()["spec"]["template"]["spec"]["containers"][0]["image"].startswith(
-        "registry.example.com:5000/"
-    )
 
 
 def test_the_gpu_operator_names_the_volume_after_the_configmap_and_starts_by_a_script(cluster: Cluster) -> None:
@@ -151,10 +173,16 @@ def test_the_gpu_operator_names_the_volume_after_the_configmap_and_starts_by_a_s
     assert cluster.components() == {"observe", "named-configs", "mig"}
 
 
-@pytest.mark.parametrize("mount", [{"mountPath": "/cfg"}, {"mountPath": "/cfg/my.yaml", "subPath": "my.yaml"}])
-def test_the_one_file_of_a_static_manifest_comes_along_as_that_file(cluster: Cluster, mount: dict[str, str]) -> None:
-    main = {"name": "ctr", "args": ["--config-file=/cfg/my.yaml"], "volumeMounts": [{"name": "cfg", **mount}]}
-    cluster.has(main, volumes=volumes(cfg="mine"), maps={"mine": {"my.yaml": SHARED, "other": "x"}})
+def test_the_one_file_of_a_static_manifest_comes_along_as_that_file(cluster: Cluster) -> None:
+    maps = {"mine": {"my.yaml": SHARED, "other": "x"}}
+
+    def mounted(**mount: str) -> dict[str, Any]:
+        return {"name": "ctr", "args": ["--config-file=/cfg/my.yaml"], "volumeMounts": [{"name": "cfg", **mount}]}
+
+    by_sub_path = daemonset(mounted(mountPath="/cfg/my.yaml", subPath="my.yaml"), volumes=volumes(cfg="mine"))
+    [found] = read(by_sub_path, folder=cluster.folder, maps=maps)
+    assert (found["stop"], found["configs"]) == ([], {"config.yaml": SHARED})
+    cluster.has(mounted(mountPath="/cfg"), volumes=volumes(cfg="mine"), maps=maps)
     assert cluster.take() == 0, cluster.said
     assert cluster.written("configs.json")["data"] == {"config.yaml": SHARED}
     containers = cluster.agent()["spec"]["template"]["spec"]["containers"]
@@ -188,53 +216,54 @@ def test_flags_come_along_as_variables_and_outrank_them(cluster: Cluster) -> Non
     assert "component mig: MIG_STRATEGY is mixed\n" in cluster.said
     assert "DEVICE_LIST_STRATEGY=envvar,cdi-cri\n" in cluster.said
     spec = cluster.agent()["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"].startswith("registry.example.com:5000/")
     assert spec["runtimeClassName"] == "nvidia"
     [root] = [one for one in spec["volumes"] if one["name"] == "driver-root"]
     assert root["hostPath"]["path"] == "/run/nvidia/driver"
 
 
-@pytest.mark.parametrize(
-    ("text", "component"),
-    [
-        ("flags: {migStrategy: 'mixed'}", "mig"),
-        ('{"flags": {"plugin": {"deviceListStrategy": ["cdi-annotations"]}}}', "cdi"),
-        ("flags:\n  plugin:\n    deviceListStrategy:\n    - cdi-cri\n", "cdi"),
-        ("sharing:\n  mps:\n    resources: []\n", "mps"),
-        ("flags: {nvidiaDriverRoot: /run/nvidia/driver}", "driver-root"),
-        ("# migStrategy: mixed\nflags: {migStrategy: none, mpsRoot: /x, nvidiaDriverRoot: /}", ""),
-    ],
-)
-def test_what_a_named_configuration_needs_is_installed(cluster: Cluster, text: str, component: str) -> None:
-    cluster.has(manager(), volumes=volumes(available_configs="c"), maps={"c": {"a": SHARED, "b": text}})
-    assert cluster.take("cdi") == 0, cluster.said
-    assert cluster.components() == {"observe", "named-configs", component} - {""}
-    cluster.agent()
+NEEDS = {
+    "flags: {migStrategy: 'mixed'}": "mig",
+    '{"flags": {"plugin": {"deviceListStrategy": ["cdi-annotations"]}}}': "cdi",
+    "flags:\n  plugin:\n    deviceListStrategy:\n    - cdi-cri\n": "cdi",
+    "sharing:\n  mps:\n    resources: []\n": "mps",
+    "flags: {nvidiaDriverRoot: /run/nvidia/driver}": "driver-root",
+    "# migStrategy: mixed\nflags: {migStrategy: none, mpsRoot: /x, nvidiaDriverRoot: /}": "",
+}
 
 
-@pytest.mark.parametrize(
-    ("container", "given", "name"),
-    [
-        ({"envFrom": [{"configMapRef": {"name": "x"}}]}, [], "ctr"),
-        ({"env": [{"name": "MIG_STRATEGY", "valueFrom": {"configMapKeyRef": {}}}]}, [], "MIG_STRATEGY"),
-        ({"env": env(CONFIG_FILE="/cfg/$(NODE_NAME)")}, [], "CONFIG_FILE"),
-        ({"env": env(CONFIG_FILE="/cfg/a.yaml")}, [], "CONFIG_FILE"),
-        ({"env": env(CONFIG_FILE_SRCDIR="/cfg")}, [], "CONFIG_FILE_SRCDIR"),
-        ({"args": ["--no-such-flag=1"]}, [], "no-such-flag"),
-        ({"args": ["word"]}, [], "word"),
-        ({"env": env(DEVICE_LIST_STRATEGY="cdi-annotations")}, [], "cdi"),
-        ({"command": ["sh", "-c", "exec nvidia-device-plugin"]}, [], "ctr"),
-        ({"volumeMounts": [{"name": "odd", "mountPath": "/odd"}]}, volumes(odd="odd"), "odd"),
-        ({"volumeMounts": [{"name": "s", "mountPath": "/s"}]}, [{"name": "s", "secret": {"secretName": "s"}}], "s"),
-    ],
-)  # fmt: skip
-def test_it_stops_with_a_sentence_at_what_it_does_not_understand(
-    cluster: Cluster, container: dict[str, Any], given: list[dict[str, Any]], name: str
-) -> None:
-    cluster.has({"name": "ctr", **container}, volumes=given, maps={"odd": {"a": "b"}})
-    assert cluster.take() == 1
-    assert any(line.startswith(f"{name}: ") for line in cluster.said.splitlines()), cluster.said
-    assert not (cluster.folder / "my-nodedevices" / "kustomization.yaml").exists()
-    assert cluster.take(name) == 0, cluster.said
+def test_what_a_named_configuration_needs_is_installed(tmp_path: Path) -> None:
+    maps = {f"c{number}": {"a": SHARED, "b": text} for number, text in enumerate(NEEDS)}
+    given = [daemonset(manager(), volumes=volumes(available_configs=name)) for name in maps]
+    found = read(*given, folder=tmp_path, maps=maps, reviewed="cdi")
+    assert [each["stop"] for each in found] == [[]] * len(NEEDS)
+    expected = [{"observe", "named-configs", component} - {""} for component in NEEDS.values()]
+    assert [set(each["components"]) for each in found] == expected
+    for component in set.union(*expected):
+        assert (ROOT / "manifests" / "components" / component / "kustomization.yaml").exists()
+
+
+def test_it_stops_with_a_sentence_at_what_it_does_not_understand(tmp_path: Path) -> None:
+    secret = [{"name": "s", "secret": {"secretName": "s"}}]
+    cases: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
+        ("ctr", {"envFrom": [{"configMapRef": {"name": "x"}}]}, []),
+        ("MIG_STRATEGY", {"env": [{"name": "MIG_STRATEGY", "valueFrom": {"configMapKeyRef": {}}}]}, []),
+        ("CONFIG_FILE", {"env": env(CONFIG_FILE="/cfg/$(NODE_NAME)")}, []),
+        ("CONFIG_FILE", {"env": env(CONFIG_FILE="/cfg/a.yaml")}, []),
+        ("CONFIG_FILE_SRCDIR", {"env": env(CONFIG_FILE_SRCDIR="/cfg")}, []),
+        ("no-such-flag", {"args": ["--no-such-flag=1"]}, []),
+        ("word", {"args": ["word"]}, []),
+        ("cdi", {"env": env(DEVICE_LIST_STRATEGY="cdi-annotations")}, []),
+        ("ctr", {"command": ["sh", "-c", "exec nvidia-device-plugin"]}, []),
+        ("odd", {"volumeMounts": [{"name": "odd", "mountPath": "/odd"}]}, volumes(odd="odd")),
+        ("s", {"volumeMounts": [{"name": "s", "mountPath": "/s"}]}, secret),
+    ]
+    given = [daemonset({"name": "ctr", **container}, volumes=mounted) for _, container, mounted in cases]
+    found = read(*given, folder=tmp_path, maps={"odd": {"a": "b"}})
+    for (name, container, _), one in zip(cases, found, strict=True):
+        assert name in {each["name"] for each in one["stop"]}, container
+    looked = " ".join({name for name, *_ in cases})
+    assert {str(each["stop"]) for each in read(*given, folder=tmp_path, maps={}, reviewed=looked)} == {"[]"}
 
 
 def test_mps_with_a_folder_of_its_own_and_two_values_of_a_setting_are_reported(cluster: Cluster) -> None:
