@@ -8,7 +8,6 @@ can change its name without an alert noticing.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +21,7 @@ from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.status.facts import NodeFacts
 from support import exposed, prometheus_server
 from support.exposed import GPU, Samples, verdict
-from support.prometheus import COMPONENT, METRIC, ROOT, RULES, firing, program, promtool, rules, series
+from support.prometheus import METRIC, ROOT, RULES, firing, program, promtool, rules, series
 
 TESTS = ROOT / "tests" / "alerts"
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -119,13 +118,6 @@ def test_the_tests_of_an_alert_have_the_labels_that_are_exposed(alert: str, show
             of_the_scrape = [set(), {"pod"}] if name.startswith("nodedevices_operator_") else [{"node"}]
             [real] = {frozenset(key for key, _ in labels) for labels in shown[name]}
             assert labels in [real | each for each in of_the_scrape], text
-
-
-def test_the_prometheusrule_is_what_the_rule_file_makes() -> None:
-    done = subprocess.run([COMPONENT / "generate", "--check"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    made = yaml.safe_load((COMPONENT / "prometheusrule.yaml").read_text())
-    assert made["spec"] == yaml.safe_load(RULES.read_text())
 
 
 @needs_promtool

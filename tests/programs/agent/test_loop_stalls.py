@@ -133,7 +133,7 @@ async def test_no_line_of_a_probe_stops_the_loop(what: str, tmp_path: Path) -> N
 
     async def lines() -> None:
         before = read()
-        await eventually(lambda: read() >= before + 5)
+        await eventually(lambda: read() >= before + 2)
 
     running = asyncio.create_task(process.run())
     try:

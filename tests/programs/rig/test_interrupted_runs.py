@@ -123,7 +123,9 @@ def terminate(run: subprocess.Popen[str]) -> None:
     run.send_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("end", [interrupt, interrupt_in_a_terminal, interrupt_twice, terminate])
+@pytest.mark.parametrize(
+    "end", [pytest.param(interrupt_in_a_terminal, marks=pytest.mark.long), interrupt_twice, terminate]
+)
 def test_an_interrupted_run_leaves_nothing(machine: Machine, end: Callable[[subprocess.Popen[str]], None]) -> None:
     run = machine.waiting_run()
     end(run)
