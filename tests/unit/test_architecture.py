@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from nodedevices_operator.desired import vendors as labels
 from nodedevices_plugin import vendors
+from support.cases import cases
 
 ROOT = Path(__file__).parents[2]
 CONTRACTS: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
@@ -56,6 +57,6 @@ def test_every_vendor_is_known_by_its_registry_alone(package: ModuleType, contra
     assert set(contracts) <= {contract["name"] for contract in CONTRACTS}
 
 
-@pytest.mark.parametrize("contract", LAYERS, ids=lambda contract: contract["name"])
+@cases("contract", LAYERS, ids=lambda contract: contract["name"])
 def test_no_import_is_excepted_from_the_layers(contract: dict[str, Any]) -> None:
     assert not set(contract) & {"ignore_imports", "exhaustive_ignores", "unmatched_ignore_imports_alerting"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from support.bookings import Sample, doubled
+from support.cases import cases
 
 GPU, OTHER = "nvidia.com/gpu", "example.com/gpu"
 
@@ -12,7 +12,7 @@ def holds(pod: str, id_: str, resource: str = GPU) -> dict[str, object]:
     return {"namespace": "n", "pod": pod, "container": "c", "devices": [{"resource": resource, "ids": [id_]}]}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("offered", "holders"),
     [
         ({GPU: ["A", "B"]}, [holds("one", "A"), holds("two", "B")]),
@@ -28,7 +28,7 @@ def test_devices_of_one_plan_and_what_is_withheld_are_right(
     assert doubled(Sample.of(offered, holders)) == []  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("offered", "holders"),
     [
         ({GPU: ["A"]}, [holds("one", "A"), holds("two", "A")]),

@@ -10,6 +10,7 @@ import pytest
 from nodedevices_api import conditions as names
 from nodedevices_plugin.health import reasons
 from nodedevices_plugin.vendors.faults import Effect
+from support.cases import cases
 from support.catalogue import (
     CHECKS,
     DIFFERENT,
@@ -49,9 +50,7 @@ def test_same_where_it_differs_and_different_where_it_is_the_same_do_not_hold() 
     assert not holds(of(46).model_copy(update={"ours": DIFFERENT}))
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"state": Effect.DEGRADED}, {"action": "Replace"}, {"severity": "INFO"}, {"ladder": ("restart_os",)}]
-)
+@cases("wrong", [{"state": Effect.DEGRADED}, {"action": "Replace"}, {"severity": "INFO"}, {"ladder": ("restart_os",)}])
 def test_a_row_with_another_state_or_action_than_the_codes_or_theirs_does_not_hold(wrong: dict[str, Any]) -> None:
     assert not holds(of(46).model_copy(update=wrong))
 

@@ -15,6 +15,7 @@ import yaml
 from dashboards import grafana, promql
 from dashboards.description import CLUSTER, Board, Kind, Variable, lines
 from dashboards.files import BOARDS, path
+from support.cases import cases
 from support.prometheus import rules
 from support.repository import ROOT
 
@@ -106,7 +107,7 @@ def test_a_metric_that_no_row_describes_is_an_error() -> None:
         promql.queries(board)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("query", "scoped"),
     [
         ("nodedevices_holders_known", 'nodedevices_holders_known{cluster=~"$cluster", node="$node"}'),

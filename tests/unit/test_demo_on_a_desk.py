@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support import desk
+from support.cases import cases
 from support.desk import Desk
 from support.kubectl import NotReached
 
@@ -29,7 +30,7 @@ def test_a_tools_name_means_its_default_cluster_and_a_contexts_name_that_one() -
     assert desk.named("k3d-two-nodes") == Desk("k3d", "two-nodes", "k3d-two-nodes")
 
 
-@pytest.mark.parametrize("text", ["", "prod", "kind-", "my-kind-cluster", "gke_kind-1", "minikube-2", "docker-desktop"])
+@cases("text", ["", "prod", "kind-", "my-kind-cluster", "gke_kind-1", "minikube-2", "docker-desktop"])
 def test_a_context_of_any_other_name_is_refused_with_what_to_give(text: str) -> None:
     with pytest.raises(NotReached, match="give kind, kind-NAME, k3d, k3d-NAME or minikube"):
         desk.named(text)
@@ -43,7 +44,7 @@ def test_nodes_with_the_tools_own_mark_are_its_cluster() -> None:
     assert not MINIKUBE.foreign([first, node("minikube-m02")])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cluster", "nodes"),
     [
         (KIND, [node("kind-worker", "kind://docker/kind/kind-worker"), node("gpu-1", "aws:///eu-1a/i-0abc")]),
@@ -59,7 +60,7 @@ def test_a_node_without_it_is_named_whatever_the_context_is_called(cluster: Desk
     assert cluster.foreign(nodes)
 
 
-@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "gpu.intel.com/i915"])
+@cases("resource", ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "gpu.intel.com/i915"])
 def test_a_gpu_that_is_offered_already_is_seen(resource: str) -> None:
     assert desk.gpus([node("a"), node("b", offers={resource: "2"})]) == f"b has 2 {resource}"
     assert desk.gpus([node("a"), node("b", offers={resource: "0", "example.com/nic": "1"})]) == ""

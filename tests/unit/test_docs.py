@@ -21,6 +21,7 @@ from nodedevices_plugin.status import metrics, telemetry
 from nodedevices_plugin.vendors.nvidia import conditions
 from nodedevices_probe.protocol import Readings
 from prometheus_client import CollectorRegistry
+from support.cases import cases
 from support.exposed import by_memory, facts
 from support.facts import gpu, inventory_of, well
 
@@ -45,7 +46,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", one).strip().replace(" ", "-") for one in headings}
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+@cases("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     dead = []
     for link in LINK.findall(prose(page)):

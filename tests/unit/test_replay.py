@@ -13,6 +13,7 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState, Verdict
 from nodedevices_probe.protocol import Snapshot
+from support.cases import cases
 from support.facts import START
 from support.replay.agents import Agent, Judged, Shown, Whole
 from support.replay.hardware import Machine
@@ -63,7 +64,7 @@ def test_the_published_table_is_whole() -> None:
     assert sum(each.per_second(PUBLISHED_GPUS, 1.0) for each in KINDS) * PUBLISHED_DAYS * 86_400 == pytest.approx(419)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@cases("seed", [1, 2, 3])
 def test_no_failure_is_missed_and_nothing_is_shown_that_did_not_happen(seed: int) -> None:
     replay = played(seed=seed)
     assert complaints(replay) == []
@@ -184,7 +185,7 @@ class Untainted(Unmarked):
         return replace(shown, tainted=False, node=replace(shown.node, status="True"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "said"),
     [
         (Unmarked, "holds what is Unhealthy, and its condition is None"),

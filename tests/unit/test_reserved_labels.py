@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from nodedevices_api.sections import (
     RESERVED_LABEL_DOMAINS,
     RESERVED_LABEL_KEYS,
@@ -12,17 +11,18 @@ from nodedevices_api.sections import (
     reserved_label,
 )
 from nodedevices_operator.records.neighbours import SIGNS, Place
+from support.cases import cases
 from support.opfacts import device, feature_labels, record
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("key", [sign.key for sign in SIGNS if sign.place is Place.LABEL])
+@cases("key", [sign.key for sign in SIGNS if sign.place is Place.LABEL])
 def test_no_policy_sets_what_the_operator_itself_takes_for_a_sign(key: str) -> None:
     assert reserved_label(key)
 
 
-@pytest.mark.parametrize("domain", RESERVED_LABEL_DOMAINS)
+@cases("domain", RESERVED_LABEL_DOMAINS)
 def test_a_domain_is_reserved_with_its_subdomains_and_no_other_that_ends_alike(domain: str) -> None:
     assert reserved_label(f"{domain}/a")
     assert reserved_label(f"x.{domain}/a")
@@ -30,7 +30,7 @@ def test_a_domain_is_reserved_with_its_subdomains_and_no_other_that_ends_alike(d
     assert not reserved_label(f"example.com/{domain}")
 
 
-@pytest.mark.parametrize("key", RESERVED_LABEL_KEYS)
+@cases("key", RESERVED_LABEL_KEYS)
 def test_a_key_is_reserved_with_all_that_begin_so(key: str) -> None:
     assert reserved_label(key)
     assert reserved_label(f"{key}more")
@@ -48,6 +48,6 @@ def test_admission_refuses_the_operator_the_same_labels() -> None:
     assert f"'{RESERVED_LABEL_PATTERN}'" in text
 
 
-@pytest.mark.parametrize("name", [*RESERVED_LABEL_DOMAINS, *RESERVED_LABEL_KEYS])
+@cases("name", [*RESERVED_LABEL_DOMAINS, *RESERVED_LABEL_KEYS])
 def test_the_page_names_them_all(name: str) -> None:
     assert f"`{name}`" in (ROOT / "docs/security.md").read_text()

@@ -14,6 +14,7 @@ from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiNeeds, ToolkitDevi
 from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND
 from nodedevices_plugin.vendors.nvidia.ctk import CtkRequest
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import gpu, gpu_id, old, snapshot
 from support.stepped_node import Node
 
@@ -76,7 +77,7 @@ def test_what_would_be_refused_without_a_specification_is_requested_before_it_is
     assert using(node, BY_CDI, MADE).config == "Applied"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("requested", "environment"),
     [
         pytest.param(BY_CDI, MADE, id="it is made"),

@@ -18,6 +18,7 @@ from nodedevices_probe.amd.probe import COMPUTE, MEMORY, AmdSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, Link, Readings
 from nodedevices_probe.simulated.file import from_profile
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, inventory_of, old
 from support.stepped_node import Node, nodes
 from support.trees import amd_bus_id, mi300x
@@ -137,7 +138,7 @@ def test_the_nearest_gpus_are_preferred_as_by_amds_weights(tmp_path: Path) -> No
     assert amd.pair_score(cut[1], cut[0]) == scores[0, 1], "a link that one end reports is a link"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other", "score"),
     [
         ({"numa_node": 0}, {"numa_node": 0}, 60),
@@ -154,7 +155,7 @@ def test_a_pair_with_a_link_of_its_own_scores_by_amds_weights(
     assert (Amd().pair_score(linked, plain), Amd().pair_score(plain, linked)) == (score, score)
 
 
-@pytest.mark.parametrize(("roots", "score"), [(("r0", "r0"), 30), (("r0", "r1"), 20), (("", ""), 20)])
+@cases(("roots", "score"), [(("r0", "r0"), 30), (("r0", "r1"), 20), (("", ""), 20)])
 def test_a_pair_without_a_link_scores_by_its_pcie_root(roots: tuple[str, str], score: int) -> None:
     elsewhere = (Link(kind="XGMI", to=gpu_id(7), count=1),)
     for links in ((), elsewhere):
@@ -189,7 +190,7 @@ def test_partitions_of_a_gpu_that_is_excluded_or_gone_are_no_reason_for_mixed() 
         some(held)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("readings", "reason", "action", "by_itself"),
     [
         ({"remap_failure": True}, "PageRetirementFailure", "Replace", False),

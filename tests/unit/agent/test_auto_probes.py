@@ -15,6 +15,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.tasks import present
+from support.cases import cases
 from support.facts import gpu, gpu_id
 from support.patience import PATIENCE_SECONDS
 from support.probed_node import BROKEN, GPU, NICS, Node, nic, said
@@ -32,7 +33,7 @@ def auto(*hardware: str, file=AUTO, state: State | None = None) -> Node:  # type
 
 
 # --- which run --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("listed", "hardware", "run"),
     [
         (("auto",), ("nvml",), ("nvml",)),

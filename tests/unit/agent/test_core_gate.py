@@ -32,6 +32,7 @@ from nodedevices_plugin.model import (
     PodContainer,
 )
 from nodedevices_plugin.runtime.threads import Worker
+from support.cases import cases
 from support.cores import MEMORY, offered
 from support.facts import GIB, START, gpu, gpu_id, inventory_of
 from support.patience import PATIENCE_SECONDS
@@ -326,7 +327,7 @@ def test_a_folder_goes_ten_minutes_after_its_ids_were_last_held(agent: Gated) ->
     run(use())
 
 
-@pytest.mark.parametrize(
+@cases(
     "content",
     [
         "",

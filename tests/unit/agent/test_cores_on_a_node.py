@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.model import AllocationError, Cordon, Holder
 from nodedevices_plugin.pipeline.state import State
+from support.cases import cases
 from support.facts import GIB, START, gpu, gpu_id, old
 from support.stepped_node import Node
 
@@ -84,7 +85,7 @@ def test_a_gpu_that_fails_takes_its_own_hundred_along() -> None:
     assert free(node.now(tencents("0"))) == {MEMORY: SHARES, CORES: Counter({"shared": 100})}
 
 
-@pytest.mark.parametrize("odd", ["lost", "missing", "cordoned"])
+@cases("odd", ["lost", "missing", "cordoned"])
 def test_a_shared_gpu_that_no_pod_can_get_takes_a_hundred_along_and_those_that_a_pod_holds_last(odd: str) -> None:
     node = Node(*TWO).now(tencents("0", "1"))
     assert free(node)[CORES] == {"shared": 200}

@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
 
-import pytest
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.vendors.faults import EVERY, FaultSources
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent, Readings
+from support.cases import cases
 from support.facts import REGISTERED, gpu, gpu_id
 from support.link_vendor import LinkVendor
 from support.stepped_node import Node
@@ -82,7 +82,7 @@ def test_what_every_device_can_have_it_has_too_in_its_own_word() -> None:
     assert node.world.verdicts[NIC].message == "NIC has fallen off the bus; reboot the node"
 
 
-@pytest.mark.parametrize(("codes", "after"), [((7,), ("Unhealthy", "Nic7", False)), ((7, 8), WELL), ((8,), WELL)])
+@cases(("codes", "after"), [((7,), ("Unhealthy", "Nic7", False)), ((7, 8), WELL), ((8,), WELL)])
 def test_its_undecided_events_wait_for_their_neighbours_and_no_new_pod_gets_the_device_meanwhile(
     codes: tuple[int, ...], after: tuple[str, str, bool]
 ) -> None:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from nodedevices_plugin.granting.twice import Comparison, DoubleAllocation, held_twice
 from nodedevices_plugin.model import Holder, HoldersState, Holdings
 from nodedevices_plugin.offering.occupancy import HeldId
+from support.cases import cases
 from support.facts import START, gpu, gpu_id
 from support.stepped_node import Node
 
@@ -24,7 +25,7 @@ SHARE = held("GPU-0::1", "ml/a", replica=1)
 MIG = held("MIG-1", "ml/a", part="MIG-1")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other", "id_"),
     [
         (WHOLE, held("GPU-0", "ml/b"), "GPU-0"),
@@ -43,7 +44,7 @@ def test_s31_the_same_device_of_two_pods_is_found_under_whatever_ids(one: HeldId
     assert held_twice([one, other]) == held_twice([other, one]) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     "other",
     [
         held("GPU-0::2", "ml/b", replica=2),

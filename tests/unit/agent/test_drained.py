@@ -13,6 +13,7 @@ from nodedevices_plugin.model import Cordon, Holder, HoldersState, Holdings, Rec
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_probe.protocol import DeviceFact, Readings
+from support.cases import cases
 from support.facts import gpu, gpu_id, snapshot, xid
 from support.stepped_node import NOBODY, Node, report_of
 
@@ -90,7 +91,7 @@ def test_a_device_that_was_missing_before_is_not_drained_by_being_taken_out_of_s
     assert drained(made) == {}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("readings", "is_drained"),
     [
         (Readings(recovery_action="None"), True),

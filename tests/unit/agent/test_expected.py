@@ -16,6 +16,7 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.readiness import Readiness
 from nodedevices_probe.protocol import Readings
+from support.cases import cases
 from support.facts import gpu
 from support.probed_node import BOTH, GPU, Node, nic, said
 from support.stepped_node import report_of
@@ -143,7 +144,7 @@ def test_a_probe_that_has_not_reported_is_waited_for_and_not_for_ever() -> None:
     assert found(node.line("nics", nic())) == [1]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("entry", "says"),
     [
         ({"match": {}, "count": 0}, "count"),

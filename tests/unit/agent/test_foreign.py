@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -29,6 +28,7 @@ from nodedevices_plugin.pipeline.foreign import (
 )
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.plain import TimeSlicing
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"
@@ -97,7 +97,7 @@ def test_mig_devices_are_their_gpus() -> None:
     }
 
 
-@pytest.mark.parametrize(("id_", "unit"), [("1", gpu_id(1)), ("0:1", mig_id(0, 1)), ("1::2", f"{gpu_id(1)}::2")])
+@cases(("id_", "unit"), [("1", gpu_id(1)), ("0:1", mig_id(0, 1)), ("1::2", f"{gpu_id(1)}::2")])
 def test_indices_are_devices_only_where_they_are_configured(id_: str, unit: str) -> None:
     held = replace(BOTH, holders=(holder(id_),))
     assert named(held, names(SPLIT, indices=True)).holders[0].ids == (unit,)
@@ -106,7 +106,7 @@ def test_indices_are_devices_only_where_they_are_configured(id_: str, unit: str)
     assert named(elsewhere, names(SPLIT, indices=True)) is elsewhere
 
 
-@pytest.mark.parametrize(
+@cases(
     ("device", "unit"),
     [
         ("gpu.nvidia.com/n1/gpu-1", gpu_id(1)),
@@ -287,7 +287,7 @@ def test_other_devices_other_vendors_and_what_is_our_own_are_not() -> None:
     assert in_the_way(Offer(resource="nvidia.com/special", ids=(gpu_id(1),)), plan=left_out) == {}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("offer", "found"),
     [
         (Offer(resource=GPU, ids=(gpu_id(0), gpu_id(1))), {}),
@@ -336,7 +336,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("resource", "id_"), OTHERS.values(), ids=OTHERS)
+@cases(("resource", "id_"), OTHERS.values(), ids=OTHERS)
 def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_its_ids_whatever_these_look_like(
     resource: str, id_: str
 ) -> None:
@@ -351,7 +351,7 @@ def test_a_name_is_not_taken_over_while_its_plugin_lives_or_pods_hold_its_ids_wh
     assert take_over(ours, offered(), names()).apply
 
 
-@pytest.mark.parametrize(("resource", "id_"), OTHERS.values(), ids=OTHERS)
+@cases(("resource", "id_"), OTHERS.values(), ids=OTHERS)
 def test_a_name_is_not_registered_where_pods_hold_ids_of_a_plugin_that_has_gone(resource: str, id_: str) -> None:
     ours = Plan(resources=(OfferedResource(name=resource, ids=(SchedulableId(id=gpu_id(0), device_id=gpu_id(0)),)),))
     said = unread_holders(resource, ours, replace(offered(), holders=(holder(id_, resource=resource),)), names())

@@ -12,6 +12,7 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.routing import routed
 from nodedevices_probe.kmsg import attributes as kinds
 from nodedevices_probe.protocol import SWITCH, DeviceFact, Driver, DriverState, Link, ProbeEvent, Problem
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, inventory_of, old
 from support.probed_node import CONFIG, GPU, NICS, RDMA, Node, nic, said
 
@@ -109,7 +110,7 @@ def test_what_needs_no_repair_is_over_after_the_hold_down() -> None:
     assert node.passes(HOLD + 10).states["NIC-0"] == WELL
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "reason"),
     [
         (kinds.NVIDIA_OFF_BUS, "OffBusAtStart"),
@@ -182,7 +183,7 @@ def test_a_rule_that_counts_counts_lines_of_the_log_of_one_device() -> None:
     assert (node.states[gpu_id(0)], node.states[gpu_id(1)]) == (("Unhealthy", "NvlinkEcc"), WELL)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("registers", "reason"),
     [
         ({"register1": "0x10"}, "NvlinkEcc"),
@@ -207,7 +208,7 @@ def test_the_registers_of_an_xid_74_say_what_kind_of_nvlink_error_it_was(
     assert set(node.states.values()) == {WELL}
 
 
-@pytest.mark.parametrize("registers", [{}, {"register1": "0x40800001"}, {"register2": "0xffff"}, {"register1": "no"}])
+@cases("registers", [{}, {"register1": "0x40800001"}, {"register2": "0xffff"}, {"register1": "no"}])
 def test_registers_that_say_nothing_add_nothing(registers: dict[str, str]) -> None:
     node = Logged().log(kinds.XID_DETAIL, "0000:1b:00.0", 74, 1, link="14", **registers)
     assert node.notices(gpu_id(0)) == []
@@ -230,8 +231,8 @@ def test_a_line_about_a_device_that_no_probe_lists_is_counted_and_logged_and_cha
     assert len(node.last.addressed) == 1
 
 
-@pytest.mark.parametrize("address", ["0000:1b:00.0", "00000000:1B:00.0", "1b:00.0"])
-@pytest.mark.parametrize("said", ["0000:1b:00.0", "00000000:1B:00.0"])
+@cases("address", ["0000:1b:00.0", "00000000:1B:00.0", "1b:00.0"])
+@cases("said", ["0000:1b:00.0", "00000000:1B:00.0"])
 def test_an_address_may_be_written_as_nvml_has_it(address: str, said: str) -> None:
     parts = {"nvml": inventory_of(gpu(0, pci_bus_id=address))}
     event = ProbeEvent(sequence=1, time=START, kind=kinds.PCIE_FATAL, pci_bus_id=said)
@@ -275,8 +276,8 @@ STALLED = ProbeEvent(sequence=7, time=START, kind=kinds.MLX5_STALLED, pci_bus_id
 SAID: dict[str, Any] = {"events": (STALLED,), "driver": Driver(state=DriverState.LOADED)}
 
 
-@pytest.mark.parametrize("seconds", [1, 20, 120])
-@pytest.mark.parametrize("restarted", [False, True], ids=["new", "restarted"])
+@cases("seconds", [1, 20, 120])
+@cases("restarted", [False, True], ids=["new", "restarted"])
 def test_what_the_log_says_before_a_probes_first_line_is_judged_by_it_however_late_it_is(
     seconds: int, restarted: bool
 ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_plugin.status.known_fields import MAX_NAMED, named, status_schema, without_unknown
+from support.cases import cases
 
 TEXT = {"type": "string"}
 DEVICE = {"type": "object", "properties": {"id": TEXT, "health": {"type": "object", "properties": {"state": TEXT}}}}
@@ -37,13 +37,13 @@ def test_the_path_of_what_is_left_out_of_a_map_has_its_key() -> None:
     assert (known, left_out) == ({"byName": {"gpu-0": {"id": "a"}}}, ("status.byName.gpu-0.history",))
 
 
-@pytest.mark.parametrize("name", ["words", "anything", "object"])
+@cases("name", ["words", "anything", "object"])
 def test_what_may_have_any_field_keeps_them(name: str) -> None:
     status = {name: {"later": "x"}}
     assert without_unknown(status, SCHEMA) == (status, ())
 
 
-@pytest.mark.parametrize("status", [{"list": [{"later": 1}]}, {"names": "one"}, {"byName": "one"}])
+@cases("status", [{"list": [{"later": 1}]}, {"names": "one"}, {"byName": "one"}])
 def test_what_is_of_another_type_than_the_schema_has_is_the_servers_to_refuse(status: dict[str, Any]) -> None:
     assert without_unknown(status, SCHEMA) == (status, ())
 
@@ -66,7 +66,7 @@ def test_the_schema_is_that_of_the_kinds_status() -> None:
     assert status_schema(published, "NodeDevices") == SCHEMA
 
 
-@pytest.mark.parametrize(
+@cases(
     "published",
     [
         {},

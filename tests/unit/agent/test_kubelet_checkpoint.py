@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry, CheckpointError, CheckpointFile, parse, read
+from support.cases import cases
 
 # Written by a kubelet 1.36.3, with the answers and the checksum cut out.
 RECORDED = {
@@ -44,7 +45,7 @@ def test_no_container_has_anything_where_there_are_no_entries() -> None:
     assert parse(b'{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {}}, "Checksum": 1}') == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     "raw",
     [
         b"",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from nodedevices_api.base import to_dict
 from nodedevices_plugin.inputs.own_object import seen_object
 from nodedevices_plugin.model import MostSeen
@@ -16,6 +15,7 @@ from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.state import State, StateFile
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import gpu
 from support.probed_node import BOTH, Node, nic, said
 from support.stepped_node import Node as OneProbe
@@ -195,6 +195,6 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(node().line("nvml", *many).world.state.most_seen or ()) == MAX_KEPT
 
 
-@pytest.mark.parametrize("wrong", [None, "x", [1], [{"probe": "nvml"}], [{"count": -1}], {"count": 8}])
+@cases("wrong", [None, "x", [1], [{"probe": "nvml"}], [{"count": -1}], {"count": 8}])
 def test_an_object_with_something_else_there_is_read_without_it(wrong: object) -> None:
     assert seen_object({"status": {"mostSeen": wrong}}).most_seen == ()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.clients import client_verdict, with_daemons
 from nodedevices_plugin.sharing.daemons import DaemonProcess, MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
+from support.cases import cases
 from support.daemons import answers, facts
 from support.facts import START, gpu, gpu_id, old
 from support.stepped_node import Node
@@ -71,7 +71,7 @@ def test_a_change_to_it_and_from_it_waits_for_the_pods_that_hold_the_very_same_i
     assert node.now(SLICES).world.daemons == ()
 
 
-@pytest.mark.parametrize("elsewhere", [WHOLE, SLICES, config(2)], ids=["whole", "slices", "other limits"])
+@cases("elsewhere", [WHOLE, SLICES, config(2)], ids=["whole", "slices", "other limits"])
 def test_where_the_state_is_lost_a_daemon_stays_while_containers_are_its_clients(elsewhere: dict[str, Any]) -> None:
     """Whatever is configured then: the node's own settings, for one, while the operator does not answer."""
     runs, client = daemon(), holder(SHARE)

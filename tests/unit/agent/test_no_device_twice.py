@@ -55,6 +55,7 @@ from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition, snapshot
 from support.fuzzing import TIMES, scaled
 from support.hubs import FLAG as HUB_FLAG
@@ -795,8 +796,8 @@ class TheNodeThatIsAskedWhileItDecides(TheNode):
                 self.allocated(name, (id_,))
 
 
-@pytest.mark.parametrize("config", [shares(2), by_memory("20Gi")])
-@pytest.mark.parametrize("back", [False, True])
+@cases("config", [shares(2), by_memory("20Gi")])
+@cases("back", [False, True])
 def test_no_device_goes_to_two_containers_whenever_the_kubelet_asks_while_the_agent_decides(
     config: dict[str, Any], back: bool
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
+from support.cases import cases
 from support.facts import gpu, gpu_id
 from support.stepped_node import Node
 
@@ -31,7 +32,7 @@ def reasons(node: Node) -> list[str]:
     return [node.world.verdicts[id_].reason for id_ in BOTH]
 
 
-@pytest.mark.parametrize("config", [PASSED, BY_DIRECTORY, BY_CDI])
+@cases("config", [PASSED, BY_DIRECTORY, BY_CDI])
 def test_a_gpu_without_its_node_goes_to_no_pod(config: dict[str, Any]) -> None:
     node = node_with(EVERY - {"/dev/nvidia1"}, config)
     assert reasons(node) == ["", "DeviceNodeMissing"]
@@ -39,8 +40,8 @@ def test_a_gpu_without_its_node_goes_to_no_pod(config: dict[str, Any]) -> None:
     assert "/dev/nvidia1: not there" in node.world.inventory.problems[0].message
 
 
-@pytest.mark.parametrize("config", [PASSED, BY_DIRECTORY, BY_CDI])
-@pytest.mark.parametrize("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
+@cases("config", [PASSED, BY_DIRECTORY, BY_CDI])
+@cases("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
 def test_without_a_node_that_every_program_needs_no_gpu_is_offered(config: dict[str, Any], gone: str) -> None:
     node = node_with(EVERY - {gone}, config)
     assert reasons(node) == ["DeviceNodeMissing", "DeviceNodeMissing"]
@@ -66,7 +67,7 @@ def test_googles_way_waits_at_its_start_and_holds_nothing_down_then() -> None:
     assert node.given(existing=EVERY).now(BY_DIRECTORY).offers == {GPU: BOTH}
 
 
-@pytest.mark.parametrize(
+@cases(
     "config",
     [{}, {"injection": {"deviceListStrategies": ["volume-mounts"]}}, {**PASSED, "serving": {"mode": "Observe"}}],
 )

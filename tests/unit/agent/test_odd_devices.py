@@ -12,6 +12,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_probe.amd.attributes import PROFILE
 from nodedevices_probe.protocol import Attribute, DeviceFact, Partition
+from support.cases import cases
 from support.daemons import answers
 from support.facts import GIB, START, gpu, gpu_id, mig_id, partition
 from support.probed_node import Node, said
@@ -86,7 +87,7 @@ def test_a_missing_gpu_that_does_not_fit_strategy_single_stops_no_step_where_rul
 
 
 # --- a restart --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     "odd",
     [gpu(1, mig_enabled=False), gpu(1, mig_enabled=True), cut(1, "3g.40gb", "3g.40gb")],
     ids=["not in MIG mode", "without MIG devices", "cut otherwise"],
@@ -125,7 +126,7 @@ def with_mps(*devices: DeviceFact) -> Stepped:
     return Stepped(*devices, local=local, mps=daemon)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("config", "odd", "resource", "said_of_it"),
     [
         (sharing("memory", memoryUnit="20Gi"), SMALL, MEMORY, "has 16Gi of memory"),

@@ -12,6 +12,7 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.vendors.files import DeviceFile, DeviceFileOutcome
 from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.files.document import load
+from support.cases import cases
 
 HUGE = "0x" + "F" * 4000  # no message can show it: Python turns no int of that length into text
 WORDS = [
@@ -36,7 +37,7 @@ async def test_a_word_that_its_yaml_tag_does_not_take_is_a_refused_file(
     assert [(each.config, each.error) for each in outcomes] == [(None, complaint)]
 
 
-@pytest.mark.parametrize(("word", "complaint"), WORDS)
+@cases(("word", "complaint"), WORDS)
 def test_in_a_probes_file_too(word: str, complaint: str) -> None:
     with pytest.raises(CheckError) as refused:
         load(f"devices:\n- {word}\n")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket, next_write
+from support.cases import cases
 
 
 def status(state: str = "Healthy", reason: str = "", **more: Any) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def test_while_an_object_that_keeps_vanishing_waits_who_owns_it_is_queried_every
     assert (step.need, step.wait) == (Need.CREATE, 2.0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "cause"),
     [
         (status("Unhealthy", "Xid79"), Cause.DEVICE),

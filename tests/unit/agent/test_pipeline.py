@@ -33,6 +33,7 @@ from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice
 from nodedevices_probe.nvidia import attributes as nvidia
+from support.cases import cases
 from support.contract import INVALID_SHARING
 from support.daemons import facts
 from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
@@ -158,7 +159,7 @@ def test_a_configuration_waits_for_its_mps_daemon_and_is_refused_only_when_that_
     assert again.config == "WaitingForDaemon", "after a restart the daemon has not been queried yet"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("config", "section", "field"),
     [
         (
@@ -256,7 +257,7 @@ def test_a_configuration_that_fits_no_longer_after_a_restart_requests_the_end_of
     assert (again.config, again.world.daemons) == ("ConfigInvalid", None)
 
 
-@pytest.mark.parametrize(
+@cases(
     "pod",
     [
         pytest.param(holder(gpu_id(0)), id="a whole GPU"),
@@ -596,7 +597,7 @@ def test_a_change_that_touches_no_id_does_not_wait() -> None:
     assert node.world.active.effective.sections.health.hold_down_seconds == 7
 
 
-@pytest.mark.parametrize(
+@cases(
     ("inputs", "says"),
     [
         ({"file": FileOutcome(error="line 1: not YAML")}, "not YAML"),
@@ -619,9 +620,7 @@ def test_a_bad_configuration_at_the_start_keeps_what_was_in_effect_before_it() -
     assert (again.config, again.counts) == ("ConfigInvalid", {GPU: (8, 8)})
 
 
-@pytest.mark.parametrize(
-    "bad", [{"seen": seen(TOO_MANY)}, {"seen": seen({"nothing": {}})}, {"file": FileOutcome(error="not YAML")}]
-)
+@cases("bad", [{"seen": seen(TOO_MANY)}, {"seen": seen({"nothing": {}})}, {"file": FileOutcome(error="not YAML")}])
 def test_before_the_first_good_configuration_nothing_is_offered_and_a_restart_does_not_change_that(
     bad: dict[str, Any],
 ) -> None:

@@ -15,6 +15,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.amd.probe import AmdSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, Partition
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, mig_id, partition
 from support.probed_node import CONFIG, RDMA, Node, nic, said
 from support.stepped_node import Node as Stepped
@@ -43,7 +44,7 @@ def replaced(config: dict[str, Any], *now: DeviceFact) -> Stepped:
 
 
 # --- replaced in its slot ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     "injection",
     [{"deviceIDStrategy": "index"}, {"passDeviceSpecs": True}, {"deviceListStrategies": ["driver-directory"]}],
 )
@@ -76,7 +77,7 @@ def test_an_index_alone_is_a_place_only_where_containers_are_given_indices() -> 
     assert offers({"injection": {"deviceIDStrategy": "index"}}) == []
 
 
-@pytest.mark.parametrize("shared", ["/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio"])
+@cases("shared", ["/dev/kfd", "/dev/infiniband/rdma_cm", "/dev/vfio/vfio"])
 def test_a_device_node_that_any_number_of_devices_need_is_no_place(shared: str) -> None:
     def with_it(slot: int, uuid: str) -> DeviceFact:
         return gpu(slot, id=uuid, device_nodes=(shared, f"/dev/dri/renderD{slot}"))
@@ -240,8 +241,8 @@ def healthy(node: Stepped, story: Renumbered) -> set[str]:
     return set(node.offers.get(story.resource, ()))
 
 
-@pytest.mark.parametrize("restarts", ["never", "before", "after"])
-@pytest.mark.parametrize("story", STORIES)
+@cases("restarts", ["never", "before", "after"])
+@cases("story", STORIES)
 def test_what_has_a_place_that_a_pod_was_given_goes_to_no_new_pod(
     story: Callable[[], Renumbered], restarts: str
 ) -> None:
@@ -337,7 +338,7 @@ def test_of_two_devices_at_one_place_the_first_probes_is_offered_and_the_other_n
     assert Node(BOTH).line("two", second).line("one", first).offered == ["CARD"], "whichever reports first"
 
 
-@pytest.mark.parametrize("spelled", ["00000000:3B:00.0", "3b:00.0", "0000:3B:00.0"])
+@cases("spelled", ["00000000:3B:00.0", "3b:00.0", "0000:3B:00.0"])
 def test_a_pci_address_is_one_place_however_a_probe_spells_it(spelled: str) -> None:
     node = Node(BOTH).line("one", nic(0, id="CARD")).line("two", other(pci=spelled))
     assert node.offered == ["CARD"]

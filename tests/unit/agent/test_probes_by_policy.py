@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.registry import KINDS
+from support.cases import cases
 from support.facts import gpu, gpu_id
 from support.probed_node import BOTH, BROKEN, CONFIG, GPU, NICS, RDMA, Node, nic, said
 
@@ -27,7 +27,7 @@ def refused(node: Node) -> tuple[str, str, str]:
     return config.reason, config.refused.field if config.refused else "", config.message
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "runs"),
     [
         (("amd",), ("amd",)),
@@ -72,7 +72,7 @@ def test_a_policy_that_takes_a_probe_away_retires_its_devices() -> None:
     assert by(node, "nvml", "nics").line("nvml", gpu(0)).line("nics", nic()).offered == ["NIC-0", gpu_id(0)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "complaint"),
     [
         (
@@ -96,7 +96,7 @@ def test_a_name_that_is_unknown_or_lacks_its_options_is_refused_and_changes_noth
     assert node.world.config.reason == "Applied"
 
 
-@pytest.mark.parametrize("name", ["nics=/opt/x", "x=unix:/run/x.sock", "/bin/sh", "nvml nics", "N"])
+@cases("name", ["nics=/opt/x", "x=unix:/run/x.sock", "/bin/sh", "nvml nics", "N"])
 def test_a_policy_brings_no_program(name: str) -> None:
     node = by(Node(BOTH).line("nvml", gpu(0)).line("nics", nic()), name)
     assert node.runs == ("nvml", NICS)

@@ -20,6 +20,7 @@ from nodedevices_probe.registry import KINDS
 from nodedevices_probe.remote.attributes import TYPE as POOL
 from nodedevices_probe.remote.attributes import UNREACHABLE
 from nodedevices_probe.remote.attributes import VENDOR as REMOTE
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, xid
 from support.probed_node import BOTH, BROKEN, GPU, NICS, OTHER_NICS, RDMA, Node, nic, said
 
@@ -67,7 +68,7 @@ def test_the_state_file_has_those_that_run_and_an_older_one_has_none() -> None:
     assert Node(BROKEN, None, replace(state, probes=("removed-since",))).runs == ("nvml",)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "complaint"),
     [
         (["rocm"], f"flags.probe: 'rocm' is not allowed; {WHICH}"),

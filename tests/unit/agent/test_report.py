@@ -43,6 +43,7 @@ from nodedevices_plugin.sharing.plain import TimeSlicing
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 
 GPU = "nvidia.com/gpu"
@@ -180,7 +181,7 @@ def test_a_healthy_node_in_full() -> None:
     }
 
 
-@pytest.mark.parametrize(("others", "shown"), [(0, 16), (7, 9), (15, 1), (20, 0)])
+@cases(("others", "shown"), [(0, 16), (7, 9), (15, 1), (20, 0)])
 def test_the_nearest_devices_of_other_probes_are_links_where_the_probes_own_leave_room(others: int, shown: int) -> None:
     links = tuple(Link(kind="XGMI", to=f"GPU-{number}", count=1) for number in range(others))
     nics = [
@@ -254,7 +255,7 @@ def test_a_device_shows_all_reasons_of_its_state_where_it_has_several() -> None:
     assert [each.health.reasons for each in report(made).devices] == [("RecoveryAction", "EccUncorrectable"), (), ()]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("holdings", "expected"),
     [
         (holding(holder(gpu_id(0))), "1 of 2: gpu-0 Xid79 (RebootNode; held by ml/train-0)"),
@@ -281,7 +282,7 @@ def test_a_gpu_that_is_undecided_counts_as_degraded() -> None:
     assert condition(made, "DevicesHealthy") == ("True", "AllHealthy", "degraded: 1 of 2: gpu-0 Correlating (not held)")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("verdict", "expected"),
     [
         (
@@ -387,7 +388,7 @@ def test_allocated_counts_ids_and_held_counts_devices() -> None:
     assert (made.resources[0].allocated, made.summary.held) == (2, 2)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("holdings", "free", "sees"),
     [
         (holding(holder(gpu_id(0))), 1, "1 free, of which the scheduler sees 0: "),
@@ -410,7 +411,7 @@ def test_a_gpu_that_is_free_and_that_the_scheduler_does_not_see_is_said(
     assert sees in made.summary.message
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "holds"),
     [
         ("gpu.nvidia.com/node-a/gpu-1", True),
@@ -468,7 +469,7 @@ def test_a_partition_that_is_gone_but_held_is_missing_since_it_left() -> None:
 
 
 # --- probes -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("changes", "expected"),
     [
         ({}, ("Ready", "")),
@@ -505,7 +506,7 @@ def registered(state: RegistrationState, message: str = "") -> dict[str, Any]:
     return {"registrations": (Registration(resource=GPU, state=state, message=message),)}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "expected"),
     [
         ({}, ("True", "AgentRunning", "")),
@@ -621,7 +622,7 @@ def test_a_configuration_with_nothing_to_say_is_left_out() -> None:
     assert "configuration" not in to_dict(report(facts()))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("config", "expected"),
     [
         (ConfigStatus(), ("True", "Applied", "")),

@@ -14,6 +14,7 @@ from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.node import NodeSettings
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.nvidia.flags import NvidiaSettings
+from support.cases import cases
 from support.contract import INVALID_SHARING
 
 
@@ -90,12 +91,12 @@ def test_nvidias_documented_example_is_taken_as_it_is() -> None:
     assert config.flags["device-list-strategy"] == ("envvar",)
 
 
-@pytest.mark.parametrize("text", [b"version: v1\n", b"version: ''\n", b"flags:\nsharing:\n"])
+@cases("text", [b"version: v1\n", b"version: ''\n", b"flags:\nsharing:\n"])
 def test_keys_without_values_say_nothing(text: bytes) -> None:
     assert parse(text) == FileConfig()
 
 
-@pytest.mark.parametrize("text", [b"", b"# nothing\n", b"---\n"])
+@cases("text", [b"", b"# nothing\n", b"---\n"])
 def test_an_empty_file_is_taken_as_nvidias_plugin_takes_it_and_known_to_be_empty(text: bytes) -> None:
     assert parse(text) == FileConfig(empty=True)
 
@@ -104,7 +105,7 @@ def test_null_is_not_set_as_in_nvidias_plugin() -> None:
     assert parse(b"flags: {migStrategy: null, plugin: null}") == FileConfig()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "says"),
     [
         ("version: v2", "version: 'v2' is not known; give v1"),
@@ -153,7 +154,7 @@ def test_what_cannot_be_is_refused_with_its_place_and_what_would_be_right(text: 
     assert says in refused(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "field"),
     [
         ("version: v2", "version"),
@@ -244,7 +245,7 @@ def test_sections_that_nobody_sets_are_at_their_defaults() -> None:
     assert sections.sharing.strategy == "none"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("spec", "says"),
     [
         ({"labels": {"mode": "All"}}, "spec.config.labels"),
@@ -311,7 +312,7 @@ def test_nvidias_health_variables_are_the_nodes_own_health_which_a_policy_replac
     assert resolve(every, None, {"health": {}}).sections.health.rules == ()
 
 
-@pytest.mark.parametrize("saved", [{}, {"sections": {}}, {"resourcePrefix": "a.b", "sections": {"x": 1}}])
+@cases("saved", [{}, {"sections": {}}, {"resourcePrefix": "a.b", "sections": {"x": 1}}])
 def test_a_saved_configuration_of_another_version_is_refused(saved: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         from_saved(saved)

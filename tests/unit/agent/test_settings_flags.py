@@ -10,6 +10,7 @@ from nodedevices_common.options import check
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.options import OPTIONS
 from nodedevices_plugin.settings.problems import ConfigError
+from support.cases import cases
 
 HERE = {"NODE_NAME": "n1"}
 
@@ -47,7 +48,7 @@ def test_nvidias_flags_are_taken_in_both_forms(arguments: list[str]) -> None:
     assert parse(arguments, HERE).given == {"device-list-strategy": ("envvar",)}
 
 
-@pytest.mark.parametrize("name", [each for option in OPTIONS for each in (option.name, *option.aliases)])
+@cases("name", [each for option in OPTIONS for each in (option.name, *option.aliases)])
 def test_one_dash_is_as_good_as_two(name: str) -> None:
     """Go's flag package takes both, and so do the arguments of a DaemonSet written for NVIDIA's plugin."""
 
@@ -84,7 +85,7 @@ def test_paths_follow_the_device_plugin_directory() -> None:
     assert (local.kubelet_socket, local.state_file) == ("/x/kubelet.sock", "/x/nodedevices-state.json")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "address"),
     [
         (":0", Address(host="", port=0)),
@@ -108,7 +109,7 @@ def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -
     assert caught.value.problems[2].endswith("; or off")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "says"),
     [
         (["--nod-name=x"], "--nod-name: unknown flag; did you mean --node-name?"),
@@ -147,9 +148,7 @@ def test_what_cannot_be_is_refused_with_what_would_be_right(arguments: list[str]
     assert says in refused(arguments)
 
 
-@pytest.mark.parametrize(
-    "name", [each.name for each in OPTIONS if re.search("-(dirs?|file|root|socket|hook-path)$", each.name)]
-)
+@cases("name", [each.name for each in OPTIONS if re.search("-(dirs?|file|root|socket|hook-path)$", each.name)])
 def test_a_path_that_is_relative_is_refused_and_the_example_is_absolute(name: str) -> None:
     said = refused([f"--{name}=here"])
     assert re.search(f"--{name}: '?here'?(:| is) .* absolute", said)

@@ -13,6 +13,7 @@ from nodedevices_plugin.settings import flags
 from nodedevices_plugin.settings.file import FileConfig, FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles, choose
 from nodedevices_plugin.settings.problems import ConfigError
+from support.cases import cases
 from support.patience import PATIENCE_SECONDS
 
 FOLDER = "/available-configs"
@@ -40,7 +41,7 @@ def error(files: NamedFiles, name: str = "", default: str = "", fallbacks: Seque
     return f"{found.place}: {found.error}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("files", "name", "default", "fallbacks", "expected"),
     [
         (("a", "b"), "a", "b", ("named",), "a"),
@@ -89,7 +90,7 @@ def test_nvidias_names_of_the_variables() -> None:
     assert (plain.config_dir, plain.default_config, plain.fallback_strategies) == (FOLDER, "", ("named", "single"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "says"),
     [
         (["--config-dir=/a", "--config-file=/b"], "give the folder or the one file"),

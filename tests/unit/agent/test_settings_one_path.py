@@ -8,6 +8,7 @@ import pytest
 from nodedevices_plugin.settings.effective import Effective, resolve
 from nodedevices_plugin.settings.file import parse
 from nodedevices_plugin.settings.flags import parse as parse_flags
+from support.cases import cases
 
 GPU = "nvidia.com/gpu"
 MPS = ("--mps-root=/run/nvidia/mps",)
@@ -28,7 +29,7 @@ FLAGS = ("renameByDefault", "failRequestsGreaterThanOne")
 SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4%s}]}}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("own", "policy"),
     [
         pytest.param(by(file="flags: {migStrategy: mixed}"), {"partitions": {"strategy": "mixed"}}, id="mig, file"),

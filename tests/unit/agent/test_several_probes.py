@@ -21,6 +21,7 @@ from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import Driver, DriverState
 from nodedevices_probe.registry import KINDS
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, xid
 from support.probed_node import Node, nic
 from support.stepped_node import NOBODY
@@ -169,7 +170,7 @@ def test_a_socket_has_an_absolute_path_that_fits_into_an_address() -> None:
 SOCKET = "give unix: and an absolute path of at most 107 bytes, as in unix:/run/nics/probe.sock"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "complaint"),
     [
         ("rocm", f"--probe: 'rocm' is not allowed; give auto, {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"),
@@ -200,7 +201,7 @@ RDMA_FILE = {"NODEDEVICES_RDMA_CONFIG_FILE": "/etc/rdma.json"}
 GENERIC_FILE = {"NODEDEVICES_GENERIC_CONFIG_FILE": "/etc/generic.yaml"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("flags", "environment", "run"),
     [
         ((), {}, ("nvml",)),
@@ -237,7 +238,7 @@ def test_a_policy_may_choose_what_a_part_has_added() -> None:
     assert request_config(local, FileOutcome(), spec).probes == ("nics=/opt/x",)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environment", "complaint"),
     [
         ({"NODEDEVICES_ADD_PROBE_A": "rocm"}, "--add-probe: 'rocm' is not allowed"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.simulated.file import parse
+from support.cases import cases
 from support.stepped_node import Node
 
 MACHINE = "h100 x 2, mi300x-cpx, mi300x-cpx, flex, connectx-7 x 2, e810, sfn-x2, u250"
@@ -54,7 +54,7 @@ def test_a_counter_that_rises_in_the_file_takes_its_nic_alone_out_of_service() -
     assert after == before | {"rdma/hca": 1}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("index", "fault", "reason", "resource", "left"),
     [
         (0, "lost: true", "FallenOffBus", "nvidia.com/gpu", 1),

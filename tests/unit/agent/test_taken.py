@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_plugin.model import OfferedResource, Plan, Refused, Registration, RegistrationState, SchedulableId
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
 from nodedevices_plugin.status.taken import Taken, follow, reported
+from support.cases import cases
 
 GPU, BAD = "nvidia.com/gpu", "example.com/bad"
 SECTIONS = parse(
@@ -60,7 +60,7 @@ def test_a_refused_name_that_no_section_gives_is_nobodys_field() -> None:
     assert (found.reason, found.refused.section) == ("RegistrationRejected", "")
 
 
-@pytest.mark.parametrize(
+@cases(
     "registrations",
     [(), states(gpu=PENDING), states(gpu=RegistrationState.KUBELET_UNREACHABLE)],
     ids=["not served yet", "registering", "no kubelet"],

@@ -21,6 +21,7 @@ from nodedevices_plugin.vendors.xilinx.names import parse as parse_names
 from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import Attribute, DeviceFact
+from support.cases import cases
 from support.facts import START
 from support.fpga_trees import (
     U30_SHELL,
@@ -193,7 +194,7 @@ def test_an_ma35d_can_be_named_too(tmp_path: Path) -> None:
     assert list(node(tmp_path, names={"MA35-MA35-0": "'transcoder'"}).now().offers) == ["amd.com/transcoder"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("raw", "problem"),
     [
         (b"{", "not JSON"),
@@ -237,7 +238,7 @@ def test_aliases_and_settings_survive_the_state_file(tmp_path: Path) -> None:
 
 
 # --- variables that cannot be -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("environment", "problem"),
     [
         ({"U30NameConvention": "Exact"}, "--u30-name-convention: Exact: give CommonName or ExactName"),

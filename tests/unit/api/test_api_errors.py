@@ -10,12 +10,13 @@ from nodedevices_api.errors import explain, parse
 from nodedevices_api.sections import Health, Sections
 from nodedevices_common.errors import InputError
 from pydantic import TypeAdapter, ValidationError
+from support.cases import cases
 
 RESOURCE = {"name": "nvidia.com/gpu", "replicas": 4}
 RULE = {"reasons": ["Xid31"], "state": "Unhealthy"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("spec", "message"),
     [
         ({"sharing": {"strategey": "none"}}, "spec.sharing.strategey: unknown key; did you mean strategy?"),

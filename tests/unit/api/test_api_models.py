@@ -20,6 +20,7 @@ from nodedevices_api.nodedevices import DeviceAttributes, DeviceHealth, Holder, 
 from nodedevices_api.sections import Faults, Health, Sections, SharedResource, Sharing
 from nodedevices_common.errors import InputError
 from pydantic import ValidationError
+from support.cases import cases
 from support.contract import FULL_NODE, FULL_POLICY, REFUSALS, UNKNOWN_KEYS, Refusal, policy
 
 NOW = datetime(2026, 11, 21, 7, 2, 11, 123456, tzinfo=UTC)
@@ -61,7 +62,7 @@ def test_the_full_policy_sets_every_field_so_that_no_field_is_left_untested() ->
     assert unset(spec, "spec") == []
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=[refusal.name for refusal in REFUSALS])
+@cases("refusal", REFUSALS, ids=[refusal.name for refusal in REFUSALS])
 def test_what_the_api_server_refuses_is_refused_here_too(refusal: Refusal) -> None:
     with pytest.raises(InputError) as caught:
         parse(kind_of(refusal.document), refusal.document)
@@ -70,7 +71,7 @@ def test_what_the_api_server_refuses_is_refused_here_too(refusal: Refusal) -> No
     assert (refusal.ours or sentence) in str(caught.value)
 
 
-@pytest.mark.parametrize(("place", "document", "path"), UNKNOWN_KEYS, ids=[place for place, _, _ in UNKNOWN_KEYS])
+@cases(("place", "document", "path"), UNKNOWN_KEYS, ids=[place for place, _, _ in UNKNOWN_KEYS])
 def test_an_unknown_key_is_an_error_that_names_its_place(place: str, document: dict[str, Any], path: str) -> None:
     with pytest.raises(InputError, match="unknown key") as caught:
         parse(kind_of(document), document)
@@ -95,7 +96,7 @@ def test_values_are_frozen() -> None:
         health.hold_down_seconds = 4  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("value", ["3", 3.0, True, None])
+@cases("value", ["3", 3.0, True, None])
 def test_numbers_are_exact_about_their_type(value: object) -> None:
     with pytest.raises(InputError):
         parse(Health, {"holdDownSeconds": value})
@@ -170,7 +171,7 @@ def test_time_is_written_in_utc_to_the_second_and_a_holders_to_the_microsecond()
     assert to_dict(holder)["since"] == "2026-11-21T07:02:11.123456Z"
 
 
-@pytest.mark.parametrize("value", ["2026-11-21", "2026-11-21T07:02:11", "soon", 1795244531, datetime(2026, 1, 1)])  # noqa: DTZ001
+@cases("value", ["2026-11-21", "2026-11-21T07:02:11", "soon", 1795244531, datetime(2026, 1, 1)])  # noqa: DTZ001
 def test_a_time_without_a_zone_or_of_another_form_is_refused(value: object) -> None:
     with pytest.raises(InputError, match="write it as 2026-11-21T07:02:11Z"):
         parse(DeviceHealth, {"state": "Healthy", "since": value})
@@ -230,7 +231,7 @@ def test_filling_in_twice_is_filling_in_once() -> None:
 
 
 # --- selectors -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("selector", "labels", "selected"),
     [
         ({}, {}, True),

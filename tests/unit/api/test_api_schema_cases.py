@@ -17,6 +17,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.nodedevices import NodeDevices
 from nodedevices_common.errors import InputError
 from support import schemacases
+from support.cases import cases
 from support.celcases import PAIRS
 
 MODELS: dict[str, type[Root]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
@@ -74,7 +75,7 @@ def test_every_condition_between_fields_has_an_object_that_breaks_it_and_one_tha
     assert tried == rules
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=[f"{pair.kind} {pair.says[:48]}" for pair in PAIRS])
+@cases("pair", PAIRS, ids=[f"{pair.kind} {pair.says[:48]}" for pair in PAIRS])
 def test_our_own_parsing_judges_these_objects_as_the_api_server_does(pair: Any) -> None:
     assert not refusal(pair.accepted)
     assert refusal(pair.refused)

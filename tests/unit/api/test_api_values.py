@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api.versions import dra_version
 from nodedevices_common import quantity
+from support.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "count"),
     [
         ("0", 0),
@@ -29,7 +30,7 @@ def test_a_quantity_is_exact_bytes(text: str, count: int) -> None:
     assert quantity.to_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "-1", "1 Gi", "1gi", "1m", "1e3", "0x10", "1Gi\n", "9" * 40, "1.Gi", "¹Gi"])
+@cases("text", ["", "Gi", "-1", "1 Gi", "1gi", "1m", "1e3", "0x10", "1Gi\n", "9" * 40, "1.Gi", "¹Gi"])
 def test_what_is_no_quantity_of_memory_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="80Gi"):
         quantity.to_bytes(text)
@@ -104,13 +105,13 @@ APIMACHINERY = {
 }
 
 
-@pytest.mark.parametrize(("text", "count"), APIMACHINERY.items())
+@cases(("text", "count"), APIMACHINERY.items())
 def test_an_amount_that_the_api_server_takes_counts_as_it_counts_it(text: str, count: int) -> None:
     assert quantity.whole_units(text) == quantity.whole_units(f"+{text}") == count
     assert quantity.whole_units(f"-{text}") == 0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "count"),
     [
         ("10e3", 10_000),  # as the API server stores 1e4
@@ -129,7 +130,7 @@ def test_an_amount_may_be_written_in_any_way(value: object, count: int) -> None:
 
 
 # With the invalid cases of the same test.
-@pytest.mark.parametrize(
+@cases(
     "value",
     [
         *(None, True, 1.5, {}, "", "Non-Numeric", "--1", "+-1", "1 Gi", "1gi", "1 ", "\n1", "0x10", "1e", "1ei", "1mi"),
@@ -157,7 +158,7 @@ def test_memory_is_not_negative() -> None:
         quantity.from_bytes(-1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "version"),
     [
         ("570.148.08", "570.148.8"),

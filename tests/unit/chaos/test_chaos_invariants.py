@@ -12,6 +12,7 @@ from chaos.invariants import History
 from chaos.model import CreatePod, NodePlan, Part, Plan, SetPolicy, Strike, after
 from chaos.seen import Holder, NodeSeen, PodSeen, Process, Seen
 from support.audit import Request
+from support.cases import cases
 
 GPU, MEMORY, SHARED = machines.GPU, machines.MEMORY, machines.SHARED
 A, B = "GPU-a", "GPU-b"
@@ -38,7 +39,7 @@ def twice(**had: Iterable[tuple[str, str]]) -> list[str]:
 
 
 # --- no device twice --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("one", "other"),
     [
         pytest.param((GPU, A), (GPU, A), id="the same device"),
@@ -57,7 +58,7 @@ def test_two_containers_with_one_device_are_found(one: tuple[str, str], other: t
     assert said == f"n1: first/main has {one[0]} {one[1]}, and second/main has {other[0]} {other[1]}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other"),
     [
         pytest.param((GPU, A), (GPU, B), id="two devices"),
@@ -77,7 +78,7 @@ def test_more_memory_than_a_device_has_is_found() -> None:
     assert said == f"n1: {A} has 4096 MiB, and containers have 5120 MiB of it"
 
 
-@pytest.mark.parametrize("offered", [(SHARED, A), (GPU, f"{A}::1"), ("nvidia.com/mig-1g.10gb", PART)])
+@cases("offered", [(SHARED, A), (GPU, f"{A}::1"), ("nvidia.com/mig-1g.10gb", PART)])
 def test_a_held_device_that_another_container_could_get_is_found(offered: tuple[str, str]) -> None:
     seen, history = running(pod=[(GPU, A)])
     [said] = invariants.nothing_twice(replace(seen, offered=frozenset({offered, (GPU, A), (GPU, B)})), history)
@@ -215,7 +216,7 @@ def test_healthy_and_withheld_that_are_not_capacity_are_found() -> None:
     assert invariants.counts_add_up(node(resource(free=5)))
 
 
-@pytest.mark.parametrize(
+@cases(
     "seen",
     [
         pytest.param(node(offered=frozenset()), id="the kubelet has fewer"),
@@ -318,7 +319,7 @@ def test_a_device_at_fault_or_out_of_service_that_is_offered_is_found() -> None:
     assert [each for each in wrong(offered, NodePlan("n1", cordoned=(1,))) if "is offered" in each]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "status", "reason"),
     [
         ("Ready", "False", "KubeletUnreachable"),
@@ -392,7 +393,7 @@ def evicted(pod: PodSeen | None, *evicting: str) -> list[str]:
     return invariants.nobody_evicted(Seen({}, pods), ran, plan_with("p"), frozenset(evicting))
 
 
-@pytest.mark.parametrize(
+@cases(
     "pod",
     [None, PodSeen("u", "p", "n1", "Running", deleting=True), PodSeen("u", "p", "n1", "Failed", "Evicted")],
     ids=["gone", "going", "failed"],

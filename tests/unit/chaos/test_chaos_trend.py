@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from chaos.trend import FEWEST, Bound, leaks, trend
+from support.cases import cases
 
 BOUNDS = {"mib": Bound(2, 0.1)}
 
@@ -19,7 +20,7 @@ def test_a_slow_leak_is_found() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "samples",
     [
         pytest.param([50.0] * 200, id="flat"),

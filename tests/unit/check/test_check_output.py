@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.check.output import FORMS, MOST_SUMMARY, shown, summary
 from nodedevices_plugin.check.reading import NO_HOLDERS, Reading
 from nodedevices_plugin.check.result import Finding, Result, Status, conclude
 from nodedevices_plugin.model import HealthState, Verdict
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
+from support.cases import cases
 from support.facts import gpu, inventory_of
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
@@ -40,7 +40,7 @@ def checked(state: HealthState, *, offered: bool = True, product: str = "NVIDIA 
     return conclude(Reading(facts=facts), chosen=(), problems=(), node="node-a", time=NOW)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "status"),
     [
         ([], Status.OK),
@@ -68,7 +68,7 @@ def test_a_finding_that_is_too_long_is_cut() -> None:
     assert (len(text), text.isascii(), text[-3:]) == (MOST_SUMMARY, True, "...")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@cases("form", FORMS)
 def test_what_a_device_says_moves_no_cursor_and_ends_no_line(form: str) -> None:
     odd = checked(HealthState.UNHEALTHY, product="NVIDIA\x1b[31m", message="a\nb\u202ec")
     text = shown(replace(odd, findings=(finding("gpu\x1b[2J\n"),)), form)

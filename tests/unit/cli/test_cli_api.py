@@ -12,6 +12,7 @@ from nodedevices_kube.connection import _without_proxy
 from nodedevices_kube.errors import KubeconfigError
 from nodedevices_kubectl import commands
 from nodedevices_kubectl.main import arranged
+from support.cases import cases
 from support.command_line import CommandLine, JsonObject, failed, gpu, node
 from support.recorded_api import NODE_DEVICES, RecordedApi
 
@@ -215,7 +216,7 @@ def test_no_kubeconfig_at_all_is_said(tmp_path: Path) -> None:
         kubeconfig.find(str(tmp_path / "none"), {})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("host", "unless", "without"),
     [
         ("api.example.com", "example.com", True),
@@ -231,7 +232,7 @@ def test_no_proxy_names_hosts_domains_and_networks(host: str, unless: str, witho
     assert _without_proxy(host, {"NO_PROXY": unless}, 6443) is without
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "means"),
     [
         ([], ["nodes"]),

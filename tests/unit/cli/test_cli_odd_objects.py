@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-import pytest
 from nodedevices_common.errors import NodeDevicesError
 from nodedevices_common.table import Kind, Row, TableText
 from nodedevices_kubectl.output import documents
 from nodedevices_kubectl.views import bundle, check, describe, devices, edits, explain, facts, idle, nodes, pods, top
+from support.cases import cases
 from support.command_line import NOW, JsonObject, condition, failed, gpu, node
 from support.odd_json import places, with_value
 
@@ -100,8 +100,8 @@ def views(item: JsonObject, policy: JsonObject, lease: JsonObject, event: JsonOb
 OBJECTS: dict[str, JsonObject] = {"node": whole(), "policy": POLICY, "lease": LEASE, "event": EVENT, "Node": PLAIN}
 
 
-@pytest.mark.parametrize("which", OBJECTS)
-@pytest.mark.parametrize("odd", ODD, ids=str)
+@cases("which", OBJECTS)
+@cases("odd", ODD, ids=str)
 def test_no_view_raises_for_something_odd_at_any_one_place(which: str, odd: Any) -> None:
     for path in places(OBJECTS[which]):
         if path:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from nodedevices_common.conditions import MESSAGE_LIMIT, ConditionRecord, build, read, same
+from support.cases import cases
 
 EARLIER, NOW = "2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z"
 SHOWN = ConditionRecord(type="Ready", status="True", reason="Fine", message="all is well", since=EARLIER, generation=3)
@@ -34,7 +34,7 @@ def test_what_is_written_is_read_as_the_same() -> None:
     assert "observedGeneration" not in build("Ready", "True", "Fine", "", shown=None, now=NOW)
 
 
-@pytest.mark.parametrize("key", ["status", "reason", "message", "observedGeneration"])
+@cases("key", ["status", "reason", "message", "observedGeneration"])
 def test_a_difference_in_anything_but_time_is_worth_a_write(key: str) -> None:
     wanted = build("Ready", "True", "Fine", "all is well", shown=None, now=NOW, generation=3)
     assert same(SHOWN, wanted)

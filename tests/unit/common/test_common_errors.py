@@ -10,7 +10,6 @@ import nodedevices_api
 import nodedevices_common
 import nodedevices_operator
 import nodedevices_plugin
-import pytest
 from nodedevices_common.errors import (
     InputError,
     InputProblem,
@@ -20,6 +19,7 @@ from nodedevices_common.errors import (
     RequestError,
     retry_after_seconds,
 )
+from support.cases import cases
 
 HALF = "\ud800"
 BRANCHES = {InputError, RefusedError, OperationError, RequestError}
@@ -39,7 +39,7 @@ def ours() -> list[type[BaseException]]:
     return sorted((each for each in found if each.__module__.startswith("nodedevices_")), key=lambda it: it.__name__)
 
 
-@pytest.mark.parametrize("error", ours(), ids=lambda it: it.__name__)
+@cases("error", ours(), ids=lambda it: it.__name__)
 def test_an_error_of_ours_is_of_one_branch_and_documented(error: type[BaseException]) -> None:
     if error.__name__ in OUTSIDE:
         return
@@ -62,7 +62,7 @@ def test_a_request_without_an_answer_has_status_0() -> None:
     assert RequestError("list nodes: 503", status=503, retry_after=3600.0).retry_after == 60.0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("header", "seconds"),
     [
         ("3", 3.0),

@@ -18,6 +18,7 @@ from nodedevices_common.http import (
     makes_room,
     peer_of,
 )
+from support.cases import cases
 from support.patience import PATIENCE_SECONDS
 
 
@@ -153,7 +154,7 @@ def test_among_equals_a_request_that_is_being_answered_stays() -> None:
     assert makes_room(connections, "new") is connections[2]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("host", "peer"),
     [
         ("10.1.2.3", "10.1.2.3"),

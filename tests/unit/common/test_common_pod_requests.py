@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_common.pod_requests import ALL, INIT, MAIN, SIDECAR, Container, Demand, pod_containers, wants
+from support.cases import cases
 from support.odd_json import JSON
 
 MEMORY = "nodedevices.io/gpu-memory"
@@ -56,7 +57,7 @@ def test_whatever_stands_in_a_pod_nothing_is_raised(pod: dict[str, Any], contain
 
 
 # --- computing power -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("of", "needs"),
     [
         (container(2, "30"), Demand(percent=30)),
@@ -73,7 +74,7 @@ def test_a_container_needs_what_its_annotation_says_else_its_vcuda_cores_else_it
     assert (want.demand, want.problem) == (needs, "")
 
 
-@pytest.mark.parametrize("text", ["", "0", "101", "30%", "3.5", "-1", "030", "thirty", "1 0", "٣٠", "1" * 5000])
+@cases("text", ["", "0", "101", "30%", "3.5", "-1", "030", "thirty", "1 0", "٣٠", "1" * 5000])
 def test_an_annotation_that_is_no_percentage_counts_as_all_and_is_named_with_what_would_be_right(text: str) -> None:
     [want] = wants([container(2, text)], MEMORY)
     assert want.demand == ALL
@@ -82,7 +83,7 @@ def test_an_annotation_that_is_no_percentage_counts_as_all_and_is_named_with_wha
     )
 
 
-@pytest.mark.parametrize("said", [7, None, {}, ["30"]])
+@cases("said", [7, None, {}, ["30"]])
 def test_an_annotation_that_is_no_text_is_no_percentage(said: Any) -> None:
     pod = {
         "metadata": {"annotations": {"nodedevices.io/gpu-cores.main": said}},

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given
 from nodedevices_common.reading import At, Interned, Present, reader
+from support.cases import cases
 from support.odd_json import JSON, with_odd_value
 
 
@@ -73,7 +74,7 @@ def test_what_is_absent_is_the_default() -> None:
     assert read({}) == EMPTY
 
 
-@pytest.mark.parametrize("odd", [None, 1.5, [], {}, "", [[]], {"a": 1}, ["x", None]])
+@cases("odd", [None, 1.5, [], {}, "", [[]], {"a": 1}, ["x", None]])
 def test_what_has_another_type_is_the_default(odd: Any) -> None:
     wrong = {key: odd for key in WHOLE if key not in ("marked", "parts", "names", "first", "last")}
     assert read(wrong) == EMPTY

@@ -11,6 +11,7 @@ from nodedevices_operator.records.objects import node_devices_record
 from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, mig_id, partition
 from support.stepped_node import Node, report_of
 
@@ -80,7 +81,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("devices", "now", "then", "holders"), CHANGES)
+@cases(("devices", "now", "then", "holders"), CHANGES)
 def test_the_ids_and_the_devices_held_back_are_those_of_the_agent(
     devices: tuple[DeviceFact, ...], now: Config, then: Config, holders: tuple[Holder, ...]
 ) -> None:

@@ -12,7 +12,6 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from nodedevices_api.sections import SharedResource, Sharing
 from nodedevices_common.pod_requests import INIT
 from nodedevices_operator.extender.cache import SharesCache
@@ -23,6 +22,7 @@ from nodedevices_plugin.granting.topology import build
 from nodedevices_plugin.model import AllocationError, OfferedResource
 from nodedevices_plugin.offering.shape import PlanSettings
 from support import nodeshares
+from support.cases import cases
 from support.facts import GIB, gpu, healthy, inventory_of
 from support.nodeshares import MEMORY, container, holder, node_devices, pod
 from support.plans import make_plan
@@ -130,8 +130,8 @@ def bound(wanted: dict[str, Any], node: str) -> dict[str, Any]:
     return wanted | {"spec": wanted["spec"] | {"nodeName": node}, "status": made["status"]}
 
 
-@pytest.mark.parametrize("packing", ["binpack", "spread"])
-@pytest.mark.parametrize("seed", range(3))
+@cases("packing", ["binpack", "spread"])
+@cases("seed", range(3))
 def test_a_pod_that_passes_is_never_refused_at_admission(seed: int, packing: str) -> None:
     dice = random.Random(f"{seed} {packing}")
     kubelets = {name: Kubelet(name, sizes, packing, dice) for name, sizes in NODES.items()}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
 from nodedevices_common.pod_requests import INIT, MAIN, SIDECAR, Demand
 from nodedevices_operator.extender.placement import Cores, Placement, place
+from support.cases import cases
 
 Step = tuple[int, int]
 
@@ -37,7 +37,7 @@ def test_containers_take_their_shares_one_after_another_and_the_first_without_ro
     assert placed({"a": 5, "b": 10}, (MAIN, 4), spread=True)[0] == Placement(("b",))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("steps", "left", "unused"),
     [
         (((INIT, 6), (MAIN, 6)), 4, 0),

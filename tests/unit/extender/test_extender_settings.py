@@ -11,6 +11,7 @@ from nodedevices_common.guard import Certificate
 from nodedevices_operator.extender import settings
 from nodedevices_operator.extender.server import ServerLimits
 from nodedevices_operator.main import main
+from support.cases import cases
 
 
 def test_without_flags_it_serves_loopback_alone() -> None:
@@ -19,7 +20,7 @@ def test_without_flags_it_serves_loopback_alone() -> None:
     assert (found.http_address, found.health_address) == (Address("", 9736), Address("", 9738))
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.9:1", "[::1]:1", "localhost:1"])
+@cases("address", ["127.0.0.1:1", "127.0.0.9:1", "[::1]:1", "localhost:1"])
 def test_loopback_needs_no_tls(address: str) -> None:
     assert settings.read([f"--address={address}"], {}).certificate is None
 
@@ -38,7 +39,7 @@ def test_any_address_with_tls_or_where_something_else_protects_it(tmp_path: Path
     assert settings.read([], variables).address == Address("", 9739)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "words"),
     [
         (["--address=:9739"], ["--address", "':9739'", "no loopback address", "--tls-cert-file", "--insecure-http"]),

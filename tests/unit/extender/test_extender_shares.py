@@ -13,6 +13,7 @@ from nodedevices_operator.extender.shares import (
     WithheldShares,
     read,
 )
+from support.cases import cases
 from support.nodeshares import EPOCH, MEMORY, gpu, holder, node_devices
 
 
@@ -86,14 +87,14 @@ def test_what_a_report_does_not_say_is_nothing() -> None:
     assert read({"status": {"devices": [nameless]}}).resources[MEMORY].devices[0].id == ""
 
 
-@pytest.mark.parametrize("lacks", ["resource", "free", "unit"])
+@cases("lacks", ["resource", "free", "unit"])
 def test_a_device_that_is_not_shared_by_memory_hides_none_after_it(lacks: str) -> None:
     other = gpu(0, 24)
     del other["shares"][lacks]
     assert [each.id for each in shared(other, gpu(1, 24))] == ["GPU-1"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("more", "offered"),
     [
         ({}, True),
@@ -110,7 +111,7 @@ def test_shares_that_are_given_back_are_free_again_where_the_device_is_in_servic
     assert device(**more).offered is offered
 
 
-@pytest.mark.parametrize(("free", "held", "offered"), [(14, 10, True), (15, 10, True), (13, 10, False), (-1, 24, True)])
+@cases(("free", "held", "offered"), [(14, 10, True), (15, 10, True), (13, 10, False), (-1, 24, True)])
 def test_shares_of_which_some_are_withheld_are_not_free_again(free: int, held: int, offered: bool) -> None:
     [found] = shared(gpu(0, 24, free=free, held=held))
     assert (found.offered, found.free) == (offered, max(0, free))
@@ -158,7 +159,7 @@ def test_a_reason_without_name_or_count_withholds_nothing() -> None:
     assert read(raw).resources[MEMORY].withheld == (WithheldShares("SamePlace", 4),)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("conditions", "stale"),
     [
         ([{"type": "Ready", "status": "True"}, {"type": "Stale", "status": "True"}], True),
@@ -172,7 +173,7 @@ def test_a_report_is_stale_only_where_the_operator_says_so(conditions: list[dict
     assert read(raw).stale is stale
 
 
-@pytest.mark.parametrize("amount", ["7", None, -1, 0, {"a": 1}])
+@cases("amount", ["7", None, -1, 0, {"a": 1}])
 def test_an_odd_count_is_none(amount: Any) -> None:
     made = gpu(0, 24, free=24) | {"index": amount}
     made["shares"] |= {"held": amount, "coresHeld": amount}

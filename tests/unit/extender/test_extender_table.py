@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nodedevices_operator.extender.cache import LEAST_REQUESTS, SharesCache
 from nodedevices_operator.extender.requests import requests_of
 from nodedevices_operator.extender.table import MAX_OUTCOMES, PodFit
+from support.cases import cases
 from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod
 from support.odd_json import with_odd_value
 
@@ -71,7 +72,7 @@ def test_a_gpu_out_of_service_has_no_room_whatever_is_given_back_on_it(state: st
     assert judge(known, pod("p", 10)).refusal == f"no single GPU has 10 free units of {MEMORY} (largest free: 4)"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("withheld", "words"),
     [
         ({"Unhealthy": 48}, "48 of 48 units are withheld (48 Unhealthy)"),
@@ -400,8 +401,8 @@ def test_of_several_chosen_gpus_the_score_is_the_middle(packing: str, score: int
     assert judge(known, pod("p", container("a", 12), container("b", 16))).score == score
 
 
-@pytest.mark.parametrize(("total", "free"), [(24, 30), (0, 30), (0, 5)])
-@pytest.mark.parametrize(("packing", "score"), [("binpack", 0), ("spread", 10)])
+@cases(("total", "free"), [(24, 30), (0, 30), (0, 5)])
+@cases(("packing", "score"), [("binpack", 0), ("spread", 10)])
 def test_a_gpu_that_says_more_is_free_than_there_is_scores_as_an_empty_one(
     total: int, free: int, packing: str, score: int
 ) -> None:
@@ -485,7 +486,7 @@ def test_only_pods_that_request_shares_of_memory_are_remembered() -> None:
 
 
 # --- hostile input ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     "status",
     [
         None,
@@ -504,13 +505,13 @@ def test_an_odd_status_says_nothing_and_hurts_nobody(status: Any) -> None:
     assert free(known) == [24]
 
 
-@pytest.mark.parametrize("amount", ["-3", "1.5.2", "many", "", None, [], True, {"a": 1}])
+@cases("amount", ["-3", "1.5.2", "many", "", None, [], True, {"a": 1}])
 def test_an_amount_that_is_no_number_requests_nothing(amount: Any) -> None:
     odd = {"spec": {"containers": [{"name": "a", "resources": {"limits": {MEMORY: amount}}}]}}
     assert requests_of(odd, {MEMORY}) == {}
 
 
-@pytest.mark.parametrize("odd", [{}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [1]}}])
+@cases("odd", [{}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [1]}}])
 def test_a_pod_that_is_none_requests_nothing(odd: dict[str, Any]) -> None:
     assert requests_of(odd, {MEMORY}) == {}
 

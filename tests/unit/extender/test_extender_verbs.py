@@ -11,6 +11,7 @@ import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_operator.extender.cache import SharesCache
 from nodedevices_operator.extender.verbs import Filtered, Verbs, read_arguments
+from support.cases import cases
 from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod
 
 
@@ -89,7 +90,7 @@ def test_priorities_are_by_packing_and_0_for_what_is_not_known() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "words"),
     [
         (b"", "the body is not JSON"),

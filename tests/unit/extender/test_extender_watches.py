@@ -7,11 +7,11 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import pytest
 from nodedevices_operator.extender.main import UNHEARD_SECONDS, Extender
 from nodedevices_operator.extender.verbs import read_arguments
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import NODE_DEVICES, PODS
+from support.cases import cases
 from support.nodeshares import MEMORY, gpu, holder, node_devices, pod
 from support.patience import PATIENCE_SECONDS
 
@@ -151,7 +151,7 @@ def test_a_watch_that_ends_goes_on_from_where_it_was_without_a_list() -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old resource version"}},

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_api.base import to_dict
@@ -25,6 +24,7 @@ from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.simulated import file as simulated
 from nodedevices_probe.simulated.file import SimulatedState
+from support.cases import cases
 from support.corpus import CORPUS, changed, sentence
 
 LOCAL = parse(["--node-name=n1", "--operator-wait-seconds=0", "--probe=nic", "--probe=fpga"], {})
@@ -86,9 +86,7 @@ def check(name: str, raw: bytes) -> None:
     assert to_saved(from_saved(saved)) == saved
 
 
-@pytest.mark.parametrize(
-    ("name", "path"), [(name, path) for name in PARSED for path in sorted((CORPUS / name).iterdir())]
-)
+@cases(("name", "path"), [(name, path) for name in PARSED for path in sorted((CORPUS / name).iterdir())])
 def test_a_file_of_the_corpus_is_read_or_refused(name: str, path: Path) -> None:
     check(name, path.read_bytes())
     assert path.name.startswith("found-") or read(name, path.read_bytes()) is not None, "a real file is read"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hardware.compare import DIFFERENT, EQUAL, NOT_IN_PROBE, NOT_IN_SMI, NOT_THERE, compare
+from support.cases import cases
 from support.nvidia_smi import XML
 
 Json = dict[str, Any]
@@ -78,7 +78,7 @@ def test_the_driver_and_the_number_of_gpus_are_compared_too() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "reading", "outcome"),
     [
         ("powerLimit (W)", {"powerLimitMilliwatts": 649000}, DIFFERENT),
@@ -95,7 +95,7 @@ def test_a_reading_beside_nvidia_smis(field: str, reading: Json, outcome: str) -
     assert outcomes(XML, device(**reading))[field] == outcome
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "old", "new", "reading"),
     [
         (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hardware.__main__ import parser
 from hardware.bundle import too_large, uv_command
 from hardware.main import WHOLE_SECONDS, steps
 from hardware.processes import busy
 from hardware.row import row
 from hardware.run import unfit
+from support.cases import cases
 
 Json = dict[str, Any]
 MANIFEST = {"python": "3.12", "machine": "x86_64"}
@@ -100,7 +100,7 @@ def test_no_step_is_longer_than_the_whole() -> None:
     assert [step.module for step in steps(60.0)] == ["probing", "checking", "serving", "faults", "use", "mps"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("readings", "why"),
     [
         ({"processes": 0, "memoryAllocatedBytes": 4 << 20}, ""),

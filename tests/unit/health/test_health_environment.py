@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.base import to_dict
@@ -14,6 +13,7 @@ from nodedevices_plugin.vendors.faults import Effect
 from nodedevices_plugin.vendors.nvidia.faults import meaning
 from nodedevices_plugin.vendors.nvidia.health_variables import EnvironmentXids, rules_from_environment
 from nodedevices_plugin.vendors.nvidia.xids import look_up
+from support.cases import cases
 from support.facts import Story, gpu, xid
 
 
@@ -21,7 +21,7 @@ def rules(disable: str, enable: str) -> HealthRules:
     return HealthRules(rules=rules_from_environment(disable, enable).rules())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("disable", "enable", "expected"),
     [
         ("", "", EnvironmentXids()),
@@ -40,7 +40,7 @@ def test_what_the_variables_mean(disable: str, enable: str, expected: Environmen
     assert rules_from_environment(disable, enable) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("disable", "enable", "number", "kind"),
     [
         ("", "", 79, Effect.UNHEALTHY),

@@ -4,11 +4,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from nodedevices_api.sections import Health, HealthProbe, HealthRule
 from nodedevices_plugin.health.events import MAX_LOGGED, EventCursor, fresh_events, logged_events
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_probe.protocol import ProbeEvent
+from support.cases import cases
 from support.facts import REGISTERED, START, gpu_id, ruled, snapshot, xid
 
 
@@ -58,7 +58,7 @@ def test_a_log_that_is_read_again_is_the_same_whatever_the_clock_was_set_to_mean
     assert [event.xid for event in fresh] == [48]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "line"),
     [({}, {"boot_id": "boot-2"}), ({"device": 0}, {}), ({}, {"device": 0})],
     ids=["another boot", "no log before", "no log now"],

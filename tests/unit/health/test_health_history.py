@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Inventory, Occurrences
 from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_probe.protocol import DeviceFact, ProbeEvent
+from support.cases import cases
 from support.facts import REGISTERED, START, gpu, gpu_id, inventory_of, mig_id, partition, ruled, snapshot, well, xid
 from support.stepped_node import Node, report_of
 
@@ -435,7 +435,7 @@ def test_a_rule_is_met_by_the_event_that_completes_its_number_and_by_no_other(
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("wrong", "says"),
     [
         ({"count": 1, "windowSeconds": 60}, "after.count"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from nodedevices_plugin.vendors.amd import kernel_log as amd
 from nodedevices_plugin.vendors.faults import Effect, Meaning, meaning_of
 from nodedevices_plugin.vendors.nic import kernel_log as nic
@@ -13,6 +12,7 @@ from nodedevices_plugin.vendors.nvidia.sxids import SXIDS, Reach
 from nodedevices_probe.kmsg import attributes as kinds
 from nodedevices_probe.kmsg.lines import ROWS
 from nodedevices_probe.protocol import SWITCH_KINDS, ProbeEvent
+from support.cases import cases
 from support.facts import REGISTERED, START
 
 PAGE = Path(__file__).parents[3] / "docs" / "devices" / "kernel-log.md"
@@ -24,7 +24,7 @@ def meaning(maker: str, kind: str, code: int | None = None, **details: str) -> M
     return meaning_of(REGISTERED[MAKERS[maker]], event)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("maker", "kind", "reason", "effect", "action"),
     [
         ("nic", kinds.MLX5_STALLED, "FirmwareStalled", Effect.UNHEALTHY, "ResetDevice"),
@@ -53,7 +53,7 @@ def test_a_line_means_what_the_page_says(maker: str, kind: str, reason: str, eff
     assert (found.reason, found.effect, found.action) == (reason, effect, action)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "number", "reason", "effect"),
     [
         (kinds.SXID, 20001, "Sxid20001", Effect.COUNTED),
@@ -73,7 +73,7 @@ def test_an_sxid_withdraws_gpus_only_where_the_guide_and_the_driver_call_it_fata
     assert (found.reason, found.effect) == (reason, effect)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("maker", "kind", "number", "repair", "domain"),
     [
         ("nic", kinds.MLX5_COMMAND_TIMEOUT, None, "ResetDevice", "Device"),
@@ -114,7 +114,7 @@ WORKFLOW: dict[int, dict[str, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("register", range(1, 8))
+@cases("register", range(1, 8))
 def test_each_bit_of_a_register_is_what_the_workflow_calls_it(register: int) -> None:
     named = {bit: reason for reason, bits in WORKFLOW.get(register, {}).items() for bit in bits}
     for bit in range(32):

@@ -13,6 +13,7 @@ from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import FaultCondition
 from nodedevices_plugin.vendors.nvidia.conditions import PASSING_SECONDS
 from nodedevices_probe.protocol import Driver, DriverState, Readings
+from support.cases import cases
 from support.facts import Story, gpu, ruled, well
 from support.fuzzing import scaled
 
@@ -102,10 +103,8 @@ def on_pcie(width: int | None, lanes: int | None, generation: int = 5, highest: 
     )
 
 
-@pytest.mark.parametrize(
-    ("width", "lanes", "says"), [(16, 16, WELL), (8, 8, WELL), (8, 16, NARROW), (None, 16, WELL), (16, None, WELL)]
-)
-@pytest.mark.parametrize("maker", [("nvidia", "gpu"), ("mellanox", "nic"), ("of-no-vendor", "dpu")])
+@cases(("width", "lanes", "says"), [(16, 16, WELL), (8, 8, WELL), (8, 16, NARROW), (None, 16, WELL), (16, None, WELL)])
+@cases("maker", [("nvidia", "gpu"), ("mellanox", "nic"), ("of-no-vendor", "dpu")])
 def test_a_link_with_fewer_lanes_than_both_ends_can_have_degrades_a_device_of_any_maker(
     width: int | None, lanes: int | None, says: tuple[str, str], maker: tuple[str, str]
 ) -> None:
@@ -132,7 +131,7 @@ def test_a_link_that_is_slow_while_idle_is_no_fault_until_a_rule_names_it() -> N
     assert "works as generation 1, and both ends can do 5" in story.verdict().message
 
 
-@pytest.mark.parametrize("glob", ["*", "Pcie*", "PcieLink?low"])
+@cases("glob", ["*", "Pcie*", "PcieLink?low"])
 def test_a_glob_does_not_switch_on_what_is_normal_on_most_machines(glob: str) -> None:
     rules = HealthRules(rules=(HealthRule(reasons=(glob,), state="Unhealthy"),))
     assert lines(Story(rules), on_pcie(16, 16, generation=1), until=120).says() == WELL

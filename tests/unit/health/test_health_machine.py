@@ -12,6 +12,7 @@ from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import FaultCondition, FaultSource
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, ProbeEvent, Readings
+from support.cases import cases
 from support.facts import START, Story, gpu, gpu_id, mig_id, old, partition, ruled, well, xid
 
 HOLD = 300
@@ -46,19 +47,19 @@ def test_a_bad_gpu_leaves_its_neighbours_alone() -> None:
     assert (story.says(0), story.says(1)) == (("Healthy", ""), ("Unhealthy", "Xid79"))
 
 
-@pytest.mark.parametrize("number", [8, 13, 31, 43, 63, 68, 94, 154])
+@cases("number", [8, 13, 31, 43, 63, 68, 94, 154])
 def test_an_application_xid_changes_no_state(number: int) -> None:
     assert Story().line(gpu(0), xids=[xid(number)]).says() == ("Healthy", "")
 
 
-@pytest.mark.parametrize("number", [61, 123, 142, 167, 999])
+@cases("number", [61, 123, 142, 167, 999])
 def test_an_xid_that_nobody_knows_is_reported_and_the_gpu_stays_offered(number: int) -> None:
     story = Story().line(gpu(0), xids=[xid(number)])
     assert story.says() == ("Degraded", f"Xid{number}")
     assert story.verdict().offered
 
 
-@pytest.mark.parametrize(
+@cases(
     ("readings", "state", "reason", "action"),
     [
         (Readings(lost=True), "Unhealthy", "FallenOffBus", "RebootNode"),
@@ -387,7 +388,7 @@ def test_a_silent_probe_recovers_nothing() -> None:
     assert story.silence(until=HOLD * 3).says() == ("Unhealthy", "Xid62")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "reason"),
     [
         (DriverState.NOT_LOADED, "DriverNotLoaded"),
@@ -447,7 +448,7 @@ def test_a_device_that_a_blind_probe_does_not_see_is_unknown_whatever_lesser_fau
     assert story.line().says() == ("Unknown", "Missing")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "says"),
     [
         (DriverState.NOT_LOADED, ("Healthy", "")),
@@ -503,7 +504,7 @@ def test_a_gpu_that_vanished_while_the_agent_was_away_is_missing() -> None:
 
 
 # --- correlation ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("number", [45, 48, 74, *range(144, 151)])
+@cases("number", [45, 48, 74, *range(144, 151)])
 def test_an_xid_that_depends_on_its_neighbours_waits_for_them(number: int) -> None:
     fine = gpu(0, readings=well() if number in {45, 48, 74} else old())
     story = Story().line(fine, at=0, xids=[xid(number)])
@@ -512,7 +513,7 @@ def test_an_xid_that_depends_on_its_neighbours_waits_for_them(number: int) -> No
     assert story.line(fine, at=10).says() != ("Degraded", "Correlating")
 
 
-@pytest.mark.parametrize("number", range(144, 151))
+@cases("number", range(144, 151))
 def test_an_nvlink_xid_waits_only_for_the_answer_of_its_driver(number: int) -> None:
     said = ("Degraded", f"Xid{number}")
     story = Story().line(gpu(0), at=0, xids=[xid(number)])
@@ -523,8 +524,8 @@ def test_an_nvlink_xid_waits_only_for_the_answer_of_its_driver(number: int) -> N
     assert story.line(required, at=2).says() == ("Unhealthy", "RecoveryAction")
 
 
-@pytest.mark.parametrize("readings", [well(), old()])
-@pytest.mark.parametrize("number", range(144, 151))
+@cases("readings", [well(), old()])
+@cases("number", range(144, 151))
 def test_an_nvlink_xid_again_and_again_withholds_nothing_again(number: int, readings: Readings) -> None:
     fine = gpu(0, readings=readings)
     story = Story().line(fine, at=0, xids=[xid(number)]).line(fine, at=10)
@@ -533,7 +534,7 @@ def test_an_nvlink_xid_again_and_again_withholds_nothing_again(number: int, read
         assert (story.says(), story.verdict().offered) == (("Degraded", f"Xid{number}"), True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("first", "beside", "readings", "expected"),
     [
         (45, [], old(), ("Healthy", "")),  # a process was cleaned up
@@ -660,7 +661,7 @@ def test_the_first_rule_that_matches_a_reason_decides() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reason", "readings", "state", "says"),
     [
         ("EccUncorrectable", Readings(ecc_uncorrectable_volatile=1), "Ignored", ("Healthy", "")),
@@ -708,7 +709,7 @@ def test_a_rule_that_comes_later_judges_what_is_remembered_and_one_that_goes_let
     assert (story.says(0), story.says(1)) == (("Unhealthy", "EccUncorrectable"), ("Unhealthy", "Xid62"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "says"),
     [("Unhealthy", ("Unhealthy", "Xid48")), ("Degraded", ("Degraded", "Xid48")), ("Ignored", ("Healthy", ""))],
 )
@@ -771,7 +772,7 @@ def test_a_contained_error_without_an_instance_is_the_gpus() -> None:
 
 
 # --- other edges, and bounds ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("kind", "expected"),
     [
         ("gpu-unavailable", ("Unhealthy", "GpuUnavailable")),

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.health import notices
@@ -14,6 +13,7 @@ from nodedevices_plugin.health.notices import KEPT, MAX_KEPT, SHOWN_AGAIN, Notic
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_plugin.model import Inventory, Notice
 from nodedevices_probe.protocol import ProbeEvent
+from support.cases import cases
 from support.facts import REGISTERED, START, gpu, gpu_id, inventory_of, mig_id, partition, ruled, xid
 
 TWO = inventory_of(gpu(0), gpu(1))
@@ -35,7 +35,7 @@ def shown(found: Mapping[str, Sequence[Notice]]) -> dict[str, list[tuple[str, in
     return {own: [(each.code, each.count) for each in listed] for own, listed in found.items()}
 
 
-@pytest.mark.parametrize("number", [13, 31, 43, 45, 94])
+@cases("number", [13, 31, 43, 45, 94])
 def test_an_error_of_a_program_is_noticed_on_its_device_and_on_no_other(number: int) -> None:
     found = after(0, xid(number, 1))
     assert shown(found) == {gpu_id(1): [(f"Xid{number}", 1)]}
@@ -47,12 +47,12 @@ def test_a_notice_says_what_it_means_and_what_to_do() -> None:
     assert (notice.since, notice.time) == (START + timedelta(seconds=2),) * 2
 
 
-@pytest.mark.parametrize("number", [48, 62, 63, 74, 79, 154])
+@cases("number", [48, 62, 63, 74, 79, 154])
 def test_what_changes_a_state_or_is_only_counted_is_no_notice(number: int) -> None:
     assert after(0, xid(number)) == {}
 
 
-@pytest.mark.parametrize("state", ["Ignored", "Degraded", "Unhealthy"])
+@cases("state", ["Ignored", "Degraded", "Unhealthy"])
 def test_what_a_policys_rules_decide_is_no_notice(state: str) -> None:
     assert after(0, xid(31), rules=ruled({"Xid31": state})) == {}  # type: ignore[dict-item]  # one of the literals
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import pytest
 from nodedevices_api.sections import FaultRule, HealthRule
 from nodedevices_plugin.health.reasons import unmatched, unmatched_faults
 from nodedevices_plugin.vendors.nvidia.health_variables import rules_from_environment
+from support.cases import cases
 from support.facts import REGISTERED
 
 State = Literal["Ignored", "Degraded", "Unhealthy"]
@@ -17,9 +17,7 @@ def notes(*reasons: str, state: State = "Ignored") -> list[str]:
     return [each.text for each in unmatched((HealthRule(reasons=reasons, state=state),), REGISTERED)]
 
 
-@pytest.mark.parametrize(
-    "reason", ["Xid109", "Xid14*", "Xid1023", "Xid[0-9]", "Ecc*", "RowRemapPending", "Poison", "*"]
-)
+@cases("reason", ["Xid109", "Xid14*", "Xid1023", "Xid[0-9]", "Ecc*", "RowRemapPending", "Poison", "*"])
 def test_a_rule_about_a_reason_that_there_is_decides_something(reason: str) -> None:
     assert notes(reason) == []
 
@@ -81,7 +79,7 @@ def test_a_rule_behind_one_that_decides_all_of_its_reasons_on_every_device_is_na
     assert noted(every | {"after": {"count": 2, "windowSeconds": 60}}, one) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("first", "second", "named"),
     [((3, 60), (5, 60), True), ((3, 60), (3, 30), True), ((5, 60), (3, 60), False), ((3, 30), (5, 60), False)],
 )
@@ -120,7 +118,7 @@ def test_a_rule_that_would_call_an_unusable_device_usable_is_named_but_not_one_f
     assert notes("Missing", "FallenOffBus", state="Unhealthy") == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("later", "noted"),
     [
         ({"reasons": ["ThermalSlowdown"], "state": "Ignored"}, True),

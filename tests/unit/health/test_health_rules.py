@@ -15,6 +15,7 @@ from nodedevices_plugin.settings.file import FileOutcome
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_probe.nic.attributes import LINK_DOWN
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import (
     REGISTERED,
     START,
@@ -46,7 +47,7 @@ def state(rules: HealthRules, fact: DeviceFact, reason: str = "Xid31") -> str | 
     return None if rule is None else rule.state
 
 
-@pytest.mark.parametrize(
+@cases(
     ("match", "fact", "hit"),
     [
         ({}, gpu(0), True),
@@ -149,10 +150,10 @@ def about(reason: str, state: str) -> dict[str, Any]:
     return {"health": {"rules": [{"reasons": [reason], "state": state}]}}
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["same", "restarted"])
-@pytest.mark.parametrize("state", ["Degraded", "Ignored"])
-@pytest.mark.parametrize("before", [False, True], ids=["rule-first", "fault-first"])
-@pytest.mark.parametrize(("number", "action"), [(79, "RebootNode"), (119, "ResetDevice")])
+@cases("restarted", [False, True], ids=["same", "restarted"])
+@cases("state", ["Degraded", "Ignored"])
+@cases("before", [False, True], ids=["rule-first", "fault-first"])
+@cases(("number", "action"), [(79, "RebootNode"), (119, "ResetDevice")])
 def test_without_the_rule_that_made_less_of_a_fault_the_catalogue_decides(
     number: int, action: str, state: str, *, before: bool, restarted: bool
 ) -> None:

@@ -8,6 +8,7 @@ from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.health.reasons import known
 from nodedevices_plugin.health.rules import HealthRules
 from nodedevices_probe.protocol import Driver, DriverState, Readings
+from support.cases import cases
 from support.facts import REGISTERED, Story, gpu, well
 
 HOLD = 300
@@ -34,7 +35,7 @@ def lines(story: Story, celsius: int | None, *, until: float) -> Story:
 HOT, WELL = ("Degraded", "TemperatureCelsius"), ("Healthy", "")
 
 
-@pytest.mark.parametrize("signal", signals.SIGNALS)
+@cases("signal", signals.SIGNALS)
 def test_every_signal_is_a_reading_and_a_reason_that_rules_may_name(signal: Signal) -> None:
     story = ruled_by(rule(7, signal=signal))
     field = signals._FIELDS[signal]

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from nodedevices_plugin.health.actions import needs_no_action
 from nodedevices_plugin.vendors.faults import Effect
 from nodedevices_plugin.vendors.nvidia.xids import CATALOGUE, look_up
+from support.cases import cases
 
 
 def test_the_catalogue_has_every_number_of_nvidias_that_is_in_use() -> None:
@@ -35,7 +35,7 @@ def test_an_xid_has_the_name_by_which_people_search_for_it() -> None:
     assert look_up(31).mnemonic == "ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("number", "kind", "action", "domain"),
     [
         (13, Effect.NOTICE, "RestartApp", "Application"),
@@ -67,7 +67,7 @@ def test_an_xid_is_judged_as_researched(number: int, kind: Effect, action: str, 
     assert (row.effect, row.action, row.domain) == (kind, action, domain)
 
 
-@pytest.mark.parametrize("number", [0, 1, 61, 123, 173, 999])
+@cases("number", [0, 1, 61, 123, 173, 999])
 def test_an_unlisted_xid_is_reported_and_not_taken_for_harmless(number: int) -> None:
     assert number not in CATALOGUE
     assert look_up(number).effect is Effect.DEGRADED

@@ -16,6 +16,7 @@ from nodedevices_kube.connection import Connection
 from nodedevices_kube.credentials import Credentials
 from nodedevices_kube.errors import ApiError, KubeconfigError
 from nodedevices_kube.kubeconfig import Cluster, Context, User
+from support.cases import cases
 from support.patience import PATIENCE_SECONDS
 
 OBJECT = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -102,7 +103,7 @@ def test_a_proxy_of_the_environment_is_asked_for_the_server() -> None:
     assert "Proxy-Authorization: Basic bWU6d29yZA==" in proxy.heads[0]
 
 
-@pytest.mark.parametrize("server", ["https://", "https://n1:port", "https://n1:65536", "https://[n1"])
+@cases("server", ["https://", "https://n1:port", "https://n1:65536", "https://[n1"])
 def test_an_address_that_is_none_is_refused_before_anything_is_sent(server: str) -> None:
     with pytest.raises(KubeconfigError, match="give SCHEME://HOST:PORT"):
         client_of(server)

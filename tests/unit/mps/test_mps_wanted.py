@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.mps.wanted import MAX_BYTES, WantedError, from_bytes, to_text
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
+from support.cases import cases
 
 GPUS = st.lists(
     st.builds(
@@ -42,7 +43,7 @@ def entry(**changed: Any) -> dict[str, Any]:
     return {"resource": "nvidia.com/gpu", "percentage": 25, "gpus": [{"id": "GPU-1", "index": 0}], **changed}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("daemons", "says"),
     [
         ([entry(resource="nvidia.com/../../etc")], "resource"),
@@ -68,7 +69,7 @@ def test_what_is_none_of_ours_is_refused_by_its_place(daemons: object, says: str
         from_bytes(json.dumps({"version": 1, "daemons": daemons}).encode())
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff", b'{"version": 2, "daemons": []}', b" " * (MAX_BYTES + 1)])
+@cases("raw", [b"", b"{", b"[]", b"\xff", b'{"version": 2, "daemons": []}', b" " * (MAX_BYTES + 1)])
 def test_other_files_are_refused(raw: bytes) -> None:
     with pytest.raises(WantedError):
         from_bytes(raw)

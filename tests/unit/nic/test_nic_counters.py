@@ -12,6 +12,7 @@ from nodedevices_plugin.model import HealthState
 from nodedevices_plugin.vendors.faults import CounterLimit
 from nodedevices_plugin.vendors.nic.counters import HOUR, LIMITS, REASONS
 from nodedevices_probe.protocol import DeviceFact, Readings
+from support.cases import cases
 from support.facts import REGISTERED
 from support.nics import function, hca, port, vf
 from support.stepped_node import Node
@@ -132,7 +133,7 @@ def test_only_what_a_person_can_find_at_the_card_or_its_cable_is_to_be_inspected
     assert {each.action for each in LIMITS} == {"Inspect", "None"}
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@cases("reason", REASONS)
 def test_each_can_be_ruled_off_by_its_reason(reason: str) -> None:
     assert reason in known(REGISTERED)
     node = Counted()

@@ -17,6 +17,7 @@ from nodedevices_plugin.vendors.nic.onload import ONLOAD, OPTION, SMART_NIC, Onl
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig
 from nodedevices_probe.protocol import Attribute, DeviceFact, Readings
 from nodedevices_probe.registry import KINDS
+from support.cases import cases
 from support.facts import START
 from support.stepped_node import Node, nodes
 
@@ -146,7 +147,7 @@ def test_without_its_file_no_card_is_offered() -> None:
     assert Node(card(0), card(1)).now().offers == {}
 
 
-@pytest.mark.parametrize(("pods", "counts"), [(100, (50, 50)), (5, (3, 2)), (1, (1, 0))])
+@cases(("pods", "counts"), [(100, (50, 50)), (5, (3, 2)), (1, (1, 0))])
 def test_so_many_pods_may_have_it_on_all_cards_together(pods: int, counts: tuple[int, int]) -> None:
     node = Onloaded(card(0), card(1), file={"maxPodsPerNode": pods}).now()
     expected = [f"{id_}::{n}" for id_, count in zip(CARDS, counts, strict=True) for n in range(count)]
@@ -163,7 +164,7 @@ def test_a_pod_holds_all_cards_and_none_is_taken_out_under_it() -> None:
     assert node.now().offers == {SMART_NIC: list(CARDS)}
 
 
-@pytest.mark.parametrize(
+@cases(
     "other",
     [
         card(1, maker="mellanox"),
@@ -211,7 +212,7 @@ def test_the_probe_is_told_that_onload_is_wanted() -> None:
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("raw", "problem"),
     [
         (b"[]", "is not an object with"),

@@ -16,6 +16,7 @@ from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import rdma_config, sriov_config
 from nodedevices_probe.nic import attributes
 from nodedevices_probe.protocol import DeviceFact, Partition
+from support.cases import cases
 from support.facts import START, gpu, old
 from support.nics import function, hca, port, vf
 from support.stepped_node import Node
@@ -115,7 +116,7 @@ def test_a_rule_gives_whatever_nodes_somebody_elses_probe_lists_of_a_nic_and_of_
     assert node.container("example.com/vf", "vf-0").devices == rw("/dev/special1")
 
 
-@pytest.mark.parametrize("match", [{"vendor": "intel"}, {"productName": "*"}, {"minMemory": "0"}])
+@cases("match", [{"vendor": "intel"}, {"productName": "*"}, {"minMemory": "0"}])
 def test_a_rule_for_products_of_a_maker_does_not_offer_its_nics_by_the_way(match: dict[str, Any]) -> None:
     rules = {"resources": {"devices": [{"match": match, "name": "example.com/gpu"}]}}
     node = Nics(dataclasses.replace(hca(0), vendor="intel"), gpu(0, readings=old())).now(rules)
@@ -150,7 +151,7 @@ def test_every_container_gets_all_hcas_with_that_plugins_permissions_and_no_vari
     assert edits.envs == {}
 
 
-@pytest.mark.parametrize(("total", "each"), [(1000, [500, 500]), (5, [3, 2]), (1, [1, 0])])
+@cases(("total", "each"), [(1000, [500, 500]), (5, [3, 2]), (1, [1, 0])])
 def test_rdma_hca_max_is_the_number_of_all_together(total: int, each: list[int]) -> None:
     entry = {"resourceName": "hca_a", "rdmaHcaMax": total, "selectors": {"vendors": ["15b3"]}}
     ids = Nics(hca(0), hca(1), rdma={"configList": [entry]}).now().offers["rdma/hca_a"]
@@ -202,7 +203,7 @@ def test_single_hcas_may_have_shares_each() -> None:
 GENERIC = {"generic": {"deviceID": function(0)}}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("selector", "own", "nodes", "told"),
     [
         ({}, {}, (), {}),
@@ -314,16 +315,14 @@ CONDITIONS = (
 )
 
 
-@pytest.mark.parametrize(("condition", "reason"), CONDITIONS)
+@cases(("condition", "reason"), CONDITIONS)
 def test_what_is_wrong_with_a_nic_that_is_offered_takes_it_out_of_service(condition: str, reason: str) -> None:
     node = Nics(vf(0, conditions=[condition]), vf(1), sriov=sriov({})).now()
     assert node.states == {function(0): ("Unhealthy", reason), function(1): ("Healthy", "")}
     assert node.offers == {"intel.com/net_a": [function(1)]}
 
 
-@pytest.mark.parametrize(
-    ("condition", "reason"), [*CONDITIONS, (attributes.NO_LINK, "NoLink"), (attributes.FEWER_PORTS, "FewerPorts")]
-)
+@cases(("condition", "reason"), [*CONDITIONS, (attributes.NO_LINK, "NoLink"), (attributes.FEWER_PORTS, "FewerPorts")])
 def test_it_is_no_fault_of_the_node_while_nobody_offers_the_nic(condition: str, reason: str) -> None:
     node = Nics(hca(0, conditions=[condition])).now()
     assert node.states == {port(0): ("Degraded", reason)}

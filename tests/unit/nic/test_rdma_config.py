@@ -9,6 +9,7 @@ import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig, RdmaResource, RdmaSelectors, parse
 from pydantic import TypeAdapter
+from support.cases import cases
 from support.nics import hca
 
 
@@ -64,7 +65,7 @@ def test_every_key_of_the_plugin_is_read() -> None:
     assert [each.full_name() for each in config.resources] == ["example.com/hca_a", "rdma/hca_b"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("selectors", "selected"),
     [
         ({"vendors": ["8086", "15b3"]}, [0, 1]),
@@ -103,7 +104,7 @@ def test_single_hcas_are_exclusive_or_have_shares_of_their_own() -> None:
     assert (alone.together, alone.shares, shared.together, shared.shares) == (False, None, False, 4)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("document", "said"),
     [
         (b"\xff", "not UTF-8"),

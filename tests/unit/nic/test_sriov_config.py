@@ -15,6 +15,7 @@ from nodedevices_plugin.vendors.nic import rdma_config
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig, parse
 from nodedevices_probe.protocol import Attribute, DeviceFact
 from pydantic import TypeAdapter
+from support.cases import cases
 from support.nics import function, hca, port, vf
 
 
@@ -41,7 +42,7 @@ DRIVERS = ("mlx5_core", "mlx5_core.sf", "vfio-pci")
 EIGHT = tuple(vf(number) for number in range(8))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pattern", "numbers"),
     [
         ("p0", [0, 1, 2, 3, 4, 5, 6, 7]),
@@ -68,7 +69,7 @@ def test_root_devices_are_addresses_of_physical_functions(of: str) -> None:
     assert selected(config, *EIGHT, vf(1, of=1)) == [function(1)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("selector", "fits", "does_not"),
     [
         ({"vendors": ["8086", "15b3"]}, {}, {"pciVendor": "1924"}),
@@ -137,7 +138,7 @@ def test_additional_info_of_a_device_comes_after_that_of_all() -> None:
     assert resource.additional_info(function(1)) == {"a": "1", "b": "1"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("entry", "said"),
     [
         (pool({"pfNames": ["p0#"]}), "resourceList[0].selectors.pfNames[0]: 'p0#': '' is no index or range"),

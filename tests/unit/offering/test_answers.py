@@ -22,6 +22,7 @@ from nodedevices_plugin.model import (
     SharingFacts,
 )
 from nodedevices_plugin.vendors.device_nodes import DeviceNodes
+from support.cases import cases
 from support.exclusive_window import ExclusiveWindow
 from support.facts import START, gpu, inventory_of
 
@@ -78,7 +79,7 @@ def test_a_plan_that_was_dropped_leaves_nothing_withdrawn() -> None:
     assert granted(some, "GPU-0") == ["GPU-0"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("after", "may"),
     [
         ((allocate("GPU-0"),), False),
@@ -146,9 +147,7 @@ def in_shares(*devices: str) -> OfferedResource:
     return OfferedResource(name=GPU, ids=(*ids, SchedulableId(id=whole, device_id=whole)), sharing=windows)
 
 
-@pytest.mark.parametrize(
-    ("packed", "preferred"), [({}, "GPU-1::0"), ({"packed": False}, "GPU-1::0"), ({"packed": True}, "GPU-0::1")]
-)
+@cases(("packed", "preferred"), [({}, "GPU-1::0"), ({"packed": False}, "GPU-1::0"), ({"packed": True}, "GPU-0::1")])
 def test_shares_are_preferred_of_the_least_shared_device_unless_the_node_packs_them(
     packed: dict[str, bool], preferred: str
 ) -> None:
@@ -158,7 +157,7 @@ def test_shares_are_preferred_of_the_least_shared_device_unless_the_node_packs_t
     assert some.prefer(GPU, ["GPU-0::1", "GPU-1::0", "GPU-1::1"], [], 1) == (preferred,)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ids", "windows"),
     [
         (["GPU-0::1"], {"EXCLUSIVE_WINDOW": "1 of 2"}),

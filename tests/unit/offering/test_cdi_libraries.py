@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, CdiSpec
 from nodedevices_plugin.vendors.cdi_libraries import choose, completed, merged, missing, stale, whole
 from nodedevices_plugin.vendors.nvidia.cdi import GPU_KIND, LIBRARIES
+from support.cases import cases
 
 LIBRARY = {"hostPath": "/usr/lib/libcuda.so.1", "containerPath": "/usr/lib/libcuda.so.1", "options": ["ro"]}
 HOOK = {
@@ -46,7 +46,7 @@ def paths(spec: CdiSpec, name: str) -> list[str]:
     return [each["path"] for each in found["containerEdits"]["deviceNodes"]]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("edits", "is_whole"),
     [({}, False), ({"mounts": [LIBRARY]}, True), ({"hooks": [HOOK]}, True), ({"env": ["A=b"]}, False)],
 )
@@ -106,7 +106,7 @@ def test_without_libraries_it_says_what_was_searched_for_and_three_ways() -> Non
         assert way in said
 
 
-@pytest.mark.parametrize(
+@cases(
     ("here", "active", "is_missing"),
     [
         (CdiEnvironment(), False, True),

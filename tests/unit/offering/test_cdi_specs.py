@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
 from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.vendors import cdi_schema
 from nodedevices_plugin.vendors.cdi import devices_of
 from nodedevices_plugin.vendors.nvidia import cdi, ctk
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, inventory_of, mig_id, partition, snapshot
 
 VENDOR = "k8s.device-plugin.nvidia.com"
@@ -139,7 +139,7 @@ def test_a_mig_device_needs_all_three_nodes() -> None:
         assert cdi.toolkit_names(inventory_of(cut), devices_of(toolkit(("0:0", paths)), "nvidia.com/gpu")) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     "document", [None, [], {}, {"kind": "nvidia.com/gpu"}, toolkit(("0", []), kind="other.com/gpu"), "nvidia.com/gpu"]
 )
 def test_what_is_not_the_toolkits_has_no_devices(document: object) -> None:
@@ -236,7 +236,7 @@ def test_a_good_spec_has_no_problem() -> None:
     assert cdi_schema.problems(GOOD) == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "problem"),
     [
         ({"cdiVersion": None}, "cdiVersion: missing"),
@@ -264,6 +264,6 @@ def test_what_a_runtime_would_refuse_is_reported(change: dict[str, Any], problem
     assert any(problem in each for each in found), found
 
 
-@pytest.mark.parametrize("document", [None, [], "", 7, {}])
+@cases("document", [None, [], "", 7, {}])
 def test_what_is_no_spec_at_all_is_reported(document: Any) -> None:
     assert cdi_schema.problems(document)

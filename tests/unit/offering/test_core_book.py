@@ -22,6 +22,7 @@ from nodedevices_plugin.model import (
     OfferedResource,
     PodContainer,
 )
+from support.cases import cases
 from support.cores import MEMORY, offered
 from support.facts import START, gpu_id
 
@@ -125,7 +126,7 @@ def test_a_gpu_that_comes_has_all_of_its_computing_power(books: Books) -> None:
 
 
 # --- from when on it is known what is held ----------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("taken", "state", "left"),
     [
         (BEGUN + 0.5, HoldersState.SYNCED, 0),
@@ -370,7 +371,7 @@ def test_one_that_was_recorded_and_is_listed_starts_with_what_is_written_and_mor
     assert books.start(ids(A, 0, 1)) == Start(wait=True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("listed", "stays"),
     [
         ((), True),

@@ -16,6 +16,7 @@ from nodedevices_plugin.model import AllocationError, Grant, OfferedResource, Pl
 from nodedevices_plugin.model import ids as id_form
 from nodedevices_plugin.offering.shape import PlanSettings, shape_of
 from nodedevices_probe.protocol import DeviceFact, Link
+from support.cases import cases
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 from support.plans import gated, make_plan
 
@@ -133,7 +134,7 @@ def test_several_whole_gpus_are_those_that_are_connected_best() -> None:
     assert chosen(resource, [*of(1), *of(2), *of(3)], 200, gpus=gpus) == [*of(2), *of(3)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("free", "size", "must", "says"),
     [
         ([*of(1), *of(2)], 150, (), "150 requested; request 1 to 99 with an amount of GPU memory to share a GPU, or a"),
@@ -159,7 +160,7 @@ def test_where_no_gpu_is_shared_a_request_for_a_part_of_one_is_told_so() -> None
 
 
 # --- what the kubelet chose without asking ----------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("ids", "says"),
     [
         (counted(*range(100)), "100 requested, whole GPUs: 1, and 0 of the 2"),
@@ -206,7 +207,7 @@ def test_a_count_gives_nothing_so_that_it_cannot_contradict_the_memory() -> None
     assert not is_counted(())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 def test_no_gpu_is_given_to_two_and_nothing_is_lost_over_many_pods(seed: int) -> None:
     """By the kubelet's rules: it asks unless exactly as many ids are free as are requested."""
     draw = random.Random(seed)

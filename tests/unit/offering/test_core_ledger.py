@@ -27,6 +27,7 @@ from nodedevices_plugin.cores.ledger import (
     wanted,
 )
 from nodedevices_plugin.model import AllocationError, Holder, NodePod, PodContainer
+from support.cases import cases
 from support.cores import MEMORY, offered
 from support.facts import START, gpu_id
 
@@ -255,7 +256,7 @@ def test_a_list_that_is_not_younger_than_the_allocate_shows_who_had_the_ids_befo
     assert shown(booked, ("a", ids(A, 0, 1)), pods=pods, taken=taken) == booked
 
 
-@pytest.mark.parametrize(("taken", "booked"), [(9.0, False), (10.0, False), (10.1, True)])
+@cases(("taken", "booked"), [(9.0, False), (10.0, False), (10.1, True)])
 def test_a_holder_that_is_not_booked_counts_by_a_list_younger_than_what_the_kubelet_called_free(
     taken: float, booked: bool
 ) -> None:
@@ -319,7 +320,7 @@ def test_one_container_has_one_booking() -> None:
     assert owners(found)[ids(B, 0, 1)] == (None, ALL)
 
 
-@pytest.mark.parametrize(("seen", "known"), [(9.0, False), (10.0, False), (10.1, True)])
+@cases(("seen", "known"), [(9.0, False), (10.0, False), (10.1, True)])
 def test_one_that_was_no_candidate_is_known_by_its_name_only_if_it_was_seen_after_the_allocate(
     seen: float, known: bool
 ) -> None:
@@ -338,7 +339,7 @@ def test_a_known_container_whose_request_cannot_be_met_has_all_of_its_gpu() -> N
     assert owners(shown(Ledger(), ("wrong", ids(A, 0, 1)), pods=[wrong]))[ids(A, 0, 1)] == (owner("wrong"), ALL)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("known", "booked"),
     [
         ({"acknowledged": True}, (owner("a"), Demand(percent=90))),
@@ -353,7 +354,7 @@ def test_before_this_agent_a_container_had_its_shares_if_the_kubelet_has_admitte
     assert owners(shown(Ledger(), ("a", ids(A, 0, 1)), pods=[one])) == {ids(A, 0, 1): booked}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("uid", "container", "booked"),
     [
         ("uid-a", "main", (owner("a"), Demand(percent=30))),

@@ -30,6 +30,7 @@ from nodedevices_plugin.model import (
     Plan,
     PodContainer,
 )
+from support.cases import cases
 from support.cores import MEMORY, offered
 from support.facts import START, gpu_id
 
@@ -462,8 +463,8 @@ def test_a_container_that_was_admitted_before_starts_again_though_podresources_d
     assert here.node.starts("a") == ""
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(("packing", "numa"), [("binpack", 0), ("spread", 0), ("binpack", 0.5)])
+@cases("seed", range(2))
+@cases(("packing", "numa"), [("binpack", 0), ("spread", 0), ("binpack", 0.5)])
 def test_whatever_comes_and_goes_in_any_order_no_gpu_is_booked_over(seed: int, packing: str, numa: float) -> None:
     """Two thousand events: pods of equal sizes and different demands, seen late or not at all, admitted in another
     order than they were bound, Lists that come late, agents that start anew in between."""

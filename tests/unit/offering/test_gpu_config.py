@@ -14,6 +14,7 @@ from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.vendors.nvidia.gpu_config import FILE, KEYS, GpuConfig, parse
 from pydantic import TypeAdapter
+from support.cases import cases
 
 GPU = "nvidia.com/gpu"
 
@@ -34,7 +35,7 @@ def effective(document: Any, *arguments: str, config_file: str = "", spec: dict[
     return resolve(local, file, spec, {"gpu-config-file": read(document)})
 
 
-@pytest.mark.parametrize(
+@cases(
     "document",
     [
         {},
@@ -101,7 +102,7 @@ SIZES = (
 )
 
 
-@pytest.mark.parametrize("size", SIZES.split())
+@cases("size", SIZES.split())
 def test_every_size_that_googles_plugin_knows_is_one(size: str) -> None:
     assert effective({"GPUPartitionSize": size}).sections.partitions.strategy == "single"
 
@@ -110,7 +111,7 @@ def test_the_divisor_of_a_machine_with_parts_of_gpus_is_read_and_decides_nothing
     assert effective({"GPUFractionDivisor": 8}) == effective({})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("document", "says"),
     [
         ({"GPUFractionDivisor": "8"}, "GPUFractionDivisor: '8' is not allowed; give a number from 0"),
@@ -169,7 +170,7 @@ def test_every_key_that_is_wrong_is_named() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("raw", "says"),
     [
         (b"", "not JSON: Expecting value"),

@@ -12,6 +12,7 @@ from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.vendors.nvidia.cdi import Host
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.offers import allocate
 from support.plans import make_plan
@@ -223,7 +224,7 @@ def test_control_nodes_are_passed_only_where_they_exist() -> None:
     assert paths(answer) == ["/dev/nvidiactl", "/dev/nvidia0"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("roots", "expected"),
     [
         ({}, "/dev/nvidia0"),
@@ -244,8 +245,8 @@ ALL_FEATURES = ("gdrcopy", "gds", "mofed")
 ENABLED = {"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled"}
 
 
-@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"])
-@pytest.mark.parametrize("features", [(), *((each,) for each in ALL_FEATURES), ALL_FEATURES])
+@cases("strategy", ["envvar", "volume-mounts", "cdi-cri", "cdi-annotations"])
+@cases("features", [(), *((each,) for each in ALL_FEATURES), ALL_FEATURES])
 def test_features_are_variables_whatever_the_strategy(strategy: str, features: tuple[str, ...]) -> None:
     envs = dict(answered(gpu_id(0), strategies=(strategy,), features=features).envs)
     envs.pop("NVIDIA_VISIBLE_DEVICES", None)

@@ -15,6 +15,7 @@ from nodedevices_plugin.sharing import mps
 from nodedevices_plugin.sharing.daemons import has_daemon, silent, wanted
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.daemons import answers
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of, partition
 from support.offers import allocate
@@ -80,7 +81,7 @@ def test_without_enforcement_a_container_is_nobodys_client() -> None:
         assert (found.mounts, has_daemon(resource)) == ((), False)
 
 
-@pytest.mark.parametrize(("units", "of", "percent"), [(22, 22, "100"), (1, 22, "4"), (1, 141, "1"), (7, 8, "87")])
+@cases(("units", "of", "percent"), [(22, 22, "100"), (1, 22, "4"), (1, 141, "1"), (7, 8, "87")])
 def test_threads_go_with_memory_and_all_together_have_no_more_than_all(units: int, of: int, percent: str) -> None:
     card = gpu(0, memory_bytes=of * GIB)
     envs = allocate(offered(card), ids(0, units), InjectionContext(), modes=ROOT).envs
@@ -109,7 +110,7 @@ def test_more_units_than_clients_are_possible_since_a_container_takes_many() -> 
     assert len(offered(gpu(0, memory_bytes=141 * GIB)).ids) == 141
 
 
-@pytest.mark.parametrize(
+@cases(
     ("gpus", "settings", "why"),
     [
         ((L4,), {"modes": {}}, r"\.enforcement: mps: needs .*--mps-root"),

@@ -15,6 +15,7 @@ from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing.base import mode_of
 from nodedevices_plugin.sharing.memory_container import to_setting
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
 
@@ -74,7 +75,7 @@ def test_it_goes_with_limits_by_mps() -> None:
     assert len(found.mounts) == 3
 
 
-@pytest.mark.parametrize(
+@cases(
     ("allowed", "possible"),
     [
         (("/opt/limiter",), True),

@@ -23,6 +23,7 @@ from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing.memory import Memory
 from nodedevices_plugin.sharing.memory_container import fraction
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
 
@@ -98,7 +99,7 @@ def test_one_entry_shares_the_l4s_of_a_mixed_node_and_leaves_its_h100s_whole() -
     assert by_name == {GPU: {gpu_id(0): 1}, MEMORY: {gpu_id(1): 80, gpu_id(2): 23}}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "shared"),
     [
         ({"match": {"min_memory": "40Gi"}}, {1, 2}),
@@ -127,7 +128,7 @@ def test_another_name_can_be_chosen_but_not_that_of_whole_devices() -> None:
         offered(*cards(4), rename=GPU)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("unit", "says"),
     [
         ("100", "give whole MiB, such as 1Gi"),
@@ -311,8 +312,8 @@ def test_a_container_gets_its_device_and_its_limit() -> None:
 STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "driver-directory")
 
 
-@pytest.mark.parametrize("strategies", [*((each,) for each in STRATEGIES), STRATEGIES[:-1]])
-@pytest.mark.parametrize("enforcement", ["none", "mps"])
+@cases("strategies", [*((each,) for each in STRATEGIES), STRATEGIES[:-1]])
+@cases("enforcement", ["none", "mps"])
 def test_a_container_gets_its_device_as_one_with_a_whole_device_whatever_the_strategy(
     strategies: tuple[str, ...], enforcement: str
 ) -> None:
@@ -346,7 +347,7 @@ def test_under_aliyuns_name_it_is_told_so_in_aliyuns_variables_too() -> None:
     }
 
 
-@pytest.mark.parametrize(("limit", "total", "text"), [(1, 1, "1.0000"), (1, 3, "0.3333"), (2, 3, "0.6666")])
+@cases(("limit", "total", "text"), [(1, 1, "1.0000"), (1, 3, "0.3333"), (2, 3, "0.6666")])
 def test_a_fraction_is_rounded_down(limit: int, total: int, text: str) -> None:
     assert fraction(limit, total) == text
 

@@ -15,6 +15,7 @@ from nodedevices_plugin.sharing.daemons import wanted as daemons
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.vendors.nvidia.injection import InjectionContext
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.daemons import answers as said
 from support.facts import GIB, START, gpu, gpu_id, healthy, inventory_of, partition, snapshot
 from support.offers import allocate
@@ -47,9 +48,7 @@ def test_clients_are_ids_like_other_shares() -> None:
     assert [each.id for each in resource.ids][:5] == [*(f"{gpu_id(0)}::{n}" for n in range(4)), f"{gpu_id(1)}::0"]
 
 
-@pytest.mark.parametrize(
-    ("capability", "most"), [("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48)]
-)
+@cases(("capability", "most"), [("6.1", 16), ("7.0", 48), ("7.5", 48), ("8.0", 48), ("10.0", 48), ("", 48), ("?", 48)])
 def test_a_gpu_takes_so_many_clients(capability: str, most: int) -> None:
     """NVIDIA's plugin holds a V100 (7.0) to 16; the daemon takes 48 from Volta on. A lost GPU says nothing."""
     assert mps.max_clients(capability) == most
@@ -167,7 +166,7 @@ def test_shares_are_offered_when_the_daemon_with_their_limits_answers() -> None:
     assert silent(plan, answers) == ""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answers", "only_starting"),
     [
         ({}, True),
@@ -189,7 +188,7 @@ def test_a_list_of_servers_that_a_client_made_up_is_bounded() -> None:
     assert mps.servers("4194304 41943040") == (4194304,), "the kernel's largest process id, and none"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answers", "holdings", "wanted"),
     [
         pytest.param({("nvidia.com/gpu", 25): ""}, HELD, True, id="a pod holds a share"),

@@ -16,6 +16,7 @@ from nodedevices_plugin.offering.nearness import near, nearest
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity
 from nodedevices_probe.protocol import DeviceFact, PcieNeighbour, PciePath
+from support.cases import cases
 from support.facts import gpu, gpu_id, healthy, inventory_of
 from support.plans import make_plan
 
@@ -108,7 +109,7 @@ def raw(inventory: Inventory) -> dict[str, Any]:
     return {"metadata": {"name": "n1"}, "status": {"devices": devices}}
 
 
-@pytest.mark.parametrize(("wanted", "count"), [("nic", 1), ("gpu", 0), ("fpga", 0)])
+@cases(("wanted", "count"), [("nic", 1), ("gpu", 0), ("fpga", 0)])
 def test_agent_and_operator_have_one_answer(wanted: str, count: int) -> None:
     inventory = inventory_of(*MACHINE)
     match = DeviceMatch(type="gpu", near=wanted)
@@ -163,7 +164,7 @@ def test_a_missing_nic_and_a_virtual_function_are_nobodys_nearest() -> None:
     assert nearest(inventory) == {}
 
 
-@pytest.mark.parametrize("address", ["", "x", "0000:zz:00.0", ":"])
+@cases("address", ["", "x", "0000:zz:00.0", ":"])
 def test_an_address_that_is_none_is_no_error(address: str) -> None:
     machine = (at(0, "pci0000:16"), nic(0, "pci0000:16", pci_bus_id=address))
     assert nearest(inventory_of(*machine))[gpu_id(0)] == ("NIC-0",)

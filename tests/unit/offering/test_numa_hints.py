@@ -13,6 +13,7 @@ from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.simulated.probe import ProfileSource
 from nodedevices_probe.simulated.profiles import MODELS
+from support.cases import cases
 from support.facts import healthy, inventory_of
 from support.plans import make_plan
 
@@ -35,8 +36,8 @@ def hints(*devices: DeviceFact, **sections: Any) -> dict[str, list[int]]:
     return {each.ID: [node.ID for node in each.topology.nodes] for listed in lists for each in listed.devices}
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(("numa_node", "said"), [(0, [0]), (1, [1]), (None, [])])
+@cases("model", MODELS)
+@cases(("numa_node", "said"), [(0, [0]), (1, [1]), (None, [])])
 def test_every_kind_of_device_has_the_numa_node_of_its_probe_or_none(
     model: str, numa_node: int | None, said: list[int]
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.sections import DeviceMatch, Resources, SharedResource, Sharing
 from nodedevices_plugin.vendors.nvidia import v1_file
+from support.cases import cases
 from support.facts import gpu_id, mig_id
 
 
@@ -65,7 +66,7 @@ def test_without_the_section_there_is_none() -> None:
     assert sharing("{timeSlicing: null, mps: null}") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "message"),
     [
         ("{gpus: [{name: gpu}]}", "resources.gpus[0].pattern: missing; every entry has a pattern and a name"),
@@ -167,7 +168,7 @@ def test_a_file_can_say_of_a_resource_shared_by_memory_what_a_policy_can() -> No
 LONG = "g" * 64
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "message"),
     [
         ("{timeSlicing: {}}", "sharing.timeSlicing.resources: missing; list at least one resource with its replicas"),
@@ -302,7 +303,7 @@ def test_whatever_a_file_says_there_is_a_section_or_a_problem_or_nothing(value: 
         assert all(len(each) < 500 for each in problems)
 
 
-@pytest.mark.parametrize("name", ["nvidia.com/GPU_L4", f"nvidia.com/{'g' * 63}", "example.com/gpu.large"])
+@cases("name", ["nvidia.com/GPU_L4", f"nvidia.com/{'g' * 63}", "example.com/gpu.large"])
 def test_a_name_that_a_policy_may_give_may_stand_in_a_file(name: str) -> None:
     text = f"{{timeSlicing: {{resources: [{{name: {name}, replicas: 2}}]}}}}"
     problems: list[str] = []

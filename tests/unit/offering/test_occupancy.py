@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 from msgspec.structs import replace
 from nodedevices_api.sections import Partitions, SharedResource, Sharing
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
@@ -25,6 +24,7 @@ from nodedevices_plugin.offering.shape import PlanSettings, make_shape
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held
 from nodedevices_probe.nvidia import attributes as nvidia
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.plans import gated
 
@@ -73,7 +73,7 @@ def test_what_is_held_as_it_is_offered_changes_nothing() -> None:
     assert len(free(plan)) == 4
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "resource", "id_"),
     [
         (shared(2), GPU, gpu_id(0)),  # whole, and now in shares
@@ -120,7 +120,7 @@ def test_of_a_gpu_that_was_partitioned_again_only_what_lies_where_a_held_mig_dev
     assert free(plan) == of(gpu_id(0), mig_id(1, 4)), "nobody knows where the last one lies"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("start", "size", "where", "same"),
     [
         (0, 2, (2, 2), False),

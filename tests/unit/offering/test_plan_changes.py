@@ -17,6 +17,7 @@ from nodedevices_plugin.model import (
 from nodedevices_plugin.offering.changes import decide_change, leaving, none_held, not_listed, wait
 from nodedevices_plugin.sharing.mps import Mps
 from nodedevices_plugin.sharing.plain import TimeSlicing
+from support.cases import cases
 from support.facts import START
 
 NOW = 1000.0
@@ -162,7 +163,7 @@ def test_an_entry_without_ids_holds_nothing() -> None:
     assert decide_change(WHOLE, SLICED, holdings(holder(ids=())), (), whole=True).apply
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pods", "shown"),
     [
         (("a", "a", "b"), "ml/a, ml/b"),
@@ -180,7 +181,7 @@ def test_a_message_is_cut_to_what_a_condition_carries() -> None:
     assert wait((), "x" * 1025).message == "x" * 1023 + "\u2026"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("held", "ages", "none"),
     [
         (holdings(), (), True),

@@ -14,6 +14,7 @@ from nodedevices_plugin.granting.topology import Topology
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_probe.protocol import DeviceFact, Link, PcieNeighbour, PciePath
+from support.cases import cases
 from support.facts import gpu, gpu_id, healthy, inventory_of, silent_gpu
 from support.fuzzing import scaled
 from support.plans import UNFIT, make_plan
@@ -113,7 +114,7 @@ def per_gpu(chosen: tuple[str, ...]) -> list[int]:
 
 
 # --- whole GPUs -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("gpus", "available", "must", "size", "recorded"), RECORDED)
+@cases(("gpus", "available", "must", "size", "recorded"), RECORDED)
 def test_the_choice_is_as_good_as_nvidias(
     gpus: tuple[DeviceFact, ...],
     available: tuple[int, ...],
@@ -171,7 +172,7 @@ def test_a_link_counts_though_only_one_end_reports_it() -> None:
     assert topology.build(inventory_of(one, gpu(1))).score(gpu_id(0), gpu_id(1)) == 400
 
 
-@pytest.mark.parametrize(
+@cases(
     ("available", "must", "size"),
     [((0, 1), (), 3), (ALL, (), 0), ((), (), 1), (ALL, (0, 1), 1), ((0, 1, 2), (7,), 2), (ALL, (), -1)],
 )
@@ -229,7 +230,7 @@ def test_of_equally_good_devices_those_with_the_fewest_free_partitions_are_empti
     assert gathered(of, ((0, 0, 0), (0, 0, 0), (0, 0, 0)), 2) == {"b"}
 
 
-@pytest.mark.parametrize("best", [range(6), range(6, 12), range(0, 12, 2)])
+@cases("best", [range(6), range(6, 12), range(0, 12, 2)])
 def test_the_best_of_very_many_sets_of_partitions_is_found_wherever_it_is(best: range) -> None:
     """Of 12 devices there are 220 sets of 3, and more of 4: not all are tried."""
     rows = tuple(tuple(100 if {one, other} <= {*best} else 1 for other in range(12)) for one in range(12))
@@ -268,7 +269,7 @@ def linked(count: int, *groups: tuple[int, ...]) -> tuple[OfferedResource, Topol
     return OfferedResource(name="nvidia.com/gpu", ids=ids), Topology({name: at for at, name in enumerate(names)}, rows)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("count", "groups", "must", "size", "chosen"),
     [
         (20, ((3, 8, 11, 14, 19),), (), 5, (3, 8, 11, 14, 19)),
@@ -307,7 +308,7 @@ def test_of_equally_shared_gpus_the_one_that_gave_none_yet_is_next() -> None:
     assert prefer(resource, three_of_the_second, [], 2, Topology()) == (share(0, 0), share(1, 1))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("available", "must", "size", "recorded"),
     [
         ([share(g, r) for g in (0, 1) for r in range(4)], [], 2, [2]),
@@ -407,7 +408,7 @@ def test_shares_are_always_a_valid_answer(data: st.DataObject, count: int, repli
     assert prefer(resource, available[::-1], must[::-1], size, Topology(), packed=packed) == chosen
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "score"),
     [
         (PciePath.SYSTEM, 10),

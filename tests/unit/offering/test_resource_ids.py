@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_plugin.model import ids, resource_names
 from nodedevices_plugin.vendors.nvidia import names
+from support.cases import cases
 
 
 def test_an_id_of_a_share_is_written_as_nvidias_plugin_writes_it() -> None:
     assert ids.compose("GPU-5c89", 3) == "GPU-5c89::3"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "parts"),
     [
         ("GPU-5c89", ("GPU-5c89", None)),

@@ -9,6 +9,7 @@ from nodedevices_api.sections import DeviceMatch, Partitions, ResourceRule, Reso
 from nodedevices_plugin.model import resource_names
 from nodedevices_plugin.offering.shape import PlanError, PlanSettings
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import GIB, gpu, gpu_id, healthy, inventory_of, mig_id, partition
 from support.plans import make_plan
 
@@ -51,7 +52,7 @@ def test_what_no_rule_matches_keeps_its_usual_name() -> None:
     assert named(gpu(0), gpu(1, **A100), rules=rules) == {"nvidia.com/a100": [gpu_id(1)], "nvidia.com/gpu": [gpu_id(0)]}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("match", "found"),
     [
         ({"vendor": "nvidia"}, True),
@@ -88,7 +89,7 @@ def test_mig_devices_that_stand_in_for_gpus_are_named_like_gpus() -> None:
     assert named(cut(0, "1g.10gb"), rules=rules, mig="single") == {"nvidia.com/h100": [mig_id(0, 0)]}
 
 
-@pytest.mark.parametrize("profile", ["1g.*", "1g.10gb.me", "1g.10gb?me"])
+@cases("profile", ["1g.*", "1g.10gb.me", "1g.10gb?me"])
 def test_mig_devices_are_named_by_profile(profile: str) -> None:
     rules = (rule("nvidia.com/small", profile=profile),)
     assert named(cut(0, "1g.10gb+me", "3g.40gb"), rules=rules, mig="mixed") == {
@@ -142,7 +143,7 @@ def test_a_name_that_the_kubelet_would_not_take_is_refused_where_it_stands() -> 
         resource_names.check("resources.devices[1].name", f"x.io/{'g' * 64}")
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         "kubernetes.io/gpu",

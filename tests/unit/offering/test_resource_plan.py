@@ -32,6 +32,7 @@ from nodedevices_plugin.pipeline import inventory as stage
 from nodedevices_plugin.sharing.plain import TimeSlicing
 from nodedevices_plugin.vendors.base import VendorShares
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import START, gpu, gpu_id, healthy, inventory_of, mig_id, partition, silent_gpu, snapshot
 from support.plans import gated, make_plan
 
@@ -130,7 +131,7 @@ def test_requests_for_more_than_one_share_may_be_refused() -> None:
     assert resource.fail_requests_greater_than_one
 
 
-@pytest.mark.parametrize("devices", [("1",), (gpu_id(1),), ("GPU-*1",)])
+@cases("devices", [("1",), (gpu_id(1),), ("GPU-*1",)])
 def test_some_devices_may_be_shared_and_the_others_whole(devices: tuple[str, ...]) -> None:
     found = plan(gpu(0), gpu(1), sharing=slices(2, devices=devices, rename_by_default=True))
     assert {resource.name: ids(resource) for resource in found.resources} == {
@@ -141,7 +142,7 @@ def test_some_devices_may_be_shared_and_the_others_whole(devices: tuple[str, ...
     assert ids(together) == [gpu_id(0), f"{gpu_id(1)}::0", f"{gpu_id(1)}::1"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("own", "replicas"),
     [
         (VendorShares(counts=(3, 3)), 3),
@@ -164,7 +165,7 @@ def test_the_first_so_many_devices_may_be_shared() -> None:
     }
 
 
-@pytest.mark.parametrize("device", ["0:1", mig_id(0, 1), f"MIG-{gpu_id(0)}/8/0"])
+@cases("device", ["0:1", mig_id(0, 1), f"MIG-{gpu_id(0)}/8/0"])
 def test_some_mig_devices_may_be_shared(device: str) -> None:
     found = plan(
         cut(0, "1g.10gb", "1g.10gb"),
@@ -286,7 +287,7 @@ def test_single_looks_past_what_is_excluded() -> None:
     assert shown(found) == {"nvidia.com/gpu": [(mig_id(0, 0), True), (mig_id(2, 0), True)]}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("devices", "hint"),
     [
         ((cut(0, "3g.40gb"), gpu(1)), "GPU 1 is not in MIG mode and others are"),

@@ -12,6 +12,7 @@ from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.offering.unmatched import unmatched, unmatched_capacity, unmatched_cordons, unmatched_rules
 from nodedevices_plugin.settings.file import parse
 from nodedevices_probe.protocol import DeviceFact
+from support.cases import cases
 from support.facts import gpu, gpu_id, inventory_of, mig_id, partition
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -183,7 +184,7 @@ def test_an_amount_of_memory_is_reported_with_what_the_devices_have() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("match", "near"),
     [
         ({"productName": "nvidia h100*"}, H100),
@@ -220,7 +221,7 @@ def test_the_file_counts_its_two_lists_of_patterns_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "sections",
     [
         {},
@@ -250,7 +251,7 @@ def test_a_name_or_an_index_in_exclude_is_answered_with_the_id() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "meant"),
     [
         ("nvidia3", gpu_id(0)),

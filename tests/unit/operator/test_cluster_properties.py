@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from nodedevices_operator.desired.cluster_properties import MOST, OTHER, cluster_properties
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.reconcile.cluster_properties import properties
+from support.cases import cases
 from support.fakekube import FakeKube
 from support.opfacts import device, holder, record
 
@@ -67,9 +67,7 @@ def test_a_name_is_one_that_kubernetes_takes() -> None:
     assert name == f"gpu.t-sla-v100-{'x' * 51}.nodedevices.io"
 
 
-@pytest.mark.parametrize(
-    ("served", "found"), [(("v1beta1", "v1alpha1"), "v1beta1"), (("v1alpha1",), "v1alpha1"), ((), "")]
-)
+@cases(("served", "found"), [(("v1beta1", "v1alpha1"), "v1beta1"), (("v1alpha1",), "v1alpha1"), ((), "")])
 async def test_the_newest_version_of_the_api_that_the_cluster_serves_is_used(
     served: tuple[str, ...], found: str
 ) -> None:

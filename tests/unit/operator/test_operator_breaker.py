@@ -13,6 +13,7 @@ from nodedevices_operator.reconcile.fleet import NAME, NAMESPACE
 from nodedevices_operator.reconcile.policy import SUM_UP_SECONDS
 from nodedevices_operator.records import names
 from nodedevices_operator.records.names import config_map_path
+from support.cases import cases
 from support.fakekube import FakeKube, settle
 from support.marking import events_sent
 from support.opfacts import GPU, device, health, holder, node_devices, raw_node, raw_pod, raw_policy
@@ -242,7 +243,7 @@ async def test_a_breaker_stays_open_when_its_record_is_deleted_while_no_operator
 
 
 # --- what a DryRun policy says ---------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("limits", "failing", "said"),
     [
         ({"budget": {"perHour": 9}}, 1, "n0: would change faults, would evict ml/pod-n0"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nodedevices_api.errors import parse
 from nodedevices_api.sections import CapacityEntry
 from nodedevices_operator.desired.capacity import CapacityPlan, offered, plan_capacity, requests
+from support.cases import cases
 from support.opfacts import GPU, MEMORY, device, node, record, resource
 
 ONE = 81920
@@ -58,8 +59,8 @@ def test_per_device_and_per_node() -> None:
     assert plan(CapacityEntry(name="example.com/seats", per_node=7), item, node()).values == {"example.com/seats": 7}
 
 
-@pytest.mark.parametrize("served", ["aliyun.com/gpu-mem", "tencent.com/vcuda-memory", BY_MEMORY])
-@pytest.mark.parametrize("name", ["aliyun.com/gpu-count", "tencent.com/gpu-count"])
+@cases("served", ["aliyun.com/gpu-mem", "tencent.com/vcuda-memory", BY_MEMORY])
+@cases("name", ["aliyun.com/gpu-count", "tencent.com/gpu-count"])
 def test_where_gpus_are_shared_by_memory_their_number_is_a_resource_of_its_own(served: str, name: str) -> None:
     """What peers' extenders and dashboards read beside the memory."""
     by_memory = resource(44, 44, name=served, sharing="memory")
@@ -81,7 +82,7 @@ def test_without_a_match_every_gpu_counts_and_nothing_else() -> None:
     assert plan(SUM, record(*MIXED), node()).values == {MEMORY: 2 * ONE}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("match", "scope", "count"),
     [
         ({}, "healthy", 3),
@@ -110,7 +111,7 @@ def shared(index: int, total: int, *state: str) -> dict[str, Any]:
     return device(index, *state, shares={"resource": BY_MEMORY, "total": total, "held": 0, "free": total})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("healthy", "counted"),
     [
         pytest.param((22, 2), ["GPU-0", "GPU-2", "GPU-3"], id="the large one is withdrawn"),

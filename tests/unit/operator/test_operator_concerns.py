@@ -26,6 +26,7 @@ from nodedevices_operator.reconcile.fleet import KEY, NAME
 from nodedevices_operator.reconcile.node import ConcernError
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
+from support.cases import cases
 from support.crashes import at_most, lives
 from support.fakekube import FakeKube, settle
 from support.kept_annotation import ANNOTATION, KeptAnnotation
@@ -198,7 +199,7 @@ async def test_a_policy_has_not_applied_where_the_concern_of_its_section_fails(
     assert counted(manager, "annotation", result) == 2
 
 
-@pytest.mark.parametrize(
+@cases(
     ("verb", "path"),
     [("patch", NODE), ("create", f"{POD}/eviction"), ("apply", f"{POD}/status"), ("apply", f"{NODE}/status")],
     ids=["taint", "eviction", "mark", "node-condition"],
@@ -228,7 +229,7 @@ async def test_a_policy_has_not_applied_while_what_it_leads_to_cannot_be_written
 
 
 # --- each alone ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("make", CONCERNS, ids=lambda make: make.info.name)
+@cases("make", CONCERNS, ids=lambda make: make.info.name)
 async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: Any) -> None:
     kube = acting_rig()
     await settle(await synced(kube))  # what the broken one would have to decide first stands on the objects

@@ -27,6 +27,7 @@ from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.desired.trial import Preview, preview
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, TaintRecord, node_devices_record
+from support.cases import cases
 from support.opfacts import (
     SINCE,
     device,
@@ -139,7 +140,7 @@ def test_two_devices_with_the_same_fault_at_the_same_time_are_judged_each_by_its
         assert evicted(*devices, faults=faults) == ["pod-1"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("match", "hit"),
     [
         ({}, True),
@@ -227,18 +228,14 @@ def test_a_taint_keeps_its_reason_while_that_fault_lasts() -> None:
     assert wanted(lost(0), lost(1, "Xid95", since=LATER), faults=section(**NO_SCHEDULE), shown=shown) == shown[0]
 
 
-@pytest.mark.parametrize(
-    ("state", "reason"), [("Unknown", "ProbeSilent"), ("Unknown", "Missing"), ("Degraded", "Correlating")]
-)
+@cases(("state", "reason"), [("Unknown", "ProbeSilent"), ("Unknown", "Missing"), ("Degraded", "Correlating")])
 def test_a_taint_stays_while_health_is_unknown_and_none_is_put(state: str, reason: str) -> None:
     faults, shown = section(**NO_SCHEDULE), (TaintRecord("NoSchedule", "Xid79"),)
     assert wanted(device(0, state, reason), faults=faults, shown=shown) == shown[0]
     assert wanted(device(0, state, reason), faults=faults) is None
 
 
-@pytest.mark.parametrize(
-    ("acted_on", "stays"), [({"GPU-0"}, False), ({"GPU-0", "GPU-1"}, True), ((), False), (None, True)]
-)
+@cases(("acted_on", "stays"), [({"GPU-0"}, False), ({"GPU-0", "GPU-1"}, True), ((), False), (None, True)])
 def test_a_taint_stays_for_a_device_that_it_is_for_and_for_no_other(
     acted_on: Collection[str] | None, stays: bool
 ) -> None:
@@ -283,7 +280,7 @@ TESTS = [
 ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("before", "wish", "operations"),
     [
         ([], TaintRecord("NoSchedule", "Xid79"), [{"op": "add", "path": "/spec/taints", "value": [OURS]}]),
@@ -307,9 +304,7 @@ def test_only_the_taint_of_our_key_is_changed_and_only_on_the_node_that_was_read
     assert taint_patch(tainted(*before), TAINT, wish) == TESTS + operations
 
 
-@pytest.mark.parametrize(
-    ("before", "wish"), [([OTHER], None), ([OURS], TaintRecord("NoSchedule", "Xid79")), ([], None)]
-)
+@cases(("before", "wish"), [([OTHER], None), ([OURS], TaintRecord("NoSchedule", "Xid79")), ([], None)])
 def test_a_node_that_has_the_taint_already_is_not_written(
     before: list[dict[str, Any]], wish: TaintRecord | None
 ) -> None:
@@ -327,7 +322,7 @@ def test_pods_of_excluded_namespaces_are_not_evicted_not_even_by_a_rule() -> Non
     assert [it.holding.holder.pod for it in consequences.evictions(record(lost(0), elsewhere), faults)] == ["b"]
 
 
-@pytest.mark.parametrize("resource", ["", "cpu", "memory"])
+@cases("resource", ["", "cpu", "memory"])
 def test_an_agents_claim_evicts_no_pod_that_requested_no_device(resource: str) -> None:
     held = device(0, "Unhealthy", "Xid79", holders=[holder(resource=resource)])
     assert consequences.evictions(record(held), section(**IMMEDIATE)) == []
@@ -344,7 +339,7 @@ def test_a_pod_of_several_bad_devices_is_evicted_once_and_for_what_is_due_first(
     assert (due.holding.health.reason, due.grace.total_seconds()) == ("Xid95", 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("conditions", "at"),
     [
         ([], "2026-11-21T12:00:00+00:00"),
@@ -382,7 +377,7 @@ def test_a_holder_whose_container_has_restarted_is_not_evicted_for_what_that_end
     assert still.holding.health.reason == "Xid79"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("metadata", "why"),
     [
         ({}, ""),
@@ -399,7 +394,7 @@ def test_some_pods_are_never_evicted(metadata: dict[str, Any], why: str) -> None
     assert (why in found) if why else found == ""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("shown", "effect", "more"),
     [
         ((), "NoSchedule", True),
@@ -443,7 +438,7 @@ def hit(pod: str, since: str = SINCE, **more: Any) -> dict[str, Any]:
     return holder(pod, health=own | more | {"since": since})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("holders", "at_fault"),
     [
         ([hit("a")], {"GPU-0": SINCE}),
@@ -541,9 +536,7 @@ def test_a_policy_that_is_not_in_effect_limits_nothing_and_the_one_before_it_goe
     assert (pool.policy, set(pool.nodes), pool.limits.per_hour) == ("p", {"a"}, 1)
 
 
-@pytest.mark.parametrize(
-    ("given", "nodes", "most"), [(3, 100, 3), ("10%", 39, 3), ("10%", 9, 0), ("100%", 7, 7), (None, 9, None)]
-)
+@cases(("given", "nodes", "most"), [(3, 100, 3), ("10%", 39, 3), ("10%", 9, 0), ("100%", 7, 7), (None, 9, None)])
 def test_a_share_of_the_nodes_is_rounded_down(given: object, nodes: int, most: int | None) -> None:
     budget = {"perHour": 1} if given is None else {"maxUnavailable": given}
     assert limits({"budget": budget}, nodes).max_unavailable == most

@@ -31,6 +31,7 @@ from nodedevices_operator.kube.port import Kube, KubeError
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.reconcile.fleet import AGAIN_SECONDS, FAILURES, KEY, NAME, FleetGate, RecordWatch
 from nodedevices_operator.records.names import config_map_path
+from support.cases import cases
 from support.crashes import CrashingKube, Killed
 from support.fakekube import FakeKube
 from support.patience import PATIENCE_SECONDS
@@ -103,7 +104,7 @@ def test_faults_that_came_over_a_longer_time_open_nothing() -> None:
     assert decided(Fleet(), [action("n1")], START, spread).granted == {action("n1")}
 
 
-@pytest.mark.parametrize("hours", [-9, 0, 1, 9 * 24])
+@cases("hours", [-9, 0, 1, 9 * 24])
 def test_a_mass_fault_is_one_whenever_and_by_whatever_clock_it_is_looked_at(hours: int) -> None:
     """After a long grace, after the operator was away, or where the nodes' clocks are ahead of its own."""
     found = decided(Fleet(), [action("n1")], START + timedelta(hours=hours), mass(SOME, 6, START))
@@ -235,7 +236,7 @@ def test_the_budget_of_one_policy_is_not_used_up_by_another() -> None:
     assert found.granted == {action("a"), action("c")}
 
 
-@pytest.mark.parametrize(
+@cases(
     "annotation",
     ["", "yes", "2026-11-21T11:00:00Z", "2026-11-21T14:00:00Z", "2026-11-21T12:30:00"],
     ids=["none", "no time", "before it opened", "in the future", "of no zone"],

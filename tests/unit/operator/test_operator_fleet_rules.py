@@ -43,6 +43,7 @@ from nodedevices_operator.desired.fleet import (
     to_data,
     why_stopped,
 )
+from support.cases import cases
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ANY = PolicyLimits()
@@ -82,7 +83,7 @@ def granted(*ago: timedelta, node: str = "n00") -> Fleet:
 
 
 # --- budgets ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("ago", "may"),
     [
         ((timedelta(minutes=59), timedelta(minutes=60)), True),
@@ -245,7 +246,7 @@ def test_what_an_operator_of_an_earlier_version_has_written_is_read() -> None:
 
 
 # --- the breaker ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
+@cases(
     ("limits", "failing", "total", "opens"),
     [
         (PolicyLimits(percent=50), 5, 10, False),
@@ -366,7 +367,7 @@ def test_a_breaker_opens_before_what_is_proposed_with_it_and_each_answer_says_so
     assert why_stopped(timed, "ns/a", "it is late").endswith("; it is late")
 
 
-@pytest.mark.parametrize(("minutes", "closed"), [(-1, False), (0, True), (1, True)])
+@cases(("minutes", "closed"), [(-1, False), (0, True), (1, True)])
 def test_a_breaker_with_a_time_closes_at_that_time(minutes: int, closed: bool) -> None:
     fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW, reset_seconds=600)
     found = decided(fleet, [], Survey([pool()]), now=NOW + timedelta(minutes=10 + minutes)).fleet
@@ -389,7 +390,7 @@ def test_who_resumes_answers_for_every_fault_of_every_node() -> None:
     assert resumed(again, "", NOW, its) == again
 
 
-@pytest.mark.parametrize(
+@cases(
     ("annotation", "why"),
     [
         ("2026-11-21T12:00:00Z", ""),
@@ -420,7 +421,7 @@ def test_a_refused_value_is_shown_up_to_forty_characters() -> None:
     assert f"{'x' * 40 + '...'!r} is" in refusal(fleet, "x" * 41, NOW)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claims", "lost", "open_"),
     [
         (Claims(), False, False),

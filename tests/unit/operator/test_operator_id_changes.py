@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_operator.desired.id_changes import id_changes
 from nodedevices_operator.records.objects import NodeDevicesRecord
+from support.cases import cases
 from support.opfacts import GPU, device, holder, record, resource, sharing
 
 H100 = {"vendor": "nvidia", "productName": "NVIDIA H100"}
@@ -26,7 +26,7 @@ def of_memory(**rule: Any) -> dict[str, Any]:
     return {"strategy": "memory", "resources": [{"name": GPU, "memoryUnit": "1Gi", **rule}]}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("then", "names"),
     [
         ({"sharing": sharing(4)}, "nvidia.com/gpu"),

@@ -11,6 +11,7 @@ from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.desired.idle import idle_pods
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
+from support.cases import cases
 from support.crashes import CrashingKube, Killed, live
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, device, holder, node_devices, raw_node, raw_pod, raw_policy, record
@@ -278,7 +279,7 @@ def test_a_pod_with_several_devices_has_one_condition_by_the_longest() -> None:
     assert [(each.word, each.holding.device_name) for each in held] == [("NeverUsed", "gpu-2"), ("Idle", "gpu-1")]
 
 
-@pytest.mark.parametrize("word", ["Unknown", "", "Invented"])
+@cases("word", ["Unknown", "", "Invented"])
 def test_a_word_that_does_not_say_that_it_is_unused_marks_nothing(word: str) -> None:
     assert idle_pods(record(idle(word))) == {}
 

@@ -11,6 +11,7 @@ from nodedevices_operator.concerns.labels import MOST_WRITES, WINDOW_SECONDS, La
 from nodedevices_operator.concerns.port import Shown
 from nodedevices_operator.desired.labels import LabelPlan, plan_labels
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
+from support.cases import cases
 from support.concerns import Result, run, tools
 from support.opfacts import device, feature_labels, health, record
 
@@ -131,7 +132,7 @@ def test_a_node_without_devices_has_none() -> None:
     assert feature_labels(record(other, **NODE)) == {}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("offers", "changed"),
     [
         (
@@ -242,7 +243,7 @@ def test_mig_devices_take_the_gpus_labels_where_the_strategy_is_single() -> None
     assert differs(found, WHOLE | changed) == {}
 
 
-@pytest.mark.parametrize(
+@cases(
     "devices",
     [
         (gpu(0, profiles=("1g.10gb",)), gpu(1)),
@@ -259,7 +260,7 @@ def test_what_single_does_not_allow_is_called_invalid(devices: tuple[dict[str, A
 RTX = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("product", "profile", "replicas", "shown"),
     [
         (RTX, "1g.24gb", 1, "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-MIG-1g.24gb"),
@@ -271,7 +272,7 @@ RTX = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
         ("x" * 70, "1g.24gb", 1, f"{'x' * 51}-MIG-1g.24gb"),
     ],
 )
-@pytest.mark.parametrize("strategy", ["single", "mixed"])
+@cases("strategy", ["single", "mixed"])
 def test_a_long_models_name_is_shortened_and_keeps_its_profile_and_that_it_is_shared(
     strategy: str, product: str, profile: str, replicas: int, shown: str
 ) -> None:
@@ -347,7 +348,7 @@ def test_mig_devices_of_a_missing_gpu_are_not_counted_and_do_not_make_the_node_i
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("capability", "family"),
     [
         ("1.3.0", "tesla"),
@@ -389,7 +390,7 @@ def test_what_the_machine_says() -> None:
     assert feature_labels(record(gpu(0)))["nvidia.com/gpu.machine"] == "unknown"
 
 
-@pytest.mark.parametrize("version", ["570", "570.open", "570.1.2.3"])
+@cases("version", ["570", "570.open", "570.1.2.3"])
 def test_a_driver_whose_version_is_none_of_nvidias_has_no_labels(version: str) -> None:
     labels = feature_labels(record(gpu(0), drivers=[{"name": "nvidia", "version": version}]))
     assert not any("cuda.driver" in key for key in labels)

@@ -7,7 +7,6 @@ import copy
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_api.bounds import MAX_DEVICES
@@ -21,6 +20,7 @@ from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.kinds import Kind, read
 from structlog.testing import capture_logs
+from support.cases import cases
 from support.clock import Clock
 from support.fakekube import FakeKube, Raw
 from support.fuzzing import scaled
@@ -119,9 +119,7 @@ def lost(index: int, *holders: Raw) -> Raw:
 NAMELESS = ("on-liar/status", "on-liar\n", "on-liar?force=true", "..", ".", "%2e%2e", "x" * 300, "\u202egpj", "X", "")
 
 
-@pytest.mark.parametrize(
-    ("namespace", "pod"), [*(("ml", name) for name in NAMELESS), ("..", "on-liar"), ("ml/pods/x", "y"), ("", "y")]
-)
+@cases(("namespace", "pod"), [*(("ml", name) for name in NAMELESS), ("..", "on-liar"), ("ml/pods/x", "y"), ("", "y")])
 async def test_a_name_that_no_pod_can_have_is_requested_nowhere(namespace: str, pod: str) -> None:
     world = await World().begin()
     await world.report(LIAR, lost(0, holder(pod, namespace=namespace), holder("on-liar")))
@@ -188,7 +186,7 @@ async def test_a_report_that_comes_after_a_newer_one_is_not_acted_on() -> None:
     assert (world.condition(LIAR), world.kube.writes) == (("True", "Healthy"), [])
 
 
-@pytest.mark.parametrize("name", ["cpu", "memory", MEMORY, "example.com/x", ""])
+@cases("name", ["cpu", "memory", MEMORY, "example.com/x", ""])
 async def test_a_pod_is_not_marked_by_a_resource_that_its_node_is_not_granted(name: str) -> None:
     """The agent says that the pod holds a lost GPU by its CPU request, and even that it offers that name."""
     world = await World().begin()

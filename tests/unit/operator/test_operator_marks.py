@@ -19,6 +19,7 @@ from nodedevices_operator.kube.port import JsonObject, KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names as paths
+from support.cases import cases
 from support.contract import INVALID_SHARING
 from support.fakekube import FakeKube, Raw
 from support.marking import events_sent, next_node
@@ -226,7 +227,7 @@ async def test_a_namesake_and_a_pod_of_another_node_get_nothing_and_nobody_where
     assert notices(quiet) == []
 
 
-@pytest.mark.parametrize("error", [KubeError("no", status=503), KubeError("no", status=403), KubeError("no answer")])
+@cases("error", [KubeError("no", status=503), KubeError("no", status=403), KubeError("no answer")])
 async def test_an_event_that_could_not_be_written_is_counted_and_dropped(error: KubeError) -> None:
     cluster = Cluster()
     cluster.pod("train", "n1")
@@ -240,7 +241,7 @@ async def test_an_event_that_could_not_be_written_is_counted_and_dropped(error: 
     assert notices(cluster) == []
 
 
-@pytest.mark.parametrize("error", [KubeError("no", status=429), KubeError("no", status=500), KubeError("no answer")])
+@cases("error", [KubeError("no", status=429), KubeError("no", status=500), KubeError("no answer")])
 async def test_marks_are_written_and_taken_back_while_events_cannot_be_written(error: KubeError) -> None:
     cluster = Cluster()
     cluster.pod("train", "n1")
@@ -328,8 +329,8 @@ async def test_a_holder_that_is_another_nodes_pod_gets_nothing() -> None:
 
 
 # --- pods that have ended --------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("condition", ["OnFault", "Always"])
-@pytest.mark.parametrize(
+@cases("condition", ["OnFault", "Always"])
+@cases(
     "then", [well(0, "trainer"), silent(0, "trainer"), device(0, "Degraded", "NvlinkDown", holders=[holder()]), well(0)]
 )
 async def test_a_pod_that_has_ended_keeps_its_condition_and_its_entry_goes(condition: str, then: Raw) -> None:
@@ -360,8 +361,8 @@ async def test_a_pod_that_has_ended_unmarked_is_not_marked() -> None:
 
 
 # --- health unknown --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("condition", ["OnFault", "Always"])
-@pytest.mark.parametrize("before", [well(0, "web"), lost(0, "web")])
+@cases("condition", ["OnFault", "Always"])
+@cases("before", [well(0, "web"), lost(0, "web")])
 async def test_a_silent_probe_changes_reason_and_message_and_never_the_status(condition: str, before: Raw) -> None:
     cluster = Cluster()
     cluster.policy(faults={"podCondition": condition})

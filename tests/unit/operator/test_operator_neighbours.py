@@ -20,6 +20,7 @@ from nodedevices_operator.manager import Manager
 from nodedevices_operator.records import names
 from nodedevices_operator.records.neighbours import SIGNS, Place, Says
 from nodedevices_operator.records.objects import NodeRecord, node_record
+from support.cases import cases
 from support.clock import Clock
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, SINCE, device, node_devices, raw_node
@@ -97,7 +98,7 @@ def test_googles_maintenance_has_its_time_for_people() -> None:
     assert found == ("True", "Scheduled", f"Google Cloud: label {TIME}={AT} ({LATER})")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "reason", "change"),
     [(-90, "Scheduled", 90), (0, "Due", DAY), (DAY - 60, "Due", 60), (DAY, None, None), (DAY * 700, None, None)],
 )
@@ -120,7 +121,7 @@ def test_what_has_begun_and_what_has_no_time_stay_beside_a_time_that_is_forgotte
     assert due[1] == "Due"
 
 
-@pytest.mark.parametrize("value", ["soon", "-1", "1.7e9", "1796155200000", "2026-12-01", "0x6b0f", "\u0661"])
+@cases("value", ["soon", "-1", "1.7e9", "1796155200000", "2026-12-01", "0x6b0f", "\u0661"])
 def test_a_time_that_cannot_be_read_is_shown_as_it_is_written(value: str) -> None:
     assert maintenance(labels={TIME: value}) == ("True", "Scheduled", f"Google Cloud: label {TIME}={value}")
     assert next_change(node(labels={TIME: value}).reports, LATER) is None
@@ -187,7 +188,7 @@ def test_whatever_a_label_or_a_reason_holds_the_message_is_short_and_printable(v
         assert len(report[2]) <= NAMED * 256
 
 
-@pytest.mark.parametrize("value", [None, 7, ["ONGOING"], {"a": "b"}])
+@cases("value", [None, 7, ["ONGOING"], {"a": "b"}])
 def test_an_odd_label_is_no_report(value: object) -> None:
     assert node(labels={each.key: value for each in SIGNS if each.place is Place.LABEL}).reports == ()
 

@@ -13,6 +13,7 @@ from nodedevices_operator.desired.node_conditions import node_conditions
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.records.names import NODE_DEVICES, NODES
 from nodedevices_operator.records.objects import NodeDevicesRecord
+from support.cases import cases
 from support.fakekube import FakeKube
 from support.opfacts import NOW, SINCE, device, node, node_devices, raw_node, record
 from support.whole_operator import started
@@ -46,7 +47,7 @@ def ready(said: tuple[str, str], stale: Staleness = FRESH, shown: tuple[str, str
     return made["status"], made["reason"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("devices", "expected", "shown"),
     [
         pytest.param(WELL, None, WELL, id="nothing is expected"),
@@ -83,7 +84,7 @@ def test_a_node_that_joins_with_a_failed_gpu_is_ready_and_not_healthy() -> None:
     assert {kind: (it["status"], it["reason"]) for kind, it in made.items()} == {READY: RUNNING, HEALTHY: FAULT}
 
 
-@pytest.mark.parametrize("said", [STARTING, ("False", "ProbeUnavailable"), ("False", "KubeletUnreachable"), STOPPED])
+@cases("said", [STARTING, ("False", "ProbeUnavailable"), ("False", "KubeletUnreachable"), STOPPED])
 def test_a_node_whose_devices_are_not_known_yet_is_not_ready(said: tuple[str, str]) -> None:
     assert ready(said) == said
 

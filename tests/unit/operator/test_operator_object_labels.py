@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodedevices_operator.desired.labels import MOST_LABELS, plan_object_labels
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import node_devices_record
 from structlog.testing import capture_logs
+from support.cases import cases
 from support.fakekube import FakeKube, settle
 from support.opfacts import device, node_devices, raw_node, record
 from support.whole_operator import ITEM, NODE, started
@@ -33,7 +33,7 @@ def shown(labels: dict[str, str], **owners: list[str]) -> Any:
     return node_devices_record(raw)
 
 
-@pytest.mark.parametrize(
+@cases(
     "key",
     [
         "pool",
@@ -51,7 +51,7 @@ def test_what_people_select_nodes_by_is_copied(key: str) -> None:
     assert plan_object_labels({key: "x"}, NOTHING).values == {key: "x"}
 
 
-@pytest.mark.parametrize(
+@cases(
     "key",
     [
         "nvidia.com/gpu.product",

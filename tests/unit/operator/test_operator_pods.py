@@ -13,6 +13,7 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_operator.desired import events, pods
 from nodedevices_operator.desired.pods import NO_DEVICE, HolderMatch, Holding, Scope, scope
 from nodedevices_operator.records.objects import Affected, NodeRecord
+from support.cases import cases
 from support.opfacts import GPU, MEMORY, NOW, SINCE, device, health, holder, record
 
 SCOPE = Scope("n1", frozenset({GPU}))
@@ -38,7 +39,7 @@ def allocated(identity: str, name: str = GPU) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "main", "allocatedResourcesStatus": [entry]}]}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seen", "held", "answer"),
     [
         (pod(), {}, HolderMatch.YES),
@@ -62,7 +63,7 @@ def test_whose_pod(seen: dict[str, Any], held: dict[str, Any], answer: HolderMat
     assert pods.match_holder(seen, concern(**held), SCOPE) is answer
 
 
-@pytest.mark.parametrize("resource", ["cpu", "memory", MEMORY, "example.com/nobodys", "", None])
+@cases("resource", ["cpu", "memory", MEMORY, "example.com/nobodys", "", None])
 def test_a_holder_of_what_its_node_is_not_granted_is_nobody(resource: str | None) -> None:
     """Whatever its pod requests, and though its container is there: an agent may not have pods marked by their CPU."""
     limits = {"cpu": "1", "memory": "1Gi", MEMORY: "1", "example.com/nobodys": "1", GPU: "1"}
@@ -100,7 +101,7 @@ def test_a_node_that_nobody_knows_is_granted_nothing() -> None:
     assert scope("n1", None, None).resources == frozenset()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("claim", "answer"),
     [
         ("gpus", HolderMatch.YES),
@@ -154,7 +155,7 @@ def test_the_worst_device_comes_first() -> None:
     assert [it.device for it in pods.holdings(item)] == ["GPU-1", "GPU-2", "GPU-0"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "reason", "expected"),
     [
         ("Unhealthy", "Xid79", ("False", "Xid79")),

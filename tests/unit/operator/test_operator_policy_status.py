@@ -23,6 +23,7 @@ from nodedevices_operator.desired.rollout import RolloutState
 from nodedevices_operator.desired.trial import Preview
 from nodedevices_operator.reconcile.tallies import Tallies
 from nodedevices_operator.records.objects import PolicyRecord, policy_record
+from support.cases import cases
 from support.contract import INVALID_SHARING
 from support.opfacts import NOW, policy, raw_policy, record, sharing
 
@@ -343,7 +344,7 @@ def test_a_policy_that_does_not_supply_the_section_is_in_effect() -> None:
     assert applied({"a": hindered("capacity", TAKEN, supplies=("sharing",))})[:2] == ("True", "Applied")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "reason", "section", "passing"),
     [
         ("CapacitySynced", "Conflict", "capacity", False),
@@ -366,7 +367,7 @@ def test_the_conditions_of_a_node_say_which_sections_are_not_in_effect(
     assert hindrances(on_object, {kind: ("True", "InSync", "")}, kinds) == {}
 
 
-@pytest.mark.parametrize("reason", ["Pending", "Refused", "Stopped", "Blocked"])
+@cases("reason", ["Pending", "Refused", "Stopped", "Blocked"])
 def test_a_policy_whose_evictions_are_held_back_by_its_own_limits_is_in_effect(reason: str) -> None:
     kinds = {"EvictionsSynced": "faults"}
     assert hindrances(record(), {"EvictionsSynced": ("False", reason, "why")}, kinds) == {}
@@ -383,7 +384,7 @@ def test_what_has_no_effect_while_another_plugin_serves_is_reported() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     "section",
     [
         {"resources": {"exclude": ["GPU-0"]}},
@@ -410,7 +411,7 @@ def test_a_node_that_observes_by_its_own_flag_says_the_same() -> None:
     assert observed(policy("p", sharing=sharing(2))) == "sharing.* has no effect while serving.mode is Observe"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("faults", "said"),
     [
         ({"evict": {"mode": "Immediate"}}, NO_TAINT),
@@ -573,7 +574,7 @@ def test_a_status_that_is_shown_already_is_not_written_again() -> None:
     assert shows(written(), policy_status(P, tally(P, {"a": FORCE}), "later", stopped=STOPPED, record="ns/fleet"))
 
 
-@pytest.mark.parametrize(
+@cases(
     "other",
     [
         {"observedGeneration": 7},

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nodedevices_operator.cache.lanes import IN_A_ROW
 from nodedevices_operator.cache.queue import BACKOFF, MAX_LATE_SECONDS, NEWS_SECONDS, KeyQueue
 from nodedevices_operator.cache.workers import RetryLater, Workers
+from support.cases import cases
 from support.clock import Clock
 from support.patience import PATIENCE_SECONDS
 
@@ -264,7 +265,7 @@ async def test_workers_work_wait_and_go_on_after_a_failure() -> None:
     assert failures == [("bad", "busy")]
 
 
-@pytest.mark.parametrize("ticks", range(4))
+@cases("ticks", range(4))
 async def test_a_worker_ends_on_request_at_the_moment_a_key_comes(ticks: int) -> None:
     """Python 3.11's asyncio.wait_for forgets a cancellation that comes as what it waits for is done."""
     queue = KeyQueue()

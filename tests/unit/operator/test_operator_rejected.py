@@ -20,6 +20,7 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records import names
 from nodedevices_operator.records import rejected as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
+from support.cases import cases
 from support.concerns import RejectionBench
 from support.crashes import at_most, lives
 from support.fakekube import FakeKube
@@ -225,7 +226,7 @@ async def test_nodes_that_wait_for_the_same_budget_come_by_turns(one: Bench) -> 
     assert (await one.run(replace(SHARES, name="m1"), watched=False)).again == waits[-2]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("message", "found"),
     [
         ("example.com/gpu-mem: no device", "example.com/gpu-mem"),
@@ -242,7 +243,7 @@ def test_a_resource_is_named_in_full_or_not_at_all(message: str, found: str | No
     assert named(message, ["example.com/gpu-mem"]) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     "odd",
     [
         {},
@@ -299,9 +300,7 @@ async def test_only_failed_pods_are_watched_and_of_these_only_rejected_ones_are_
     assert nodes == ["n1", "n1", "n1", "n1"]
 
 
-@pytest.mark.parametrize(
-    "line", [b"{", b"[]", b"{}", orjson.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}})]
-)
+@cases("line", [b"{", b"[]", b"{}", orjson.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}})])
 async def test_what_is_no_event_ends_the_watch_and_nothing_else(line: bytes) -> None:
     pods = RejectedPods(Stream([("ADDED", rejected_pod("a")), line]))
     with pytest.raises(KubeError):

@@ -12,6 +12,7 @@ from nodedevices_operator.desired.rejected import MAX_DEVICES, NEWS_SECONDS, SET
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records import rejected as records
 from nodedevices_operator.records.objects import NodeDevicesRecord
+from support.cases import cases
 from support.concerns import RejectionBench
 from support.fakekube import FakeKube
 from support.opfacts import GPU, SINCE, device, record, rejected_pod, resource
@@ -162,7 +163,7 @@ async def test_about_a_pod_of_long_ago_nothing_is_said() -> None:
     assert one.kube.writes == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "raw",
     [
         pytest.param(pod() | {"status": {"phase": "Failed", "reason": "Evicted", "startTime": SINCE}}, id="otherwise"),

@@ -16,6 +16,7 @@ from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import NODE_DEVICES, NODES, POLICIES
+from support.cases import cases
 from support.exposed import operator, parsed
 from support.marking import next_node
 from support.opfacts import device, node_devices, raw_node, raw_policy
@@ -328,7 +329,7 @@ async def test_a_node_that_is_well_again_leaves_no_series(manager: Manager) -> N
     assert "nodedevices_operator_node_problem{" not in manager.metrics.render().decode()
 
 
-@pytest.mark.parametrize("reason", ["Expected8Found7.", "Expected8", "Expected{expected}Found{found}"])
+@cases("reason", ["Expected8Found7.", "Expected8", "Expected{expected}Found{found}"])
 async def test_only_numbers_make_a_reason_one_of_too_few_devices(reason: str) -> None:
     shown = operator({"ExpectedDevices": ("False", reason)})
     assert [dict(labels)["reason"] for labels in shown["nodedevices_operator_node_problem"]] == ["Other"]
@@ -350,7 +351,7 @@ async def test_before_the_first_list_news_wait(shelf: Shelf) -> None:
     assert await next_node(manager) == "n1"
 
 
-@pytest.mark.parametrize("seconds", [0.5, 1.0, 7.0])
+@cases("seconds", [0.5, 1.0, 7.0])
 def test_a_list_for_what_is_gone_comes_however_often_it_is_asked_for(seconds: float) -> None:
     """Many nodes that went while the watch stalled keep meeting a 404 by turns."""
 

@@ -21,6 +21,7 @@ from nodedevices_operator.desired.rollout import (
 )
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
+from support.cases import cases
 from support.fakekube import FakeKube, settle
 from support.marking import events_sent
 from support.opfacts import GPU, device, node_devices, raw_node, raw_policy, resource
@@ -385,9 +386,7 @@ async def test_a_node_is_watched_for_the_pause(fleet: Fleet) -> None:
     assert fleet.have(MIXED) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    ("most", "nodes", "expected"), [(None, 2, 1), (None, 11, 2), (None, 5000, 500), (3, 1, 3), ("100%", 7, 7)]
-)
+@cases(("most", "nodes", "expected"), [(None, 2, 1), (None, 11, 2), (None, 5000, 500), (3, 1, 3), ("100%", 7, 7)])
 def test_how_many_nodes_take_a_change_at_one_time(most: Any, nodes: int, expected: int) -> None:
     spec: dict[str, Any] = {} if most is None else {"rollout": {"maxNodes": most}}
     assert most_nodes(policy_record(raw_policy("p", partitions={}, **spec)), nodes) == expected

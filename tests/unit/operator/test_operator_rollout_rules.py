@@ -39,6 +39,7 @@ from nodedevices_operator.records.objects import (
     node_devices_record,
     policy_record,
 )
+from support.cases import cases
 from support.opfacts import raw_policy
 
 SHARING = {"strategy": "none"}
@@ -150,7 +151,7 @@ def test_devices_that_pods_hold_in_their_old_shape_are_not_lost_while_the_change
     assert stands(record(APPLIED, summary=held)).worse_off != "", "it has been applied: they would be offered"
 
 
-@pytest.mark.parametrize(
+@cases(
     "one",
     [
         record(said("Ready", "True")),
@@ -176,7 +177,7 @@ def test_a_node_that_refuses_the_change_or_is_not_ready_is_worse_off_unless_a_pe
     assert stands(record(INVALID, accepted_change="", config_hash="")).worse_off != ""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "free"),
     [
         ({}, False),
@@ -263,9 +264,7 @@ def test_of_too_many_policies_those_that_supply_nothing_and_come_last_are_left_o
 
 
 # --- a policy's own words ---------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("most", "nodes", "at_once"), [("10%", 1, 1), ("10%", 10, 1), ("10%", 11, 2), ("1%", 0, 1), (4, 9, 4)]
-)
+@cases(("most", "nodes", "at_once"), [("10%", 1, 1), ("10%", 10, 1), ("10%", 11, 2), ("1%", 0, 1), (4, 9, 4)])
 def test_a_percentage_of_nodes_is_rounded_up_and_one_at_least(most: Any, nodes: int, at_once: int) -> None:
     assert most_nodes(policy_record(raw_policy("p", partitions={}, rollout={"maxNodes": most})), nodes) == at_once
 
@@ -275,7 +274,7 @@ def test_a_policy_that_says_nothing_or_is_gone_goes_by_the_default() -> None:
     assert pause_of(policy_record(raw_policy("p", partitions={}, rollout={"pauseSeconds": 7}))) == 7
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "goes_on", "wrong"),
     [
         ("3", True, False),
@@ -297,7 +296,7 @@ def test_a_roll_out_goes_on_by_its_own_generation_alone(word: str, goes_on: bool
     assert not resumed(None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "is_stopped", "is_done"),
     [
         (RolloutState(), False, True),

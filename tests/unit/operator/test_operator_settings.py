@@ -8,6 +8,7 @@ import pytest
 from nodedevices_common.address import Address, parse_address
 from nodedevices_common.errors import InputError
 from nodedevices_operator import settings
+from support.cases import cases
 
 
 def test_defaults() -> None:
@@ -31,7 +32,7 @@ def test_variables_that_kubernetes_makes_for_services_are_none_of_ours() -> None
     settings.read([], {"NODEDEVICES_OPERATOR_SERVICE_HOST": "10.0.0.1", "NODEDEVICES_OPERATOR_PORT_9736_TCP": "tcp"})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "environment", "words"),
     [
         (["--relist-seconds=soon"], {}, ["--relist-seconds", "'soon'", "1 to 86400"]),
@@ -73,12 +74,12 @@ def test_all_that_is_wrong_is_said_at_once_each_with_its_place() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1:0", ":9736", "[::1]:80", "localhost:65535"])
+@cases("text", ["127.0.0.1:0", ":9736", "[::1]:80", "localhost:65535"])
 def test_addresses(text: str) -> None:
     assert parse_address(text).port == int(text.rsplit(":", 1)[1])
 
 
-@pytest.mark.parametrize("text", ["", "9736", "host", "host:", "host:port", ":70000", "::1:80", ":-1"])
+@cases("text", ["", "9736", "host", "host:", "host:port", ":70000", "::1:80", ":-1"])
 def test_no_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="is not host:port"):
         parse_address(text)

@@ -10,6 +10,7 @@ from nodedevices_operator.desired.configuration import Previous, resolve
 from nodedevices_operator.desired.stored import understood
 from nodedevices_operator.records import names
 from nodedevices_operator.records.objects import PolicyRef
+from support.cases import cases
 from support.fakekube import FakeKube, settle
 from support.opfacts import SINCE, device, health, policy, raw_policy
 from support.whole_operator import ITEM, NODE, arrive, condition, one_node, started, verdict, with_status
@@ -113,7 +114,7 @@ async def test_beside_a_field_that_is_not_known_a_fault_that_is_over_frees_the_n
     assert on_node(kube) == ([], "gold", "4")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "version"),
     [("NodeDevices", "nodedevices.io/v1alpha1"), ("DevicePolicy", "nodedevices.io/v1alpha1"), ("Node", "v1")],
 )

@@ -26,6 +26,7 @@ from nodedevices_probe import protocol
 from nodedevices_probe.protocol import MAX_LINE_PARTITIONS, PLAIN_TEXT, Attribute, Bounds, DeviceFact, Snapshot, encode
 from pydantic import TypeAdapter
 from support import resourceslice
+from support.cases import cases
 from support.facts import START, gpu, partition, snapshot, well, xid
 from support.fuzzing import scaled
 from support.stepped_node import report_of
@@ -173,7 +174,7 @@ def test_what_the_reader_reads_is_what_the_published_types_say(said: Snapshot) -
     assert BY_PYDANTIC.validate_json(raw, strict=True) == read
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fact", "complaint"),
     [
         (gpu(0, type="gpu-x"), "devices[0].type: 'gpu-x' is not allowed; give 1 to 32 letters and digits"),

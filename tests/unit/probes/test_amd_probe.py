@@ -15,6 +15,7 @@ from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.node.drm import NODE_MISSING
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact, DriverState, PciePath
+from support.cases import cases
 from support.trees import MI300X_MIB, amd_bus_id, mi300x
 
 
@@ -159,7 +160,7 @@ def test_pcie_paths_and_numa_are_reported(tmp_path: Path) -> None:
     assert paths[amd_bus_id(4)] is PciePath.SYSTEM
 
 
-@pytest.mark.parametrize(("version", "name"), [(90402, "gfx942"), (90010, "gfx90a"), (110001, "gfx1101"), (0, "")])
+@cases(("version", "name"), [(90402, "gfx942"), (90010, "gfx90a"), (110001, "gfx1101"), (0, "")])
 def test_architectures_are_called_as_compilers_call_them(version: int, name: str) -> None:
     assert gfx_name(version) == name
 

@@ -21,6 +21,7 @@ from nodedevices_probe.generic.config import (
 )
 from nodedevices_probe.generic.glob import match_text, matches
 from pydantic import TypeAdapter
+from support.cases import cases
 from support.fuzzing import scaled
 
 
@@ -105,7 +106,7 @@ SQUATS_EXAMPLES = """
 """
 
 
-@pytest.mark.parametrize("flag", SQUATS_EXAMPLES.strip().splitlines())
+@cases("flag", SQUATS_EXAMPLES.strip().splitlines())
 def test_every_example_of_squats_plugin_is_an_entry_as_it_is_written(flag: str) -> None:
     assert len(config(f"device:\n- {flag}\n").devices) == 1
 
@@ -180,7 +181,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("text", REFUSED)
+@cases("text", REFUSED)
 def test_what_is_wrong_is_named_with_what_would_be_right(text: str) -> None:
     with pytest.raises(InputError) as refused:
         config(text)
@@ -266,7 +267,7 @@ def test_a_shape_is_of_what_is_searched_for_and_of_nothing_else() -> None:
     assert find(GenericConfig(devices=(other,)), "b", shape(one, one.groups[0])) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "pattern", "text"),
     [
         ("/dev/ttyUSB0", "/dev/ttyUSB*", "0"),

@@ -7,12 +7,12 @@ components/accelerator/nvidia/infiniband), and the formats in the kernel's own s
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_probe.kmsg import attributes as kinds
 from nodedevices_probe.kmsg.lines import MAX_LINES, read
 from nodedevices_probe.protocol import MAX_DETAILS, MAX_TEXT
+from support.cases import cases
 
 KERNEL, USER, DAEMON = "<3>", "<11>", "<27>"
 SWITCH = "0000:c1:00.0"
@@ -142,24 +142,24 @@ def line(text: str, prefix: str = KERNEL) -> bytes:
     return f"{prefix}[  830.456422] {text}\n".encode()
 
 
-@pytest.mark.parametrize(("text", "event"), KNOWN)
+@cases(("text", "event"), KNOWN)
 def test_a_drivers_line_is_an_event_with_its_address_number_and_details(text: str, event: tuple[object, ...]) -> None:
     [said] = read(line(text)).said
     assert (said.kind, said.pci_bus_id, said.code, said.details) == event
     assert said.seconds == 830.456422
 
 
-@pytest.mark.parametrize("text", HARMLESS)
+@cases("text", HARMLESS)
 def test_other_lines_are_none(text: str) -> None:
     assert read(line(text)).said == ()
 
 
-@pytest.mark.parametrize("prefix", [USER, DAEMON, "<1023>", "", "<>", "[  830.456422] "])
+@cases("prefix", [USER, DAEMON, "<1023>", "", "<>", "[  830.456422] "])
 def test_what_a_program_writes_into_the_log_is_not_the_kernels_word(prefix: str) -> None:
     assert read(line(STALLED, prefix)).said == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         f"systemd[1]: {STALLED}",
@@ -181,7 +181,7 @@ def test_a_kernel_that_names_the_caller_in_each_line_and_one_without_times_are_r
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "address"),
     [
         ("0000:c2:00", "0000:c2:00.0"),

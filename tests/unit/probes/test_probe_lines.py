@@ -37,6 +37,7 @@ from nodedevices_probe.protocol import (
     encode,
     text,
 )
+from support.cases import cases
 from support.facts import START, gpu, partition, snapshot
 from support.fuzzing import scaled
 
@@ -132,7 +133,7 @@ def test_another_protocol_is_refused_by_name_whatever_else_it_says() -> None:
         parse_line(b'{"protocol": "nodedevices.io/probe/v2", "gadgets": []}')
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "value", "complaint"),
     [
         (
@@ -194,7 +195,7 @@ def test_a_bad_value_is_refused_by_place_and_value(path: Any, value: Any, compla
         parse_line(changed(path, value))
 
 
-@pytest.mark.parametrize(
+@cases(
     "raw",
     [b"", b"{", b"null", b"[]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"protocol":' + b"[" * 5000, b'{"a":1}{"a":1}'],
 )

@@ -28,6 +28,7 @@ from nodedevices_probe.remote.checks import Checker, attempt
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, parse
 from nodedevices_probe.remote.probe import FIRST_SECONDS, RemoteSource
 from pydantic import TypeAdapter
+from support.cases import cases
 from support.clock import Clock
 from support.facts import START
 from support.fuzzing import scaled
@@ -304,7 +305,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("text", REFUSED)
+@cases("text", REFUSED)
 def test_what_is_wrong_is_named_with_what_would_be_right(text: str) -> None:
     with pytest.raises(InputError) as refused:
         parse(text.encode())

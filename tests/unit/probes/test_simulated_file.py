@@ -20,6 +20,7 @@ from nodedevices_probe.protocol import DriverState, Link, PciePath, Snapshot, en
 from nodedevices_probe.simulated.boards.nvidia import BOARDS as NVIDIA
 from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse
 from nodedevices_probe.simulated.profiles import MODELS, parse_profile
+from support.cases import cases
 from support.facts import snapshot
 from support.fuzzing import scaled
 
@@ -45,7 +46,7 @@ def state(text: str, node: str = "node-a") -> SimulatedState:
     return parsed
 
 
-@pytest.mark.parametrize(
+@cases(
     ("key", "value"),
     [
         ("remapPending", True),
@@ -63,7 +64,7 @@ def test_a_fault_ends_when_it_is_taken_out_of_the_file(key: str, value: Any) -> 
     assert [each.reason for each in read(well.readings) if each.evident is not False] == []
 
 
-@pytest.mark.parametrize("name", sorted(NVIDIA))
+@cases("name", sorted(NVIDIA))
 def test_every_profile_of_nvidias_is_a_machine_that_is_well(name: str) -> None:
     facts = state(f"profile: {name} x 8").facts
 
@@ -195,7 +196,7 @@ def test_mig_devices_need_only_a_profile() -> None:
     assert memory_bytes(big.capacity) == memory_bytes(device.capacity) // 2
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "complaint"),
     [
         ("", "is empty; give a profile or devices"),
@@ -313,7 +314,7 @@ def test_every_model_is_of_a_known_maker() -> None:
     assert set(MODELS) == set(NVIDIA) | set(KINDS)
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
+@cases("name", sorted(KINDS))
 def test_every_profile_of_other_makers_is_well_and_known_by_pci_addresses(name: str) -> None:
     facts = state(f"profile: {name} x 6").facts
     own = [device for device in facts.devices if (device.vendor, device.type) == KINDS[name]]
@@ -393,7 +394,7 @@ def test_the_file_says_what_a_nic_has_and_what_is_wrong_with_it() -> None:
     assert (other.id, other.extra, other.device_nodes) == (other.pci_bus_id, {}, ())
 
 
-@pytest.mark.parametrize("reading", ["eccUncorrectableVolatile: 1", "thermalSlowdown: true", "remapPending: true"])
+@cases("reading", ["eccUncorrectableVolatile: 1", "thermalSlowdown: true", "remapPending: true"])
 def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: str) -> None:
     (ill,) = state(f"{{profile: mi300x, devices: [{{index: 0, {reading}}}]}}").facts.devices
     (well,) = state("profile: mi300x").facts.devices
@@ -402,7 +403,7 @@ def test_a_fault_of_an_amd_gpu_ends_when_it_is_taken_out_of_the_file(reading: st
     assert [each.reason for each in read_amd(well.readings) if each.evident is not False] == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "complaint"),
     [
         ("{profile: 'h100 x 2, u900'}", "profile: 'h100 x 2, u900' is not a known profile; give a model and a number"),

@@ -12,12 +12,13 @@ from nodedevices_probe.files.check import CheckError
 from nodedevices_probe.protocol import Readings
 from nodedevices_probe.simulated.file import parse
 from nodedevices_probe.simulated.words import KNOWN
+from support.cases import cases
 from support.facts import REGISTERED, gpu
 
 PAGE = Path(__file__).parents[3] / "docs" / "simulated-devices.md"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("profile", "said", "complaint"),
     [
         ("connectx-7", "conditions: [linkDwn]", "conditions[0]: 'linkDwn' is not allowed; did you mean linkDown? "),
@@ -42,7 +43,7 @@ def test_a_device_that_no_built_in_probe_reports_may_have_any_word(device: str) 
     assert (found.readings.conditions, found.readings.counters) == (("cableBent",), {"bends": 3})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("vendor", "kind", "word"),
     [(vendor, kind, word) for (vendor, kind), words in KNOWN.items() for word in words.conditions],
 )

@@ -11,6 +11,7 @@ import pytest
 from cluster.rig import layout
 from cluster.rig.layout import Layout
 from cluster.rig.problem import RigError
+from support.cases import cases
 
 
 def a_layout(index: int, count: int = 2) -> Layout:
@@ -53,7 +54,7 @@ def test_half_a_layout_is_none(tmp_path: Path, text: str) -> None:
     assert layout.read(tmp_path) is None
 
 
-@pytest.mark.parametrize("name", ["", "-a", "A", "a/b", "..", "a" * 31])
+@cases("name", ["", "-a", "A", "a/b", "..", "a" * 31])
 def test_a_name_that_is_no_folder_is_refused(name: str) -> None:
     with pytest.raises(RigError, match="--name"):
         layout.default_folder(name)
