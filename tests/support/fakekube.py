@@ -30,6 +30,7 @@ class FakeKube:
         self.objects: dict[str, Raw] = {}
         self.writes: list[tuple[str, str, Any]] = []
         self.events: list[Raw] = []
+        self._named: set[str] = set()  # the Events' names, until a test takes some away
         self.fails: Callable[[str, str], KubeError | None] = lambda _verb, _path: None
         self.version = 100
         self._owned: dict[tuple[str, str], set[str]] = {}
@@ -89,8 +90,11 @@ class FakeKube:
             if where in self.objects:
                 raise KubeError(f"POST {path}: 409", status=409)
             return self.put(where, {**body, "metadata": {**body["metadata"], "uid": f"uid-{self.version}"}})
-        if any(it["metadata"]["name"] == body["metadata"]["name"] for it in self.events):
+        if len(self._named) != len(self.events):
+            self._named = {it["metadata"]["name"] for it in self.events}
+        if body["metadata"]["name"] in self._named:
             raise KubeError(f"POST {path}: 409", status=409)
+        self._named.add(body["metadata"]["name"])
         self.events.append(copy.deepcopy(dict(body)))
         return body
 

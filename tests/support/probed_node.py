@@ -56,13 +56,14 @@ class Node(Steps):
 
     def wait(self, seconds: float = 0.0, **reports: tuple[DeviceFact, ...]) -> Node:
         """Meanwhile these probes go on reporting these devices."""
-        until = self.clock + seconds
+        until, each = self.clock + seconds, 14.0 if seconds > 60 else 5.0  # after 15 s a probe is silent
         while self.clock < until:
-            self.clock += min(5.0, until - self.clock)
+            self.clock += min(each, until - self.clock)
             for probe, devices in reports.items():
                 self.line(probe, *devices)
-            self.step()
-        return self
+            if not reports:
+                self.step()
+        return self.step()
 
     def held(self, resource: str, *ids: str) -> Node:
         holder = Holder(namespace="ml", pod="train-0", container="main", resource=resource, ids=ids, since=START)

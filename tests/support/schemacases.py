@@ -382,9 +382,11 @@ def _value(document: Any, path: Path) -> Any:
 
 
 def _replaced(document: Json, path: Path, value: Any) -> Json:
-    result = copy.deepcopy(document)
+    """Another document; what is beside the path is shared with this one."""
+    result = copy.copy(document)
     place: Any = result
     for step in path[:-1]:
+        place[step] = copy.copy(place[step])
         place = place[step]
     if isinstance(path[-1], int) and path[-1] == len(place):
         place.append(value)

@@ -46,14 +46,13 @@ def training(hours: float) -> Iterator[Readings]:
 
 
 def notebook() -> Iterator[Readings]:
-    """A cell of a minute every twenty minutes for an hour, then lunch with the kernel open for two hours, then an hour
-    of work again."""
+    """A cell of a minute every twenty minutes, then lunch with the kernel open for an hour, then work again."""
     cell, thinking = reading(63, processes=1, gib=9), reading(0, processes=1, gib=9)
-    for _ in range(3):
+    for _ in range(2):
         yield from lasting(MINUTE, cell)
         yield from lasting(19 * MINUTE, thinking)
-    yield from lasting(2 * HOUR, thinking)
-    for _ in range(3):
+    yield from lasting(HOUR, thinking)
+    for _ in range(2):
         yield from lasting(MINUTE, cell)
         yield from lasting(19 * MINUTE, thinking)
 
@@ -66,9 +65,9 @@ def stuck_nccl(hours: float) -> Iterator[Readings]:
 
 def inference_night(quiet_hours: float) -> Iterator[Readings]:
     """Requests all the time in the evening, none for hours, and again in the morning."""
-    yield from lasting(HOUR, *(reading(percent, processes=1, gib=66) for percent in (3, 12, 0, 7)))
+    yield from lasting(10 * MINUTE, *(reading(percent, processes=1, gib=66) for percent in (3, 12, 0, 7)))
     yield from lasting(quiet_hours * HOUR, reading(0, processes=1, gib=66))
-    yield from lasting(HOUR, *(reading(percent, processes=1, gib=66) for percent in (3, 12, 0, 7)))
+    yield from lasting(10 * MINUTE, *(reading(percent, processes=1, gib=66) for percent in (3, 12, 0, 7)))
 
 
 def inference_by_day(hours: float) -> Iterator[Readings]:

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+import re
 from functools import cache
 
-import pytest
+from support.cases import cases
 from support.scenarios import MISSING, ONLY_IN_ALL, REAL, RIGS, ROOT, SCENARIOS, UPSTREAM, Scenario
 
 EVERY = (*SCENARIOS, *UPSTREAM)
-each_scenario = pytest.mark.parametrize("scenario", EVERY, ids=lambda each: each.id)
+each_scenario = cases("scenario", EVERY, ids=lambda each: each.id)
+# A class of tests, a test with its indentation, a state machine's TestCase.
+TESTS = re.compile(r"^(?:class (Test\w+)|(    )?(?:async )?def (test_\w+)|(Test\w+) = )", re.MULTILINE)
 
 
 @cache
 def names_in(path: str) -> frozenset[str]:
     """The names by which pytest knows a file's tests, without parameters."""
-    return frozenset(_names(ast.parse((ROOT / path).read_text(encoding="utf-8")).body, ""))
-
-
-def _names(body: list[ast.stmt], inside: str) -> Iterator[str]:
-    for each in body:
-        match each:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
-                yield inside + name
-            case ast.ClassDef(name=name, body=inner) if name.startswith("Test"):
-                yield inside + name
-                yield from _names(inner, f"{inside}{name}::")
-            case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("Test"):  # a state machine's TestCase
-                yield inside + name
+    found, inside = set(), ""
+    for kind, indent, test, machine in TESTS.findall((ROOT / path).read_text(encoding="utf-8")):
+        inside = f"{kind}::" if kind else inside if indent else ""
+        found.add(kind or machine or f"{inside}{test}")
+    return frozenset(found)
 
 
 def numbered(letter: str, count: int) -> list[str]:

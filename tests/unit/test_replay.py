@@ -64,9 +64,8 @@ def test_the_published_table_is_whole() -> None:
     assert sum(each.per_second(PUBLISHED_GPUS, 1.0) for each in KINDS) * PUBLISHED_DAYS * 86_400 == pytest.approx(419)
 
 
-@cases("seed", [1, 2, 3])
-def test_no_failure_is_missed_and_nothing_is_shown_that_did_not_happen(seed: int) -> None:
-    replay = played(seed=seed)
+def test_no_failure_is_missed_and_nothing_is_shown_that_did_not_happen() -> None:
+    replay = played()
     assert complaints(replay) == []
     assert total(replay, "missed") == 0
     assert total(replay, "seen") > 30
@@ -103,7 +102,7 @@ def test_what_is_remembered_of_a_node_stays_small() -> None:
 
 def test_a_seed_is_the_same_failures_each_time() -> None:
     def counts(seed: int) -> list[tuple[str, int, list[float]]]:
-        rows = played(seed=seed, days=0.5, whole_every=4).oracle.rows
+        rows = played(seed=seed, days=0.2, whole_every=4).oracle.rows
         return [(name, each.injected, list(each.delays)) for name, each in rows.items()]
 
     assert counts(4) == counts(4) != counts(5)
@@ -188,16 +187,23 @@ class Untainted(Unmarked):
 @cases(
     ("kind", "said"),
     [
-        (Unmarked, "holds what is Unhealthy, and its condition is None"),
-        (Unmarked, "holds what is Unhealthy, and is not to be evicted"),
-        (MarkedTooMany, "holds only what is well, and its condition is"),
-        (MarkedTooMany, "is to be evicted, and nothing that it holds is Unhealthy"),
-        (Untainted, "has what is Unhealthy; its condition is True, not tainted"),
+        (
+            Unmarked,
+            ("holds what is Unhealthy, and its condition is None", "holds what is Unhealthy, and is not to be evicted"),
+        ),
+        (
+            MarkedTooMany,
+            (
+                "holds only what is well, and its condition is",
+                "is to be evicted, and nothing that it holds is Unhealthy",
+            ),
+        ),
+        (Untainted, ("has what is Unhealthy; its condition is True, not tainted",)),
     ],
 )
-def test_a_mark_that_is_missing_or_one_too_many_is_told(kind: type[Unmarked], said: str) -> None:
-    replay = played("GPU system processor", days=0.25, agents=lambda number: kind(f"node-{number}", number))
-    assert any(said in each for each in complaints(replay))
+def test_a_mark_that_is_missing_or_one_too_many_is_told(kind: type[Unmarked], said: tuple[str, ...]) -> None:
+    told = complaints(played("GPU system processor", days=0.25, agents=lambda number: kind(f"node-{number}", number)))
+    assert [text for text in said if not any(text in each for each in told)] == []
 
 
 def without_times(agent: Agent) -> dict[str, Verdict]:

@@ -108,7 +108,7 @@ def reported(node: Node) -> object:
 # --- known kinds of work ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "trace",
-    [traces.training(4), traces.stuck_nccl(2), traces.inference_by_day(3)],
+    [traces.training(2), traces.stuck_nccl(1), traces.inference_by_day(1)],
     ids=["training with checkpoints of ten minutes", "a job stuck in NCCL", "an inference server with few requests"],
 )
 def test_work_is_never_shown_as_idle(trace: Iterable[Readings]) -> None:
@@ -121,14 +121,14 @@ def test_a_notebook_is_idle_over_lunch_and_at_no_other_time() -> None:
     [lunch] = periods(node, traces.notebook())
     assert lunch.word == "Idle"
     assert lunch.told - lunch.since == timedelta(minutes=30)
-    # From the last cell on: 19 minutes of thinking, then two hours.
-    assert lunch.until - lunch.since == timedelta(minutes=19, hours=2) - timedelta(seconds=traces.SECONDS)
+    # From the last cell on: 19 minutes of thinking, then an hour.
+    assert lunch.until - lunch.since == timedelta(minutes=19, hours=1) - timedelta(seconds=traces.SECONDS)
     assert writes.count(True) == 2  # when it begins, and when it ends
 
 
 def test_an_inference_server_without_requests_at_night_is_idle_until_the_first_one() -> None:
-    [night] = periods(working(config=HALF_AN_HOUR), traces.inference_night(3))
-    assert (night.word, night.until - night.since) == ("Idle", timedelta(hours=3) - timedelta(seconds=traces.SECONDS))
+    [night] = periods(working(config=HALF_AN_HOUR), traces.inference_night(1))
+    assert (night.word, night.until - night.since) == ("Idle", timedelta(hours=1) - timedelta(seconds=traces.SECONDS))
     assert writes.count(True) == 2
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from nodedevices_plugin.granting.containers import edits, node_containers
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.packing import pack
 from nodedevices_plugin.granting.preferred import prefer
-from nodedevices_plugin.granting.topology import build
+from nodedevices_plugin.granting.topology import Topology, build
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Grant, OfferedResource, PlanError, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_plugin.sharing.memory import Memory
@@ -62,7 +64,12 @@ def counts(resource: OfferedResource) -> dict[str, int]:
 def asked(
     resource: OfferedResource, available: list[str], size: int, must: tuple[str, ...] = (), gpus: int = 4
 ) -> tuple[str, ...]:
-    return prefer(resource, available, must, size, build(inventory_of(*(gpu(number) for number in range(gpus)))))
+    return prefer(resource, available, must, size, topology(gpus))
+
+
+@cache
+def topology(gpus: int) -> Topology:
+    return build(inventory_of(*(gpu(number) for number in range(gpus))))
 
 
 def ids(number: int, *shares: int, unit: str = "1Gi") -> list[str]:
@@ -360,10 +367,11 @@ class Kubelet:
     def __init__(self, resource: OfferedResource) -> None:
         self.resource = resource
         self.held: dict[int, tuple[SchedulableId, ...]] = {}
+        self.taken: set[str] = set()
+        self.used: Counter[str] = Counter()
 
     def admit(self, pod: int, size: int) -> bool:
-        taken = {each.id for ids in self.held.values() for each in ids}
-        free = [each.id for each in self.resource.ids if each.healthy and each.id not in taken]
+        free = [each.id for each in self.resource.ids if each.healthy and each.id not in self.taken]
         if len(free) < size:
             return False  # no node for it
         try:
@@ -371,7 +379,17 @@ class Kubelet:
             self.held[pod] = grant(self.resource, chosen).ids
         except AllocationError:
             return False
+        given = {each.id for each in self.held[pod]}
+        assert len(given) == len(self.held[pod]) == size
+        assert not given & self.taken, "an id of two pods"
+        self.taken |= given
+        self.used.update(each.device_id for each in self.held[pod])
         return True
+
+    def ends(self, pod: int) -> None:
+        for each in self.held.pop(pod):
+            self.taken.remove(each.id)
+            self.used[each.device_id] -= 1
 
 
 @pytest.mark.parametrize("packing", ["binpack", "spread"])
@@ -384,18 +402,12 @@ def test_ten_thousand_grants_and_frees_never_over_book_a_device_nor_split_a_requ
         kubelet, had = Kubelet(resource), counts(resource)
         for pod in range(400):
             if kubelet.held and dice.random() < 0.4:
-                del kubelet.held[dice.choice(list(kubelet.held))]
+                kubelet.ends(dice.choice(list(kubelet.held)))
             size = dice.randint(1, 12)
             if kubelet.admit(pod, size):
                 grants += 1
-                assert len(kubelet.held[pod]) == size
                 assert len({each.device_id for each in kubelet.held[pod]}) == 1
+                assert all(amount <= had[device] for device, amount in kubelet.used.items())
             else:
                 refused += 1
-            used: dict[str, int] = {}
-            every = [each for ids in kubelet.held.values() for each in ids]
-            for each in every:
-                used[each.device_id] = used.get(each.device_id, 0) + 1
-            assert len({each.id for each in every}) == len(every)
-            assert all(used[each] <= had[each] for each in used)
     assert refused, "the hard cases came up"

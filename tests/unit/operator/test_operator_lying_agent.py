@@ -165,7 +165,7 @@ async def test_the_largest_status_that_the_schema_takes_is_bounded_in_what_it_ca
     ]
     crowd[0]["holders"][0] = holder("on-liar")
     retired = [{"name": f"example.com/{number}", "since": SINCE} for number in range(64)]
-    for _ in range(3):
+    for _ in range(2):
         await world.report(LIAR, *crowd, retiredResources=retired)
     assert len(world.reads) <= 2 * READS_AT_ONCE, "one budget for marks, and one for notices"
     assert len(world.kube.events) <= BURST

@@ -110,7 +110,9 @@ def follow(*lines: Snapshot) -> NodeDevicesStatus:
 
 
 @settings(
-    max_examples=scaled(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=scaled(60, share=6),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @given(st.lists(LINES, min_size=1, max_size=2))
 def test_whatever_the_reader_accepts_can_be_reported_and_is_legal_in_a_resource_slice(said: list[Snapshot]) -> None:
