@@ -114,11 +114,6 @@ def test_a_node_that_changes_from_its_probe_to_auto_keeps_its_devices_whatever_w
     assert (node.runs, node.offered) == (("nvml", "amd"), [gpu_id(0)])
 
 
-def test_a_file_that_breaks_keeps_those_that_were_found() -> None:
-    node = auto("nvml", "amd").uses(BROKEN)
-    assert node.runs == ("nvml", "amd")
-
-
 # --- across restarts --------------------------------------------------------------------------------------------------
 def test_hardware_that_vanished_while_the_agent_was_away_is_missing_and_not_forgotten() -> None:
     before = auto("nvml", "amd").line("nvml", gpu(0)).line("amd", nic())

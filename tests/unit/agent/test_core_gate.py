@@ -149,13 +149,6 @@ def test_a_container_gets_its_percentage_where_it_is_certain_and_always_the_fold
     assert mount.host_path == str(agent.folder / key(IDS))
 
 
-def test_where_it_could_be_one_of_two_demands_there_is_no_variable(agent: Gated) -> None:
-    agent.pods(a="30", b="60")
-    edits = agent.answers.edits(agent.granted())
-    assert "NODEDEVICES_CORES" not in edits.envs
-    assert len(edits.mounts) == 1
-
-
 # --- before a start ---------------------------------------------------------------------------------------------------
 def test_before_a_container_starts_its_own_share_is_written_into_its_folder(agent: Gated) -> None:
     async def use() -> None:
@@ -242,22 +235,6 @@ def test_nor_after_a_start_of_the_agent_while_podresources_does_not_answer(agent
     run(use())
 
 
-def test_what_is_written_of_a_container_that_starts_again_stays_while_the_pods_are_not_known(agent: Gated) -> None:
-    async def use() -> None:
-        agent.pods(a="30")
-        agent.granted()
-        agent.shows("a", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-        agent.starts()  # with no API server
-        agent.book.remember(await agent.files.read())
-        agent.book.observe(agent.listing)
-        await agent.gated(known_seconds=0.3).before_start(MEMORY, IDS)
-        assert agent.allocation(IDS)["cores"] == 30
-        assert recorded((agent.folder / key(IDS) / "allocation.json").read_text()) is not None
-
-    run(use())
-
-
 def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(agent: Gated) -> None:
     async def hangs() -> Holdings:
         await asyncio.Event().wait()
@@ -270,22 +247,6 @@ def test_a_list_that_hangs_holds_up_no_start_for_longer_than_the_limit(agent: Ga
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(AllocationError, match="not known which pod these shares are for"):
                 await gate.before_start(MEMORY, IDS)
-
-    run(use())
-
-
-def test_another_pod_with_the_same_ids_is_not_taken_for_the_one_before(agent: Gated) -> None:
-    async def use() -> None:
-        agent.pods(a="30")
-        agent.granted()
-        agent.shows("a", IDS)
-        await agent.gate.before_start(MEMORY, IDS)
-        agent.listing = AWAY
-        agent.starts()
-        agent.book.remember(await agent.files.read())
-        agent.pods(b="60")
-        with pytest.raises(AllocationError, match="not known which pod"):
-            await agent.gated(known_seconds=0.3).before_start(MEMORY, IDS)
 
     run(use())
 

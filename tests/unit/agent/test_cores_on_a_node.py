@@ -42,10 +42,6 @@ SHARING = pod("shared::core.7", "shared::core.8")
 ITS_MEMORY = pod(f"{gpu_id(0)}::256Mi.3", resource=MEMORY)
 
 
-def test_gpus_are_offered_by_memory_or_by_cores_and_never_under_their_usual_name() -> None:
-    assert free(Node(*TWO).now(tencents("0"))) == AS_REQUESTED
-
-
 def test_a_gpu_that_a_pod_has_whole_by_cores_is_given_in_no_other_way() -> None:
     node = Node(*TWO).now(tencents("0"))
     assert free(node.now(tencents("0", "1"), WHOLE)) == {MEMORY: SHARES, CORES: Counter({"shared": 200})}
@@ -77,12 +73,6 @@ def test_a_restart_with_a_lost_state_file_gives_nothing_twice() -> None:
     node.begin(State())
     assert free(node.now({}, WHOLE, ITS_MEMORY)) == {}
     assert free(node.now(tencents("0"), WHOLE, ITS_MEMORY)) == AS_REQUESTED  # the kubelet knows these ids itself
-
-
-def test_a_gpu_that_fails_takes_its_own_hundred_along() -> None:
-    node = Node(*TWO).now(tencents("0"))
-    node.devices = (TWO[0], gpu(1, memory_bytes=8 * GIB, readings=old(lost=True)))
-    assert free(node.now(tencents("0"))) == {MEMORY: SHARES, CORES: Counter({"shared": 100})}
 
 
 @cases("odd", ["lost", "missing", "cordoned"])

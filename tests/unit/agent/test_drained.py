@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import Cordon, Holder, HoldersState, Holdings, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
-from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_probe.protocol import DeviceFact, Readings
 from support.cases import cases
 from support.facts import gpu, gpu_id, snapshot, xid
@@ -72,11 +71,6 @@ def test_a_gpu_is_swapped_without_a_fault_and_without_a_restart() -> None:
 
     made.line(FIRST, THIRD)  # another one in its place
     assert sorted(made.offers[GPU]) == [gpu_id(0), NEW]
-
-
-def test_a_device_that_is_added_while_the_agent_runs_is_offered_with_the_next_line() -> None:
-    made = node().line(FIRST, SECOND, THIRD)
-    assert sorted(made.offers[GPU]) == [gpu_id(0), OLD, NEW]
 
 
 def test_a_device_that_goes_before_it_is_drained_is_missing() -> None:
@@ -182,18 +176,6 @@ def test_an_entry_that_ends_by_its_time_ends_that_it_is_drained() -> None:
     made.sees(unschedulable=(Cordon(id=OLD, reason="RMA", since=made.time, until=until),)).line().line(after=20)
     assert OLD in drained(made)
     assert drained(made.line(after=60)) == {}
-
-
-def test_a_restart_of_the_agent_between_drained_and_gone_makes_it_no_fault(tmp_path: Any) -> None:
-    made = cordoned(node()).line(after=20)
-    since = drained(made)
-    file = StateFile(tmp_path / "state.json")
-    file.save(made.world.state)
-    again = Node(FIRST, SECOND, state=file.load(), clock=made.clock)
-    again.given(seen=made.inputs.seen)
-    again.line(FIRST)
-    assert OLD not in again.states
-    assert since[OLD] is not None
 
 
 def test_a_device_that_is_attached_again_is_the_same_one_and_still_out_of_service() -> None:

@@ -11,7 +11,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.sections import Sections
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Registration, RegistrationState
-from nodedevices_plugin.pipeline.expected import GRACE_SECONDS, Count
+from nodedevices_plugin.pipeline.expected import GRACE_SECONDS
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.status.readiness import Readiness
@@ -75,12 +75,6 @@ def test_what_is_offered_is_the_same_whatever_is_expected() -> None:
     assert readiness.readyz().status == 200  # no roll-out of agents stops by it
 
 
-def test_a_node_that_boots_with_seven_of_eight_says_so_with_the_first_line() -> None:
-    node = expecting().line("nvml", *GPUS[:7])
-    assert node.world.expected == (Count(what="type gpu", expected=8, found=7),)
-    assert len(node.offered) == 7
-
-
 def test_all_of_them_are_enough_and_so_are_more() -> None:
     assert found(expecting().line("nvml", *GPUS, gpu(8))) == [9]
 
@@ -93,10 +87,6 @@ def test_an_entry_is_named_by_all_that_must_match() -> None:
     said = node.world.expected or ()
     assert [each.what for each in said] == ["any device", "vendor nvidia, type gpu", f"ids {ids[0]}, {ids[1]}"]
     assert [(each.found, each.lacking, each.lost) for each in said] == [(8, 0, ()), (8, 1, ()), (2, 0, ())]
-
-
-def test_nothing_is_expected_without_the_section() -> None:
-    assert expecting({}).line("nvml").world.expected == ()
 
 
 def test_a_device_that_vanished_or_left_the_bus_does_not_count() -> None:

@@ -89,8 +89,3 @@ def test_where_everything_is_at_fault_each_device_still_shows_it() -> None:
     assert size(found) <= MOST
     assert {each["health"]["state"] for each in found["devices"]} == {"Unhealthy"}
     assert all(each["partitions"][0]["holders"] for each in found["devices"])
-
-
-def test_the_same_report_is_cut_to_the_same() -> None:
-    status = {"devices": [device(index, held=64) for index in range(16)]}
-    assert fitting(status, MOST) == fitting(json.loads(json.dumps(status)), MOST)

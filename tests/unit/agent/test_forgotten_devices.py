@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_plugin.model import Holder, HoldersState, Holdings, Offer, RecentAllocate
 from nodedevices_plugin.pipeline.requesting import SeenObject
-from nodedevices_plugin.pipeline.state import State, StateFile
+from nodedevices_plugin.pipeline.state import StateFile
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_probe.protocol import Driver, DriverState, Snapshot
+from nodedevices_probe.protocol import Snapshot
 from support.facts import START, gpu, gpu_id, mig_id, partition, xid
 from support.stepped_node import Node
 
@@ -120,11 +120,6 @@ def test_a_restart_goes_on_counting_where_the_agent_was(node: Forgetting) -> Non
     assert node.starts().line(*ONE, after=1).knows == {gpu_id(0)}
 
 
-def test_a_restart_resurrects_nothing(node: Forgetting) -> None:
-    assert node.line(*ONE, after=FORGET).knows == {gpu_id(0)}
-    assert node.starts().line(*ONE).knows == {gpu_id(0)}
-
-
 def test_a_long_stop_of_the_agent_forgets_no_gpu_that_the_next_line_has(node: Forgetting) -> None:
     """It is over its time before the first line: only a line may say that it is still gone."""
     node.line(*BOTH, events=(xid(79, 1, sequence=1, after=node.clock),)).line(*ONE)
@@ -140,16 +135,3 @@ def test_one_that_left_while_the_agent_was_stopped_is_missing_from_its_first_lin
     node.clock += 100 * FORGET
     assert node.starts().line(*ONE).knows == {gpu_id(0), gpu_id(1)}
     assert node.line(*ONE, after=FORGET).knows == {gpu_id(0)}
-
-
-@pytest.mark.parametrize("state", [each for each in DriverState if each is not DriverState.LOADED])
-def test_neither_silence_nor_a_driver_that_is_away_forgets(node: Forgetting, state: DriverState) -> None:
-    assert node.wait(10 * FORGET).knows == {gpu_id(0), gpu_id(1)}
-    assert node.line(driver=Driver(state=state), after=10 * FORGET).knows == {gpu_id(0), gpu_id(1)}
-    assert node.line(*ONE).knows == {gpu_id(0)}
-
-
-def test_a_lost_state_file_knows_of_no_missing_device(node: Forgetting, tmp_path: Path) -> None:
-    node.file = StateFile(tmp_path / "another.json")
-    assert node.file.load() == State()
-    assert node.starts().line(*ONE).knows == {gpu_id(0)}

@@ -159,11 +159,6 @@ def test_where_processes_of_other_containers_are_not_seen_memory_tells_that_one_
     assert never.word == "NeverUsed"
 
 
-def test_a_process_that_ended_and_left_nothing_is_idle() -> None:
-    [found] = periods(working(), [*lasting(MINUTE, BUSY), *lasting(LONG, UNUSED)])
-    assert found.word == "Idle"
-
-
 def test_the_word_stays_while_it_is_unused_so_that_each_period_is_written_once() -> None:
     changing = [*lasting(LONG, LOADED), *lasting(LONG, reading(0, processes=0, gib=30)), *lasting(LONG, UNUSED)]
     [found] = periods(working(), changing)
@@ -219,13 +214,6 @@ def test_a_driver_that_does_not_say_how_busy_it_is_is_unknown_and_not_idle() -> 
     assert report_of(node.world, node.time).summary.idle == 0  # type: ignore[union-attr]
     read(node, [BUSY])
     assert shown(node).idle is None
-
-
-def test_shares_are_unknown_at_once() -> None:
-    node = watching()
-    ones = [holder(node, f"{gpu_id(0)}::{number}", pod=f"p{number}") for number in range(2)]
-    read(held(node, *ones), lasting(LONG, UNUSED))
-    assert {each.idle for each in report_of(node.world, node.time).devices[0].holders} == {"Unknown"}
 
 
 def test_one_share_of_a_device_is_unknown_too() -> None:

@@ -104,12 +104,6 @@ def test_a_recovery_is_no_evidence_about_what_comes_after_it() -> None:
     assert node.states["NIC-0"] == ("Unhealthy", "FirmwareFatal")
 
 
-def test_what_needs_no_repair_is_over_after_the_hold_down() -> None:
-    node = Logged().log(kinds.MLX5_MODULE_HOT, "0000:3b:00.0", module="0")
-    assert (node.states["NIC-0"], node.offers[RDMA]) == (("Degraded", "ModuleHot"), ["NIC-0"])
-    assert node.passes(HOLD + 10).states["NIC-0"] == WELL
-
-
 @cases(
     ("kind", "reason"),
     [
@@ -158,18 +152,6 @@ def test_an_sxid_that_is_fatal_to_the_fabric_withdraws_the_gpus_that_are_linked_
         WELL,
     ]
     assert node.world.verdicts[gpu_id(0)].recovery_action == "RebootNode"
-
-
-def test_the_same_number_in_a_line_that_says_non_fatal_withdraws_none() -> None:
-    assert set(Logged().log(kinds.SXID, SWITCH_AT, 12020).states.values()) == {WELL}
-
-
-def test_a_policys_rule_decides_about_a_line_of_the_log_too() -> None:
-    rules = {"health": {"rules": [{"reasons": ["Sxid12020"], "state": "Degraded"}]}}
-    node = Logged().given(seen=SeenObject(exists=True, config={**CONFIG, **rules})).step()
-    assert node.world.config.unmatched == ()
-    node.log(kinds.SXID_FATAL, SWITCH_AT, 12020)
-    assert (node.states[gpu_id(0)], len(node.offers[GPU])) == (("Degraded", "Sxid12020"), 3)
 
 
 def test_a_rule_that_counts_counts_lines_of_the_log_of_one_device() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.vendors.nvidia.conditions import REGISTRATION_AGAIN_SECONDS
 from nodedevices_probe.protocol import DeviceFact
 from nodedevices_probe.simulated.file import parse
@@ -51,16 +50,3 @@ def test_the_step_is_made_again_when_the_condition_will_have_lasted() -> None:
     assert node.last is not None
     assert node.last.deadline == began + REGISTRATION_AGAIN_SECONDS
     assert node.wait(10).says(FIRST) == REPORTED
-
-
-def test_an_agent_that_starts_again_counts_anew_and_keeps_what_it_has_reported() -> None:
-    node = Machine(*machine()).lasts(REGISTRATION_AGAIN_SECONDS, LOST).restarts()
-    assert node.lasts(REGISTRATION_AGAIN_SECONDS, LOST).says(FIRST) == WELL
-    assert node.lasts(10, LOST).restarts().lasts(10, LOST).says(FIRST) == REPORTED
-
-
-def test_a_policy_makes_more_of_it() -> None:
-    unfit = {"health": {"rules": [{"reasons": ["FabricRegistrationLost"], "state": "Unhealthy"}]}}
-    node = Machine(*machine()).given(seen=SeenObject(exists=True, generation=1, config=unfit))
-    node.lasts(REGISTRATION_AGAIN_SECONDS + 10, LOST)
-    assert (node.says(FIRST), node.counts) == (("Unhealthy", "FabricRegistrationLost", False), {GPU: (2, 1)})

@@ -153,8 +153,3 @@ def test_an_api_server_that_went_away_later_withholds_nothing() -> None:
     node.given(pods=NodePods(pods=(), problem="list pods: no answer"))
     assert free(node.now(by_memory(cores=True))) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}
     assert "may be others by now: list pods: no answer" in node.world.config.pods_problem
-
-
-def test_without_computing_power_nobody_asks_for_pods() -> None:
-    node = Node(*TWO).now(by_memory())
-    assert free(node) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}

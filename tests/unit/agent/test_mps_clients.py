@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 from nodedevices_plugin.model import HealthState, Holder, HoldersState, Holdings, OfferedResource, Plan, SharingFacts
-from nodedevices_plugin.sharing.clients import Client, Clients, follow, key, restored, with_daemons
+from nodedevices_plugin.sharing.clients import Clients, follow, key, restored, with_daemons
 from nodedevices_plugin.sharing.daemons import DaemonProcess
 from nodedevices_plugin.sharing.mps import Gpu, Mps, MpsDaemon
 from nodedevices_plugin.sharing.plain import TimeSlicing
@@ -146,14 +145,3 @@ def test_what_another_plugin_serves_or_is_not_shared_by_mps_has_no_clients() -> 
     assert Node().step(20, pod("old"), plan=slices).reasons() == {}
     node = Node().step(20, pod("old"))
     assert node.step(30, plan=None).reasons() == {"old": ""}, "while nothing is planned yet, nothing is forgotten"
-
-
-def test_a_client_has_the_words_of_its_own_reason() -> None:
-    from nodedevices_plugin.sharing.clients import client_verdict
-
-    clients: Mapping[str, Client] = Node().step(20, pod("a")).daemon("two", 100).step(101).mps.clients
-    verdict = client_verdict(clients[key(pod("a"))], GPU, at(101))
-    assert verdict is not None
-    assert (verdict.state, verdict.recovery_action) == (HealthState.UNHEALTHY, "RestartApp")
-    assert "was restarted at" in verdict.message
-    assert client_verdict(None, GPU, at(0)) is None

@@ -16,20 +16,6 @@ def read(newest: NewestList, sent: int) -> tuple[list[bytes], int]:
     return got, sent
 
 
-def test_a_new_reader_gets_the_newest_list_once() -> None:
-    newest = NewestList(b"first")
-    newest.show(b"second")
-    assert read(newest, NOTHING_SENT)[0] == [b"second"]
-
-
-def test_a_reader_that_takes_late_gets_the_newest_of_many_changes_once() -> None:
-    newest = NewestList(b"first")
-    _, sent = read(newest, NOTHING_SENT)
-    for n in range(100):
-        assert newest.show(b"%d" % n)
-    assert read(newest, sent)[0] == [b"99"]
-
-
 def test_an_equal_list_is_not_sent() -> None:
     newest = NewestList(b"first")
     _, sent = read(newest, NOTHING_SENT)

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import pytest
-from nodedevices_common.pod_requests import INIT, MAIN, SIDECAR
 from nodedevices_kube.errors import ApiError
 from nodedevices_plugin.inputs.node_pods import PodWatch, node_pod
 from nodedevices_plugin.model import NodePod, PodContainer
@@ -42,15 +41,6 @@ def test_of_a_pod_it_matters_who_requests_what_and_how_much_computing_power() ->
     )
 
 
-def test_containers_come_in_the_order_in_which_the_kubelet_allocates() -> None:
-    spec = {
-        "initContainers": [{"name": "warm"}, {"name": "proxy", "restartPolicy": "Always"}],
-        "containers": [{"name": "main"}],
-    }
-    found = read(pod(spec=spec)).containers
-    assert [(each.name, each.kind) for each in found] == [("warm", INIT), ("proxy", SIDECAR), ("main", MAIN)]
-
-
 def test_a_status_whose_container_has_no_name_is_of_none() -> None:
     odd = {"phase": "Running", "containerStatuses": [{"name": [], "restartCount": 1}, {"restartCount": 1}]}
     assert [each.started for each in read(pod(status=odd)).containers] == [False]
@@ -65,11 +55,6 @@ def test_an_annotation_for_a_container_that_the_pod_has_not_is_kept_as_a_stray()
     item["metadata"]["annotations"] = {"nodedevices.io/gpu-cores.mian": "30", "nodedevices.io/gpu-cores.main": "20"}
     assert read(item).strays == ("mian",)
     assert read(pod()).strays == ()
-
-
-def test_a_request_may_have_an_exponent() -> None:
-    spec = {"containers": [{"name": "main", "resources": {"limits": {MEMORY: "10e3"}}}]}
-    assert read(pod(spec=spec)).containers[0].requests == {MEMORY: 10_000}
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

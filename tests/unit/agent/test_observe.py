@@ -211,16 +211,6 @@ def test_a_restart_remembers_that_it_observed_and_waits_as_before() -> None:
     assert again.given(seen=seen(SERVE), holdings=SLICED).line().config == "WaitingForHolders"
 
 
-def test_index_ids_are_led_back_to_devices_where_they_are_configured() -> None:
-    local = parse_flags(["--node-name=n1", "--serving-mode=Observe", "--device-id-strategy=index"], {})
-    theirs = replace(NOBODY, offered=(Offer(resource=GPU, ids=("0", "1")),), holders=(holder("1"),))
-    node = observer(local).given(holdings=theirs).line()
-    assert resources(node) == {GPU: (2, 2, 1, "plugin")}
-    assert [len(each.holders) for each in status(node).devices] == [0, 1]
-    node.given(seen=seen(SERVE)).line()
-    assert (node.config, set(node.offers)) == ("WaitingForHolders", set())
-
-
 def test_who_never_served_stops_at_once_whatever_pods_hold() -> None:
     theirs = Registration(resource=GPU, state=RegistrationState.SERVED_BY_ANOTHER, message="another one")
     held = replace(THEIRS, holders=(holder(gpu_id(0)),))

@@ -83,23 +83,6 @@ def test_nothing_is_planned_before_the_first_good_line() -> None:
     assert Node(*TWO_GPUS).line().counts == {GPU: (2, 2)}
 
 
-def test_a_gpu_with_an_undecided_xid_is_withheld_and_with_a_killed_process_is_not() -> None:
-    assert Node(*TWO_GPUS).line(xids=(xid(45),)).counts == {GPU: (2, 2)}
-    assert Node(*TWO_GPUS).line(xids=(xid(48),)).counts == {GPU: (2, 1)}
-
-
-def test_a_step_without_news_changes_nothing() -> None:
-    node = Node(*TWO_GPUS).line(xids=(xid(79),))
-    before = node.world
-    assert node.wait().world == before
-
-
-def test_a_verdict_from_the_state_file_holds_from_the_first_plan_on() -> None:
-    node = Node(*TWO_GPUS).line().line(xids=(xid(79),))
-    assert node.counts == {GPU: (2, 1)}
-    assert node.restarted().line(instance="second").counts == {GPU: (2, 1)}
-
-
 def test_what_matches_nothing_is_named_while_it_is_in_effect() -> None:
     gone = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpuu", "replicas": 4}]}}
     node = Node(*TWO_GPUS).given(seen=seen(gone)).line()
@@ -398,14 +381,6 @@ def test_one_mig_device_can_be_taken_out_of_service_and_an_id_that_nobody_has_is
     ]
 
 
-def test_a_programs_error_takes_nothing_from_the_kubelet_and_is_still_known_after_a_restart() -> None:
-    node = Node(*TWO_GPUS).line().line(xids=(xid(31, after=101),))
-    assert node.counts == {GPU: (2, 2)}
-    again = node.restarted().line(instance="second")
-    [[notice]] = again.world.state.notices.values()
-    assert (list(again.world.state.notices), notice.code, notice.count) == ([gpu_id(0)], "Xid31", 1)
-
-
 def test_after_a_restart_daemons_are_wanted_with_their_clients_before_the_kubelet_answers() -> None:
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
     for holdings in (NOT_QUERIED, held(holder(f"{gpu_id(0)}::1"))):
@@ -450,16 +425,6 @@ def test_a_change_to_mps_requests_no_daemon_where_another_plugin_serves() -> Non
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(FOUR)).line()
     node.given(seen=seen(CLIENTS), registrations=(theirs,)).line()
     assert (node.config, node.world.daemons) == ("Applied", ())
-
-
-def test_events_that_a_line_repeats_are_judged_once() -> None:
-    event = dataclasses.replace(xid(79), sequence=1)
-    node = Node(*TWO_GPUS).line()
-    first = node.step(snapshot(*node.devices, events=(event,))).last
-    again = node.step(snapshot(*node.devices, events=(event,))).last
-    assert first is not None
-    assert again is not None
-    assert (len(first.xids), len(again.xids)) == (1, 0)
 
 
 def test_silence_is_reported_after_fifteen_seconds_and_the_deadline_says_when_to_look() -> None:

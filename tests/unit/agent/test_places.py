@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -161,6 +162,7 @@ def test_it_is_asked_while_a_device_stays_listed_for_its_holder_alone() -> None:
 
 
 # --- the device of a pod has another place now -----------------------------------------------------------------------
+@cache
 def amd(*, gpus: int, cut: bool = False) -> tuple[DeviceFact, ...]:
     with TemporaryDirectory() as folder:
         mi300x(Path(folder), gpus=gpus, **({"compute": "CPX", "memory": "NPS1"} if cut else {}))

@@ -255,11 +255,6 @@ def test_a_restart_with_another_command_is_the_same_as_the_change_while_it_runs(
     assert sorted(node.held(RDMA).offered) == sorted([gpu_id(0), "mlx5_0"])
 
 
-def test_a_restart_with_a_file_that_broke_meanwhile_runs_what_ran_before() -> None:
-    node = both().restart(BROKEN).line("nvml", gpu(0)).line("nics", nic())
-    assert sorted(node.offered) == sorted([gpu_id(0), "NIC-0"])
-
-
 def test_a_gpu_that_a_nic_of_another_probe_renames_goes_to_no_second_pod() -> None:
     near = {"resources": {"devices": [{"match": {"type": "gpu", "near": "nic"}, "name": "example.com/near"}]}}
     node = Node(said("nvml"))

@@ -167,14 +167,6 @@ async def test_an_object_that_somebody_else_makes_first_says_what_is_out_of_serv
     assert desk.store.item["spec"] == {"unschedulable": []}
 
 
-async def test_an_object_deleted_by_hand_comes_back(desk: Desk) -> None:
-    desk.want()
-    await desk.until(lambda: desk.store.statuses)
-    desk.store.delete()
-    await desk.until(lambda: len(desk.store.statuses) == 2)
-    assert desk.store.item is not None
-
-
 async def test_an_object_deleted_before_a_write_of_it_was_answered_comes_back(desk: Desk) -> None:
     answer = desk.store.held = asyncio.Event()
     desk.want()

@@ -19,7 +19,6 @@ from nodedevices_plugin.model import (
     HoldersState,
     Holdings,
     Inventory,
-    MemoryShares,
     Notice,
     OfferedResource,
     Plan,
@@ -27,19 +26,14 @@ from nodedevices_plugin.model import (
     Registration,
     RegistrationState,
     SchedulableId,
-    SharingFacts,
     Unmatched,
     Verdict,
     WaitingPod,
 )
 from nodedevices_plugin.pipeline.config_status import ConfigStatus
-from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.expected import Count
-from nodedevices_plugin.pipeline.foreign import named
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.sharing.clients import Client
-from nodedevices_plugin.sharing.memory import Memory
-from nodedevices_plugin.sharing.plain import TimeSlicing
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.report import report
 from nodedevices_probe.protocol import DeviceFact, Driver, DriverState, Link, Machine, Problem
@@ -351,23 +345,6 @@ def test_of_many_replicas_a_few_ids_are_listed_and_all_are_counted() -> None:
     assert [(each.shares, len(each.ids)) for each in first.holders] == [(20, 8)]
 
 
-def test_a_shared_device_says_how_many_of_its_shares_are_held() -> None:
-    ids = [
-        SchedulableId(id=f"{gpu_id(number)}::{replica}", device_id=gpu_id(number), replica=replica)
-        for number in range(2)
-        for replica in range(4)
-    ]
-    shared = Plan(
-        resources=(OfferedResource(name=GPU, ids=tuple(ids), sharing=SharingFacts(mode=TimeSlicing(), replicas=4)),)
-    )
-    made = report(facts(plan=shared, holdings=holding(holder(f"{gpu_id(1)}::0", f"{gpu_id(1)}::3"))))
-    assert [(each.shares.total, each.shares.held) for each in made.devices if each.shares] == [(4, 0), (4, 2)]
-
-
-def test_a_device_that_is_not_shared_has_no_shares() -> None:
-    assert [each.shares for each in report(facts()).devices] == [None, None]
-
-
 def test_a_whole_device_needs_no_ids_and_since_has_microseconds() -> None:
     since = START + timedelta(microseconds=123)
     device = to_dict(report(facts(holdings=holding(holder(gpu_id(0), since=since)))))["devices"][0]
@@ -409,23 +386,6 @@ def test_a_gpu_that_is_free_and_that_the_scheduler_does_not_see_is_said(
     assert (made.resources[0].healthy, made.resources[0].free) == (1, free)
     assert ("the scheduler" in made.summary.message) is bool(sees)
     assert sees in made.summary.message
-
-
-@cases(
-    ("name", "holds"),
-    [
-        ("gpu.nvidia.com/node-a/gpu-1", True),
-        ("gpu.nvidia.com/pool/with/slashes/gpu-1", True),
-        ("gpu.nvidia.com/node-a/gpu-1-mig-1g.10gb-19-0", True),
-        ("gpu.nvidia.com/node-a/gpu-7", False),
-        ("gpu.intel.com/node-a/gpu-1", False),
-    ],
-)
-def test_a_claims_device_is_found_by_its_name(name: str, holds: bool) -> None:
-    node = facts()
-    holdings = named(holding(holder(name, claim="ml/train-claim")), DeviceIndex(node.inventory))
-    devices = report(replace(node, holdings=holdings)).devices
-    assert [(each.claim, each.resource) for each in devices[1].holders] == ([("train-claim", None)] if holds else [])
 
 
 def test_more_holders_than_the_object_may_have_are_counted() -> None:
@@ -618,10 +578,6 @@ def test_what_is_wrong_with_the_configuration_is_a_field_each_and_the_message_na
     assert message.endswith(f"a.e7: no; {more}")
 
 
-def test_a_configuration_with_nothing_to_say_is_left_out() -> None:
-    assert "configuration" not in to_dict(report(facts()))
-
-
 @cases(
     ("config", "expected"),
     [
@@ -710,16 +666,6 @@ def test_a_device_out_of_service_says_why_and_is_as_well_as_it_is() -> None:
     assert (said.summary.unschedulable, said.summary.healthy) == (2, 3)
 
 
-def test_shares_that_have_a_size_say_how_large_they_are() -> None:
-    ids = tuple(SchedulableId(id=f"{gpu_id(0)}::{number}", device_id=gpu_id(0), replica=number) for number in (0, 1))
-    memory = MemoryShares(unit="40Gi", unit_bytes=40 << 30, devices={})
-    sharing = SharingFacts(mode=Memory(), memory=memory)
-    plan = Plan(resources=(OfferedResource(name=GPU, ids=ids, sharing=sharing),))
-    [device] = report(facts(1, plan=plan, holdings=holding(holder(ids[1].id)))).devices
-    assert device.shares is not None
-    assert to_dict(device.shares) == {"resource": GPU, "total": 2, "held": 1, "free": 1, "unit": "40Gi"}
-
-
 def test_an_excluded_device_says_so_and_by_which_entry() -> None:
     cut = gpu(1, mig_enabled=True, partitions=(partition(1, 0), partition(1, 1)))
     devices = (gpu(0), cut, gpu(2))
@@ -772,9 +718,3 @@ def test_a_node_that_is_not_ready_has_the_reason_in_its_tables() -> None:
         shown = report(made).summary
         assert shown is not None
         assert shown.reason == "ServedByAnother"
-
-
-def test_a_node_with_none_of_the_devices_that_are_expected_is_ready_all_the_same() -> None:
-    made = facts(expected=(Count(what="type gpu", expected=8, found=0),))
-    assert condition(made, "ExpectedDevices")[:2] == ("False", "Expected8Found0")
-    assert condition(made, "Ready")[:2] == ("True", "AgentRunning")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
-from nodedevices_plugin.settings.file import FileConfig, from_document, parse
+from nodedevices_plugin.settings.file import FileConfig, parse
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.node import NodeSettings
 from nodedevices_plugin.settings.problems import ConfigError
@@ -191,25 +188,6 @@ def test_a_file_that_is_too_large_or_not_text_is_refused() -> None:
 
 def test_a_value_in_a_message_is_short() -> None:
     assert len(refused("flags: {migStrategy: " + "x" * 10_000 + "}")) < 300
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["version", "flags", "sharing", "plugin", "timeSlicing", "resources", "name", "x"]),
-                inner,
-                max_size=4,
-            )
-        ),
-        max_leaves=12,
-    )
-)
-def test_any_document_is_taken_or_refused_and_never_more(document: Any) -> None:
-    with contextlib.suppress(ConfigError):
-        assert isinstance(from_document(document), FileConfig)
 
 
 # --- all sources together ---------------------------------------------------------------------------------------------

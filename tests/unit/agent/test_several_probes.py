@@ -118,21 +118,10 @@ def test_nothing_is_offered_before_every_probe_has_reported_or_was_waited_for() 
     assert [each.name for each in late.world.plan.resources] == ["nvidia.com/gpu"]
 
 
-def test_a_restart_knows_whose_each_device_was() -> None:
-    node = both().restart().line("nvml", gpu(0), gpu(1)).line("nics")
-    assert node.states["NIC-0"] == ("Unknown", "Missing")
-    assert node.states[gpu_id(0)] == ("Healthy", "")
-
-
 def test_a_device_that_moves_to_another_probe_is_there_once() -> None:
     node = both().line("nvml", gpu(0)).line("nics", nic(), gpu(1))
     devices = {each.fact.id: (each.probe, each.present) for each in node.world.inventory.devices}
     assert devices == {gpu_id(0): ("nvml", True), gpu_id(1): ("nics", True), "NIC-0": ("nics", True)}
-
-
-def test_devices_of_a_probe_that_is_no_longer_configured_are_forgotten() -> None:
-    node = made(parse(["--standalone", "--probe=nvml"], {}), both().world.state).line("nvml", gpu(0), gpu(1))
-    assert set(node.states) == {gpu_id(0), gpu_id(1)}
 
 
 def test_each_probe_is_counted_by_itself() -> None:

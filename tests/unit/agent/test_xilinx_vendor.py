@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Holder
-from nodedevices_plugin.settings.effective import from_saved, to_saved
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.xilinx.flags import NAMES_FILE
-from nodedevices_plugin.vendors.xilinx.names import Aliases
 from nodedevices_plugin.vendors.xilinx.names import parse as parse_names
 from nodedevices_probe.fpga.probe import FpgaSource
 from nodedevices_probe.node.sysfs import System
@@ -227,14 +225,6 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(InputError) as refused:
         parse_names(b'{"a": "\'x\'", "*-*-*": "nothing"}')
     assert len(refused.value.problems) == 2
-
-
-def test_aliases_and_settings_survive_the_state_file(tmp_path: Path) -> None:
-    alveo(tmp_path)
-    made = node(tmp_path, "--fpga-management-nodes", names={"*-*-*": "'x'+SN"}, VirtualDev="True", VirtualNum="3").now()
-    effective = made.world.active.effective
-    assert from_saved(to_saved(effective)) == effective
-    assert isinstance(effective.node.files[NAMES_FILE], Aliases)
 
 
 # --- variables that cannot be -----------------------------------------------------------------------------------------

@@ -214,18 +214,16 @@ UNWELL = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "status", "reason"), UNWELL)
-def test_no_condition_that_is_not_well_is_left_out(
-    well: RecordedApi, kubectl: CommandLine, kind: str, status: str, reason: str
-) -> None:
-    said = condition(kind, status, reason, "so it is")
-    if kind in OF_POLICIES:
-        well.objects[POLICIES][0]["status"]["conditions"] = [said]
-    else:
-        well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), conditions=[said])]
-    code = kubectl("check")
-    assert "so it is" in kubectl.out
-    assert code == (3 if "broken" in kubectl.out else 0)
+def test_no_condition_that_is_not_well_is_left_out(well: RecordedApi, kubectl: CommandLine) -> None:
+    policy, nodes = well.objects[POLICIES][0]["status"], well.objects[NODE_DEVICES]
+    before = policy["conditions"]
+    for kind, status, reason in UNWELL:
+        said, of_policy = [condition(kind, status, reason, "so it is")], kind in OF_POLICIES
+        policy["conditions"] = said if of_policy else before
+        well.objects[NODE_DEVICES] = nodes if of_policy else [node("n1", gpu(0), gpu(1), conditions=said)]
+        code = kubectl("check")
+        assert "so it is" in kubectl.out, (kind, reason)
+        assert code == (3 if "broken" in kubectl.out else 0), (kind, reason)
 
 
 @pytest.mark.parametrize("kind", ["Applied", "CapacitySynced", "TaintSynced"])

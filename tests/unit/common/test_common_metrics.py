@@ -14,12 +14,6 @@ class Metrics(Exposition):
     ready = gauge("nodedevices_ready", "1 while `/readyz` answers ok.")
 
 
-def test_help_is_the_pages_text_without_its_marks() -> None:
-    exposed = Metrics().render().decode()
-    assert "# HELP nodedevices_calls_total Total calls, by result: granted, refused.\n" in exposed
-    assert CALLS.cells[3] == "Total [calls](calls.md#all), by result: `granted`, `refused`."
-
-
 def test_each_object_counts_for_itself() -> None:
     one, other = Metrics(), Metrics()
     one.calls.labels("granted").inc()

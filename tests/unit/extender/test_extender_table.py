@@ -58,12 +58,6 @@ def test_a_request_that_no_gpu_of_the_node_could_ever_meet_says_so() -> None:
     assert refused == PodFit(refusal=f"no single GPU has 49 units of {MEMORY} (largest: 48); request fewer", never=True)
 
 
-def test_a_request_with_an_exponent_is_a_request() -> None:
-    known = cache(node_devices("n1", gpu(0, 24), gpu(1, 48)))
-    assert judge(known, pod("p", container("main", "10e3"))).never
-    assert judge(known, pod("p", container("main", "40000m"))).refusal == ""
-
-
 @pytest.mark.parametrize("state", ["Unhealthy", "Unknown"])
 def test_a_gpu_out_of_service_has_no_room_whatever_is_given_back_on_it(state: str) -> None:
     finished = holder("gone", 10)
@@ -105,12 +99,6 @@ def test_a_refusal_for_want_of_room_says_what_is_withheld_beside_it() -> None:
         f"no single GPU has 10 free units of {MEMORY} (largest free: 4); 24 of 48 units are withheld (24 Cordoned)"
     )
     assert not refused.never
-
-
-def test_a_gpu_taken_out_of_service_by_hand_or_excluded_is_not_offered() -> None:
-    cordoned = gpu(0, 24, holder("gone", 24), free=0) | {"unschedulable": "RMA 4711"}
-    excluded = gpu(1, 24, holder("gone", 24), free=0) | {"excluded": "index 1"}
-    assert free(cache(node_devices("n1", cordoned, excluded))) == [0, 0]
 
 
 def test_shares_withheld_for_a_pending_change_are_not_free_when_their_holder_ends() -> None:
@@ -235,41 +223,6 @@ def test_where_not_all_holders_are_listed_the_earliest_pods_have_the_unlisted_sh
 
 
 # --- several containers ----------------------------------------------------------------------------------------------
-def test_each_container_needs_a_gpu_of_its_own_choice() -> None:
-    known = cache(node_devices("n1", gpu(0, 10), gpu(1, 12)))
-    assert judge(known, pod("p", container("a", 10), container("b", 12))).refusal == ""
-    refused = judge(known, pod("p", container("a", 12), container("b", 11), container("c", 1)))
-    assert refused.refusal == (
-        f"no single GPU has 11 free units of {MEMORY} for container b beside the pod's others (largest free: 10)"
-    )
-    assert refused.never
-
-
-def test_init_containers_run_one_after_another_and_what_they_had_is_reused() -> None:
-    known = cache(node_devices("n1", gpu(0, 24)))
-    assert judge(known, pod("p", 24, init=[container("one", 10), container("two", 24)])).refusal == ""
-
-
-def test_a_container_that_requests_more_than_the_init_containers_needs_it_on_their_gpu() -> None:
-    known = cache(node_devices("n1", gpu(0, 24, held=14), gpu(1, 24)))
-    refused = judge(known, pod("p", 20, init=[container("fetch", 10)]))
-    assert refused.refusal == (
-        f"container main needs 20 units of {MEMORY} on the GPU of the pod's init containers (free there: 10); "
-        "request the same in both"
-    )
-
-
-def test_a_sidecar_keeps_what_it_has() -> None:
-    known = cache(node_devices("n1", gpu(0, 24)))
-    assert judge(known, pod("p", 16, init=[container("log", 8, always=True)])).refusal == ""
-    assert judge(known, pod("p", 17, init=[container("log", 8, always=True)])).refusal != ""
-
-
-def test_a_sidecar_takes_from_what_an_earlier_init_container_had() -> None:
-    known = cache(node_devices("n1", gpu(0, 24)))
-    init = [container("fetch", 20), container("log", 8, always=True)]
-    assert judge(known, pod("p", 16, init=init)).refusal == ""
-    assert judge(known, pod("p", 17, init=init)).refusal != ""
 
 
 def test_what_an_init_container_had_beyond_the_others_stays_with_the_pod_though_no_report_shows_it() -> None:
@@ -301,15 +254,6 @@ def test_a_gpu_needs_room_in_computing_power_where_that_is_shared() -> None:
 def test_a_refusal_says_how_much_computing_power_is_left_at_most_where_the_memory_is_free() -> None:
     known = cache(node_devices("n1", *(gpu(n, 24, held=2, cores_held=held) for n, held in enumerate((80, 60, 70)))))
     assert judge(known, pod("p", 4, cores={"main": "50"})).refusal.endswith("(where the memory is free: 41 %)")
-
-
-def test_who_has_the_memory_on_the_gpu_of_its_init_containers_may_lack_computing_power_there() -> None:
-    known = cache(node_devices("n1", gpu(0, 24, held=14, cores_held=80), gpu(1, 24, cores_held=0)))
-    both = container("main", 10), container("small", 1)
-    wanted = pod("p", *both, init=[container("fetch", 10)], cores={"fetch": "10", "main": "50", "small": "1"})
-    assert judge(known, wanted).refusal.startswith(
-        f"no single GPU has 10 free units of {MEMORY} and 50 % of its computing power free for container main"
-    )
 
 
 def test_a_pod_that_says_nothing_needs_as_much_as_its_shares_are_of_all() -> None:
@@ -345,15 +289,6 @@ def test_what_comes_and_goes_takes_computing_power_and_gives_it_back() -> None:
     assert judge(known, pod("p", 4, cores={"main": "41"})).refusal != "", "as much as it had is given back, and no more"
 
 
-def test_tencents_name_says_it_too_and_the_annotation_comes_first() -> None:
-    known = cache(node_devices("n1", gpu(0, 24, cores_held=60)))
-    wanted = pod("p", 4)
-    wanted["spec"]["containers"][0]["resources"]["limits"]["tencent.com/vcuda-core"] = "50"
-    assert judge(known, wanted).refusal != ""
-    wanted["metadata"]["annotations"] = {"nodedevices.io/gpu-cores.main": "30"}
-    assert judge(known, wanted).refusal == ""
-
-
 def test_a_pod_that_says_wrongly_what_it_needs_waits_with_the_reason_that_its_node_would_refuse_it_with() -> None:
     wanted = pod("p", 4, cores={"main": "30%"})
     empty = cache(node_devices("n1", gpu(0, 24, cores_held=0)))
@@ -367,13 +302,6 @@ def test_a_pod_that_says_wrongly_what_it_needs_waits_with_the_reason_that_its_no
 def test_what_a_bound_pod_says_wrongly_counts_as_all_of_a_gpu() -> None:
     known = cache(node_devices("n1", gpu(0, 24, cores_held=0)), pod("coming", 4, node="n1", cores={"main": "many"}))
     assert judge(known, pod("p", 4, cores={"main": "1"})).refusal != ""
-
-
-def test_the_first_container_needs_what_the_init_containers_did() -> None:
-    known = cache(node_devices("n1", gpu(0, 24, cores_held=50)))
-    init = [container("fetch", 4)]
-    assert judge(known, pod("p", 4, init=init, cores={"fetch": "40", "main": "10"})).refusal == ""
-    assert judge(known, pod("p", 4, init=init, cores={"fetch": "60", "main": "10"})).refusal != ""
 
 
 # --- scores ----------------------------------------------------------------------------------------------------------
@@ -505,12 +433,6 @@ def test_an_odd_status_says_nothing_and_hurts_nobody(status: Any) -> None:
     assert free(known) == [24]
 
 
-@cases("amount", ["-3", "1.5.2", "many", "", None, [], True, {"a": 1}])
-def test_an_amount_that_is_no_number_requests_nothing(amount: Any) -> None:
-    odd = {"spec": {"containers": [{"name": "a", "resources": {"limits": {MEMORY: amount}}}]}}
-    assert requests_of(odd, {MEMORY}) == {}
-
-
 @cases("odd", [{}, {"spec": None}, {"spec": {"containers": "x"}}, {"spec": {"containers": [1]}}])
 def test_a_pod_that_is_none_requests_nothing(odd: dict[str, Any]) -> None:
     assert requests_of(odd, {MEMORY}) == {}
@@ -519,12 +441,6 @@ def test_a_pod_that_is_none_requests_nothing(odd: dict[str, Any]) -> None:
 def test_of_a_pods_requests_those_for_other_resources_are_left_out() -> None:
     spec = {"containers": [{"name": "a", "resources": {"requests": {"cpu": "2", MEMORY: "3", OTHER: "1"}}}]}
     assert requests_of({"spec": spec}, {MEMORY}).keys() == {MEMORY}
-
-
-def test_large_amounts_are_read_as_kubernetes_writes_them() -> None:
-    assert requests_of(pod("p", container("a", 0)), {MEMORY}) == {}
-    spec = {"containers": [{"name": "a", "resources": {"limits": {MEMORY: "1k"}}}]}
-    assert requests_of({"spec": spec}, {MEMORY})[MEMORY].steps == ((2, 1000),)
 
 
 @given(st.data())

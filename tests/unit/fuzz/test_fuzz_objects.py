@@ -27,7 +27,6 @@ from support.opfacts import SINCE
 from support.stepped_node import NOBODY, Node, report_of
 
 SPEC = taken_by(schema("nodedevices")["properties"]["spec"])
-CONFIG = taken_by(schema("nodedevices")["properties"]["spec"]["properties"]["config"])
 STATUS = taken_by(schema("nodedevices")["properties"]["status"])
 POLICY = taken_by(schema("devicepolicies")["properties"]["spec"])
 TWICE = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}

@@ -7,7 +7,7 @@ from nodedevices_api.sections import DegradedRule, Health, HealthRule, Signal
 from nodedevices_plugin.health import levels, signals
 from nodedevices_plugin.health.reasons import known
 from nodedevices_plugin.health.rules import HealthRules
-from nodedevices_probe.protocol import Driver, DriverState, Readings
+from nodedevices_probe.protocol import Readings
 from support.cases import cases
 from support.facts import REGISTERED, Story, gpu, well
 
@@ -63,29 +63,6 @@ def test_a_device_at_the_threshold_is_degraded_still_offered_and_says_by_which_n
 def test_without_a_policy_no_reading_degrades() -> None:
     assert ruled_by().line(gpu(0, readings=hot(200))).says() == WELL
     assert HealthRules.from_section(Health(degraded=(rule(),))).degraded == (rule(),)
-
-
-def test_a_reading_counts_only_once_it_has_lasted() -> None:
-    story = lines(ruled_by(rule(lasting=60)), 90, until=5)
-    assert story.deadline() == 15 + 5, "the probe's silence comes first"
-    assert lines(story, 90, until=64).says() == WELL
-    assert story.deadline() == 65
-    assert lines(story, 90, until=65).says() == HOT
-    assert story.verdict().message == "temperatureCelsius has been 85 or more for 60 s (health.degraded)"
-
-
-@pytest.mark.parametrize("between", [84, None], ids=["lower", "unreadable"])
-def test_a_line_in_between_begins_the_count_anew(between: int | None) -> None:
-    story = lines(lines(ruled_by(rule(lasting=60)), 90, until=60), between, until=61)
-    assert lines(story, 90, until=120).says() == WELL
-    assert lines(story, 90, until=130).says() == HOT
-
-
-def test_silence_and_an_unloaded_driver_begin_the_count_anew() -> None:
-    story = lines(ruled_by(rule(lasting=60)), 90, until=50).silence(until=80)
-    assert lines(story, 90, until=120).says() == WELL
-    story.line(driver=Driver(state=DriverState.NOT_LOADED), at=130)
-    assert lines(story, 90, until=150).says() == WELL
 
 
 def test_a_cooler_device_is_healthy_again_after_the_hold_down() -> None:

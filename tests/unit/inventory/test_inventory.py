@@ -78,24 +78,11 @@ def test_a_missing_device_stays_missing_while_the_driver_is_away() -> None:
     assert present(found) == {gpu_id(0): True, gpu_id(1): False}
 
 
-def test_a_missing_device_is_forgotten_only_after_the_time_that_was_set() -> None:
-    missing = after(after(Inventory(), gpu(0), seconds=0), seconds=10)
-    assert present(after(missing, seconds=69, forget_missing_seconds=60)) == {gpu_id(0): False}
-    assert present(after(missing, seconds=70, forget_missing_seconds=60)) == {}
-    assert present(after(missing, seconds=10**6)) == {gpu_id(0): False}
-
-
 def test_a_device_that_is_gone_after_a_long_silence_has_been_missing_for_no_time_yet() -> None:
     """Nobody knows when it went: the first line that does not list it begins the count."""
     first = after(after(Inventory(), gpu(0), seconds=0), seconds=3600, forget_missing_seconds=60)
     assert present(first) == {gpu_id(0): False}
     assert present(after(first, seconds=3660, forget_missing_seconds=60)) == {}
-
-
-def test_a_missing_device_is_not_forgotten_while_a_pod_holds_it() -> None:
-    missing = after(after(Inventory(), gpu(0), seconds=0), seconds=10)
-    held = frozenset({gpu_id(0)})
-    assert present(after(missing, seconds=10**6, forget_missing_seconds=60, held_devices=held)) == {gpu_id(0): False}
 
 
 def test_no_device_is_forgotten_while_the_driver_is_away() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import AllocationError, ContainerEdits, Holder, Mount
-from nodedevices_plugin.settings.effective import from_saved, to_saved
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.nic import onload, sriov_config
@@ -239,8 +238,3 @@ def test_a_file_that_is_wrong_is_refused_with_key_and_value(raw: bytes, problem:
 def test_what_the_operators_object_has_beside_it_is_taken() -> None:
     raw = b'{"devicePluginImage": "x", "imagePullPolicy": "Always", "maxPodsPerNode": 7}'
     assert onload.parse(raw) == OnloadConfig(max_pods=7)
-
-
-def test_a_content_survives_the_state_file() -> None:
-    effective = Onloaded(card(0), file={"maxPodsPerNode": 3}).now().world.active.effective
-    assert from_saved(to_saved(effective)) == effective

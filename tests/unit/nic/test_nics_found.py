@@ -17,7 +17,7 @@ from nodedevices_probe.nic.probe import NicSource
 from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import START
-from support.nic_trees import Nics, connectx_7_pair, e810, soft_roce, solarflare, sriov
+from support.nic_trees import Nics, connectx_7_pair, solarflare, sriov
 from support.stepped_node import Node
 
 FLAGS = (
@@ -27,7 +27,6 @@ FLAGS = (
     "--rdma-config-file=/r",
     "--sriov-config-file=/s",
 )
-UMAD = "dev/infiniband/umad0"
 HOST = frozenset({"/dev/infiniband/rdma_cm", "/dev/vfio/vfio"})
 
 
@@ -125,29 +124,6 @@ def test_a_function_whose_rdma_device_is_in_a_pods_namespace_stays_that_pods_and
     assert machine.changed().offers == before
 
 
-def test_a_lost_link_takes_the_functions_of_that_card_alone_out_of_service(tmp_path: Path) -> None:
-    sriov(tmp_path, cards=2, functions=2)
-    both = [{"resourceName": "net", "selectors": [{"vendors": ["15b3"]}]}]
-    machine = Machine(tmp_path, functions=both).now()
-    assert len(machine.offers["intel.com/net"]) == 4
-    card(tmp_path, "class/net/enp50s0np0/carrier", "0")
-    card(tmp_path, "class/infiniband/mlx5_100/ports/1/state", "1: DOWN")
-    machine.changed()
-    assert machine.offers["intel.com/net"] == ["0000:31:00.1", "0000:31:00.2"]
-    assert machine.reason("0000:32:00.1") == ("Unhealthy", "LinkDown")
-    assert machine.reason("0000:32:00.0") == ("Degraded", "LinkDown"), "no resource offers the physical function"
-
-
-def test_hcas_are_shared_by_link_type_as_by_mellanox_plugin(tmp_path: Path) -> None:
-    connectx_7_pair(tmp_path)
-    entry = {"resourceName": "ib", "rdmaHcaMax": 3, "selectors": {"linkTypes": ["infiniband"]}}
-    machine = Machine(tmp_path, rdma=entry).now()
-    assert machine.offers == {"rdma/ib": [f"0000:17:00.0::{share}" for share in range(3)]}
-    given = machine.container("rdma/ib", "0000:17:00.0::1")
-    own = {f"/dev/infiniband/{each}0" for each in ("uverbs", "umad", "issm")}
-    assert paths(given.devices) == {*own, "/dev/infiniband/rdma_cm"}
-
-
 def test_a_function_with_two_interfaces_keeps_its_hca_when_one_has_no_link(tmp_path: Path) -> None:
     """A ConnectX-3 has one function, one RDMA device and two ports."""
     nics = connectx_7_pair(tmp_path)
@@ -163,26 +139,6 @@ def test_a_function_with_two_interfaces_keeps_its_hca_when_one_has_no_link(tmp_p
             assert machine.changed().offers == {"rdma/hca": ["0000:17:00.1::0"]}, f"{name}, while {down} has no link"
             assert machine.reason("0000:17:00.1")[0] == "Healthy"
             card(tmp_path, f"class/net/{down}/carrier", "1")
-
-
-@pytest.mark.parametrize("kind", ["rxe", "siw"])
-def test_soft_roce_is_shared_by_the_name_of_the_interface_below(tmp_path: Path, kind: str) -> None:
-    soft_roce(tmp_path, kind=kind)
-    entry = {"resourceName": "soft", "rdmaHcaMax": 2, "selectors": {"ifNames": ["eth0"]}}
-    machine = Machine(tmp_path, rdma=entry).now()
-    assert machine.offers == {"rdma/soft": [f"{kind}0::{share}" for share in range(2)]}
-    assert "/dev/infiniband/uverbs0" in paths(machine.container("rdma/soft", f"{kind}0::0").devices)
-
-
-def test_sub_functions_are_offered_by_their_number_and_the_card_itself_is_not(tmp_path: Path) -> None:
-    e810(tmp_path)
-    entry = {
-        "resourceName": "sf",
-        "deviceType": "auxNetDevice",
-        "selectors": [{"auxTypes": ["sf"], "pfNames": ["ens1f0#88"]}],
-    }
-    machine = Machine(tmp_path, functions=[entry]).now()
-    assert machine.offers == {"intel.com/sf": ["ice.sf.1"]}
 
 
 @pytest.mark.parametrize(

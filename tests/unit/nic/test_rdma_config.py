@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.vendors.nic.rdma_config import RdmaConfig, RdmaResource, RdmaSelectors, parse
-from pydantic import TypeAdapter
 from support.cases import cases
 from support.nics import hca
 
@@ -192,12 +191,6 @@ def test_a_prefix_that_is_empty_is_the_usual_one_and_one_that_no_resource_can_ha
 
 def test_how_often_that_plugin_looks_is_checked_and_decides_nothing() -> None:
     assert read(entry(), periodicUpdateInterval=300) == read(entry())
-
-
-def test_it_comes_back_from_a_state_file() -> None:
-    config = read(entry(selectors={"vendors": ["15b3"], "ifNames": ["p0"]}))
-    adapter = TypeAdapter(RdmaConfig)
-    assert adapter.validate_python(json.loads(json.dumps(adapter.dump_python(config, mode="json")))) == config
 
 
 def test_keys_are_read_in_any_case_as_go_reads_them() -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from nodedevices_common.errors import InputError
-from nodedevices_plugin.vendors.nic import rdma_config
 from nodedevices_plugin.vendors.nic.sriov_config import SriovConfig, parse
 from nodedevices_probe.protocol import Attribute, DeviceFact
-from pydantic import TypeAdapter
 from support.cases import cases
 from support.nics import function, hca, port, vf
 
@@ -225,32 +220,3 @@ def test_names_are_unique_within_a_prefix() -> None:
     read(pool({}), pool({}, resourcePrefix="mellanox.com"))
     found = problems({"resourceList": [pool({}), pool({}, resourcePrefix="intel.com")]})
     assert found == ("resourceList[1].resourceName: resourceList[0] has the name intel.com/net_a, too; choose another",)
-
-
-def test_it_comes_back_from_a_state_file() -> None:
-    config = read(pool([{"pfNames": ["p0#1-2"], "pKeys": ["0x1"]}], additionalInfo={"*": {"a": "b"}}))
-    adapter = TypeAdapter(SriovConfig)
-    assert adapter.validate_python(json.loads(json.dumps(adapter.dump_python(config, mode="json")))) == config
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ("resourceList", "configList", "selectors", "resourceName", "pfNames", "devices", "rdmaHcaMax", "x")
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=20,
-)
-
-
-@given(st.binary(max_size=64) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_whatever_a_file_contains_it_is_read_or_refused(raw: bytes) -> None:
-    for reader in (parse, rdma_config.parse):
-        with contextlib.suppress(InputError):
-            reader(raw)

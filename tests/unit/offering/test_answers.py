@@ -190,12 +190,6 @@ def test_a_container_that_gets_none_of_a_resource_of_two_makers_is_told_so_by_bo
     assert edits(grant(mixed, ["NIC-0", "GPU-0"]), node).envs == {"ONE": "GPU-0", "OTHER": "NIC-0"}
 
 
-def test_devices_that_no_vendor_knows_come_with_the_device_nodes_that_their_probe_lists() -> None:
-    node = NodeContainers(others=DeviceNodes(nodes={"nic-0": ("/dev/x0",), "nic-1": ("/dev/x1",)}))
-    given = edits(grant(resource(NIC, "nic-0", "nic-1"), ["nic-1"]), node)
-    assert [each.host_path for each in given.devices] == ["/dev/x1"]
-
-
 def test_gpus_are_preferred_by_how_they_are_connected() -> None:
     gpus = gpu(0, numa_node=0), gpu(1, numa_node=1), gpu(2, numa_node=1)
     some, all_ = Answers(), tuple(each.id for each in gpus)

@@ -205,16 +205,6 @@ def test_a_pod_that_says_wrongly_what_it_needs_is_refused_and_told_what_would_be
 
 
 # --- which GPU --------------------------------------------------------------------------------------------------------
-def test_the_fullest_gpu_that_has_the_computing_power_is_taken(here: Setting) -> None:
-    for name, cores, on in (("a", "60", 0), ("b", "30", 0), ("c", "30", 1)):
-        here.comes(pod(name, container(2, cores)))
-        assert here.runs(name) == gpu_id(on)
-    assert here.node.book.held().devices == {gpu_id(0): 90, gpu_id(1): 30}
-    assert here.node.book.held().holders == {
-        ("ml", "a", "main", MEMORY): 60,
-        ("ml", "b", "main", MEMORY): 30,
-        ("ml", "c", "main", MEMORY): 30,
-    }
 
 
 def test_where_no_gpu_has_it_the_text_says_how_much_each_has(here: Setting) -> None:
@@ -239,129 +229,7 @@ def test_allocate_checks_again_where_the_kubelet_does_not_ask(here: Setting) -> 
         node.admit("b")
 
 
-def test_what_a_pod_had_that_has_ended_is_free_at_once(here: Setting) -> None:
-    node = here.node = Node(offered(4))
-    for name in ("a", "b", "c"):
-        here.comes(pod(name, container(2, "90")))
-        here.runs(name)
-        node.ends(name)  # neither List nor watch have said so yet
-
-
-def test_two_equal_requests_of_different_demand_fit_in_either_order(here: Setting) -> None:
-    """The peers swap them: the one of 30 is given the place that was kept for 60, and the other way round."""
-    here.comes(pod("first", container(6, "50")))
-    here.runs("first")  # GPU 0 has 2 shares and 50 % left
-    here.comes(pod("small", container(2, "30")), pod("large", container(2, "60")))
-    here.node.admit("small")  # nobody knows yet that it is not the large one
-    here.node.admit("large")
-    here.node.lists()
-    assert [here.node.starts(each) for each in ("small", "large")] == ["", ""]
-    assert here.node.true(here.node.held) == {gpu_id(0): 50, gpu_id(1): 90}
-    assert here.node.book.held().devices == {gpu_id(0): 50, gpu_id(1): 90}
-
-
-def test_what_was_kept_too_much_is_free_once_the_container_is_known(here: Setting) -> None:
-    here.comes(pod("small", container(2, "30")), pod("large", container(2, "60")))
-    here.node.admit("small")
-    assert here.node.book.held().devices[gpu_id(0)] == 60
-    here.node.lists()
-    assert here.node.book.held().devices[gpu_id(0)] == 30
-    here.node.admit("large")
-    assert here.node.device("large") == gpu_id(0)
-
-
-# --- who has not been seen --------------------------------------------------------------------------------------------
-def test_a_pod_that_has_not_been_seen_counts_as_all_of_a_gpu(here: Setting) -> None:
-    here.comes(pod("a", container(2, "30")))
-    here.runs("a")
-    here.node.bound(pod("unseen", container(2, "10")))
-    assert not here.node.book.knows(MEMORY, 2)
-    here.node.admit("unseen")
-    assert here.node.device("unseen") == gpu_id(1), "GPU 0 has not all of its computing power"
-    here.node.lists()
-    assert here.node.book.held().devices[gpu_id(1)] == 100
-    here.node.sees()
-    assert here.node.book.held().devices[gpu_id(1)] == 10
-
-
-def test_the_second_request_of_the_only_pod_that_is_known_is_of_one_that_is_not(here: Setting) -> None:
-    here.comes(pod("seen", container(2, "10")))
-    here.node.bound(pod("unseen", container(2, "60")))
-    here.node.admit("unseen")  # taken for the other one
-    assert not here.node.book.knows(MEMORY, 2)
-    here.node.admit("seen")
-    assert here.node.device("seen") == gpu_id(1)
-
-
-def test_one_that_needs_more_than_was_booked_starts_only_where_it_fits(here: Setting) -> None:
-    here.comes(pod("a", container(2, "70")))
-    here.runs("a")
-    here.comes(pod("seen", container(2, "10")))
-    here.node.bound(pod("unseen", container(2, "60")))
-    here.node.admit("unseen")
-    assert here.node.device("unseen") == gpu_id(0)
-    here.node.sees()
-    here.node.lists()
-    refusal = here.node.starts("unseen")
-    assert "has not 60 % of its computing power free; it has 30 %" in refusal
-    here.node.ends("a")
-    here.comes(pod("next", container(1, "1")))
-    here.node.admit("next")
-    assert here.node.starts("unseen") == "", "there is room now"
-
-
-def test_a_pod_of_the_same_name_is_another_pod(here: Setting) -> None:
-    here.comes(pod("web-0", container(2, "10")))
-    here.runs("web-0")
-    here.node.held = {("gone", "main"): here.node.held["web-0", "main"]}  # removed by force: its containers end slowly
-    here.node.pods["gone"] = replace(here.node.pods["web-0"], name="gone")
-    here.comes(replace(pod("web-0", container(2, "95")), uid="another"))
-    here.node.admit("web-0")
-    assert here.node.device("web-0") == gpu_id(1)
-
-
-def test_a_container_whose_pod_is_not_known_yet_waits(here: Setting) -> None:
-    here.comes(pod("a", container(2, "30")), pod("b", container(2, "60")))
-    here.node.admit("a")
-    start = here.node.book.start(MEMORY, here.node.held["a", "main"])
-    assert start.wait
-    assert "it is not known which pod these shares are for" in start.refusal
-
-
-def test_an_edited_annotation_changes_nothing_for_who_has_its_shares(here: Setting) -> None:
-    here.comes(pod("a", container(2, "30")))
-    here.runs("a")
-    here.node.pods["a"] = replace(here.node.pods["a"], containers=(container(2, "90", started=True),))
-    here.node.agent_starts()
-    here.node.sees()
-    here.node.lists()
-    assert here.node.book.held().devices[gpu_id(0)] == 30
-
-
-def test_another_unit_of_memory_leaves_nothing_booked_once_its_holders_have_ended(here: Setting) -> None:
-    here.comes(pod("a", container(2, "90")))
-    here.runs("a")
-    old = here.node.held["a", "main"]
-    here.node.resource = offered(4, 4)  # half as many shares, with other ids
-    here.node.resource = replace(
-        here.node.resource,
-        ids=tuple(replace(each, id=each.id.replace("1Gi", "2Gi")) for each in here.node.resource.ids),
-    )
-    here.node.answers.use(Plan(resources=(here.node.resource,)), Inventory(), NodeContainers())
-    here.node.lists()
-    assert here.node.book.start(MEMORY, old).refusal == "", "it may start again"
-    here.node.ends("a")
-    here.node.lists()
-    here.comes(pod("b", container(2, "60")))
-    assert here.runs("b") == gpu_id(0)
-
-
 # --- several containers -----------------------------------------------------------------------------------------------
-def test_an_init_container_that_needs_more_is_booked_with_the_container_that_gets_its_shares(here: Setting) -> None:
-    here.comes(pod("a", container(3, "80", "warm", kind=INIT), container(3, "20")))
-    here.runs("a")
-    assert here.node.book.held().devices[gpu_id(0)] == 80
-    assert here.node.starts("a", "warm") == ""
 
 
 def test_two_containers_after_an_init_container_are_booked_by_themselves(here: Setting) -> None:
@@ -369,12 +237,6 @@ def test_two_containers_after_an_init_container_are_booked_by_themselves(here: S
     here.runs("a")
     assert here.node.starts("a", "side") == ""
     assert here.node.book.held().devices[gpu_id(0)] == 90
-
-
-def test_shares_of_an_init_container_alone_are_refused_as_the_kubelet_shows_them_to_nobody(here: Setting) -> None:
-    here.comes(pod("a", container(3, "80", "warm", kind=INIT)))
-    with pytest.raises(AllocationError, match=r"its init container warm requests .* and no container does"):
-        here.node.admit("a")
 
 
 # --- where the kubelet aligns by NUMA nodes ---------------------------------------------------------------------------
@@ -387,19 +249,6 @@ def test_ids_that_the_kubelet_leaves_out_by_numa_node_are_held_by_nobody(here: S
     here.node.admit("b")
     assert here.node.starts("a") == ""
     assert here.node.book.held().devices == {gpu_id(0): 30, gpu_id(1): 30}
-
-
-def test_after_a_start_of_the_agent_a_gpu_that_the_kubelet_left_out_is_full_until_more_is_known(here: Setting) -> None:
-    here.comes(pod("a", container(2, "90", "warm", kind=INIT), container(2, "90")))
-    here.node.admit("a")  # its init container runs, which is in no List
-    del here.node.held["a", "main"]
-    here.node.agent_starts()
-    here.comes(pod("b", container(3, "30")))
-    here.node.aligned_to = gpu_id(1)
-    here.node.admit("b")
-    ids = [f"{gpu_id(0)}::1Gi.{number}" for number in (5, 6, 7)]
-    with pytest.raises(AllocationError, match="it has 0 %"):
-        here.node.answers.grant(MEMORY, ids)
 
 
 def test_one_that_was_allocated_too_little_before_a_start_of_the_agent_does_not_start_beside_others(
@@ -447,20 +296,6 @@ def test_a_container_that_ran_starts_again_whatever_is_not_known_of_its_neighbou
 
 
 # --- a start of the agent ---------------------------------------------------------------------------------------------
-def test_before_the_first_list_a_gpu_of_which_somebody_has_shares_is_full(here: Setting) -> None:
-    here.comes(pod("a", container(2, "30")))
-    here.runs("a")
-    here.node.agent_starts()
-    here.comes(pod("b", container(2, "10")))
-    here.node.admit("b")
-    assert here.node.device("b") == gpu_id(1)
-
-
-def test_a_container_that_was_admitted_before_starts_again_though_podresources_does_not_answer(here: Setting) -> None:
-    here.comes(pod("a", container(2, "30")))
-    here.runs("a")
-    here.node.agent_starts()
-    assert here.node.starts("a") == ""
 
 
 @cases("seed", range(2))

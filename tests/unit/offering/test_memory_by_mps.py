@@ -67,12 +67,6 @@ def test_a_container_is_a_client_with_limits_of_its_own() -> None:
     )
 
 
-def test_a_name_whose_folder_would_be_in_the_clients_shared_memory_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"\.rename: shm/memory: .*choose another domain, such as nvidia\.com/memory"):
-        plan(L4, rename="shm/memory")
-    assert offered(L4, rename="shm/memory", enforcement="none").name == "shm/memory"
-
-
 def test_without_enforcement_a_container_is_nobodys_client() -> None:
     for enforcement in ("none", None):
         resource = offered(L4, enforcement=enforcement, modes={})

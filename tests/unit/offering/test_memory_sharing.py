@@ -207,25 +207,6 @@ def test_shares_have_no_numa_node_unless_that_is_wanted() -> None:
 
 
 # --- which ------------------------------------------------------------------------------------------------------------
-def test_a_request_comes_from_the_fullest_device_that_has_room() -> None:
-    resource = offered(*cards(8, 8, 8))
-    assert resource.sharing.packing == "binpack", "as reports show it"
-    free = [*ids(0, *range(8)), *ids(1, 3, 4, 5), *ids(2, 6, 7)]
-    assert asked(resource, free, 3) == tuple(ids(1, 3, 4, 5))
-    assert asked(resource, free, 2) == tuple(ids(2, 6, 7))
-    assert asked(resource, free, 4) == tuple(ids(0, 0, 1, 2, 3))
-
-
-def test_or_from_the_emptiest() -> None:
-    resource = offered(*cards(8, 8, 8), packing="spread")
-    free = [*ids(0, 0, 1, 2, 3), *ids(1, *range(8)), *ids(2, 6, 7)]
-    assert asked(resource, free, 2) == tuple(ids(1, 0, 1))
-
-
-@pytest.mark.parametrize("packing", ["binpack", "spread"])
-def test_of_equals_the_first_by_index_is_taken(packing: str) -> None:
-    resource = offered(*cards(8, 8), packing=packing)
-    assert asked(resource, [*ids(1, *range(8)), *ids(0, *range(8))], 1) == tuple(ids(0, 0))
 
 
 def test_what_an_init_container_had_is_kept_and_decides_the_device() -> None:

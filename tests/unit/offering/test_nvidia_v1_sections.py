@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from nodedevices_api.sections import DeviceMatch, Resources, SharedResource, Sharing
 from nodedevices_plugin.vendors.nvidia import v1_file
 from support.cases import cases
@@ -277,30 +275,6 @@ def test_all_that_is_wrong_is_reported_at_once() -> None:
 
 
 # --- what always holds ------------------------------------------------------------------------------------------------
-plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["all", "gpu", "nvidia.com/gpu"]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["timeSlicing", "mps", "memory", "resources", "name", "replicas", "devices", "match", "gpus", "mig"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@settings(deadline=None)
-@given(plain)
-def test_whatever_a_file_says_there_is_a_section_or_a_problem_or_nothing(value: object) -> None:
-    for read in (v1_file.resources, v1_file.sharing):
-        problems: list[str] = []
-        found = read(value, problems)
-        assert found is None or not problems
-        assert all(len(each) < 500 for each in problems)
 
 
 @cases("name", ["nvidia.com/GPU_L4", f"nvidia.com/{'g' * 63}", "example.com/gpu.large"])

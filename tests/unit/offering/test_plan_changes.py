@@ -67,11 +67,6 @@ def test_a_change_of_ids_or_name_waits_for_the_pods_that_hold_one() -> None:
         assert decision.message == "the change of nvidia.com/gpu waits until these pods have ended: ml/train"
 
 
-def test_a_plan_with_the_same_ids_never_waits() -> None:
-    assert decide_change(WHOLE, WHOLE, holdings(holder(), state=HoldersState.UNAVAILABLE), (), whole=True).apply
-    assert decide_change(BY_MPS, BY_MPS, holdings(holder(ids=("GPU-0::0",))), (), whole=True).apply
-
-
 @pytest.mark.parametrize(
     ("current", "wanted", "how"),
     [(BY_TIME, BY_MPS, "from timeSlicing to mps"), (BY_MPS, BY_TIME, "from mps to timeSlicing")],

@@ -119,14 +119,6 @@ async def test_a_mass_fault_stops_actions_while_every_pod_still_has_its_grace(cl
     assert RESUME in message
 
 
-async def test_what_happens_to_holders_alone_on_all_nodes_is_a_mass_fault() -> None:
-    cluster = Cluster({"evict": {"mode": "Immediate"}, "budget": {"perHour": 200}})
-    await cluster.start()
-    await cluster.restart_daemons(*NODES)
-    assert cluster.evicted == 0
-    assert (cluster.shown(POLICY, "ActionsStopped") or ("",))[:2] == ("True", "MassFault")
-
-
 async def test_an_open_breaker_is_a_condition_of_the_policies_that_it_stops_and_an_event(cluster: Cluster) -> None:
     assert cluster.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
     await cluster.fail(*NODES)
@@ -146,23 +138,6 @@ async def test_an_open_breaker_is_shown_and_closed_again_while_events_cannot_be_
     await cluster.resume(cluster.kube.objects[RECORD]["data"]["opened"])
     assert cluster.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
     assert cluster.events == []
-
-
-async def test_a_refused_annotation_is_said_on_the_policy_and_a_right_one_resumes(cluster: Cluster) -> None:
-    await cluster.fail(*NODES)
-    await cluster.resume("now")
-    status, _, message = cluster.shown(POLICY, "ActionsStopped") or ("", "", "")
-    assert (status, "'now' is refused" in message) == ("True", True)
-    await cluster.resume(cluster.kube.objects[RECORD]["data"]["opened"])  # within the same second
-    assert cluster.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
-    assert cluster.events == [("ActionsStopped", "faults"), ("ResumeRefused", "faults"), ("ActionsResumed", "faults")]
-    assert (cluster.shown(f"{names.NODE_DEVICES}/n3", "EvictionsSynced") or ("", "", ""))[1] == "Pending"
-
-
-async def test_half_of_the_nodes_that_fail_stop_nothing(cluster: Cluster) -> None:
-    await cluster.fail(*NODES[:5])
-    assert cluster.shown(POLICY, "ActionsStopped") == ("False", "NotStopped", "")
-    assert (cluster.shown(f"{names.NODE_DEVICES}/n3", "EvictionsSynced") or ("", "", ""))[1] == "Pending"
 
 
 async def test_an_operator_that_was_away_finds_the_mass_fault_when_it_comes_back() -> None:
@@ -271,12 +246,3 @@ async def test_a_dry_run_says_what_enforce_would_do_now(limits: dict[str, Any], 
     await enforced.start()
     await enforced.fail(*NODES[:failing])
     assert enforced.evicted == (1 if "would evict" in said or "an hour" in said else 0)
-
-
-async def test_a_dry_run_says_that_an_open_breaker_holds_it(cluster: Cluster) -> None:
-    raw = raw_policy("trial", 9, faults={"taint": {"effect": "NoSchedule"}}, mode="DryRun")
-    cluster.kube.put(f"{names.POLICIES}/trial", raw)
-    await cluster.start()
-    await cluster.fail(*NODES)
-    message = (cluster.shown(f"{names.POLICIES}/trial", "Applied") or ("", "", ""))[2]
-    assert "would not taint the Node NoSchedule for Xid79: actions are stopped since" in message

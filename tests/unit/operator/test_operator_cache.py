@@ -14,7 +14,7 @@ from nodedevices_operator.cache.store import Cache
 from nodedevices_operator.records.kinds import Kind, read
 from nodedevices_operator.records.names import TAINT
 from nodedevices_operator.records.objects import NodeDevicesRecord, node_devices_record, node_record, policy_record
-from support.odd_json import JSON, with_odd_value
+from support.odd_json import with_odd_value
 from support.opfacts import GPU, MEMORY, SINCE, device, health, holder, node, node_devices, raw_node, raw_policy
 
 
@@ -143,16 +143,6 @@ def test_whatever_stands_at_any_place_of_an_object_reading_it_does_not_fail(
     node_devices_record(one)
     node_record(other)
     policy_record(third)
-
-
-@given(JSON, JSON, JSON)
-def test_whatever_stands_in_place_of_an_objects_parts_reading_it_does_not_fail(
-    metadata: Any, spec: Any, status: Any
-) -> None:
-    raw = {"metadata": metadata, "spec": spec, "status": status}
-    node_devices_record(raw)
-    node_record(raw)
-    policy_record(raw)
 
 
 def test_an_odd_part_of_a_device_reads_as_absent_and_leaves_the_rest() -> None:

@@ -14,8 +14,7 @@ import pytest
 from nodedevices_operator.cache.rejected import RejectedPods
 from nodedevices_operator.cleanup import clean_up
 from nodedevices_operator.concerns.configuration import ConfigurationConcern
-from nodedevices_operator.concerns.labels import LabelsConcern
-from nodedevices_operator.concerns.port import Concern, Outcome, View
+from nodedevices_operator.concerns.port import Concern, View
 from nodedevices_operator.concerns.registry import CONCERNS, Factory
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired.fleet import from_data
@@ -259,39 +258,6 @@ async def test_a_concern_that_fails_keeps_no_other_from_being_reconciled(make: A
     assert all(granted.values()), granted
 
 
-async def test_a_failed_concern_is_reconciled_again(kube: FakeKube) -> None:
-    errors: list[Exception | None] = [ValueError("a bug"), None]
-
-    class Sometimes(LabelsConcern):
-        async def reconcile(self, view: View) -> Outcome:
-            error = errors.pop(0)
-            if error is not None:
-                raise error
-            return await super().reconcile(view)
-
-    manager = await synced(kube, *(Sometimes if it is LabelsConcern else it for it in CONCERNS))
-    with pytest.raises(ConcernError):
-        await manager.reconcile_node("n1")
-    assert not done(kube)["labels"]
-    await manager.reconcile_node("n1")
-    assert done(kube)["labels"]
-
-
-@pytest.mark.parametrize("status", [403, 409, 500])
-@pytest.mark.parametrize(("refused", "concern"), [(NODE, "labels"), (f"{POD}/status", "pod-marks")])
-async def test_a_refused_write_keeps_no_other_concern_from_being_reconciled(
-    kube: FakeKube, refused: str, concern: str, status: int
-) -> None:
-    kube.fails = lambda verb, path: KubeError("no", status=status) if (verb, path) == ("apply", refused) else None
-    manager = await synced(kube)
-    if status == 403 or (status, concern) == (409, "pod-marks"):  # tried again later, without a back-off
-        assert await manager.reconcile_node("n1") is not None
-    else:
-        with pytest.raises(KubeError):
-            await manager.reconcile_node("n1")
-    assert {name for name, it in done(kube).items() if not it} == {concern}
-
-
 @pytest.mark.parametrize("error", [KubeError("no answer"), ValueError("a bug")])
 async def test_nothing_changes_on_the_node_before_its_configuration_is_stored(kube: FakeKube, error: Exception) -> None:
     apply = kube.apply
@@ -416,16 +382,6 @@ async def through(rig: Callable[[], FakeKube], dies_at: int) -> tuple[Any, list[
     made = max(made, await lives(kube, dies_at))
     events = sorted((it["reason"], it["involvedObject"]["kind"]) for it in kube.events)
     return (at_fault, end_state(kube)), events, made
-
-
-async def test_killed_at_any_call_and_restarted_it_reaches_the_same_end_state() -> None:
-    unbroken, events, calls = await through(own_rig, 0)
-    assert unbroken[0][2] == ["trainer"]
-    assert unbroken[1][2] == []
-    for dies_at in range(1, calls + 1):
-        ended, written, _ = await through(own_rig, dies_at)
-        assert ended == unbroken, f"died at call {dies_at}"
-        assert at_most(written, events), f"died at call {dies_at}"
 
 
 async def test_killed_at_any_call_it_taints_and_evicts_once_and_takes_the_taint_back() -> None:

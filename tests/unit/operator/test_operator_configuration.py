@@ -20,15 +20,6 @@ def test_without_a_policy_the_configuration_is_empty_and_resolved() -> None:
     assert (found.config, found.status, found.reason) == ({}, "True", "NoPolicy")
 
 
-def test_a_section_is_taken_whole_from_the_strongest_that_sets_it() -> None:
-    strong = policy("strong", 5, faults={"event": False})
-    weak = policy("weak", faults={"podCondition": "Never"}, health={"holdDownSeconds": 9})
-    found = resolve({}, [weak, strong], NONE)
-    assert found.config == {"faults": {"event": False}, "health": {"holdDownSeconds": 9}}
-    assert [(ref.name, ref.sections) for ref in found.policies] == [("strong", ("faults",)), ("weak", ("health",))]
-    assert found.outcomes["weak"].overridden == ("faults",)
-
-
 def test_what_a_policy_does_not_set_is_not_filled_in() -> None:
     assert resolve({}, [policy("p", faults={})], NONE).config == {"faults": {}}
 
@@ -108,11 +99,6 @@ def test_an_edit_that_is_refused_leaves_what_the_policy_gave_this_node() -> None
     assert found.reason == "PolicyInvalid"
     assert found.message.startswith("policy p is not accepted (")
     assert "), generation 3 stays in effect; " in found.message
-
-
-def test_a_deleted_policy_gives_nothing_any_more() -> None:
-    before = Previous({"sharing": sharing(4)}, (PolicyRef("p", 3, 0, ("sharing",)),))
-    assert resolve({}, [], before).config == {}
 
 
 def test_a_combination_that_makes_no_sense_keeps_the_last_good_one_and_fails_both() -> None:

@@ -87,12 +87,6 @@ def test_the_first_rule_that_matches_decides_and_what_it_does_not_set_is_as_in_g
     assert consequences.evictions(record(lost(0, "Xid48")), faults) == []
 
 
-def test_a_rule_with_both_needs_reason_and_action() -> None:
-    rule = {"reasons": ["Xid79"], "recoveryActions": ["RebootNode"], "taint": {"effect": "NoSchedule"}}
-    assert wanted(lost(0, recoveryAction="Replace"), faults=section(rules=[rule])) is None
-    assert wanted(lost(0, recoveryAction="RebootNode"), faults=section(rules=[rule])) is not None
-
-
 def test_a_rule_is_about_every_reason_of_the_device_and_not_the_worst_alone() -> None:
     both = lost(0, "RecoveryAction", reasons=["RecoveryAction", "EccUncorrectable"], recoveryAction="ResetDevice")
     rule = {"reasons": ["EccUncorrectable"], "taint": {"effect": "NoSchedule"}, "evict": {"mode": "Immediate"}}
@@ -184,14 +178,6 @@ def test_a_rule_needs_reason_action_and_device() -> None:
     assert wanted(lost(1, **reboot), faults=faults) is None
     assert wanted(lost(0, "Xid95", **reboot), faults=faults) is None
     assert wanted(lost(0, recoveryAction="Replace"), faults=faults) is None
-
-
-def test_the_first_of_two_rules_about_the_same_device_decides() -> None:
-    first: dict[str, Any] = {"match": {"type": "nic"}, "taint": {"effect": "NoSchedule"}}
-    second: dict[str, Any] = {"reasons": ["LinkDown"], "taint": {"effect": "NoExecute"}}
-    budget = {"perHour": 1}
-    assert wanted(nic(1), faults=section(rules=[first, second], budget=budget)) == TaintRecord("NoSchedule", "LinkDown")
-    assert wanted(nic(1), faults=section(rules=[second, first], budget=budget)) == TaintRecord("NoExecute", "LinkDown")
 
 
 @pytest.mark.parametrize(("type_", "hit"), [("gpu", True), ("nic", False)])
@@ -553,10 +539,6 @@ def test_a_section_that_cannot_be_read_allows_nothing() -> None:
 
 
 # --- what a DryRun policy says ---------------------------------------------------------------------------------------
-def test_a_dry_run_goes_by_the_device_too() -> None:
-    assert preview(Trial(("faults",), faults=NOT_NICS), record(nic(1)), ()) == Preview()
-    found = preview(Trial(("faults",), faults=NOT_NICS), record(nic(1), lost(0)), ())
-    assert found.text({}) == "would taint the Node NoSchedule for Xid79, would evict ml/pod-0"
 
 
 def test_a_dry_run_names_the_taint_and_the_pods() -> None:

@@ -91,19 +91,6 @@ def test_a_mass_fault_opens_the_breaker_and_nothing_is_granted_until_a_person_re
     assert decided(closed, wanted[:1], later, mass(SOME, 6, START)).granted == {wanted[0]}
 
 
-def test_the_share_that_the_policy_allows_opens_nothing() -> None:
-    assert decided(Fleet(), [action("n1")], START, mass(SOME, 5, START)).granted == {action("n1")}
-    strict = PolicyLimits(per_hour=2, percent=0)
-    alone = mass(strict, 1, START)
-    assert decided(Fleet(), [action("n1")], START, alone).granted == {action("n1")}, "one node is no mass fault"
-    assert decided(Fleet(), [action("n1")], START, mass(strict, 2, START)).fleet.breaker == OPEN
-
-
-def test_faults_that_came_over_a_longer_time_open_nothing() -> None:
-    spread = mass(SOME, 10, START, apart=timedelta(seconds=SOME.window_seconds / 5))
-    assert decided(Fleet(), [action("n1")], START, spread).granted == {action("n1")}
-
-
 @cases("hours", [-9, 0, 1, 9 * 24])
 def test_a_mass_fault_is_one_whenever_and_by_whatever_clock_it_is_looked_at(hours: int) -> None:
     """After a long grace, after the operator was away, or where the nodes' clocks are ahead of its own."""
@@ -126,12 +113,6 @@ def test_what_an_operator_finds_at_its_start_has_no_time_of_arrival_and_keeps_no
     assert arrivals(first, faults, 6.0) == first
     assert {at for its in arrivals({}, faults, 7.0).values() for at in its.values()} == {7.0}
     assert arrivals(first, {}, 8.0) == {}
-
-
-def test_a_mass_fault_stops_nothing_where_no_policy_acts_on_faults() -> None:
-    found = mass(SOME, 6, START)
-    watching = Survey([replace(pool, acts=False) for pool in found.pools], found.faults)
-    assert decided(Fleet(), [], START, watching).fleet == Fleet()
 
 
 def test_faults_that_were_there_when_a_person_resumed_never_stop_actions_again_and_later_ones_do() -> None:
@@ -182,28 +163,11 @@ def test_a_fault_that_lasts_counts_after_more_actions_than_the_record_keeps() ->
     assert decided(fleet, [other], later, found(b=other.since)).granted == {other}
 
 
-def test_a_breaker_with_a_time_to_reset_closes_by_itself_and_the_same_faults_do_not_open_it_again() -> None:
-    limits = PolicyLimits(per_hour=2, window_seconds=3600, reset_seconds=600)
-    opened = decided(Fleet(), [action("n1")], START, mass(limits, 6, START)).fleet
-    almost = START + timedelta(seconds=599)
-    assert decided(opened, [action("n1")], almost, mass(limits, 6, START)).granted == frozenset()
-    then = decided(opened, [action("n1")], START + timedelta(seconds=600), mass(limits, 6, START))
-    assert (then.fleet.breaker, set(then.granted)) == (CLOSED, {action("n1")})
-    anew = START + timedelta(seconds=700)
-    assert decided(then.fleet, [action("n1")], anew, mass(limits, 6, anew)).fleet.breaker == OPEN
-
-
 def test_a_breaker_that_opens_stops_what_was_granted_and_is_not_done_yet() -> None:
     first = decided(Fleet(), [action("n1")], START, mass(SOME, 1, START))
     assert first.granted == {action("n1")}
     then = decided(first.fleet, [action("n1")], START, mass(SOME, 6, START))
     assert (then.granted, list(then.refused)) == (frozenset(), [action("n1")])
-
-
-def test_nodes_that_somebody_else_took_out_of_service_count_towards_max_unavailable() -> None:
-    found = decided(Fleet(), [action("a")], START, survey(PolicyLimits(max_unavailable=2), out=("y", "z")))
-    assert found.granted == frozenset()
-    assert "nodes are: y, z" in found.refused[action("a")]
 
 
 def test_an_action_counts_towards_max_unavailable_while_its_fault_lasts() -> None:
@@ -236,21 +200,6 @@ def test_the_budget_of_one_policy_is_not_used_up_by_another() -> None:
     assert found.granted == {action("a"), action("c")}
 
 
-@cases(
-    "annotation",
-    ["", "yes", "2026-11-21T11:00:00Z", "2026-11-21T14:00:00Z", "2026-11-21T12:30:00"],
-    ids=["none", "no time", "before it opened", "in the future", "of no zone"],
-)
-def test_only_a_time_since_it_opened_closes_the_breaker(annotation: str) -> None:
-    fleet = Fleet(OPEN, "too many", START.isoformat())
-    now = START + timedelta(hours=1)
-    assert resumed(fleet, annotation, now, {}) == fleet
-    said = refusal(fleet, annotation, now)
-    assert (repr(annotation) in said and "give the time now, as `date -u +%FT%TZ` prints it" in said) == bool(
-        annotation
-    )
-
-
 def test_one_annotation_closes_the_breaker_once() -> None:
     fleet = Fleet(OPEN, "too many", START.isoformat())
     said = (START + timedelta(minutes=1)).isoformat()
@@ -259,22 +208,6 @@ def test_one_annotation_closes_the_breaker_once() -> None:
     opened_again = Fleet(OPEN, "again", START.isoformat(), resumed=said)
     assert resumed(opened_again, said, START + timedelta(hours=1), {}) == opened_again
     assert refusal(opened_again, said, START + timedelta(hours=1)) == ""
-
-
-def test_the_record_is_bounded_and_keeps_the_newest() -> None:
-    fleet = Fleet()
-    for index in range(MAX_ACTIONS + 5):
-        now = START + timedelta(hours=index)
-        fleet = decided(fleet, [action(f"n{index}")], now, survey()).fleet
-    assert len(fleet.actions) == MAX_ACTIONS
-    assert fleet.actions[-1][0].node == f"n{MAX_ACTIONS + 4}"
-    assert from_data(to_data(fleet)) == fleet
-    assert len(to_data(fleet)["actions"]) < 100_000, "a ConfigMap holds 1 MiB"
-
-
-def test_an_action_of_no_known_time_counts_as_recent() -> None:
-    fleet = Fleet(actions=((action("a"), "yesterday"), (action("b"), "2099-01-01T00:00:00Z")))
-    assert decided(fleet, [action("c")], START, survey()).granted == frozenset()
 
 
 # --- the gate --------------------------------------------------------------------------------------------------------
@@ -499,20 +432,6 @@ async def test_the_record_is_watched_while_the_breaker_is_open(kube: FakeKube) -
         await changed.wait()
     assert watched == [("/api/v1/namespaces/ops/configmaps", "metadata.name=nodedevices-actions")]
     task.cancel()
-
-
-async def test_a_person_resumes_with_an_annotation(kube: FakeKube) -> None:
-    operator = Operator(kube)
-    wanted = [action(f"n{index}") for index in range(6)]
-    operator.survey = mass(SOME, 6, START)
-    operator.gate.propose("a", "Evict", wanted)
-    await operator.gate.reconcile(KEY)
-    operator.gate.propose("a", "Evict", wanted[:1])
-    annotate(kube, "2026-11-21T12:10:00Z")
-    operator.now = START + timedelta(minutes=11)
-    await operator.gate.reconcile(KEY)
-    assert operator.granted(wanted[0]) == [True]
-    assert (recorded(kube).breaker, recorded(kube).resumed) == (CLOSED, "2026-11-21T12:10:00Z")
 
 
 @pytest.mark.parametrize(

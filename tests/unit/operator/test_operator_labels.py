@@ -16,7 +16,6 @@ from support.concerns import Result, run, tools
 from support.opfacts import device, feature_labels, health, record
 
 H100 = "NVIDIA H100 80GB HBM3"
-MIB = 1 << 20
 ON = Labels(feature_discovery=True)
 NODE: dict[str, Any] = {
     "drivers": [{"name": "nvidia", "version": "570.148.08", "cudaVersion": "12.8"}],

@@ -241,19 +241,6 @@ async def test_an_event_that_could_not_be_written_is_counted_and_dropped(error: 
     assert notices(cluster) == []
 
 
-@cases("error", [KubeError("no", status=429), KubeError("no", status=500), KubeError("no answer")])
-async def test_marks_are_written_and_taken_back_while_events_cannot_be_written(error: KubeError) -> None:
-    cluster = Cluster()
-    cluster.pod("train", "n1")
-    await cluster.start(n1=[well(0, "train")])
-    cluster.kube.fails = lambda verb, path: error if "/events" in path else None
-    await cluster.report("n1", lost(0, "train"))
-    assert cluster.pod_mark("train") == ("False", "Xid79")
-    await cluster.report("n1", well(0, "train"))
-    assert cluster.pod_mark("train") == ("True", "Healthy")
-    assert cluster.affected("n1") == []
-
-
 async def test_all_pods_of_a_node_are_marked_while_events_have_no_answer() -> None:
     cluster = Cluster()
     names_of_pods = [f"train-{number}" for number in range(8)]
@@ -318,14 +305,6 @@ async def test_an_entry_that_names_another_nodes_pod_takes_no_mark_from_it() -> 
     assert cluster.affected("a") == ["trainer"]
     assert cluster.affected("b") == []
     assert len(cluster.kube.events) == events_before
-
-
-async def test_a_holder_that_is_another_nodes_pod_gets_nothing() -> None:
-    cluster = Cluster()
-    cluster.pod("trainer", "a")
-    await cluster.start(a=[well(0, "trainer")], b=[lost(1, "trainer")])
-    assert cluster.kube.written("/pods/") == []
-    assert [it for it in cluster.kube.events if it["involvedObject"]["kind"] == "Pod"] == []
 
 
 # --- pods that have ended --------------------------------------------------------------------------------------------

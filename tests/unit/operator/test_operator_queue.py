@@ -134,14 +134,6 @@ def test_news_of_a_failing_key_bring_its_next_try_forward_but_not_to_now(queue: 
     assert queue.take() == "n1"
 
 
-def test_the_server_may_request_a_longer_wait(queue: KeyQueue, clock: Clock) -> None:
-    queue.add("n1")
-    queue.take()
-    assert queue.failed("n1", 17.0) == 17.0
-    clock.now = 16.9
-    assert queue.take() is None
-
-
 def test_news_do_not_shorten_what_the_server_requested(queue: KeyQueue, clock: Clock) -> None:
     queue.add("n1")
     queue.take()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import orjson
@@ -40,7 +39,6 @@ from support.patience import PATIENCE_SECONDS
 
 MEMORY = "nodedevices.io/gpu-memory"
 POD = "/api/v1/namespaces/ml/pods/web-1"
-START = datetime.fromisoformat(SINCE)
 SHARE = resource(22, 22, MEMORY, sharing="memory")
 SHARES = record(device(0), resources=[SHARE])
 
@@ -162,19 +160,6 @@ async def test_without_the_switch_nothing_is_done(one: Bench) -> None:
     assert settings.read([], {}).delete_rejected_pods is False
     assert settings.read(["--delete-rejected-pods"], {}).delete_rejected_pods is True
     assert settings.read([], {"NODEDEVICES_DELETE_REJECTED_PODS": "true"}).delete_rejected_pods is True
-
-
-async def test_killed_between_event_and_deletion_a_restarted_operator_writes_no_second_event(one: Bench) -> None:
-    one.put(rejected_pod())
-    one.kube.fails = lambda verb, _: KubeError("away", status=503) if verb == "delete" else None
-    with pytest.raises(KubeError):
-        await one.run()
-    again = Bench()
-    again.kube = one.kube
-    again.kube.fails = lambda _verb, _path: None
-    again.begin()
-    await again.run()
-    assert (again.left, len(again.kube.events)) == ([], 1)
 
 
 async def test_killed_at_any_call_and_restarted_it_deletes_the_pod_with_one_event_at_most() -> None:

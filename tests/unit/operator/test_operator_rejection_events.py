@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from support.fakekube import FakeKube
 from support.opfacts import GPU, SINCE, device, record, rejected_pod, resource
 
 KUBELET = "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu"
-START = datetime.fromisoformat(SINCE)
 
 
 def gpus(capacity: int, healthy: int, allocated: int, free: int | None = None) -> dict[str, Any]:

@@ -16,12 +16,9 @@ from nodedevices_operator.desired.rollout import (
     SETTLE_SECONDS,
     STARTING_SECONDS,
     held_back,
-    most_nodes,
-    standing,
 )
 from nodedevices_operator.records import names
-from nodedevices_operator.records.objects import node_devices_record, node_record, policy_record
-from support.cases import cases
+from nodedevices_operator.records.objects import node_devices_record, policy_record
 from support.fakekube import FakeKube, settle
 from support.marking import events_sent
 from support.opfacts import GPU, device, node_devices, raw_node, raw_policy, resource
@@ -189,30 +186,6 @@ async def test_a_loss_that_comes_with_a_later_report_than_the_change_stops_the_r
     assert fleet.have(MIXED) == ["a"]
 
 
-async def test_a_node_whose_agent_applies_late_is_watched_from_then_on(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
-    await fleet.wait(600)
-    await fleet.answer("a")
-    await fleet.wait(SETTLE_SECONDS - 1)
-    assert fleet.have(MIXED) == ["a"]
-    await fleet.wait(1)
-    assert fleet.have(MIXED) == ["a", "b"]
-
-
-async def test_a_node_whose_probe_is_starting_is_watched_until_what_the_probe_finds_shows(fleet: Fleet) -> None:
-    """What the probes of before found is offered until then."""
-    await fleet.policy(1, MIXED)
-    await fleet.answer("a", probe="Starting")
-    await fleet.wait(STARTING_SECONDS - 1)
-    await fleet.answer("a", probe="Failed")
-    await fleet.wait(SETTLE_SECONDS - 1)
-    assert fleet.have(MIXED) == ["a"]
-    await fleet.answer("a", probe="Failed", offered=0)
-    await fleet.wait(LOSS_SECONDS)
-    assert (await fleet.condition())[1] == "Stopped"
-    assert fleet.have(MIXED) == ["a"]
-
-
 async def test_a_probe_that_never_reports_holds_nobody_up_where_nothing_is_lost(fleet: Fleet) -> None:
     await fleet.policy(1, MIXED)
     await fleet.answer("a", probe="Starting")
@@ -336,16 +309,6 @@ async def test_what_the_operator_does_by_itself_waits_for_nobodys_turn(fleet: Fl
     assert [fleet.spec(name)["config"]["labels"]["extra"] for name in "abc"] == [{"example.com/a": "b"}] * 3
 
 
-async def test_a_node_that_offers_nothing_or_does_not_say_gets_its_configuration_at_once(fleet: Fleet) -> None:
-    fleet.add("d", offered=0)
-    fleet.add("e")
-    del fleet.kube.objects[fleet.path("e")]["status"]["summary"]
-    await fleet.restart()
-    await fleet.policy(1, MIXED)
-    assert fleet.have(MIXED) == ["a", "d", "e"]
-    assert "change" not in fleet.spec("d")
-
-
 async def test_a_node_that_joins_waits_only_while_the_roll_out_is_stopped(fleet: Fleet) -> None:
     await fleet.policy(1, MIXED)
     fleet.add("d")
@@ -358,38 +321,6 @@ async def test_a_node_that_joins_waits_only_while_the_roll_out_is_stopped(fleet:
     await fleet.restart()
     assert fleet.have(MIXED) == ["a", "d"]
     assert fleet.spec("e")["config"] == {}
-
-
-async def test_pods_that_hold_devices_in_an_earlier_shape_stop_nothing(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
-    await fleet.answer("a", applied=("False", "WaitingForHolders"), offered=3, held=5)
-    await fleet.wait(SETTLE_SECONDS)
-    assert fleet.have(MIXED) == ["a", "b"]
-
-
-async def test_devices_that_the_policy_excludes_are_not_lost(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED)
-    await fleet.take("a", offered=2, excluded=6)
-    assert fleet.have(MIXED) == ["a", "b"]
-
-
-async def test_a_node_is_watched_for_the_pause(fleet: Fleet) -> None:
-    await fleet.policy(1, MIXED, rollout={"maxNodes": 2, "pauseSeconds": 600})
-    assert fleet.have(MIXED) == ["a", "b"]
-    await fleet.answer("a", "b")
-    assert fleet.have(MIXED) == ["a", "b"]
-    await fleet.answer("a", offered=1)
-    await fleet.wait(599)
-    assert (await fleet.condition())[1] == "Stopped"
-    await fleet.answer("a", offered=DEVICES)
-    await fleet.wait(1)
-    assert fleet.have(MIXED) == ["a", "b", "c"]
-
-
-@cases(("most", "nodes", "expected"), [(None, 2, 1), (None, 11, 2), (None, 5000, 500), (3, 1, 3), ("100%", 7, 7)])
-def test_how_many_nodes_take_a_change_at_one_time(most: Any, nodes: int, expected: int) -> None:
-    spec: dict[str, Any] = {} if most is None else {"rollout": {"maxNodes": most}}
-    assert most_nodes(policy_record(raw_policy("p", partitions={}, **spec)), nodes) == expected
 
 
 def test_where_what_stays_does_not_go_with_the_rest_all_of_it_stays() -> None:
@@ -405,20 +336,6 @@ def test_where_what_stays_does_not_go_with_the_rest_all_of_it_stays() -> None:
     held = held_back(wanted, record, {"sharing"}, "why")
     assert held.config == {"sharing": old}
     assert [ref.name for ref in held.policies] == ["q"]
-
-
-def test_a_node_that_is_not_ready_any_more_is_worse_off() -> None:
-    spec = {
-        "config": {},
-        "configHash": "aa",
-        "change": {"time": "2026-11-21T12:00:00Z", "devices": 8, "policies": ["p"]},
-    }
-    record = node_devices_record(node_devices(device(0), spec=spec, summary={"offered": 8}))
-    node = node_record(raw_node({}, ready="False"))
-    found = standing(
-        record, node, resolve({}, [], Previous({}, ())), pause_seconds=0, settle_seconds=0.0, now="2026-11-21T12:00:01Z"
-    )
-    assert (found.worse_off, found.under_way) == ("its Node is not Ready", frozenset({"p"}))
 
 
 # --- a large fleet ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.manager import Manager
 from nodedevices_operator.metrics import OperatorMetrics
 from nodedevices_operator.records.objects import NodeDevicesRecord, NodeRecord, node_record
-from support.cases import cases
 from support.fakekube import FakeKube, settle
 from support.opfacts import GPU, NOW, SINCE, device, health, node_devices, raw_node, raw_policy, record
 from support.whole_operator import ITEM, NODE, POLICY, arrive, condition, started, with_status, writes
@@ -71,11 +70,6 @@ def test_an_xid_of_a_partition_counts() -> None:
     assert said(reported(faulty(partitions=[part])), booted()) == ('{"48":true}', "boot-1", NOW)
 
 
-@cases("xids", [(), (13, 31), (62, 74, 95)])
-def test_there_is_none_for_what_google_does_not_watch(xids: tuple[int, ...]) -> None:
-    assert said(reported(faulty(*xids)), booted()) is None
-
-
 def test_what_was_repaired_stays_until_the_next_boot() -> None:
     shown = ("True", '{"79":true}', "boot-1")
     assert said(reported(faulty()), booted(shown=shown)) == ('{"79":true}', "boot-1", SINCE)
@@ -112,12 +106,6 @@ def test_whatever_a_node_shows_and_an_agent_claims_only_watched_xids_are_written
         assert again is not None
         assert again["reason"] == made["reason"]
         assert len(made["reason"]) <= len(WATCHED) * 12
-
-
-@cases("xids", [None, "79", {"79": True}, ["79", 79.0, True, None]])
-def test_an_odd_report_has_no_xids(xids: object) -> None:
-    odd = {**device(0), "health": {**health("Unhealthy", "Xid79"), "xids": xids}}
-    assert said(reported(odd), booted()) is None
 
 
 # --- by the whole operator -------------------------------------------------------------------------------------------

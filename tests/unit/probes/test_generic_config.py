@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from nodedevices_common.errors import InputError
-from nodedevices_plugin.vendors.generic.vendor import Generic
 from nodedevices_probe.generic.config import (
     ConfigEntry,
     DeviceGroup,
@@ -20,9 +17,7 @@ from nodedevices_probe.generic.config import (
     shape,
 )
 from nodedevices_probe.generic.glob import match_text, matches
-from pydantic import TypeAdapter
 from support.cases import cases
-from support.fuzzing import scaled
 
 
 def config(text: str) -> GenericConfig:
@@ -119,12 +114,6 @@ def test_an_entry_with_one_group_needs_no_groups() -> None:
     )
 
 
-def test_it_survives_the_state_file() -> None:
-    found = config(SQUAT_FILE + "- {name: x, usb: [{vendor: abcd}], env: {A: b}, mounts: [{hostPath: /opt/a}]}")
-    adapter = TypeAdapter(Generic.files[0].type)
-    assert adapter.validate_json(adapter.dump_json(found)) == found
-
-
 REFUSED = {
     "": "is empty",
     "a": "a mapping with devices, or a list of them",
@@ -198,58 +187,6 @@ def test_a_file_that_is_too_long_or_no_text_is_refused() -> None:
     for raw in (b"#" * ((1 << 20) + 1), b"\xff\xfe", b"\x00", b"[" * 100_000):
         with pytest.raises(InputError):
             parse(raw)
-
-
-def outcome(raw: bytes) -> GenericConfig | tuple[str, ...]:
-    try:
-        return parse(raw)
-    except InputError as error:
-        return error.problems
-
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text(max_size=8)
-    | st.sampled_from(["/dev/x", "{{id}}", "kvm", "a.b/c"]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "devices",
-                    "domain",
-                    "name",
-                    "preset",
-                    "groups",
-                    "paths",
-                    "path",
-                    "usb",
-                    "vendor",
-                    "count",
-                    "env",
-                    "mounts",
-                ]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=scaled(150), deadline=None)
-@given(VALUES)
-def test_whatever_is_written_is_a_configuration_or_an_error_for_people(value: object) -> None:
-    assert outcome(json.dumps(value).encode())
-
-
-@settings(max_examples=scaled(100), deadline=None)
-@given(st.binary(max_size=200))
-def test_nor_do_bytes_of_any_kind_raise_anything_else(raw: bytes) -> None:
-    assert outcome(raw)
 
 
 def test_a_shape_is_of_what_is_searched_for_and_of_nothing_else() -> None:

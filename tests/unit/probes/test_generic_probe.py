@@ -549,8 +549,3 @@ def test_a_line_with_every_attribute_is_one_that_the_agent_accepts(tmp_path: Pat
     one, other = parse_line(lines[0]).devices
     assert one.id.startswith("usb:0403:6001:S--1")
     assert replace(other, extra={}).id == "dev-fuse"
-
-
-def test_auto_runs_it_where_its_file_is_given() -> None:
-    assert KINDS["generic"].configured({OPTION: "/etc/generic.yaml"}) == "--generic-config-file is given"
-    assert KINDS["generic"].configured({OPTION: ""}) == ""

@@ -19,7 +19,6 @@ from nodedevices_plugin.model import Holder
 from nodedevices_plugin.settings.flags import parse as parse_flags
 from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
-from nodedevices_plugin.vendors.remote.vendor import Remote
 from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.loop import LineLoop
 from nodedevices_probe.registry import KINDS
@@ -27,7 +26,6 @@ from nodedevices_probe.remote.attributes import OPTION
 from nodedevices_probe.remote.checks import Checker, attempt
 from nodedevices_probe.remote.config import ControllerCheck, RemoteConfig, parse
 from nodedevices_probe.remote.probe import FIRST_SECONDS, RemoteSource
-from pydantic import TypeAdapter
 from support.cases import cases
 from support.clock import Clock
 from support.facts import START
@@ -274,12 +272,6 @@ def test_the_line_is_one_that_the_agent_accepts(pools: Pools) -> None:
     assert parse_line(lines[0]).devices[0].readings.conditions == ("controllerUnreachable",)
 
 
-def test_it_survives_the_state_file() -> None:
-    found = parse(FILE.encode())
-    adapter = TypeAdapter(Remote.files[0].type)
-    assert adapter.validate_json(adapter.dump_json(found)) == found
-
-
 REFUSED = {
     "": "is empty",
     "a": "give a mapping with pools",
@@ -333,8 +325,3 @@ def test_the_agents_flag_is_needed_and_passed_on() -> None:
         parse_flags(["--node-name=n", "--probe=remote"], {})
     local = parse_flags(["--node-name=n", "--probe=remote", "--remote-config-file=/etc/r.yaml"], {})
     assert KINDS["remote"].arguments(local.probe_options) == ["remote", "--file=/etc/r.yaml"]
-
-
-def test_auto_runs_it_where_its_file_is_given() -> None:
-    assert KINDS["remote"].configured({OPTION: "/etc/remote.yaml"}) == "--remote-config-file is given"
-    assert KINDS["remote"].configured({OPTION: ""}) == ""

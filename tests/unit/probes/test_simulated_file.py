@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.vendors.amd.faults import read as read_amd
 from nodedevices_plugin.vendors.nvidia.conditions import read
@@ -22,7 +19,6 @@ from nodedevices_probe.simulated.file import SimulatedState, from_profile, parse
 from nodedevices_probe.simulated.profiles import MODELS, parse_profile
 from support.cases import cases
 from support.facts import snapshot
-from support.fuzzing import scaled
 
 
 def state(text: str, node: str = "node-a") -> SimulatedState:
@@ -250,40 +246,6 @@ def test_mig_devices_need_only_a_profile() -> None:
 def test_a_wrong_file_is_refused_by_place_and_value(text: str, complaint: str) -> None:
     with pytest.raises(CheckError, match=re.escape(complaint)):
         parse(text, node="n")
-
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-2, 70000)
-    | st.text(max_size=5)
-    | st.sampled_from(["1g.10gb", "h100", "0", "mi300x-cpx", "e810 x 2", "u250"]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    *("index", "id", "mig", "profile", "gi", "ci", "a", "b", "device", "xid", "lost", "model", "size"),
-                    *("extra", "conditions", "vendor"),
-                ]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=scaled(300), deadline=None)
-@given(
-    st.dictionaries(
-        st.sampled_from(["profile", "devices", "events", "links", "driver", "migMinors"]), VALUES, max_size=4
-    )
-)
-def test_any_file_is_a_good_line_or_a_refusal(value: Any) -> None:
-    with contextlib.suppress(CheckError):
-        state(yaml.safe_dump(value))
 
 
 @pytest.mark.parametrize("count", [64, 256])

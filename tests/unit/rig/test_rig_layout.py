@@ -11,7 +11,6 @@ import pytest
 from cluster.rig import layout
 from cluster.rig.layout import Layout
 from cluster.rig.problem import RigError
-from support.cases import cases
 
 
 def a_layout(index: int, count: int = 2) -> Layout:
@@ -37,37 +36,10 @@ def test_nodes_of_a_cluster_have_networks_of_their_own_and_names_the_kernel_take
     assert all(len(node.link) <= 15 for node in one.nodes)
 
 
-def test_the_api_server_of_a_cluster_is_its_first_service_address() -> None:
-    assert a_layout(3).api_url == "https://10.96.3.1:443"
-    assert a_layout(0, 0).api_url == "https://127.0.0.1:443"
-
-
 def test_a_written_layout_is_read_back(tmp_path: Path) -> None:
     one = Layout("c", tmp_path, 4, 2, 443, 20001, 20002)
     one.write()
     assert layout.read(tmp_path) == one
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"name": "c"}', "[]"])
-def test_half_a_layout_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "cluster.json").write_text(text)
-    assert layout.read(tmp_path) is None
-
-
-@cases("name", ["", "-a", "A", "a/b", "..", "a" * 31])
-def test_a_name_that_is_no_folder_is_refused(name: str) -> None:
-    with pytest.raises(RigError, match="--name"):
-        layout.default_folder(name)
-
-
-def test_a_folder_that_nodes_cannot_see_is_refused() -> None:
-    with pytest.raises(RigError, match="/run"):
-        layout.usable(Path("/run/c"))
-
-
-def test_an_unknown_node_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(RigError, match="n1, n2"):
-        a_layout(0).node("n3")
 
 
 def test_ports_are_below_those_that_clients_get() -> None:

@@ -11,20 +11,6 @@ from cluster.rig.problem import RigError
 each_version = pytest.mark.parametrize("version", versions.known(), ids=lambda each: each.minor)
 
 
-def test_the_default_can_be_had_and_without_a_word_it_is_chosen() -> None:
-    assert versions.chosen({}) == versions.chosen({"KUBERNETES": ""}) == versions.Version(versions.DEFAULT)
-
-
-def test_another_is_chosen_by_its_name() -> None:
-    oldest = versions.known()[0]
-    assert versions.chosen({"KUBERNETES": oldest.minor}) == oldest
-
-
-def test_one_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(RigError, match=r"KUBERNETES=1\.31: there is 1\.32, .*1\.36"):
-        versions.chosen({"KUBERNETES": "1.31"})
-
-
 @each_version
 def test_a_release_is_of_its_minor_version_and_so_is_every_part_of_it(version: versions.Version) -> None:
     modules, sums = version.files
