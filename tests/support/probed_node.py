@@ -56,9 +56,10 @@ class Node(Steps):
 
     def wait(self, seconds: float = 0.0, **reports: tuple[DeviceFact, ...]) -> Node:
         """Meanwhile these probes go on reporting these devices."""
-        until, each = self.clock + seconds, 14.0 if seconds > 60 else 5.0  # after 15 s a probe is silent
+        until, gap = self.clock + seconds, 5.0
         while self.clock < until:
-            self.clock += min(each, until - self.clock)
+            self.clock += min(gap, until - self.clock)
+            gap = 14.0 if seconds > 60 else gap  # after 15 s a probe is silent
             for probe, devices in reports.items():
                 self.line(probe, *devices)
             if not reports:

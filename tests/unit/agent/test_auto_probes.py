@@ -52,12 +52,9 @@ def test_auto_stands_for_what_was_found_in_the_order_of_the_built_in_ones(
     assert auto(*hardware, file=said(*listed)).runs == run
 
 
-def test_where_nothing_is_found_the_probe_runs_that_runs_without_auto() -> None:
+def test_where_nothing_is_found_the_usual_probe_runs_and_a_simulated_one_is_never_auto() -> None:
     assert auto().runs == ("nvml",)
     assert Node(AUTO, None, None, None).runs == ("nvml",), "and while nobody knows, too"
-
-
-def test_a_simulated_probe_is_never_auto() -> None:
     assert "simulated" not in probes.AUTOMATIC
     assert auto("simulated", "amd").runs == ("amd",)
 

@@ -53,11 +53,8 @@ def test_a_whole_gpu_beside_a_mig_device() -> None:
     assert sorted(said(node)) == [("two", GPU), ("two", SMALL)]
 
 
-def test_two_containers_of_a_pod_have_an_environment_each() -> None:
+def test_only_where_one_container_does_not_see_all_is_something_said() -> None:
     assert said(Node(CUT).now(MIXED, BOTH[0], has(LARGE, mig_id(0, 1), container="side"))) == {}
-
-
-def test_where_all_are_seen_nothing_is_said() -> None:
     assert said(Node(CUT).now(injected("volume-mounts"), *BOTH)) == {}
 
 

@@ -120,14 +120,12 @@ def test_a_step_finds_it_with_the_second_list_and_looks_for_that_by_itself(node:
     assert not node.world.allocations.found
 
 
-def test_a_list_that_is_not_complete_changes_nothing(node: Node) -> None:
+def test_neither_an_incomplete_list_nor_a_pod_that_the_kubelet_forgot_ends_it(node: Node) -> None:
     node.given(holdings=lists(2.0, A, B)).wait().given(holdings=lists(7.0, A, B)).wait()
     for state in (HoldersState.INCOMPLETE, HoldersState.UNAVAILABLE, HoldersState.RATE_LIMITED):
         node.given(holdings=replace(lists(12.0), state=state)).wait(1.0)
         assert node.world.allocations.found == TWICE
-
-
-def test_a_pod_that_the_kubelet_has_forgotten_goes_on_holding_its_device(node: Node) -> None:
+    node = Node(gpu(0), gpu(1)).line()
     for taken in (2.0, 7.0):
         node.given(holdings=lists(taken, B, forgotten=(A,))).wait(1.0)
     assert node.world.allocations.found == TWICE

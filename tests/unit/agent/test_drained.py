@@ -149,14 +149,11 @@ def test_what_was_drained_before_a_restart_stays_so() -> None:
     assert drained(made.restarts().line()) == before
 
 
-def test_an_allocate_that_no_list_has_shown_counts_as_a_holder() -> None:
+def test_what_people_knew_or_a_list_did_not_show_drains_nothing() -> None:
     made = node()
     recent = RecentAllocate(resource=GPU, ids=(OLD,), time=made.time, monotonic=made.clock)
     made.given(recent=(recent,), holdings=replace(NOBODY, taken=made.clock - 1))
     assert drained(cordoned(made).line(after=20)) == {}
-
-
-def test_while_the_holders_are_not_known_nothing_is_drained() -> None:
     made = Node(FIRST, SECOND, holdings=Holdings(state=HoldersState.UNAVAILABLE))
     made.given(seen=SeenObject(exists=True, generation=1, config={})).line()
     assert drained(cordoned(made).line(after=20)) == {}

@@ -52,9 +52,14 @@ def size(status: Any) -> int:
     return len(json.dumps(status, separators=(",", ":")))
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_what_fits_stays_and_where_everything_is_at_fault_each_device_still_shows_it() -> None:
     status = {"devices": [device(0, held=64), device(1, partitions=7, held=1)]}
     assert fitting(status) is status
+    status = {"devices": [device(index, partitions=16, held=16, state="Unhealthy") for index in range(16)]}
+    found = fitting(status, MOST)
+    assert size(found) <= MOST
+    assert {each["health"]["state"] for each in found["devices"]} == {"Unhealthy"}
+    assert all(each["partitions"][0]["holders"] for each in found["devices"])
 
 
 def test_healthy_devices_lose_holders_first_and_say_how_many() -> None:
@@ -81,11 +86,3 @@ def test_healthy_partitions_go_before_faulty_ones_and_no_device_is_left_out() ->
         assert len(each["partitions"]) + each["partitionsTruncated"] == 64
         assert sum(len(part["holders"]) for part in each["partitions"]) + each["holdersTruncated"] == 64
     NodeDevicesStatus.model_validate(found)
-
-
-def test_where_everything_is_at_fault_each_device_still_shows_it() -> None:
-    status = {"devices": [device(index, partitions=16, held=16, state="Unhealthy") for index in range(16)]}
-    found = fitting(status, MOST)
-    assert size(found) <= MOST
-    assert {each["health"]["state"] for each in found["devices"]} == {"Unhealthy"}
-    assert all(each["partitions"][0]["holders"] for each in found["devices"])

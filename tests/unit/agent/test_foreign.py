@@ -69,12 +69,9 @@ BOTH = offered((GPU, (gpu_id(0), gpu_id(1))))
 SERVED = observe({}, BOTH, names())
 
 
-def test_what_the_kubelet_offers_of_our_devices_is_shown_under_its_name() -> None:
+def test_what_the_kubelet_offers_of_our_devices_is_shown_and_of_others_nothing() -> None:
     assert shows(SERVED) == {GPU: (2, 2)}
     assert [each.sharing.name for each in SERVED.resources] == ["none"]
-
-
-def test_other_peoples_devices_count_for_nothing() -> None:
     foreign = offered(("vendor.example/nic", ("0", "nic-1")), (GPU, ("GPU-of-another-node",)))
     assert observe({}, foreign, names(indices=True)) == Plan()
 
@@ -124,12 +121,9 @@ def test_a_dra_drivers_devices_are_found_by_their_minor_number(device: str, unit
 
 
 # --- what cannot be seen any more -------------------------------------------------------------------------------------
-def test_an_id_that_its_plugin_calls_unhealthy_is_still_capacity() -> None:
+def test_a_plugin_that_is_down_or_ill_keeps_its_name_and_its_capacity() -> None:
     later = observe(remembered(SERVED), offered((GPU, (gpu_id(0),))), names())
     assert shows(later) == {GPU: (2, 1)}
-
-
-def test_a_plugin_that_is_down_offers_nothing_and_its_name_stays_its_own() -> None:
     down = observe(remembered(SERVED), offered(), names())
     assert shows(down) == {GPU: (2, 0)}
     assert shows(observe(remembered(down), BOTH, names())) == {GPU: (2, 2)}

@@ -13,20 +13,11 @@ UNKNOWN, NOBODY = None, ""
 SERVED = Waiting(kubelet=OLD, who=THEIRS)
 
 
-def test_nobody_in_the_way_means_register() -> None:
+def test_whoever_serves_is_waited_for_until_the_kubelet_says_that_it_is_gone() -> None:
     assert judge(None, OLD, NOBODY, now=0.0) is None
-
-
-def test_whoever_serves_is_waited_for_and_named() -> None:
     assert judge(None, OLD, THEIRS, now=0.0) == SERVED
     assert SERVED.why == THEIRS
-
-
-def test_a_kubelet_that_does_not_say_holds_nothing_back() -> None:
     assert judge(None, OLD, UNKNOWN, now=0.0) is None
-
-
-def test_who_was_seen_is_there_until_the_kubelet_says_that_it_is_not() -> None:
     assert judge(SERVED, OLD, UNKNOWN, now=9e9) == SERVED
     assert judge(SERVED, OLD, NOBODY, now=0.0) is None
 

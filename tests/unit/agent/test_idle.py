@@ -179,14 +179,6 @@ def test_what_the_device_did_for_the_container_before_is_not_this_ones() -> None
     assert found.word == "NeverUsed"
 
 
-def test_a_pod_of_the_same_name_that_gets_the_device_again_begins_anew() -> None:
-    node = working()
-    read(node, lasting(LONG, UNUSED))
-    assert shown(node).idle == "NeverUsed"
-    held(node, holder(node)).wait()
-    assert shown(node).idle is None
-
-
 # --- what is not known ------------------------------------------------------------------------------------------------
 def test_silence_begins_the_time_anew() -> None:
     node = working()
@@ -197,11 +189,16 @@ def test_silence_begins_the_time_anew() -> None:
     assert found.told - found.since == timedelta(seconds=AFTER)
 
 
-def test_a_word_is_taken_back_when_nothing_is_heard() -> None:
+def test_a_word_is_taken_back_when_nothing_is_heard_or_the_pod_is_another() -> None:
     node = working()
     read(node, lasting(LONG, UNUSED))
     assert shown(node).idle == "NeverUsed"
     node.wait(20)
+    assert shown(node).idle is None
+    node = working()
+    read(node, lasting(LONG, UNUSED))
+    assert shown(node).idle == "NeverUsed"
+    held(node, holder(node)).wait()
     assert shown(node).idle is None
 
 

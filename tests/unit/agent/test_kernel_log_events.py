@@ -287,13 +287,10 @@ def test_what_waits_is_logged_only_once_it_is_certain_that_no_device_has_it_and_
     assert node.last.addressed == ()
 
 
-def test_what_waits_is_kept_over_a_restart_of_the_agent() -> None:
+def test_what_waits_is_kept_over_a_restart_of_the_agent_and_over_after_a_reboot() -> None:
     node = Node(FILE).line("kmsg", **SAID).line("nvml", *GPUS).restarts()
     node.line("nvml", *GPUS).line("nics", nic())
     assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
-
-
-def test_what_waits_is_over_after_a_reboot() -> None:
     node = Node(FILE).line("kmsg", **SAID).line("nvml", *GPUS).restarts()
     node.line("nvml", *GPUS, boot_id="boot-2").line("nics", nic(), boot_id="boot-2")
     assert node.states["NIC-0"] == WELL
@@ -307,9 +304,12 @@ def test_a_driver_that_cannot_be_asked_yet_may_have_the_device(state: DriverStat
     assert node.states[gpu_id(0)] == ("Unhealthy", "Sxid12020")
 
 
-def test_no_device_that_is_known_waits_for_a_probe_that_does_not_report() -> None:
+def test_no_device_waits_for_the_log_or_for_a_probe_that_is_silent() -> None:
     node = Node(FILE).line("nics", nic()).line("kmsg", **SAID)
     assert node.states["NIC-0"] == ("Unhealthy", "FirmwareStalled")
+    node = Node(FILE)
+    node.line("nvml", *GPUS).line("nics", nic())
+    assert (len(node.offers[GPU]), node.offers[RDMA]) == (2, ["NIC-0"])
 
 
 def test_a_flood_that_waits_is_one_event_with_its_count() -> None:
@@ -350,12 +350,6 @@ def test_a_silent_log_leaves_every_device_as_it_is() -> None:
     assert node.last.silent == frozenset({"kmsg"})
     assert set(node.states.values()) == {WELL}
     assert (len(node.offers[GPU]), node.world.lost) == (3, {})
-
-
-def test_no_device_waits_for_the_first_line_of_the_log() -> None:
-    node = Node(FILE)
-    node.line("nvml", *GPUS).line("nics", nic())
-    assert (len(node.offers[GPU]), node.offers[RDMA]) == (2, ["NIC-0"])
 
 
 def test_what_the_probe_of_the_log_has_to_say_of_itself_is_a_problem_of_the_node() -> None:

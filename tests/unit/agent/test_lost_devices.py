@@ -29,11 +29,8 @@ def test_a_driver_that_a_roll_out_lost_makes_the_agent_not_ready() -> None:
     )
 
 
-def test_devices_that_are_all_missing_are_lost_though_the_driver_is_loaded() -> None:
+def test_devices_that_are_all_missing_are_lost_though_the_driver_is_loaded_until_the_first_is_seen() -> None:
     assert list(had_two().line("nvml").world.lost) == ["nvml"]
-
-
-def test_it_is_ready_again_with_the_first_device_that_is_seen() -> None:
     assert had_two().line("nvml").line("nvml", gpu(1)).world.lost == {}
 
 
@@ -74,9 +71,17 @@ def test_devices_whose_time_out_of_service_is_over_are_lost_again() -> None:
     assert list(node.world.lost) == ["nvml"]
 
 
-def test_a_missing_neighbour_or_a_fault_is_no_lost_driver() -> None:
+def test_neither_a_fault_nor_a_word_of_people_is_a_lost_driver() -> None:
     broken = replace(gpu(0), readings=replace(gpu(0).readings, lost=True))
     assert had_two().line("nvml", broken).world.lost == {}
+    node = had_two()
+    cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711") for each in (0, 1))
+    node.sees(unschedulable=cordons)
+    assert node.line("nvml", driver=UNLOADED).world.lost == {}
+    node = had_two().line("nvml")
+    removed = ",".join(f"{gpu(each).id}=removed" for each in (0, 1))
+    node.sees(confirm=removed)
+    assert node.line("nvml").line("nvml").world.lost == {}
 
 
 @pytest.mark.parametrize("driver", [UNLOADED, None])
@@ -96,20 +101,6 @@ def test_one_probe_without_its_devices_counts_beside_another_that_has_its_own() 
     assert list(node.world.lost) == ["nvml"]
 
 
-def test_devices_out_of_service_by_hand_are_not_lacked() -> None:
-    node = had_two()
-    cordons = tuple(Cordon(id=gpu(each).id, reason="RMA 4711") for each in (0, 1))
-    node.sees(unschedulable=cordons)
-    assert node.line("nvml", driver=UNLOADED).world.lost == {}
-
-
-def test_devices_that_a_person_confirmed_as_removed_are_not_lacked() -> None:
-    node = had_two().line("nvml")
-    removed = ",".join(f"{gpu(each).id}=removed" for each in (0, 1))
-    node.sees(confirm=removed)
-    assert node.line("nvml").line("nvml").world.lost == {}
-
-
 def test_another_probe_than_before_that_sees_nothing_makes_it_not_ready_until_the_pod_is_deleted_again() -> None:
     node = Node(NVML).line("nvml", gpu(0), gpu(1)).restart(said("amd")).line("amd")
     assert node.world.lost["nvml"].startswith("its 2 devices were offered before this agent started, ")
@@ -118,11 +109,8 @@ def test_another_probe_than_before_that_sees_nothing_makes_it_not_ready_until_th
     assert node.restart().line("amd").world.lost == {}
 
 
-def test_a_probe_that_was_taken_away_is_not_lacked_where_another_has_devices() -> None:
+def test_a_probe_that_was_taken_away_is_not_lacked() -> None:
     node = Node(BOTH).line("nvml", gpu(0)).line("nics", nic()).restart(NVML)
     assert node.line("nvml", gpu(0)).world.lost == {}
-
-
-def test_a_probe_that_a_policy_takes_away_from_a_running_agent_is_not_lacked() -> None:
     node = Node(said(NICS)).line("nics", nic()).uses(NVML)
     assert node.line("nvml").wait(60.0, nvml=()).world.lost == {}

@@ -57,12 +57,9 @@ def test_another_unit_under_another_name_is_counted_by_itself() -> None:
     assert all(each.name != MEMORY or not each.ids for each in node.world.plan.resources), "none of the old is left"  # type: ignore[union-attr]
 
 
-def test_a_smaller_reserve_gives_more_shares_at_once() -> None:
+def test_a_smaller_reserve_gives_shares_at_once_and_a_larger_one_waits_for_who_holds_them() -> None:
     node = Node(*TWO).now(by_memory(memoryReserve="4Gi"))
     assert free(node.now(by_memory(), HELD)) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}
-
-
-def test_a_larger_reserve_waits_for_pods_that_hold_what_it_takes() -> None:
     node = Node(*TWO).now(by_memory())
     high = pod(f"{gpu_id(0)}::1Gi.6")
     assert free(node.now(by_memory(memoryReserve="4Gi"), high)) == {MEMORY: Counter({gpu_id(1): 4})}
@@ -102,12 +99,9 @@ def test_a_directory_that_the_node_no_longer_allows_is_given_to_nobody_after_a_r
     assert again.now(by_memory(), HELD).container(MEMORY, f"{gpu_id(1)}::1Gi.0").mounts == ()
 
 
-def test_a_gpu_of_which_a_pod_has_memory_is_not_given_whole() -> None:
+def test_who_has_a_gpu_whole_or_its_memory_keeps_it_from_the_other_way() -> None:
     node = Node(*TWO).now(by_memory())
     assert free(node.now({}, HELD)) == {GPU: Counter({gpu_id(1): 1})}
-
-
-def test_a_gpu_that_a_pod_has_whole_is_not_given_by_memory() -> None:
     node = Node(*TWO).now({})
     whole = pod(gpu_id(1), resource=GPU)
     assert free(node.now(by_memory(), whole)) == {MEMORY: Counter({gpu_id(0): 8})}

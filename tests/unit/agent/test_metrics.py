@@ -58,7 +58,7 @@ def test_a_device_that_is_held_and_not_used_says_for_how_long_and_by_whom() -> N
     assert of(agent(), "nodedevices_device_held_seconds_total", "namespace") == {("ml",): 7200}
 
 
-def test_a_device_that_is_not_healthy_says_why_and_what_would_help() -> None:
+def test_devices_say_what_they_are_why_they_are_unwell_and_what_may_be_handed_out() -> None:
     shown = of(agent(), "nodedevices_device_unwell", "index", "state", "reason", "recovery_action")
     assert shown == {
         ("1", "degraded", "RowRemapPending", "ResetDevice"): 1,
@@ -66,14 +66,8 @@ def test_a_device_that_is_not_healthy_says_why_and_what_would_help() -> None:
         ("3", "unknown", "ProbeSilent", "None"): 1,
         ("4", "unhealthy", "Missing", "Inspect"): 1,
     }
-
-
-def test_only_what_the_kubelet_may_hand_out_is_healthy() -> None:
     shown = of(agent(), "nodedevices_device_healthy", "index")
     assert shown == {("0",): 1, ("1",): 1, ("2",): 0, ("3",): 1, ("4",): 0, ("5",): 1}
-
-
-def test_a_device_says_what_it_is_and_since_when_it_is_so() -> None:
     samples = agent()
     info = of(samples, "nodedevices_device_info", "uuid", "type", "vendor", "model", "pci_bus_id", "numa_node")
     assert info[gpu_id(4), "gpu", "nvidia", "NVIDIA H100 80GB HBM3", "0000:04:00.0", "1"] == 1
@@ -96,7 +90,7 @@ def test_a_pod_that_ended_leaves_no_series() -> None:
     assert "nodedevices_device_holder" not in agent(after)
 
 
-def test_memory_that_is_shared_adds_up_to_the_devices() -> None:
+def test_memory_shares_and_their_holders_add_up() -> None:
     shown = of(agent(by_memory()), "nodedevices_device_memory_shares_bytes", "index", "resource", "state")
     assert shown == {
         ("0", MEMORY, "held"): 6 * GIB,
@@ -108,6 +102,10 @@ def test_memory_that_is_shared_adds_up_to_the_devices() -> None:
         ("1", MEMORY, "not_offered"): 9 * GIB,
         ("1", MEMORY, "unallocatable"): GIB,
     }
+    labels = ("uuid", "resource", "namespace", "pod", "container")
+    shown = of(agent(by_memory()), "nodedevices_device_holder_memory_bytes", *labels)
+    assert shown == {(gpu_id(0), MEMORY, "ml", "small", "main"): 6 * GIB}
+    assert not {each for each in agent() if "memory_shares" in each or "holder_memory" in each}
 
 
 def test_of_a_gpu_that_is_missing_the_memory_that_pods_hold_counts_and_no_other() -> None:
@@ -116,16 +114,6 @@ def test_of_a_gpu_that_is_missing_the_memory_that_pods_hold_counts_and_no_other(
     shown = agent(replace(before, inventory=inventory))
     counted = of(shown, "nodedevices_device_memory_shares_bytes", "index", "state")
     assert {key: value for key, value in counted.items() if value} == {("0", "held"): 6 * GIB}
-
-
-def test_each_container_says_how_much_memory_it_holds() -> None:
-    labels = ("uuid", "resource", "namespace", "pod", "container")
-    shown = of(agent(by_memory()), "nodedevices_device_holder_memory_bytes", *labels)
-    assert shown == {(gpu_id(0), MEMORY, "ml", "small", "main"): 6 * GIB}
-
-
-def test_a_node_that_shares_no_memory_has_no_series_of_it() -> None:
-    assert not {each for each in agent() if "memory_shares" in each or "holder_memory" in each}
 
 
 def test_of_mig_devices_shared_by_memory_their_gpu_has_the_sum() -> None:

@@ -55,12 +55,9 @@ def reimaged(before: Node) -> Node:
     return again.given(seen=seen_object({"metadata": {}, "spec": {"config": {}}, "status": shown}))
 
 
-def test_a_node_with_all_that_it_had_says_nothing() -> None:
+def test_a_device_that_is_back_or_listed_as_missing_says_nothing_more() -> None:
     assert says(node().line("nvml", *GPUS)) is None
     assert says(node().line("nvml", *GPUS[:7]).line("nvml", *GPUS)) is None
-
-
-def test_a_missing_device_that_is_listed_is_one_fault_and_not_two() -> None:
     found = node().line("nvml", *GPUS).line("nvml", *GPUS[:7])
     assert found.states[GPUS[7].id] == ("Unhealthy", "Missing")
     assert says(found) is None
@@ -136,14 +133,11 @@ def test_a_probe_that_sees_nothing_cannot_tell_what_was_removed() -> None:
     assert "give <device id>=removed" in problem or "=recovered or <device id>=removed" in problem
 
 
-def test_a_device_that_is_confirmed_as_removed_is_no_longer_expected() -> None:
+def test_a_removal_that_a_person_confirmed_is_no_longer_expected_and_one_in_its_place_is() -> None:
     found = node().line("nvml", *GPUS).line("nvml", *GPUS[:7]).sees(confirm=f"{GPUS[7].id}=removed").step()
     assert len(found.devices) == 7
     assert says(found.line("nvml", *GPUS[:7])) is None
     assert found.world.state.most_seen == (seven(7),)
-
-
-def test_a_device_in_the_place_of_a_removed_one_keeps_the_number() -> None:
     new = h100(9)
     found = node().line("nvml", *GPUS).line("nvml", *GPUS[:7], new).sees(confirm=f"{GPUS[7].id}=removed").step()
     assert found.world.state.most_seen == (seven(8),)

@@ -16,14 +16,11 @@ def read(newest: NewestList, sent: int) -> tuple[list[bytes], int]:
     return got, sent
 
 
-def test_an_equal_list_is_not_sent() -> None:
+def test_what_is_sent_is_the_newest_and_only_when_it_differs() -> None:
     newest = NewestList(b"first")
     _, sent = read(newest, NOTHING_SENT)
     assert not newest.show(b"first")
     assert read(newest, sent)[0] == []
-
-
-def test_a_list_that_was_taken_back_while_nobody_read_is_sent_as_it_is_now() -> None:
     newest = NewestList(b"first")
     _, sent = read(newest, NOTHING_SENT)
     newest.show(b"second")

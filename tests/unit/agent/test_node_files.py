@@ -37,21 +37,19 @@ def test_where_nothing_is_wanted_no_folder_is_made(tmp_path: Path) -> None:
     assert not (tmp_path / "dp").exists()
 
 
-def test_files_of_others_stay_and_one_of_our_name_becomes_ours(tmp_path: Path) -> None:
+def test_what_others_or_a_killed_agent_left_stays_or_goes_by_the_list(tmp_path: Path) -> None:
     (tmp_path / "theirs.json").write_text("x")
     (tmp_path / "a.json").write_text("of the plugin before")
     keep_folder(wanted(tmp_path, a="1"))
     keep_folder(wanted(tmp_path))
     assert there(tmp_path) == {"theirs.json": "x"}
-
-
-def test_what_an_agent_wrote_before_it_was_killed_the_next_one_removes(tmp_path: Path) -> None:
-    """The list comes first, so that a kill between any two writes leaves no file that nobody knows."""
-    keep_folder(wanted(tmp_path, a="1", b="1"))
-    (tmp_path / "b.json").unlink()
-    (tmp_path / ".b.json.new").write_text("half")
-    keep_folder(wanted(tmp_path))
-    assert there(tmp_path) == {}
+    # The list comes first, so that a kill between any two writes leaves no file that nobody knows.
+    killed = tmp_path / "killed"
+    keep_folder(wanted(killed, a="1", b="1"))
+    (killed / "b.json").unlink()
+    (killed / ".b.json.new").write_text("half")
+    keep_folder(wanted(killed))
+    assert there(killed) == {}
 
 
 def test_what_the_plugin_before_removed_as_it_ended_is_written_again(tmp_path: Path) -> None:

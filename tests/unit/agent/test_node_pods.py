@@ -41,12 +41,9 @@ def test_of_a_pod_it_matters_who_requests_what_and_how_much_computing_power() ->
     )
 
 
-def test_a_status_whose_container_has_no_name_is_of_none() -> None:
+def test_a_status_that_is_odd_ends_and_starts_nothing() -> None:
     odd = {"phase": "Running", "containerStatuses": [{"name": [], "restartCount": 1}, {"restartCount": 1}]}
     assert [each.started for each in read(pod(status=odd)).containers] == [False]
-
-
-def test_a_phase_that_is_none_ends_no_pod() -> None:
     assert not read(pod(status={"phase": []})).finished
 
 

@@ -117,7 +117,7 @@ def test_a_name_that_the_other_plugin_gave_up_is_retired() -> None:
     assert not [each.name for each in status(node.given(holdings=THEIRS).line()).retired_resources if each.name == GPU]
 
 
-def test_podresources_is_the_way_to_the_kubelet() -> None:
+def test_podresources_is_the_way_to_the_kubelet_and_before_its_first_answer_an_observer_is_starting() -> None:
     away = Holdings(state=HoldersState.UNAVAILABLE, message="PodResources does not answer")
     node = (
         observer()
@@ -131,9 +131,6 @@ def test_podresources_is_the_way_to_the_kubelet() -> None:
     refused = replace(THEIRS, state=HoldersState.RATE_LIMITED, message="rejected by rate limit")
     assert ready(node.given(holdings=refused).line())[0] == "True"
     assert resources(node)[GPU][:2] == (2, 2)
-
-
-def test_before_the_kubelets_first_answer_an_observer_is_starting() -> None:
     node = observer()
     node.clock = 0.0
     node.given(holdings=Holdings(state=HoldersState.UNAVAILABLE, message="not queried yet")).line()

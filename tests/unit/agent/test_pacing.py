@@ -26,30 +26,18 @@ def empty_bucket(now: float, *, left: int = 0) -> WriteBucket:
     return bucket
 
 
-def test_nothing_is_due_before_the_heartbeat_when_nothing_changed() -> None:
+def test_before_the_heartbeat_nothing_is_due_unless_the_object_is_not_there() -> None:
     step = next_write(SETTLED, WriteBucket(now=100.0), 130.0)
     assert (step.need, step.cause, step.wait) == (Need.STATUS, Cause.HEARTBEAT, 270.0)
-
-
-def test_nothing_is_written_before_the_api_server_reported_what_is_there() -> None:
     assert next_write(replace(SETTLED, listed=False), WriteBucket(now=0.0), 0.0).need is Need.NOTHING
-
-
-def test_an_object_that_is_not_there_is_created_at_once() -> None:
     step = next_write(replace(SETTLED, exists=False), WriteBucket(now=0.0), 0.0)
     assert (step.need, step.wait) == (Need.CREATE, 0.0)
 
 
-def test_a_node_that_never_had_a_device_gets_no_object() -> None:
+def test_who_owns_an_object_is_asked_before_it_is_written_and_none_is_made_without_devices() -> None:
     situation = replace(SETTLED, exists=False, may_create=False)
     assert next_write(situation, WriteBucket(now=0.0), 0.0).need is Need.NOTHING
-
-
-def test_an_owner_that_is_another_node_is_replaced() -> None:
     assert next_write(replace(SETTLED, owner_wrong=True), WriteBucket(now=0.0), 0.0).need is Need.CREATE
-
-
-def test_who_owns_it_is_queried_before_anything_is_written() -> None:
     assert next_write(replace(SETTLED, owner_known=False), WriteBucket(now=0.0), 0.0).need is Need.OWNER
     nothing_to_create = replace(SETTLED, exists=False, may_create=False, owner_known=False)
     assert next_write(nothing_to_create, WriteBucket(now=0.0), 0.0).need is Need.NOTHING

@@ -338,14 +338,11 @@ def test_a_device_comes_back_into_service_by_itself_when_its_time_is_over() -> N
     assert node.wait(60).counts == {GPU: (2, 2)}
 
 
-def test_a_restart_while_the_api_server_is_away_brings_no_device_back_into_service() -> None:
+def test_neither_a_restart_nor_a_deleted_object_brings_a_device_back_into_service() -> None:
     node = Node(*TWO_GPUS).given(seen=cordoned(out(gpu_id(1)))).line()
     again = node.restarted().given(seen=None).line(instance="second")
     assert again.counts == {GPU: (2, 1)}
     assert again.given(seen=seen({})).wait().counts == {GPU: (2, 2)}
-
-
-def test_an_object_that_was_deleted_brings_no_device_back_into_service() -> None:
     node = Node(*TWO_GPUS).given(seen=cordoned(out(gpu_id(1)))).line()
     node.given(seen=SeenObject()).wait()
     assert node.counts == {GPU: (2, 1)}
@@ -381,14 +378,11 @@ def test_one_mig_device_can_be_taken_out_of_service_and_an_id_that_nobody_has_is
     ]
 
 
-def test_after_a_restart_daemons_are_wanted_with_their_clients_before_the_kubelet_answers() -> None:
+def test_clients_keep_their_daemon_over_a_restart_and_a_lost_state_file() -> None:
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
     for holdings in (NOT_QUERIED, held(holder(f"{gpu_id(0)}::1"))):
         again = node.restarted().given(seen=seen(CLIENTS), holdings=holdings).line()
         assert again.world.daemons == node.world.daemons
-
-
-def test_clients_of_a_daemon_that_the_file_for_the_runner_has_are_known_though_the_state_file_is_lost() -> None:
     node = Node(*TWO_GPUS, local=WITH_MPS).given(seen=seen(CLIENTS), mps=ANSWERS).line()
     assert node.world.daemons
     busy = held(holder(f"{gpu_id(0)}::1"))
@@ -442,15 +436,6 @@ def test_the_first_configuration_holds_at_once_even_if_nobody_knows_the_holders(
     assert node.counts == {GPU: (8, 8)}
 
 
-def test_a_later_one_waits_until_the_holders_are_known() -> None:
-    node = (
-        Node(*TWO_GPUS).given(seen=seen({})).line().given(seen=seen(FOUR, config_hash="b"), holdings=NOT_QUERIED).wait()
-    )
-    assert (node.config, node.counts) == ("WaitingForHolders", {GPU: (2, 2)})
-    node.given(holdings=NOBODY).wait()
-    assert (node.config, node.world.config.applied_hash, node.counts) == ("Applied", "b", {GPU: (8, 8)})
-
-
 def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({}, config_hash="a")).line()
     node.given(seen=seen(FOUR, config_hash="b"), holdings=held(holder(gpu_id(0)))).wait()
@@ -466,11 +451,17 @@ def test_a_change_waits_only_for_the_gpu_that_a_pod_holds_and_names_both() -> No
     assert node.config == "Applied"
 
 
-def test_a_held_gpu_that_is_excluded_waits_for_nothing() -> None:
+def test_what_changes_no_held_id_waits_for_nobody() -> None:
     node = Node(*TWO_GPUS).given(seen=seen({})).line()
     excluded = {"resources": {"exclude": [gpu_id(0)]}}
     node.given(seen=seen(excluded), holdings=held(holder(gpu_id(0)))).wait()
     assert (node.config, node.counts) == ("Applied", {GPU: (1, 1)})
+    node = Node(*TWO_GPUS).given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
+    node.given(seen=seen({"health": {"holdDownSeconds": 7}}, config_hash="h")).wait()
+    assert (node.config, node.world.config.applied_hash) == ("Applied", "h")
+    assert node.world.active.effective.sections.health.hold_down_seconds == 7
+    node = Node(*TWO_GPUS).given(holdings=held(holder(gpu_id(0)))).line()
+    assert node.line(gpu(0), gpu(1), gpu(2)).counts == {GPU: (3, 3)}
 
 
 def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> None:
@@ -484,11 +475,6 @@ def test_a_change_to_or_from_mps_waits_as_a_whole_and_the_old_hash_stays() -> No
     assert node.counts == {GPU: (8, 1)}, "shares that nobody holds go to no new pod, or it would wait for ever"
     node.given(holdings=NOBODY).wait()
     assert (node.config, node.world.config.applied_hash, node.counts) == ("Applied", "b", {GPU: (4, 4)})
-
-
-def test_a_device_that_appears_does_not_wait_for_anybody() -> None:
-    node = Node(*TWO_GPUS).given(holdings=held(holder(gpu_id(0)))).line()
-    assert node.line(gpu(0), gpu(1), gpu(2)).counts == {GPU: (3, 3)}
 
 
 def test_a_gpu_that_is_made_whole_under_a_mig_device_just_allocated_is_offered_to_nobody() -> None:
@@ -522,9 +508,15 @@ def test_a_restarted_agent_offers_nothing_before_it_can_know_who_holds_what(know
     assert again.wait().counts == {GPU: (2, 1)}
 
 
-def test_a_restarted_agent_offers_when_nobody_can_say_who_holds_what() -> None:
+def test_a_restarted_agent_offers_once_it_knows_or_nobody_can_say_who_holds_what() -> None:
     again = Node(*TWO_GPUS).given(seen=seen({})).line().restarted().given(seen=seen({}), holdings=NOT_QUERIED).line()
     assert again.wait(FIRST_LIST_SECONDS).counts == {GPU: (2, 2)}
+    node = (
+        Node(*TWO_GPUS).given(seen=seen({})).line().given(seen=seen(FOUR, config_hash="b"), holdings=NOT_QUERIED).wait()
+    )
+    assert (node.config, node.counts) == ("WaitingForHolders", {GPU: (2, 2)})
+    node.given(holdings=NOBODY).wait()
+    assert (node.config, node.world.config.applied_hash, node.counts) == ("Applied", "b", {GPU: (8, 8)})
 
 
 def test_an_allocate_not_listed_yet_holds_a_change_back_for_half_a_minute() -> None:
@@ -553,13 +545,6 @@ def test_a_list_from_before_an_allocate_shows_who_had_the_ids_then() -> None:
     node.given(recent=(fresh,), holdings=before).wait()
     node.given(seen=seen(FOUR), holdings=replace(NOBODY, taken=fresh.monotonic + 1)).wait()
     assert node.counts == {GPU: (8, 4)}, "the pod that has it now is not listed yet"
-
-
-def test_a_change_that_touches_no_id_does_not_wait() -> None:
-    node = Node(*TWO_GPUS).given(seen=seen({}), holdings=held(holder(gpu_id(0)))).line()
-    node.given(seen=seen({"health": {"holdDownSeconds": 7}}, config_hash="h")).wait()
-    assert (node.config, node.world.config.applied_hash) == ("Applied", "h")
-    assert node.world.active.effective.sections.health.hold_down_seconds == 7
 
 
 @cases(

@@ -56,13 +56,10 @@ def test_a_gpu_in_the_slot_of_one_that_a_pod_holds_goes_to_no_other_pod(injectio
     assert (problem.code, f"({NEW}): not offered until no pod holds {OLD}" in problem.message) == ("SamePlace", True)
 
 
-def test_it_is_offered_once_that_pod_has_ended() -> None:
+def test_a_gpu_in_a_pods_place_is_offered_once_that_pod_has_ended_and_others_at_once() -> None:
     node = replaced({})
     assert node.now({}).offers == {GPU: [NEW, NEXT]}
     assert node.world.inventory.problems == ()
-
-
-def test_of_gpus_that_are_numbered_anew_only_the_one_whose_node_a_pod_has_is_withheld() -> None:
     moved = gpu(0, id=NEXT, pci_bus_id="0000:02:00.0", device_nodes=("/dev/nvidia0",))
     node = replaced({}, moved, at(1, NEW))
     assert node.offers == {GPU: [NEW]}
@@ -111,13 +108,10 @@ def test_a_removal_that_is_confirmed_while_a_pod_holds_the_gpu_gives_its_place_t
     assert node.world.confirm_spent == ()
 
 
-def test_it_is_acted_on_when_that_pod_has_ended() -> None:
+def test_a_removal_is_acted_on_when_that_pod_has_ended_though_the_agent_was_restarted() -> None:
     node = confirmed_while_held().held(GPU)
     assert (node.devices, node.offered) == ([NEW], [NEW])
     assert (node.world.confirm_waits, node.world.confirm_spent) == ((), ())
-
-
-def test_a_restarted_agent_still_knows_it() -> None:
     before = confirmed_while_held()
     node = before.restart()
     node.sees(confirm="")  # the person has tidied up

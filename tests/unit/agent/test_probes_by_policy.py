@@ -115,17 +115,11 @@ def test_a_standalone_node_has_no_policies() -> None:
     assert Node(BOTH, local, state).runs == ("nvml", NICS)
 
 
-def test_while_another_section_of_the_policies_is_refused_those_that_run_stay() -> None:
+def test_whatever_else_is_wrong_those_that_run_stay() -> None:
     node = by(Node(BOTH).line("nvml", gpu(0)).line("nics", nic()), "nics", sharing={"strategy": "no such"})
     assert (node.runs, refused(node)[1]) == (("nvml", NICS), "sharing.strategy")
-
-
-def test_a_file_that_breaks_under_a_policy_changes_none_of_them() -> None:
     node = by(Node(BOTH).line("nvml", gpu(0)), "nics").uses(BROKEN)
     assert node.runs == (NICS,)
-
-
-def test_what_the_files_own_list_lacks_is_no_fault_while_a_policy_replaces_it() -> None:
     node = by(Node(said("simulated")), "nvml").line("nvml", gpu(0))
     assert (node.runs, node.world.config.reason) == (("nvml",), "Applied")
 

@@ -186,13 +186,10 @@ def test_memory_held_in_an_earlier_unit_counts_as_shares_and_leaves_nothing_of_t
     assert resources(node)[MEMORY]["memory"]["free"] == "22Gi"
 
 
-def test_and_so_does_what_is_held_under_an_earlier_name() -> None:
+def test_of_what_is_held_whole_by_another_or_under_an_earlier_name_nothing_is_free() -> None:
     node = Node(l4(0)).now(by_memory(), has("a", 3))
     node.now(by_memory(rename=ALIYUN), has("a", 3))
     assert [(each["resource"], each["held"], each["free"]) for each in shares(node) if each] == [(ALIYUN, 3, 0)]
-
-
-def test_a_gpu_that_a_pod_has_whole_is_not_free_by_memory() -> None:
     node = Node(l4(0), l4(1)).now({})
     whole = holder("a", GPU, gpu_id(1))
     said = shares(node.now(by_memory(), whole))

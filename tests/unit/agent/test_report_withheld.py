@@ -119,12 +119,9 @@ def test_each_reason_says_how_many_which_devices_why_and_whom_it_waits_for() -> 
     ]
 
 
-def test_a_resource_that_another_plugin_serves_is_withheld_as_a_whole() -> None:
+def test_a_node_with_nothing_in_the_way_says_no_more_and_what_another_serves_is_withheld() -> None:
     [resource] = status(whole(None, None), RegistrationState.SERVED_BY_ANOTHER).resources
     assert [(each.reason, each.count) for each in resource.withheld] == [(SERVED_BY_ANOTHER, 2)]
-
-
-def test_a_node_without_anything_in_the_way_says_so_and_nothing_more() -> None:
     made = status(whole(*[None] * 8))
     assert made.resources[0].withheld == ()
     assert made.summary is not None

@@ -79,9 +79,11 @@ def test_nvidias_variables_and_aliases_are_taken() -> None:
     assert local.given == {"driver-root": "/", "pass-device-specs": False, "mig-strategy": "none"}
 
 
-def test_paths_follow_the_device_plugin_directory() -> None:
+def test_paths_follow_the_device_plugin_directory_and_are_absolute_but_for_the_kubeconfig() -> None:
     local = parse(["--device-plugin-dir=/x/"], HERE)
     assert (local.kubelet_socket, local.state_file) == ("/x/kubelet.sock", "/x/nodedevices-state.json")
+    given = ["--kubeconfig=kubeconfig", "--state-file=/x/state.json", "--cdi-spec-dirs=/etc/cdi,/var/run/cdi"]
+    assert parse(given, HERE).state_file == "/x/state.json"
 
 
 @cases(
@@ -152,11 +154,6 @@ def test_a_path_that_is_relative_is_refused_and_the_example_is_absolute(name: st
     said = refused([f"--{name}=here"])
     assert re.search(f"--{name}: '?here'?(:| is) .* absolute", said)
     assert all(example.startswith("/") for example in re.findall(r"such as (\S+)", said))
-
-
-def test_paths_are_absolute_but_for_the_kubeconfig() -> None:
-    given = ["--kubeconfig=kubeconfig", "--state-file=/x/state.json", "--cdi-spec-dirs=/etc/cdi,/var/run/cdi"]
-    assert parse(given, HERE).state_file == "/x/state.json"
 
 
 def test_a_missing_node_name_is_reported_with_where_it_comes_from() -> None:

@@ -64,10 +64,15 @@ def test_one_probes_line_says_nothing_of_anothers_devices() -> None:
     ]
 
 
-def test_a_device_that_its_own_probe_no_longer_lists_is_missing() -> None:
+def test_what_goes_or_is_silent_of_one_probe_leaves_anothers_devices() -> None:
     node = both().line("nvml", gpu(0))
     assert node.states[gpu_id(1)] == ("Unhealthy", "Missing")
     assert node.states["NIC-0"] == ("Healthy", "")
+    gone = Driver(state=DriverState.NOT_LOADED)
+    node = both().line("nics", driver=gone)
+    assert node.states["NIC-0"] == ("Unknown", "DriverNotLoaded")
+    assert node.states[gpu_id(0)] == ("Healthy", "")
+    assert [(each.name, each.version) for each in status(node).drivers] == [("nvidia", "570.148.08")]
 
 
 def test_a_silent_probe_makes_only_its_own_devices_unknown() -> None:
@@ -80,14 +85,6 @@ def test_a_silent_probe_makes_only_its_own_devices_unknown() -> None:
     ]
     [ready] = [each for each in shown.conditions if each.type == "Ready"]
     assert (ready.reason, ready.message) == ("ProbeUnavailable", "nics: the probe has not reported for 15 s or more")
-
-
-def test_a_driver_that_goes_takes_only_its_own_devices_along() -> None:
-    gone = Driver(state=DriverState.NOT_LOADED)
-    node = both().line("nics", driver=gone)
-    assert node.states["NIC-0"] == ("Unknown", "DriverNotLoaded")
-    assert node.states[gpu_id(0)] == ("Healthy", "")
-    assert [(each.name, each.version) for each in status(node).drivers] == [("nvidia", "570.148.08")]
 
 
 def test_events_are_counted_by_probe() -> None:

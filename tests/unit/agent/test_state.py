@@ -271,14 +271,11 @@ def test_when_a_device_went_missing_is_kept_and_one_that_is_here_counts_as_seen_
     assert [each.last_seen for each in restored_devices(saved, later)] == [NOW, later]
 
 
-def test_newer_evidence_of_a_known_fault_is_not_urgent_but_a_new_fault_is() -> None:
+def test_of_what_is_saved_nothing_urgent_waits() -> None:
     again = dataclasses.replace(BAD, faults=(dataclasses.replace(FAULT, last_seen=NOW + timedelta(seconds=5)),))
     other = dataclasses.replace(BAD, faults=(FAULT, dataclasses.replace(FAULT, reason="Xid48", xid=48)))
     assert same_but_times(FULL, dataclasses.replace(FULL, verdicts={"GPU-1": again}))
     assert not same_but_times(FULL, dataclasses.replace(FULL, verdicts={"GPU-1": other}))
-
-
-def test_an_event_that_waits_is_saved_at_once_and_its_repeats_later() -> None:
     assert not same_but_times(dataclasses.replace(FULL, waiting=()), FULL)
     again = dataclasses.replace(WAITING, event=dataclasses.replace(WAITING.event, count=2))
     assert same_but_times(FULL, dataclasses.replace(FULL, waiting=(again,)))

@@ -42,8 +42,10 @@ def after(
     return reported(config, taken, offered, registrations, SECTIONS, was_applied=was_applied)
 
 
-def test_a_configuration_whose_names_are_registered_is_applied() -> None:
+def test_what_no_kubelet_could_refuse_is_applied() -> None:
     assert after(states(gpu=REGISTERED), GPU) == NEW
+    assert after(states(gpu=RegistrationState.SERVED_BY_ANOTHER), GPU) == NEW
+    assert after(()) == NEW
 
 
 def test_a_name_that_the_kubelet_refuses_is_a_refusal_of_the_field_that_gives_it() -> None:
@@ -71,22 +73,11 @@ def test_until_the_kubelet_has_a_name_the_earlier_configuration_is_reported(regi
     assert found.message.startswith(f"the kubelet has not taken {GPU} yet")
 
 
-def test_a_kubelet_that_starts_anew_takes_nothing_back() -> None:
+def test_what_the_kubelet_has_taken_once_nothing_takes_back() -> None:
     assert after(states(gpu=PENDING), GPU, config=ConfigStatus(applied_hash="aa")).reason == "Applied"
-
-
-def test_an_agent_that_starts_anew_takes_nothing_back() -> None:
     before, config = Taken(shown="aa"), ConfigStatus(applied_hash="aa")
     assert after(states(gpu=PENDING), GPU, config=config, before=before).reason == "Applied"
     assert after((), GPU, config=config, before=before, was_applied=False).reason == "WaitingForKubelet"
-
-
-def test_a_name_that_another_plugin_serves_is_no_matter_of_the_configuration() -> None:
-    assert after(states(gpu=RegistrationState.SERVED_BY_ANOTHER), GPU) == NEW
-
-
-def test_a_node_without_devices_has_nothing_that_a_kubelet_could_refuse() -> None:
-    assert after(()) == NEW
 
 
 def test_before_the_first_plan_the_earlier_hash_is_reported() -> None:

@@ -25,14 +25,11 @@ def test_calls_that_wait_keep_no_other_call_waiting() -> None:
     assert all(each.result(PATIENCE_SECONDS) for each in waiting)
 
 
-def test_a_call_that_fails_leaves_its_thread_to_the_next_one() -> None:
+def test_a_call_that_fails_or_comes_after_the_end_is_done_all_the_same() -> None:
     threads = Threads("test")
     failed = threads.submit(int, "none")
     assert isinstance(failed.exception(PATIENCE_SECONDS), ValueError)
     assert threads.submit(int, "7").result(PATIENCE_SECONDS) == 7
-
-
-def test_an_ended_pool_still_does_what_is_submitted() -> None:
     threads = Threads("test")
     threads.end()
     assert threads.submit(int, "7").result(PATIENCE_SECONDS) == 7

@@ -81,12 +81,9 @@ class Hubbed(Node):
 
 
 # --- every maker's ---------------------------------------------------------------------------------------------------
-def test_devices_of_any_maker_are_its() -> None:
+def test_devices_of_any_maker_are_its_unless_a_maker_knows_the_type_itself() -> None:
     node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB)).now()
     assert node.offers == {HUB: ["HUB-0", "HUB-1"]}
-
-
-def test_a_maker_that_knows_the_type_itself_comes_first() -> None:
     both = WITH_HUBS.with_(Texas())
     node = Hubbed(hub(0), hub(1, maker="texas"), file=HubFile(HUB), vendors=both).now()
     assert node.offers == {HUB: ["HUB-0"], "texas.com/hub": ["HUB-1"]}
@@ -195,13 +192,10 @@ def test_a_device_has_as_many_shares_as_its_vendor_says_and_each_gives_the_one_d
     assert [each.sharing.name for each in node.world.plan.resources] == ["shared"]
 
 
-def test_a_policys_sharing_of_that_resource_comes_first() -> None:
+def test_a_policys_sharing_of_that_resource_comes_first_and_none_can_ask_for_its_own() -> None:
     rule = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": HUB, "replicas": 2}]}}
     node = Hubbed(hub(0), file=HubFile(HUB, shares=5)).now(rule)
     assert node.offers == {HUB: ["HUB-0::0", "HUB-0::1"]}
-
-
-def test_no_policy_can_ask_for_it() -> None:
     node = Hubbed(hub(0), file=HubFile(HUB)).now()
     node.now({"sharing": {"strategy": "shared", "resources": [{"name": HUB, "replicas": 2}]}})
     assert node.world.config.reason == "ConfigInvalid"

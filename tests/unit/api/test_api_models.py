@@ -103,15 +103,9 @@ def test_numbers_are_exact_about_their_type(value: object) -> None:
 
 
 # --- what is written -------------------------------------------------------------------------------------------------
-def test_a_section_is_written_as_it_was_set_and_without_defaults() -> None:
+def test_a_section_is_written_as_it_was_set() -> None:
     assert to_dict(Sections(health=Health(hold_down_seconds=30))) == {"health": {"holdDownSeconds": 30}}
-
-
-def test_a_value_that_equals_the_default_is_written_when_it_was_set() -> None:
     assert to_dict(Sections(health=Health(hold_down_seconds=300))) == {"health": {"holdDownSeconds": 300}}
-
-
-def test_an_empty_section_and_an_empty_configuration_are_written() -> None:
     assert to_dict(Sections(sharing=Sharing())) == {"sharing": {}}
     assert to_dict(Sections()) == {}
 
@@ -177,16 +171,13 @@ def test_a_time_without_a_zone_or_of_another_form_is_refused(value: object) -> N
         parse(DeviceHealth, {"state": "Healthy", "since": value})
 
 
-def test_a_long_message_is_clipped_because_it_must_not_cost_the_report() -> None:
+def test_long_texts_are_clipped_because_they_must_not_cost_the_report() -> None:
     health = DeviceHealth(state="Unhealthy", since=NOW, message="x" * 1000)
     condition = Condition(type="Ready", status="True", reason="Because", message="ü" * 5000, last_transition_time=NOW)
 
     assert len(health.message) == HEALTH_MESSAGE_LIMIT
     assert health.message.endswith("…")
     assert len(condition.message) == CONDITION_MESSAGE_LIMIT
-
-
-def test_a_long_name_from_the_hardware_is_clipped_too() -> None:
     assert DeviceAttributes(product_name="N" * 200).product_name == "N" * 63 + "…"
 
 

@@ -7,6 +7,7 @@ server (test_crd_bounds).
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,8 +22,14 @@ from support.cases import cases
 from support.celcases import PAIRS
 
 MODELS: dict[str, type[Root]] = {"DevicePolicy": DevicePolicy, "NodeDevices": NodeDevices}
-CRDS = {kind.model.__name__: crdgen.custom_resource_definition(kind) for kind in crdgen.KINDS}
-KINDS = sorted(CRDS)
+BY_NAME = {kind.model.__name__: kind for kind in crdgen.KINDS}
+KINDS = sorted(BY_NAME)
+
+
+@cache
+def crd(kind: str) -> dict[str, Any]:
+    """Not at import, which is each worker's."""
+    return crdgen.custom_resource_definition(BY_NAME[kind])
 
 
 def refusal(document: dict[str, Any]) -> str:
@@ -35,13 +42,13 @@ def refusal(document: dict[str, Any]) -> str:
 
 
 def made(kind: str) -> list[schemacases.Case]:
-    return schemacases.cases(CRDS[kind], lambda document: not refusal(document))
+    return schemacases.cases(crd(kind), lambda document: not refusal(document))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_bound_has_an_object_at_it_and_one_beyond_it(kind: str) -> None:
     cases = made(kind)
-    assert [(case.place, case.bound) for case in cases] == schemacases.bounds(CRDS[kind])
+    assert [(case.place, case.bound) for case in cases] == schemacases.bounds(crd(kind))
     assert len(cases) > 150, "the schema has many bounds"
     for case in cases:
         assert case.accepted != case.refused, case.name  # `made` takes no case that we do not accept
@@ -51,7 +58,7 @@ def test_every_bound_has_an_object_at_it_and_one_beyond_it(kind: str) -> None:
 
 def conditions(kind: str) -> Counter[tuple[str, str]]:
     """(place, message) of every rule that is no pattern, and is about one object (tests/integration has the others)."""
-    schema = CRDS[kind]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return Counter(
         (place, rule["message"])
         for place, node in schemacases.nodes(schema)
@@ -83,7 +90,7 @@ def test_our_own_parsing_judges_these_objects_as_the_api_server_does(pair: Any) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_has_a_smallest_and_a_greatest_value_and_every_list_and_text_a_length(kind: str) -> None:
     """What no keyword bounds no test could try: `format: int32` alone is none to the API server."""
-    schema = CRDS[kind]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     needs = {"integer": {"minimum", "maximum"}, "array": {"maxItems"}, "string": {"maxLength"}}
     unbounded = [
         place

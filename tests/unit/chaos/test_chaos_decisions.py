@@ -35,16 +35,10 @@ def plans(seed: int, steps: int = LONG) -> list[tuple[Plan, Action]]:
     return found
 
 
-def test_a_seed_gives_the_same_steps_again_and_another_seed_gives_others() -> None:
+def test_a_seed_gives_the_same_steps_and_more_of_them_begin_alike() -> None:
     assert sequence(7, 200) == sequence(7, 200)
     assert sequence(7, 200) != sequence(8, 200)
-
-
-def test_more_steps_begin_with_the_fewer() -> None:
     assert sequence(7, 200)[:50] == sequence(7, 50)
-
-
-def test_every_so_many_steps_everything_comes_back() -> None:
     steps = sequence(3, 5 * SETTLE_EVERY)
     assert [n for n, step in enumerate(steps, 1) if step.action == Settle()] == [SETTLE_EVERY * n for n in range(1, 6)]
 

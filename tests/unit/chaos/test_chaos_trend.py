@@ -13,11 +13,13 @@ def leaking(samples: list[float]) -> bool:
     return bool(leaks({"agent n1 mib": samples}, BOUNDS))
 
 
-def test_a_slow_leak_is_found() -> None:
+def test_too_few_samples_show_nothing_and_a_slow_leak_is_found() -> None:
     assert leaking([50 + number * 0.1 for number in range(200)])
     assert leaks({"agent n1 mib": [50 + number * 0.1 for number in range(200)]}, BOUNDS) == [
         "agent n1 mib grew from 57.45 to 67.45 in 200 samples"
     ]
+    assert trend([1.0] * (FEWEST - 1)) is None
+    assert leaks({"agent n1 mib": [float(2**each) for each in range(FEWEST - 1)]}, BOUNDS) == []
 
 
 @cases(
@@ -32,8 +34,3 @@ def test_a_slow_leak_is_found() -> None:
 )
 def test_what_is_no_leak_is_not_found(samples: list[float]) -> None:
     assert not leaking(samples)
-
-
-def test_too_few_samples_show_nothing() -> None:
-    assert trend([1.0] * (FEWEST - 1)) is None
-    assert leaks({"agent n1 mib": [float(2**each) for each in range(FEWEST - 1)]}, BOUNDS) == []

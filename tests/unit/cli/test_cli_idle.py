@@ -30,12 +30,9 @@ def listed(kubectl: CommandLine, *arguments: str) -> list[tuple[str, str, str]]:
     return [(each["pod"], each["device"], each["idle"]) for each in json.loads(kubectl.out)["items"]]
 
 
-def test_what_is_held_and_not_used_is_listed_with_its_word_and_nothing_else(kubectl: CommandLine) -> None:
+def test_what_is_held_and_not_used_is_listed_and_what_is_unknown_where_asked_for(kubectl: CommandLine) -> None:
     assert listed(kubectl, "-A") == [("train-0", "gpu-0", "NeverUsed"), ("api", "gpu-2", "Idle")]
     assert listed(kubectl, "-n", "web") == [("api", "gpu-2", "Idle")]
-
-
-def test_what_is_not_known_is_listed_where_it_is_asked_for(kubectl: CommandLine) -> None:
     assert listed(kubectl, "-n", "web", "--unknown")[-1] == ("shared", "gpu-0", "Unknown")
 
 

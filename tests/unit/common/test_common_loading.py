@@ -17,16 +17,13 @@ def collected() -> Iterator[None]:
     gc.enable()
 
 
-def test_the_garbage_collector_rests_in_the_block_and_works_after_it() -> None:
+def test_the_garbage_collector_rests_in_the_block_and_works_again_after_it_or_an_error() -> None:
     with quickly():
         assert not gc.isenabled()
         with quickly():
             pass
         assert not gc.isenabled(), "the outer block goes on"
     assert gc.isenabled()
-
-
-def test_it_works_again_after_an_error_too() -> None:
     with pytest.raises(ValueError, match="no such page"), quickly():
         raise ValueError("no such page")
     assert gc.isenabled()

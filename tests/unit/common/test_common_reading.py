@@ -70,20 +70,17 @@ def test_fields_are_read_where_their_names_and_annotations_say() -> None:
     )
 
 
-def test_what_is_absent_is_the_default() -> None:
+def test_what_is_absent_or_of_another_type_is_the_default() -> None:
     assert read({}) == EMPTY
+    assert read({"sold": 1, "count": True, "most": False, "numbers": [True, 2]}) == Thing(
+        "", "", 0, sold=False, numbers=(2,)
+    )
 
 
 @cases("odd", [None, 1.5, [], {}, "", [[]], {"a": 1}, ["x", None]])
 def test_what_has_another_type_is_the_default(odd: Any) -> None:
     wrong = {key: odd for key in WHOLE if key not in ("marked", "parts", "names", "first", "last")}
     assert read(wrong) == EMPTY
-
-
-def test_a_number_is_no_truth_and_a_truth_no_number() -> None:
-    assert read({"sold": 1, "count": True, "most": False, "numbers": [True, 2]}) == Thing(
-        "", "", 0, sold=False, numbers=(2,)
-    )
 
 
 def test_a_bad_item_of_a_list_leaves_the_others() -> None:

@@ -122,17 +122,11 @@ def test_partitions_that_are_shared_count_as_devices_of_their_own() -> None:
 
 
 # --- what NodeDevices does not show yet ------------------------------------------------------------------------------
-def test_what_pods_still_hold_that_have_ended_is_free() -> None:
+def test_what_pods_hold_counts_once_and_until_they_end() -> None:
     known = cache(node_devices("n1", gpu(0, 24, holder("runs", 10), holder("ended", 14))), pod("runs", 10, node="n1"))
     assert free(known) == [14]
-
-
-def test_a_pod_that_is_bound_and_holds_nothing_yet_has_its_place() -> None:
     known = cache(node_devices("n1", gpu(0, 24, held=4), gpu(1, 24)), pod("coming", 16, node="n1"))
     assert free(known) == [4, 24]
-
-
-def test_a_pod_among_the_holders_is_counted_once() -> None:
     known = cache(node_devices("n1", gpu(0, 24, holder("runs", 16)), gpu(1, 24)), pod("runs", 16, node="n1"))
     assert free(known) == [8, 24]
 
@@ -159,14 +153,11 @@ def test_bound_pods_are_placed_in_the_order_in_which_they_were_bound(first: str,
     assert free(known) == left
 
 
-def test_pods_bound_in_one_second_are_placed_in_the_order_in_which_they_were_seen() -> None:
+def test_pods_bound_in_one_second_are_placed_as_they_were_seen_and_then_by_uid() -> None:
     known = cache(node_devices("n1", gpu(0, 10), gpu(1, 10)))
     for name, size in (("z", 8), ("a", 10)):
         known.observe_pod(pod(name, size, node="n1"))
     assert free(known) == [2, 0]
-
-
-def test_where_several_pods_share_a_second_on_a_list_the_older_comes_first_and_then_the_uid() -> None:
     older = "2026-11-22T11:00:00Z"
     known = cache(
         node_devices("n1", gpu(0, 10), gpu(1, 10)), pod("a", 10, node="n1"), pod("z", 8, node="n1", created=older)
@@ -225,17 +216,11 @@ def test_where_not_all_holders_are_listed_the_earliest_pods_have_the_unlisted_sh
 # --- several containers ----------------------------------------------------------------------------------------------
 
 
-def test_what_an_init_container_had_beyond_the_others_stays_with_the_pod_though_no_report_shows_it() -> None:
+def test_what_an_init_container_had_stays_with_its_pod_unseen_and_takes_no_more_than_there_is() -> None:
     held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
     assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6))), held)) == [14]
-
-
-def test_what_an_init_container_had_is_on_a_gpu_that_is_not_known_before_the_last_container_is_shown() -> None:
     half = pod("half", container("one", 4), container("two", 4), init=[container("fetch", 10)], node="n1")
     assert free(cache(node_devices("n1", gpu(0, 24, holder("half", 4, container="one"))), half)) == [16]
-
-
-def test_what_a_pod_keeps_unseen_takes_no_more_than_there_is() -> None:
     held = pod("held", container("main", 6), init=[container("fetch", 10)], node="n1")
     assert free(cache(node_devices("n1", gpu(0, 24, holder("held", 6), free=3)), held)) == [0]
 

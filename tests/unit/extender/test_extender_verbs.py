@@ -111,11 +111,8 @@ def test_what_cannot_be_read_is_named(body: bytes, words: str) -> None:
 
 
 # --- what passes -----------------------------------------------------------------------------------------------------
-def test_a_pod_without_shares_of_memory_passes_everywhere() -> None:
+def test_whatever_it_knows_nothing_of_passes() -> None:
     assert filtered(cache(*TWO), pod("p", container("main", 0)), "n1", "n2").passed == ["n1", "n2"]
-
-
-def test_while_the_watches_do_not_show_the_cluster_every_node_passes() -> None:
     found = filtered(cache(*TWO), pod("p", 1000), "n1", "n2", sees=False)
     assert (found.passed, found.unknown) == (["n1", "n2"], 2)
 

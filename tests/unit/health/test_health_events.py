@@ -91,11 +91,8 @@ def test_equal_notices_are_folded() -> None:
     assert (logged[0].time - START).total_seconds() == 5
 
 
-def test_an_xid_without_a_device_is_reported_since_it_can_mark_none() -> None:
+def test_a_notice_is_of_a_device_or_none_and_none_of_what_is_ignored_or_a_state() -> None:
     assert [each.xid for each in logged_events([xid(79, None)], HealthRules(), {}, REGISTERED)] == [79]
-
-
-def test_an_ignored_xid_is_not_reported_and_a_fatal_one_is_a_state() -> None:
     assert logged_events([xid(31)], ruled({"Xid31": "Ignored"}), {}, REGISTERED) == ()
     assert logged_events([xid(31)], ruled({"Xid31": "Unhealthy"}), {}, REGISTERED) == ()
 

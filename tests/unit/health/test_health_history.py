@@ -255,10 +255,6 @@ def test_errors_of_programs_are_history_and_no_faults() -> None:
     assert summary.most_faults == ""
 
 
-def test_what_a_rule_ignores_is_no_history() -> None:
-    assert shown(strike(node({"reasons": ["Xid31"], "state": "Ignored"}), 31)) == []
-
-
 def test_a_flood_changes_the_status_once_a_minute() -> None:
     of = strike(node(), 31)
     reports = set()
@@ -320,8 +316,9 @@ def test_after_a_clock_was_set_back_the_last_one_may_be_of_a_boot_before() -> No
     assert (only.times, only.last) == ((START - timedelta(days=2), START), START)
 
 
-def test_an_event_of_a_device_that_is_not_here_costs_no_other_one_its_history() -> None:
+def test_an_event_without_its_device_or_of_one_that_is_gone_is_no_history() -> None:
     assert list(after(0, xid(31, 7), xid(31, 1))) == [gpu_id(1)]
+    assert after(1, before=after(0, xid(31, 1)), inventory=inventory_of(gpu(0))) == {}
 
 
 def test_a_fault_of_a_partition_alone_is_one_of_its_device() -> None:
@@ -366,10 +363,6 @@ def test_counts_of_old_periods_go_one_by_one() -> None:
     [[only]] = found.values()
     assert only.count == PERIODS
     assert only.periods[0].first == START + 3 * PERIOD
-
-
-def test_a_device_that_is_no_longer_listed_has_no_history() -> None:
-    assert after(1, before=after(0, xid(31, 1)), inventory=inventory_of(gpu(0))) == {}
 
 
 EVENTS = st.lists(
@@ -452,12 +445,10 @@ def test_a_number_that_can_never_be_met_is_refused_with_its_place(wrong: dict[st
     assert says in json.dumps([refused.world.config.refused.field, refused.world.config.refused.message])
 
 
-def test_what_is_ignored_is_not_counted() -> None:
+def test_what_is_ignored_or_repeats_nothing_costs_and_counts_nothing() -> None:
     refused = Node(gpu(0)).now(policy(rule("Xid31", count=2, window=60, state="Ignored")))
     assert refused.world.config.refused is not None
     assert "what is ignored is not counted" in refused.world.config.refused.message
-
-
-def test_rules_without_repetition_cost_nothing() -> None:
     rules = ruled({"Xid31": "Unhealthy"})
     assert rules.for_device(gpu(0)) is rules
+    assert shown(strike(node({"reasons": ["Xid31"], "state": "Ignored"}), 31)) == []

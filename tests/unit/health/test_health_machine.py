@@ -594,12 +594,9 @@ def test_waiting_for_neighbours_survives_a_restart() -> None:
 
 
 # --- policy ---------------------------------------------------------------------------------------------------------
-def test_a_policy_may_call_an_xid_fatal() -> None:
+def test_a_policy_may_call_an_xid_fatal_or_ignore_it() -> None:
     story = Story(ruled({"Xid31": "Unhealthy"})).line(gpu(0, readings=old()), xids=[xid(31)])
     assert (story.says(), story.verdict().recovery_action) == (("Unhealthy", "Xid31"), "ResetDevice")
-
-
-def test_a_policy_may_ignore_an_xid() -> None:
     story = Story(ruled({"Xid79": "Ignored"}))
     assert story.line(gpu(0), xids=[xid(79), xid(45)]).says() == ("Degraded", "Correlating")
     assert story.line(gpu(0), at=20).says() == ("Healthy", "")
@@ -810,8 +807,10 @@ def test_a_remembered_fault_of_a_clock_that_was_ahead_counts_from_now(last_seen:
     assert (found.since, found.last_seen is None or found.last_seen <= story.now) == (story.now, True)
 
 
-def test_messages_are_bounded_however_long_the_error() -> None:
+def test_messages_are_bounded_whoever_writes_them() -> None:
     assert len(Story().line(gpu(0, readings=Readings(error="x" * 5000))).verdict().message) <= 512
+    message = Story(vendors={"nvidia": Talkative()}).line(gpu(0)).verdict().message
+    assert message == "x" * 511 + "\u2026"
 
 
 class Talkative(FaultSource):
@@ -819,11 +818,6 @@ class Talkative(FaultSource):
 
     def read(self, readings: Readings) -> tuple[FaultCondition, ...]:
         return (FaultCondition(reason="Broken", state=HealthState.UNHEALTHY, message="x" * 600, evident=True),)
-
-
-def test_a_vendors_message_is_cut_to_what_the_api_takes() -> None:
-    message = Story(vendors={"nvidia": Talkative()}).line(gpu(0)).verdict().message
-    assert message == "x" * 511 + "\u2026"
 
 
 # --- deadlines ------------------------------------------------------------------------------------------------------
@@ -842,12 +836,9 @@ def test_the_next_deadline_is_when_something_could_change_without_a_line() -> No
     assert story.silence(until=506).says(1) == ("Healthy", "")
 
 
-def test_a_hold_down_that_is_over_is_no_deadline() -> None:
+def test_a_deadline_is_of_what_waits_alone() -> None:
     fine = gpu(0, readings=old())
     story = Story(HealthRules(hold_down_seconds=2)).line(fine, at=0, xids=[xid(79)]).line(fine, at=5)
     assert story.says() == ("Unhealthy", "Xid79")
     assert story.deadline() == 20
-
-
-def test_before_the_first_line_nothing_is_due() -> None:
     assert Story().deadline() is None

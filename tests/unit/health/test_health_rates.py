@@ -69,8 +69,12 @@ def condition(told: Story, reason: str = "Fast") -> bool | None:
 
 
 # --- what is a fault -------------------------------------------------------------------------------------------------
-def test_what_a_counter_has_at_the_first_line_is_no_fault() -> None:
+def test_a_counter_counts_from_its_first_line_and_a_slow_rise_is_none() -> None:
     assert lasts(story(), 2 * WINDOW, errors=1_000_000).says() == WELL
+    told = story()
+    for errors in range(100):
+        assert lasts(told, WINDOW / 2, errors=errors).says() == WELL
+    assert lasts(lasts(story(), 10, errors=0), 5, errors=3).says() == FAST
 
 
 def test_a_counter_that_rose_by_more_than_its_limit_within_the_window_is_one_until_it_has_not() -> None:
@@ -84,16 +88,6 @@ def test_a_counter_that_rose_by_more_than_its_limit_within_the_window_is_one_unt
     assert condition(told) is False
     assert "recovering from Fast" in told.verdict().message
     assert lasts(told, HOLD, errors=10).says() == WELL
-
-
-def test_a_slow_rise_is_none_however_far_it_goes() -> None:
-    told = story()
-    for errors in range(100):
-        assert lasts(told, WINDOW / 2, errors=errors).says() == WELL
-
-
-def test_a_fast_rise_is_noticed_at_once_and_not_when_the_window_is_over() -> None:
-    assert lasts(lasts(story(), 10, errors=0), 5, errors=3).says() == FAST
 
 
 def test_rises_that_are_counted_together_are_forgotten_no_sooner_than_a_twelfth_of_the_window() -> None:

@@ -27,18 +27,12 @@ def present(found: Inventory) -> dict[str, bool]:
     return {device.fact.id: device.present for device in found.devices}
 
 
-def test_a_device_that_comes_is_there() -> None:
+def test_a_device_comes_goes_and_comes_back_by_its_id() -> None:
     found = after(after(Inventory(), gpu(0)), gpu(0), gpu(1))
     assert present(found) == {gpu_id(0): True, gpu_id(1): True}
-
-
-def test_a_device_that_goes_stays_as_missing_with_its_last_facts() -> None:
     found = after(after(Inventory(), gpu(0), gpu(1)), gpu(0), seconds=5)
     gone = found.devices[1]
     assert (gone.present, gone.fact, gone.last_seen) == (False, gpu(1), START + timedelta(seconds=5))
-
-
-def test_a_device_that_comes_back_is_known_by_its_id_not_its_index() -> None:
     found = after(after(Inventory(), gpu(0), gpu(1)), gpu(0))
     back = after(found, gpu(0), gpu(1, index=7))
     assert present(back) == {gpu_id(0): True, gpu_id(1): True}
@@ -65,17 +59,17 @@ def test_a_device_that_was_never_known_is_listed_with_the_little_it_says() -> No
     assert after(Inventory(), bare).devices[0].fact == bare
 
 
-def test_an_unloaded_driver_makes_nothing_go_missing() -> None:
+def test_while_the_driver_is_away_nothing_goes_missing_is_back_or_forgotten() -> None:
     for state in (DriverState.NOT_LOADED, DriverState.VERSION_MISMATCH):
         found = after(after(Inventory(), gpu(0)), driver=Driver(state=state))
         assert present(found) == {gpu_id(0): True}
         assert found.driver == Driver(state=state)
-
-
-def test_a_missing_device_stays_missing_while_the_driver_is_away() -> None:
     gone = after(after(Inventory(), gpu(0), gpu(1)), gpu(0))
     found = after(gone, driver=Driver(state=DriverState.NOT_LOADED))
     assert present(found) == {gpu_id(0): True, gpu_id(1): False}
+    missing = after(after(Inventory(), gpu(0), seconds=0), seconds=10)
+    away = Driver(state=DriverState.NOT_LOADED)
+    assert present(after(missing, seconds=10**6, driver=away, forget_missing_seconds=60)) == {gpu_id(0): False}
 
 
 def test_a_device_that_is_gone_after_a_long_silence_has_been_missing_for_no_time_yet() -> None:
@@ -83,12 +77,6 @@ def test_a_device_that_is_gone_after_a_long_silence_has_been_missing_for_no_time
     first = after(after(Inventory(), gpu(0), seconds=0), seconds=3600, forget_missing_seconds=60)
     assert present(first) == {gpu_id(0): False}
     assert present(after(first, seconds=3660, forget_missing_seconds=60)) == {}
-
-
-def test_no_device_is_forgotten_while_the_driver_is_away() -> None:
-    missing = after(after(Inventory(), gpu(0), seconds=0), seconds=10)
-    away = Driver(state=DriverState.NOT_LOADED)
-    assert present(after(missing, seconds=10**6, driver=away, forget_missing_seconds=60)) == {gpu_id(0): False}
 
 
 def test_a_missing_device_that_returns_before_its_time_begins_a_new_count_when_it_goes_again() -> None:

@@ -113,11 +113,8 @@ STARTED = [
 ]
 
 
-def test_nothing_happens_before_a_request(machine: Machine) -> None:
+def test_nothing_happens_before_a_request_and_a_daemon_is_started_once(machine: Machine) -> None:
     assert machine.after().said() == []
-
-
-def test_a_daemon_is_started_once_after_its_gpus_are_its_own(machine: Machine) -> None:
     assert machine.want(daemon(0, 1)).said() == STARTED
     assert machine.driver.modes == {"GPU-0": "EXCLUSIVE_PROCESS", "GPU-1": "EXCLUSIVE_PROCESS"}
     assert machine.after().after(60).said() == []

@@ -86,13 +86,10 @@ def test_a_container_gets_device_nodes_libraries_and_the_preload() -> None:
     assert edits.envs == {"LD_PRELOAD": f"{LIB}/libonload.so"}
 
 
-def test_or_the_command_in_place_of_the_preload() -> None:
+def test_or_the_command_in_place_of_the_preload_or_neither() -> None:
     edits = Onloaded(card(0), file={"setPreload": False, "mountOnload": True}).now().edits()
     assert edits.mounts == (*mounts(*LIBRARIES), Mount(container_path=f"{BIN}/onload", host_path=f"{BIN}/onload"))
     assert edits.envs == {}
-
-
-def test_or_neither() -> None:
     edits = Onloaded(card(0), file={"setPreload": False}).now().edits()
     assert (edits.mounts, edits.envs) == (mounts(*LIBRARIES), {})
 

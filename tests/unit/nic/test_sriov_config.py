@@ -53,9 +53,11 @@ def test_pf_names_are_names_with_ranges_of_functions(pattern: str, numbers: list
     assert selected(config, *EIGHT) == [function(each) for each in numbers]
 
 
-def test_several_ranges_of_one_interface_are_alternatives() -> None:
+def test_several_selectors_must_all_fit_and_ranges_are_alternatives() -> None:
     config = read(pool({"pfNames": ["p0#0-1", "p0#6-7"]}))
     assert selected(config, *EIGHT) == [function(each) for each in (0, 1, 6, 7)]
+    config = read(pool({"vendors": ["15b3"], "drivers": ["vfio-pci"]}))
+    assert selected(config, vf(0), vf(1, driver="vfio-pci")) == [function(1)]
 
 
 @pytest.mark.parametrize("of", [port(0), "0000:1B:00.0"])
@@ -85,11 +87,6 @@ def test_each_selector(selector: dict[str, Any], fits: dict[str, Any], does_not:
     assert selected(config, vf(0, **fits)) == [function(0)]
     if does_not is not None:
         assert selected(config, vf(0, **does_not)) == []
-
-
-def test_all_that_a_selector_says_must_fit() -> None:
-    config = read(pool({"vendors": ["15b3"], "drivers": ["vfio-pci"]}))
-    assert selected(config, vf(0), vf(1, driver="vfio-pci")) == [function(1)]
 
 
 def test_the_first_selector_that_fits_says_what_a_container_gets() -> None:

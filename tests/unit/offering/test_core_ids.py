@@ -86,12 +86,9 @@ def test_a_failed_gpu_takes_its_own_hundred_or_the_hundred_that_were_counted_for
     assert {each.id for each in resource.ids if each.healthy} == set(counted(*range(100)))
 
 
-def test_ids_of_cores_are_shares_of_their_device_and_no_amount_of_memory() -> None:
+def test_ids_of_cores_are_no_memory_and_have_no_numa_node() -> None:
     assert id_form.split(of(1)[7]) == (gpu_id(1), 7)
     assert id_form.memory_held([of(1)[7]]) == {}
-
-
-def test_cores_have_no_numa_node_by_which_the_kubelet_would_choose() -> None:
     assert {each.numa_node for each in cores(*cards(2, numa_node=1)).ids} == {None}
 
 

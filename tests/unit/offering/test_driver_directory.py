@@ -91,9 +91,10 @@ def test_a_container_gets_its_gpus_nodes_and_the_driver_and_no_variable() -> Non
     assert all(mount.read_only for mount in answer.mounts)
 
 
-def test_optional_control_nodes_are_passed_only_where_they_exist() -> None:
+def test_a_node_without_optional_nodes_or_icd_gets_none() -> None:
     answer = answered(gpu_id(0), existing=frozenset(NEEDED))
     assert answer.devices == nodes("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0")
+    assert answered(gpu_id(0), arguments=("--vulkan-icd-directory=",)).mounts == MOUNTS[:1]
 
 
 def test_a_mig_device_brings_the_nodes_of_its_gpu_and_its_two_capabilities() -> None:
@@ -163,10 +164,6 @@ def test_the_folders_are_flags_with_googles_names_as_aliases(dashes: str) -> Non
         Mount(container_path="/usr/local/gpu", host_path="/opt/nvidia"),
         Mount(container_path="/etc/icd", host_path="/opt/nvidia/icd"),
     )
-
-
-def test_a_node_without_a_vulkan_icd_mounts_none() -> None:
-    assert answered(gpu_id(0), arguments=("--vulkan-icd-directory=",)).mounts == MOUNTS[:1]
 
 
 @cases("text", ["", "nvidia", "/", "//", "/.", "/a\nb"])

@@ -39,20 +39,17 @@ def test_a_container_sees_its_gpus_in_the_order_of_the_kubelet() -> None:
     assert answer == visible(f"{gpu_id(1)},{gpu_id(0)}")
 
 
-def test_several_shares_of_a_gpu_are_one_gpu() -> None:
+def test_several_names_of_one_gpu_are_one() -> None:
     ids = [f"{gpu_id(1)}::1", f"{gpu_id(0)}::0", f"{gpu_id(1)}::0"]
     assert allocate(offered(replicas=2), ids, CONTEXT) == visible(f"{gpu_id(1)},{gpu_id(0)}")
+    assert allocate(offered(), [gpu_id(0), gpu_id(0)], CONTEXT) == visible(gpu_id(0))
+    assert allocate(offered(), [], CONTEXT) == visible("")
 
 
 def test_a_mig_device_is_seen_by_its_own_uuid() -> None:
     cut = gpu(0, mig_enabled=True, partitions=(partition(0, 0),))
     plan = make_plan(inventory_of(cut), healthy(cut), PlanSettings(partitions=Partitions(strategy="mixed")))
     assert allocate(plan.resources[0], [mig_id(0, 0)], CONTEXT) == visible(mig_id(0, 0))
-
-
-def test_an_id_named_twice_is_one_and_no_id_is_no_gpu() -> None:
-    assert allocate(offered(), [gpu_id(0), gpu_id(0)], CONTEXT) == visible(gpu_id(0))
-    assert allocate(offered(), [], CONTEXT) == visible("")
 
 
 @pytest.mark.parametrize("ids", [["GPU-gone"], [gpu_id(0), "GPU-gone"]])

@@ -34,30 +34,21 @@ def complaints(read: Any, text: str) -> list[str]:
 
 
 # --- resources --------------------------------------------------------------------------------------------------------
-def test_patterns_are_rules_in_their_order() -> None:
+def test_patterns_are_rules_for_models_and_profiles_in_their_order() -> None:
     found = resources("{gpus: [{pattern: '*H100*', name: h100}, {pattern: '*', name: nvidia.com/other}]}")
     assert found is not None
     assert [(rule.match, rule.name) for rule in found.devices] == [
         (DeviceMatch(vendor="nvidia", product_name="*H100*"), "nvidia.com/h100"),
         (DeviceMatch(vendor="nvidia", product_name="*"), "nvidia.com/other"),
     ]
-
-
-def test_mig_patterns_are_rules_for_profiles() -> None:
     found = resources("{mig: [{pattern: 1g.10gb+me, name: example.com/media}]}")
     assert found is not None
     assert [(rule.match, rule.name) for rule in found.devices] == [
         (DeviceMatch(profile="1g.10gb.me"), "example.com/media")
     ]
-
-
-def test_only_the_star_is_special_in_a_pattern() -> None:
     found = resources("{gpus: [{pattern: 'A?[x*', name: a}]}")
     assert found is not None
     assert found.devices[0].match.product_name == "A[?][[]x*"
-
-
-def test_without_the_section_there_is_none() -> None:
     assert resources("null") is None
     assert sharing("null") is None
     assert sharing("{}") is None

@@ -67,10 +67,11 @@ def of(*ids: str) -> set[str]:
     return set(ids)
 
 
-def test_what_is_held_as_it_is_offered_changes_nothing() -> None:
+def test_what_is_held_as_offered_or_is_anothers_changes_nothing() -> None:
     plan, others = protected(shared(2), (GPU, f"{gpu_id(0)}::1"))
     assert others == ()
     assert len(free(plan)) == 4
+    assert protected(WHOLE, ("example.com/nic", "nic-0"), (GPU, "GPU-of-another-node"))[1] == ()
 
 
 @cases(
@@ -90,10 +91,6 @@ def test_a_device_that_is_held_in_another_shape_is_withheld_and_no_other(
     plan, [stranger] = protected(settings, (resource, id_))
     assert (stranger.device_id, stranger.holder) == (gpu_id(0), "ml/p0")
     assert {each.partition("::")[0] for each in free(plan)} == {gpu_id(1)}
-
-
-def test_devices_of_others_do_not_count() -> None:
-    assert protected(WHOLE, ("example.com/nic", "nic-0"), (GPU, "GPU-of-another-node"))[1] == ()
 
 
 def test_a_gpu_that_was_cut_under_its_pod_keeps_its_mig_devices_back() -> None:

@@ -54,9 +54,14 @@ def recent(*ids: str, age: float, resource: str = "nvidia.com/gpu") -> RecentAll
     return RecentAllocate(resource=resource, ids=ids, time=START, monotonic=NOW - age)
 
 
-def test_a_change_that_nobody_feels_applies_at_once() -> None:
+def test_what_nobody_feels_or_holds_applies_at_once() -> None:
     assert decide_change(WHOLE, SLICED, holdings(), (), whole=True).apply
     assert decide_change(WHOLE, RENAMED, holdings(), (), whole=True).apply
+    more = plan(gpu=["GPU-0", "GPU-1"], extra=["GPU-2::0"])
+    assert decide_change(WHOLE, more, holdings(holder()), (), whole=True).apply
+    assert decide_change(Plan(), SLICED, holdings(holder()), (), whole=True).apply
+    others = holdings(holder(resource="example.com/nic", ids=("nic-0",)), holder(resource=None, ids=("gpu-0",)))
+    assert decide_change(WHOLE, SLICED, others, (), whole=True).apply
 
 
 def test_a_change_of_ids_or_name_waits_for_the_pods_that_hold_one() -> None:
@@ -88,17 +93,6 @@ def test_how_a_resource_is_shared_is_said_only_where_its_ids_do_not_say() -> Non
 def test_ways_to_share_that_no_pod_feels_do_not_wait() -> None:
     plain = Plan(resources=(replace(BY_TIME.resources[0], sharing=NOT_SHARED),))
     assert decide_change(BY_TIME, plain, holdings(holder(ids=("GPU-0::0",))), (), whole=True).apply
-
-
-def test_a_new_resource_beside_the_old_ones_never_waits() -> None:
-    more = plan(gpu=["GPU-0", "GPU-1"], extra=["GPU-2::0"])
-    assert decide_change(WHOLE, more, holdings(holder()), (), whole=True).apply
-    assert decide_change(Plan(), SLICED, holdings(holder()), (), whole=True).apply
-
-
-def test_holders_of_other_resources_and_of_claims_do_not_count() -> None:
-    others = holdings(holder(resource="example.com/nic", ids=("nic-0",)), holder(resource=None, ids=("gpu-0",)))
-    assert decide_change(WHOLE, SLICED, others, (), whole=True).apply
 
 
 def test_a_change_waits_while_nobody_knows_who_holds_what() -> None:

@@ -138,13 +138,10 @@ def test_a_single_gpu_is_taken_where_it_breaks_no_pair() -> None:
     assert prefer(whole(pairs), ids((0, 1, 2, 3, 4)), [], 1, topology.build(inventory_of(*pairs))) == (gpu_id(2),)
 
 
-def test_the_order_of_the_question_does_not_change_the_answer() -> None:
+def test_the_order_of_the_question_or_no_topology_changes_no_answer() -> None:
     scores = topology.build(inventory_of(*A100X8))
     backwards = prefer(whole(A100X8), ids(ALL[::-1]), [], 4, scores)
     assert backwards == tuple(ids((0, 1, 2, 3)))
-
-
-def test_without_topology_the_first_are_preferred() -> None:
     assert prefer(whole(A100X8), ids(ALL), [], 3, Topology()) == tuple(ids((0, 1, 2)))
 
 

@@ -33,23 +33,17 @@ def cut(number: int, *profiles: str, **facts: Any) -> DeviceFact:
     return gpu(number, mig_enabled=True, partitions=parts, **facts)
 
 
-def test_two_models_get_two_names() -> None:
+def test_two_models_get_two_names_by_the_first_rule_or_keep_their_usual_ones() -> None:
     """NVIDIA's plugin parses such patterns and ignores them."""
     rules = (rule("nvidia.com/h100", product_name="*H100*"), rule("nvidia.com/other", product_name="*"))
     assert named(gpu(0), gpu(1, **A100), rules=rules) == {
         "nvidia.com/h100": [gpu_id(0)],
         "nvidia.com/other": [gpu_id(1)],
     }
-
-
-def test_the_first_rule_that_matches_decides() -> None:
     rules = (rule("nvidia.com/all"), rule("nvidia.com/h100", product_name="*H100*"))
     assert named(gpu(0), rules=rules) == {"nvidia.com/all": [gpu_id(0)]}
-
-
-def test_what_no_rule_matches_keeps_its_usual_name() -> None:
-    rules = (rule("nvidia.com/a100", product_name="*A100*"),)
-    assert named(gpu(0), gpu(1, **A100), rules=rules) == {"nvidia.com/a100": [gpu_id(1)], "nvidia.com/gpu": [gpu_id(0)]}
+    one = (rule("nvidia.com/a100", product_name="*A100*"),)
+    assert named(gpu(0), gpu(1, **A100), rules=one) == {"nvidia.com/a100": [gpu_id(1)], "nvidia.com/gpu": [gpu_id(0)]}
 
 
 @cases(

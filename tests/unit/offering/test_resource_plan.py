@@ -70,17 +70,11 @@ def test_gpus_are_offered_by_index_with_their_numa_node() -> None:
     assert [each.numa_node for each in found.resources[0].ids] == [0, 1]
 
 
-def test_an_unhealthy_gpu_stays_listed_and_its_neighbours_stay_healthy() -> None:
+def test_gpus_that_are_unhealthy_missing_or_unjudged_stay_listed_and_go_to_nobody() -> None:
     assert shown(plan(gpu(0), gpu(1), bad=(gpu_id(1),))) == {"nvidia.com/gpu": [(gpu_id(0), True), (gpu_id(1), False)]}
-
-
-def test_a_missing_gpu_stays_listed_as_unhealthy() -> None:
     gone = stage.update(inventory_of(gpu(0), gpu(1)), snapshot(gpu(0)), now=START, monotonic=1)
     found = make_plan(gone, healthy(gpu(0), gpu(1)), PlanSettings())
     assert shown(found) == {"nvidia.com/gpu": [(gpu_id(0), True), (gpu_id(1), False)]}
-
-
-def test_a_gpu_that_nobody_judged_is_not_offered() -> None:
     assert shown(make_plan(inventory_of(gpu(0)), {}, PlanSettings())) == {"nvidia.com/gpu": [(gpu_id(0), False)]}
 
 
@@ -89,16 +83,10 @@ def test_a_device_taken_out_of_service_by_hand_is_unhealthy_with_all_its_shares(
     assert [healthy for _, healthy in shown(found)["nvidia.com/gpu"]] == [False, False, True, True]
 
 
-def test_a_node_without_gpus_offers_nothing() -> None:
+def test_a_node_without_gpus_a_display_adapter_and_an_observer_offer_nothing() -> None:
     assert plan() == Plan()
     assert plan(gpu(0, vendor="acme")) == Plan()
-
-
-def test_a_display_adapter_is_not_offered() -> None:
     assert plan(gpu(0, product_name="NVIDIA DGX Display")) == Plan()
-
-
-def test_an_observer_offers_nothing() -> None:
     assert plan(gpu(0), serving=Serving(mode="Observe")) == Plan()
 
 
@@ -120,13 +108,10 @@ def test_a_fault_of_a_gpu_is_a_fault_of_all_its_shares_and_of_no_others() -> Non
     assert [healthy for _, healthy in shown(found)["nvidia.com/gpu"]] == [False] * 3 + [True] * 3
 
 
-def test_shares_may_get_a_name_of_their_own() -> None:
+def test_shares_may_have_a_name_of_their_own_and_be_refused_beyond_one() -> None:
     assert list(shown(plan(gpu(0), sharing=slices(2, rename_by_default=True)))) == ["nvidia.com/gpu.shared"]
     named = slices(2, rename="nvidia.com/slice", rename_by_default=True)
     assert list(shown(plan(gpu(0), sharing=named))) == ["nvidia.com/slice"]
-
-
-def test_requests_for_more_than_one_share_may_be_refused() -> None:
     (resource,) = plan(gpu(0), sharing=slices(2, fail_requests_greater_than_one=True)).resources
     assert resource.fail_requests_greater_than_one
 

@@ -32,17 +32,11 @@ def test_devices_of_all_nodes_are_counted_by_product() -> None:
     }
 
 
-def test_a_device_is_held_when_a_part_of_it_is() -> None:
+def test_a_device_is_counted_as_what_it_is_and_held_or_gone() -> None:
     cut = {"id": "MIG-0", "profile": "1g.10gb", "holders": [holder()]}
     [counts] = shown(record(product(0, H100, partitions=[cut]))).values()
     assert counts == {"total": 1, "healthy": 1, "held": 1}
-
-
-def test_one_that_its_driver_no_longer_lists_is_none() -> None:
     assert shown(record(product(0, H100, "Unhealthy", "Missing"))) == {}
-
-
-def test_what_a_silent_node_reported_last_is_not_called_healthy() -> None:
     silent = record(product(0, H100), conditions={"Stale": ("True", "HeartbeatOverdue")})
     [counts] = shown(silent).values()
     assert counts == {"total": 1, "healthy": 0, "held": 0}

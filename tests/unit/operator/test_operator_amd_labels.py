@@ -70,12 +70,9 @@ def test_several_models_are_counted_and_none_is_called_the_nodes() -> None:
     assert (labels["amd.com/gpu.vram.192G"], labels["amd.com/gpu.vram.64G"]) == ("1", "1")
 
 
-def test_a_node_without_them_has_none() -> None:
+def test_a_node_without_gpus_of_amd_or_with_odd_ones_has_no_labels_of_them() -> None:
     other = device(0, attributes={"vendor": "nvidia", "productName": "NVIDIA T4"})
     assert AmdLabels().labels(record(other)) == {}
-
-
-def test_what_is_no_label_is_left_out() -> None:
     labels = AmdLabels().labels(record(gpu(0, product="é" * 5), gpu(1, product="x" * 80), drivers=DRIVERS))
     assert not [name for name in labels if "product-name" in name and len(name.partition("/")[2]) > 63]
     assert all(len(value) <= 63 for value in labels.values())

@@ -53,14 +53,11 @@ def test_what_changes_a_nodes_faults_is_urgent_and_nothing_else_is() -> None:
     assert known().observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, node_devices(faulty))).faults == {"n1"}
 
 
-def test_an_older_state_never_replaces_a_newer_one() -> None:
+def test_an_older_state_or_deletion_never_replaces_a_newer_one() -> None:
     cache = known((Kind.NODE_DEVICES, node_devices(device(0), version=9)))
     late = node_devices(device(0, "Unhealthy", "Xid79"), version=8)
     assert not cache.observe(Kind.NODE_DEVICES, read(Kind.NODE_DEVICES, late))
     assert cache.node_devices["n1"].devices[0].health.state == "Healthy"
-
-
-def test_a_deletion_of_an_earlier_object_of_that_name_removes_nothing() -> None:
     cache = known((Kind.NODE_DEVICES, node_devices(device(0))))
     assert not cache.remove(Kind.NODE_DEVICES, "n1", "earlier")
     assert cache.remove(Kind.NODE_DEVICES, "n1", "nd-uid").nodes == {"n1"}

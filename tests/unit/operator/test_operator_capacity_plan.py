@@ -31,22 +31,16 @@ def test_memory_is_summed_over_the_devices_that_are_offered() -> None:
     assert plan(every, item, node()).values == {MEMORY: 3 * ONE}
 
 
-def test_a_device_that_people_took_out_of_service_counts_only_where_all_do() -> None:
+def test_out_of_service_or_excluded_a_device_counts_only_where_all_do_and_away_nowhere() -> None:
     item = record(device(0), device(1, unschedulable="RMA 4711"))
     assert plan(SUM, item, node()).values == {MEMORY: ONE}
     every = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
     assert plan(every, item, node()).values == {MEMORY: 2 * ONE}
-
-
-def test_a_device_that_is_excluded_counts_only_where_all_do() -> None:
     cut = device(2, partitions=[{"id": "MIG-1", "excluded": "gpu-2"}, {"id": "MIG-2", "excluded": "gpu-2"}])
     item = record(device(0), device(1, excluded="gpu-1"), cut)
     assert plan(SUM, item, node()).values == {MEMORY: ONE}
     every = CapacityEntry(name=MEMORY, sum_of="memoryMiB", scope="all")
     assert plan(every, item, node()).values == {MEMORY: 3 * ONE}
-
-
-def test_a_device_that_is_not_there_counts_nowhere() -> None:
     item = record(device(0), device(1, "Unhealthy", "Missing"), device(2, "Unhealthy", "Xid79"))
     for scope, count in (("all", 2), ("healthy", 1)):
         entry = CapacityEntry(name="aliyun.com/gpu-count", per_device=1, scope=scope)
@@ -142,17 +136,11 @@ def test_where_no_plugin_of_ours_serves_an_unloaded_driver_counts_as_withdrawn()
     assert [it.id for it in offered(item.devices, item.resources)] == ["GPU-0"]
 
 
-def test_a_name_that_the_plugin_serves_is_refused() -> None:
+def test_a_name_that_is_somebody_elses_is_refused_and_our_own_drifted_one_is_not() -> None:
     found = plan(CapacityEntry(name=GPU, per_node=9), record(*TWO), node({GPU: 2}))
     assert (dict(found.values), found.status, found.reason) == ({}, "False", "Conflict")
-
-
-def test_a_name_that_the_node_shows_without_us_is_refused_and_a_zero_is_not() -> None:
     assert plan(SUM, record(*TWO), node({MEMORY: 5})).reason == "Conflict"
     assert plan(SUM, record(*TWO), node({MEMORY: 0})).values == {MEMORY: 2 * ONE}
-
-
-def test_our_own_drifted_value_is_not_refused() -> None:
     found = plan(SUM, record(*TWO), node({MEMORY: 5}), ours=frozenset({MEMORY}))
     assert (found.values, found.reason) == ({MEMORY: 2 * ONE}, "InSync")
 

@@ -30,7 +30,7 @@ def test_only_policies_that_select_the_node_count() -> None:
     assert resolve({"pool": "a"}, [chosen], NONE).reason == "Resolved"
 
 
-def test_of_equal_priority_the_older_wins_and_the_difference_is_a_conflict() -> None:
+def test_of_equal_priority_the_older_wins_then_the_name_and_a_difference_is_a_conflict() -> None:
     older = policy("z", created="2026-11-21T09:00:00Z", sharing=sharing(2))
     younger = policy("a", created="2026-11-21T10:00:00Z", sharing=sharing(4))
     found = resolve({}, [younger, older], NONE)
@@ -38,19 +38,10 @@ def test_of_equal_priority_the_older_wins_and_the_difference_is_a_conflict() -> 
     assert (found.status, found.reason) == ("False", "Conflict")
     assert found.outcomes["a"].conflicts == ("z",)
     assert found.outcomes["z"].conflicts == ()
-
-
-def test_of_equal_age_the_name_decides() -> None:
     found = resolve({}, [policy("b", sharing=sharing(4)), policy("a", sharing=sharing(2))], NONE)
     assert found.config == {"sharing": sharing(2)}
-
-
-def test_equal_values_are_no_conflict_however_they_are_written() -> None:
     spelled = {"podCondition": "OnFault", "event": True, "nodeCondition": True}
     assert resolve({}, [policy("a", faults={}), policy("b", faults=spelled)], NONE).reason == "Resolved"
-
-
-def test_a_difference_in_priority_is_no_conflict() -> None:
     assert resolve({}, [policy("a", 1, sharing=sharing(2)), policy("b", sharing=sharing(4))], NONE).reason == "Resolved"
 
 
@@ -60,12 +51,9 @@ def test_a_policy_that_is_not_accepted_takes_no_part_and_is_named() -> None:
     assert "Invalid" in found.message
 
 
-def test_a_dry_run_takes_no_part_and_spoils_nothing() -> None:
+def test_a_dry_run_takes_no_part_and_says_what_it_would_change() -> None:
     found = resolve({}, [policy("p", mode="DryRun", sharing=sharing(2))], NONE)
     assert (found.config, found.reason) == ({}, "NoPolicy")
-
-
-def test_a_dry_run_says_what_it_would_supply_and_what_of_that_would_be_new() -> None:
     faults = {"podCondition": "Always"}
     trial = policy("trial", 5, mode="DryRun", sharing=sharing(2), faults=faults, labels={"featureDiscovery": False})
     there = [policy("a", sharing=sharing(4), faults=faults), policy("b", 9, health={"holdDownSeconds": 1})]
@@ -74,6 +62,8 @@ def test_a_dry_run_says_what_it_would_supply_and_what_of_that_would_be_new() -> 
     assert found.trials["trial"].supplies == ("sharing", "faults", "labels")
     assert found.trials["trial"].changes == ("sharing",)
     assert found.trials["trial"].faults == faults
+    elsewhere = policy("trial", mode="DryRun", selector={"matchLabels": {"a": "b"}}, sharing=sharing(2))
+    assert resolve({}, [elsewhere], NONE).trials == {}
 
 
 def test_a_dry_run_says_that_it_would_lose_and_that_it_would_not_fit() -> None:
@@ -83,11 +73,6 @@ def test_a_dry_run_says_that_it_would_lose_and_that_it_would_not_fit() -> None:
     named = policy("a", resources={"devices": [{"match": {}, "name": "example.com/x"}]})
     same = policy("trial", mode="DryRun", capacity=[{"name": "example.com/x", "perNode": 1}])
     assert "example.com/x" in resolve({}, [named, same], NONE).trials["trial"].misfit
-
-
-def test_a_dry_run_that_selects_other_nodes_says_nothing_here() -> None:
-    elsewhere = policy("trial", mode="DryRun", selector={"matchLabels": {"a": "b"}}, sharing=sharing(2))
-    assert resolve({}, [elsewhere], NONE).trials == {}
 
 
 def test_an_edit_that_is_refused_leaves_what_the_policy_gave_this_node() -> None:
@@ -190,14 +175,14 @@ def test_a_node_that_has_a_paused_policy_keeps_it_as_it_is_there_with_what_is_do
     assert [(ref.generation, ref.sections) for ref in found.policies] == [(1, ("sharing", "faults"))]
 
 
-def test_a_node_that_does_not_have_a_paused_policy_does_not_get_it() -> None:
+def test_a_paused_policy_stays_where_it_is_and_goes_nowhere_else() -> None:
     found = resolve({}, [policy("p", paused=True, sharing=sharing(4))], NONE)
     assert (found.config, found.policies) == ({}, ())
-
-
-def test_a_node_that_a_paused_policy_no_longer_selects_keeps_it() -> None:
     now = policy("p", generation=2, paused=True, selector={"matchLabels": {"pool": "a"}}, sharing=sharing(2))
     assert resolve({"pool": "b"}, [now], had(sharing=sharing(2))).config == {"sharing": sharing(2)}
+    paused = policy("p", generation=2, paused=True, sharing=sharing(2))
+    found = resolve({}, [paused, policy("strong", 5, sharing=sharing(8))], had(sharing=sharing(2)))
+    assert found.config == {"sharing": sharing(8)}
 
 
 def test_a_node_that_has_all_of_a_paused_policy_counts_as_having_it() -> None:
@@ -208,9 +193,3 @@ def test_a_node_that_has_all_of_a_paused_policy_counts_as_having_it() -> None:
     fewer = policy("p", generation=2, paused=True, health={"holdDownSeconds": 1})
     before = had(sharing=sharing(2), health={"holdDownSeconds": 1})
     assert [ref.generation for ref in resolve({}, [fewer], before).policies] == [1]
-
-
-def test_a_stronger_policy_that_comes_takes_the_place_of_a_paused_one() -> None:
-    paused = policy("p", generation=2, paused=True, sharing=sharing(2))
-    found = resolve({}, [paused, policy("strong", 5, sharing=sharing(8))], had(sharing=sharing(2)))
-    assert found.config == {"sharing": sharing(8)}

@@ -245,11 +245,6 @@ def test_a_workloads_own_error_leads_to_nothing() -> None:
     assert consequences.evictions(record(own), faults) == []
 
 
-def test_a_partition_that_fails_alone_taints_its_node() -> None:
-    part = {"id": "MIG-1", "name": "mig-1", "profile": "1g.10gb", "health": {"state": "Unhealthy", "reason": "Xid95"}}
-    assert wanted(device(0, partitions=[part]), faults=section(**NO_SCHEDULE)) == TaintRecord("NoSchedule", "Xid95")
-
-
 def test_what_no_label_value_can_say_is_left_out_of_the_taint() -> None:
     assert wanted(lost(0, "a reason/with all sorts"), faults=section(**NO_SCHEDULE)) == TaintRecord("NoSchedule")
 
@@ -528,12 +523,9 @@ def test_a_share_of_the_nodes_is_rounded_down(given: object, nodes: int, most: i
     assert limits({"budget": budget}, nodes).max_unavailable == most
 
 
-def test_without_a_breaker_half_of_the_nodes_in_five_minutes_stop_actions() -> None:
+def test_a_section_without_limits_has_the_usual_ones_and_one_that_cannot_be_read_allows_nothing() -> None:
     found = limits({}, 10)
     assert (found.percent, found.window_seconds, found.reset_seconds) == (50, 300, None)
-
-
-def test_a_section_that_cannot_be_read_allows_nothing() -> None:
     found = limits({"budget": "of a newer version"}, 10)
     assert (found.per_hour, found.max_unavailable) == (0, 0)
 
@@ -541,18 +533,18 @@ def test_a_section_that_cannot_be_read_allows_nothing() -> None:
 # --- what a DryRun policy says ---------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_names_the_taint_and_the_pods() -> None:
+def test_a_dry_run_names_the_taint_and_so_many_pods_and_the_grace() -> None:
     faults = NO_SCHEDULE | IMMEDIATE
     found = preview(Trial(("faults",), changes=("faults",), faults=faults), record(lost(0), lost(1)), ())
     assert found.text({}) == (
         "would change faults, would taint the Node NoSchedule for Xid79, would evict ml/pod-0, ml/pod-1"
     )
     assert preview(Trial(("faults",), faults=faults), record(device(0)), ()) == Preview()
-
-
-def test_a_dry_run_names_so_many_pods_and_counts_the_rest() -> None:
     found = preview(Trial(("faults",), faults=IMMEDIATE), record(*map(lost, range(7))), ())
     assert found.text({}).endswith("ml/pod-4 and 2 more")
+    faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 600}, "budget": {"perHour": 1}}
+    found = preview(Trial(("faults",), faults=faults), record(lost(0)), ())
+    assert found.text({}) == "would evict ml/pod-0 when 600 s since its mark are over"
 
 
 def test_a_dry_run_says_what_would_not_be_done_now_and_why() -> None:
@@ -568,12 +560,6 @@ def test_a_dry_run_says_what_would_not_be_done_now_and_why() -> None:
     assert found.text(dict.fromkeys(found.actions, no)) == (
         "would not taint the Node NoSchedule for Xid79, nor evict ml/pod-0, ml/pod-1, ml/pod-2: the budget is used up"
     )
-
-
-def test_a_dry_run_names_the_grace() -> None:
-    faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 600}, "budget": {"perHour": 1}}
-    found = preview(Trial(("faults",), faults=faults), record(lost(0)), ())
-    assert found.text({}) == "would evict ml/pod-0 when 600 s since its mark are over"
 
 
 def test_a_dry_run_says_which_expected_devices_a_node_does_not_have() -> None:

@@ -199,16 +199,6 @@ async def test_where_the_policy_writes_no_condition_none_is_waited_for() -> None
     assert one.evicted
 
 
-async def test_a_mark_that_is_taken_back_while_an_eviction_waits_for_its_grant_ends_it(one: One) -> None:
-    one.gate.says = None
-    await one.run()
-    one.marked = None
-    one.pod()
-    one.gate.says = ActionAnswer(granted=True)
-    await one.run()
-    assert (one.evicted, one.tries) == (False, 0)
-
-
 async def test_a_grace_that_is_edited_counts_at_once() -> None:
     one = One(EvictionsConcern, **GRACE)
     one.seconds = 50.0
@@ -269,21 +259,6 @@ async def test_a_pod_that_was_recreated_under_its_name_is_not_evicted_for_the_ol
     assert one.tries == 0
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"annotations": {KEEP: "false"}},
-        {"annotations": {"kubernetes.io/config.mirror": "x"}},
-        {"ownerReferences": [{"kind": "DaemonSet", "controller": True}]},
-    ],
-)
-async def test_a_pod_that_is_kept_is_shown_and_left(one: One, metadata: dict[str, Any]) -> None:
-    one.pod(**metadata)
-    found = await one.run()
-    assert found.message.startswith("ml/trainer is not evicted: ")
-    assert (found.reason, one.kube.writes, one.gate.proposed[EVICT]) == ("InSync", [], ())
-
-
 async def test_a_pod_that_got_the_device_after_its_fault_was_known_stays_an_hour(one: One) -> None:
     one.seconds = 10
     one.pod({"startTime": "2026-11-21T11:59:01Z"})
@@ -326,13 +301,13 @@ async def test_where_another_plugin_goes_on_offering_the_device_nobody_is_evicte
     assert (found.reason, one.gate.proposed[EVICT], one.kube.writes) == ("InSync", (), [])
 
 
-async def test_with_a_taint_in_effect_pods_are_evicted_there_too(one: One) -> None:
+async def test_where_another_plugin_serves_a_pod_is_evicted_with_a_taint_or_once_its_device_is_withdrawn(
+    one: One,
+) -> None:
     one.kube.put(NODE, raw_node({GPU: "8"}, spec={"taints": [{"key": names.TAINT, "effect": "NoSchedule"}]}))
     await one.run(lost_there())
     assert one.evicted
-
-
-async def test_a_device_that_the_other_plugin_has_withdrawn_evicts_its_pods(one: One) -> None:
+    one = One(EvictionsConcern, **IMMEDIATE)
     withheld = {"reason": "ServedByAnother", "count": 1, "devices": ["gpu-0"]}
     await one.run(lost_there(resources=[resource(1, 0) | {"withheld": [withheld]}]))
     assert one.evicted

@@ -182,12 +182,9 @@ def test_an_action_counts_towards_max_unavailable_while_its_fault_lasts() -> Non
     assert decided(found.fleet, [other], START, over).granted == {other}
 
 
-def test_a_node_that_is_out_of_service_already_may_be_acted_upon() -> None:
+def test_a_node_out_of_service_already_may_be_acted_upon_and_one_without_a_policy_not() -> None:
     found = decided(Fleet(), [action("a"), action("b")], START, survey(PolicyLimits(max_unavailable=1), out=("a",)))
     assert (set(found.granted), list(found.refused)) == ({action("a")}, [action("b")])
-
-
-def test_a_node_that_no_policy_reacts_for_any_more_gets_nothing() -> None:
     assert decided(Fleet(), [action("elsewhere")], START, survey()).granted == frozenset()
 
 
@@ -434,32 +431,16 @@ async def test_the_record_is_watched_while_the_breaker_is_open(kube: FakeKube) -
     task.cancel()
 
 
+EMPTY = dict.fromkeys(("reason", "opened", "until", "closed", "resumed"), "") | {"breaker": "Closed", "actions": "[]"}
+
+
 @pytest.mark.parametrize(
     "data",
     [
         {},
         {"breaker": "Closed"},
-        {"breaker": "maybe", "reason": "", "opened": "", "until": "", "closed": "", "resumed": "", "actions": "[]"},
-        {
-            "breaker": "Closed",
-            "reason": "",
-            "opened": "",
-            "until": "",
-            "closed": "",
-            "resumed": "",
-            "actions": "no JSON",
-        },
-        {
-            "breaker": "Closed",
-            "reason": "",
-            "opened": "",
-            "until": "",
-            "closed": "",
-            "resumed": "",
-            "actions": '[{"node": 1}]',
-        },
-        {"breaker": "Closed", "reason": "", "opened": "", "until": "", "closed": "", "resumed": "", "actions": "7"},
-        {"breaker": "Closed", "reason": "", "opened": "", "until": "", "closed": "", "resumed": "", "actions": '["x"]'},
+        EMPTY | {"breaker": "maybe"},
+        *(EMPTY | {"actions": actions} for actions in ("no JSON", '[{"node": 1}]', "7", '["x"]')),
     ],
 )
 async def test_a_record_that_somebody_else_wrote_stops_actions_and_is_kept_until_they_resume(

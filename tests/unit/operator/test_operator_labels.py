@@ -321,16 +321,13 @@ def test_of_several_models_the_commonest_is_reported_and_then_the_first() -> Non
 GONE = {"health": health("Unhealthy", "Missing")}
 
 
-def test_a_missing_gpu_is_not_counted() -> None:
+def test_a_missing_gpu_is_not_counted_and_where_all_are_they_say_what_they_were() -> None:
     gone = gpu(2, "NVIDIA L4") | GONE
     found = feature_labels(
         record(gpu(0), gpu(1) | {"health": health("Unhealthy", "Xid79")}, gone, gpu(3) | GONE, **NODE)
     )
     assert (found["nvidia.com/gpu.product"], found["nvidia.com/gpu.count"]) == ("NVIDIA-H100-80GB-HBM3", "2")
-
-
-def test_a_node_whose_gpus_are_all_missing_says_what_they_were_and_counts_none() -> None:
-    """A policy that selects nodes by the product does not leave the node because of a fault."""
+    # A policy that selects nodes by the product does not leave the node because of a fault.
     eight_gone = feature_labels(record(*(gpu(index) | GONE for index in range(8)), **NODE))
     assert differs(eight_gone, WHOLE) == {"gpu.count": ("0", "8")}
 

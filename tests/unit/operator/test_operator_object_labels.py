@@ -94,16 +94,10 @@ async def test_a_node_with_too_many_labels_is_logged_once_until_that_changes() -
     assert found == [(1, "k064"), (2, "k064, k065")]
 
 
-def test_a_label_that_a_person_set_is_theirs_whatever_its_value() -> None:
+def test_a_label_is_given_up_to_who_owns_it_or_stays_where_nobody_knows() -> None:
     for value in ("mine", "x"):
         assert plan_object_labels({"pool": "x"}, shown({"pool": value}, kubectl=["pool"])).values == {}
-
-
-def test_a_label_that_two_own_is_given_up_to_the_other() -> None:
     assert plan_object_labels({"pool": "x"}, shown({"pool": "x"}, ours=["pool"], kubectl=["pool"])).values == {}
-
-
-def test_a_label_of_which_nobody_knows_the_owner_stays() -> None:
     assert plan_object_labels({"pool": "x"}, shown({"pool": "y"})).values == {}
 
 

@@ -56,29 +56,24 @@ async def test_what_was_out_of_service_before_the_operators_start_is_no_news(kub
     assert [reason for reason, _ in said(kube)] == ["DeviceInService"] * 2
 
 
-async def test_what_the_agent_wrote_back_after_a_deletion_is_no_news(kube: FakeKube) -> None:
+async def test_what_the_agent_wrote_back_or_names_no_device_of_the_node_is_no_event(kube: FakeKube) -> None:
     manager = await started(kube)
     manager.arrived(Kind.NODE_DEVICES, True, read(Kind.NODE_DEVICES, kube.objects[ITEM]))
     await settle(manager)
     await write(manager, kube, RMA | {"since": "2999-01-01T00:00:00Z"}, by="nodedevices-agent-restore")
     assert said(kube) == []
-
-
-async def test_an_entry_that_names_no_device_of_the_node_is_no_event(kube: FakeKube) -> None:
-    manager = await started(kube)
+    await write(manager, kube)
+    kube.events.clear()
     await write(manager, kube, RMA | {"id": "gpu-0"})
     await write(manager, kube)
     assert said(kube) == []
 
 
-async def test_an_entry_that_is_over_is_in_service_again(kube: FakeKube) -> None:
+async def test_an_entry_is_over_at_its_time(kube: FakeKube) -> None:
     manager = await started(kube)
     await write(manager, kube, RMA | {"until": "2999-01-01T00:00:00Z"})
     await write(manager, kube, RMA | {"until": "2020-01-01T00:00:00Z"})
     assert [reason for reason, _ in said(kube)] == ["DeviceOutOfService", "DeviceInService"]
-
-
-def test_an_entry_is_over_at_its_time_and_not_before() -> None:
     ends = record(device(0), spec={"unschedulable": [RMA | {"until": "2026-11-21T12:00:00Z"}]})
     assert out_of_service(ends, "2026-11-21T12:00:00Z") == ({}, None)
     found, seconds = out_of_service(ends, "2026-11-21T11:59:59Z")

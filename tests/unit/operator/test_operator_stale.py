@@ -38,9 +38,11 @@ def follow(*looks: tuple[float, NodeDevicesRecord, NodeRecord | None]) -> list[S
     return said
 
 
-def test_a_node_that_is_not_ready_or_not_there_is_stale_at_once() -> None:
+def test_a_node_that_is_not_ready_is_stale_at_once_and_rests_then() -> None:
     said = follow((0, ITEM, node({GPU: 2}, ready="Unknown")), (1, ITEM, BRIGHT), (2, ITEM, None))
     assert [it.reason for it in said] == ["NodeNotReady", "Fresh", "NodeNotReady"]
+    said = follow((0, ITEM, node({GPU: 2}, ready="Unknown")), (7200, ITEM, node({GPU: 2}, ready="Unknown")))
+    assert [it.wait for it in said] == [OVERDUE_AFTER_SECONDS, OVERDUE_AFTER_SECONDS]
 
 
 def test_an_agent_is_lost_after_a_minute_without_anything_allocatable() -> None:
@@ -85,11 +87,6 @@ def test_a_restarted_operator_keeps_a_verdict_until_there_is_evidence_against_it
     assert follow((0, overdue, BRIGHT), (10, beat, BRIGHT), (20, beat, BRIGHT))[-1].reason == "Fresh"
     lost = marked("AgentLost")
     assert [it.reason for it in follow((0, lost, DARK), (1, lost, BRIGHT))] == ["AgentLost", "Fresh"]
-
-
-def test_a_node_that_is_not_ready_for_hours_is_not_reconciled_every_second() -> None:
-    said = follow((0, ITEM, node({GPU: 2}, ready="Unknown")), (7200, ITEM, node({GPU: 2}, ready="Unknown")))
-    assert [it.wait for it in said] == [OVERDUE_AFTER_SECONDS, OVERDUE_AFTER_SECONDS]
 
 
 def stopped(**more: str) -> NodeDevicesRecord:

@@ -32,26 +32,17 @@ def test_what_this_version_writes_is_understood_whole() -> None:
     assert found.sections.capacity[0].per_node == 4
 
 
-def test_an_unknown_field_costs_itself_and_is_named() -> None:
+def test_what_is_not_known_costs_itself_or_its_section_and_no_other() -> None:
     found = understood(SECTIONS | {"health": {"holdDownSeconds": 600, "later": 7}})
     assert (found.partly, found.sections.health.hold_down_seconds) == (frozenset({"health"}), 600)
     assert found.problems[0].startswith("config.health.later: unknown key")
     assert found.sections.labels.extra == {TIER: "gold"}
-
-
-def test_several_unknown_fields_of_a_section_cost_only_themselves() -> None:
     found = understood(SECTIONS | {"health": {"holdDownSeconds": 600, "later": 7, "sooner": 8}})
     assert (found.partly, found.sections.health.hold_down_seconds) == (frozenset({"health"}), 600)
     assert [line.partition(": ")[0] for line in found.problems] == ["config.health.later", "config.health.sooner"]
-
-
-def test_an_unknown_section_costs_no_other() -> None:
     found = understood(SECTIONS | {"later": {"x": 1}})
     assert (found.partly, len(found.problems)) == (frozenset(), 1)
     assert found.sections.faults.taint is not None
-
-
-def test_a_value_that_cannot_be_read_costs_its_section() -> None:
     found = understood(SECTIONS | {"health": {"holdDownSeconds": "soon"}})
     assert found.partly == {"health"}
     assert found.sections.capacity[0].per_node == 4

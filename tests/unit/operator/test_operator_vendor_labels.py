@@ -59,9 +59,10 @@ def test_both_vendors_labels_stand_side_by_side_and_neither_writes_the_others() 
     assert {key: values[key] for key in stamps} == stamps
 
 
-def test_a_node_without_gpus_has_its_labels_alone() -> None:
+def test_a_node_without_gpus_or_a_vendor_without_labels_has_none_of_it() -> None:
     values = planned(node_devices(fpga(1), fpga(2)), node(), now=7).values
     assert values == ACME | {"acme.com/changed": "7"}
+    assert plan_labels(ON, node_devices(fpga(1)), node(), now=7).values == {}
 
 
 def test_the_timestamp_of_each_vendor_stays_until_a_label_changes() -> None:
@@ -78,7 +79,3 @@ def test_its_label_of_another_owner_is_left_to_them() -> None:
     assert plan.reason == "Conflict"
     assert "acme.com/fpga.count=1 (wanted: 2)" in plan.message
     assert "acme.com/fpga.count" not in plan.values
-
-
-def test_devices_of_a_vendor_without_labels_have_none() -> None:
-    assert plan_labels(ON, node_devices(fpga(1)), node(), now=7).values == {}

@@ -77,13 +77,10 @@ def test_what_was_repaired_stays_until_the_next_boot() -> None:
     assert said(reported(faulty(), boot="boot-2"), booted("boot-2", shown)) is None
 
 
-def test_a_new_boot_begins_anew() -> None:
+def test_a_new_boot_begins_anew_once_agent_and_kubelet_agree() -> None:
     shown = ("True", '{"79":true}', "boot-1")
     assert said(reported(faulty(48), boot="boot-2"), booted("boot-2", shown)) == ('{"48":true}', "boot-2", NOW)
-
-
-def test_while_agent_and_kubelet_mean_two_boots_nothing_is_added() -> None:
-    """After a reboot the kubelet is there first; the agent's last report is of the boot before."""
+    # After a reboot the kubelet is there first; the agent's last report is of the boot before.
     assert said(reported(faulty(79)), booted("boot-2", ("True", '{"79":true}', "boot-1"))) is None
     assert said(reported(faulty(79), boot="boot-2"), booted("boot-1")) is None
 

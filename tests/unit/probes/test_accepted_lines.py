@@ -164,7 +164,7 @@ def test_devices_that_would_be_called_the_same_have_names_of_their_own() -> None
     assert resourceslice.problems(resourceslice.slices("n1", status)) == []
 
 
-@settings(max_examples=scaled(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(60, share=6), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(LINES)
 def test_what_the_reader_reads_is_what_the_published_types_say(said: Snapshot) -> None:
     raw = encode(said)

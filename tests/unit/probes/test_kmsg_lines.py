@@ -195,13 +195,10 @@ def test_an_address_is_reported_as_sysfs_has_it(said: str, address: str) -> None
     assert found.pci_bus_id == address
 
 
-def test_control_characters_and_invalid_bytes_reach_no_detail() -> None:
+def test_a_long_line_is_cut_and_no_control_character_reaches_a_detail() -> None:
     raw = b"<3>[    1.000000] nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 28 LT\x1b]0;x\x07\xff Up\n"
     [said] = read(raw).said
     assert said.details == {"link": "28", "text": "LT ]0;x �� Up".replace("��", " �").replace("  ", " ")}
-
-
-def test_a_line_of_8_kib_is_cut() -> None:
     [said] = read(line(f"nvidia-nvswitch0: SXid (PCI:0000:c2:00.0): 20034, Fatal, Link 28 {'x' * 8192}")).said
     assert len(said.details["text"]) == MAX_TEXT
 
@@ -212,12 +209,9 @@ def test_a_flood_of_one_drivers_lines_is_cut_off_and_hides_no_other_drivers() ->
     assert ([each.kind for each in found.said], found.unread) == ([kinds.SXID_FATAL], True)
 
 
-def test_as_many_lines_as_are_read_at_a_time_are_all_read() -> None:
+def test_as_many_lines_as_are_read_at_a_time_are_read_and_one_after_an_empty_one() -> None:
     found = read(line(STALLED) * MAX_LINES)
     assert (len(found.said), found.unread) == (MAX_LINES, False)
-
-
-def test_a_line_that_follows_an_empty_one_is_read() -> None:
     assert [each.kind for each in read(b"\n" + line(STALLED)).said] == [kinds.MLX5_STALLED]
 
 

@@ -84,9 +84,13 @@ def test_ids_stay_with_the_node_and_differ_between_nodes() -> None:
     assert not {device.id for device in one.devices} & {device.id for device in other.devices}
 
 
-def test_a_profile_without_a_number_is_one_machine() -> None:
+def test_a_profile_without_a_number_is_one_machine_and_an_old_driver_has_no_action() -> None:
     assert len(parse_profile("gb200")) == 4
     assert parse_profile("H100x2") == parse_profile("h100 x 2")
+    (device,) = state("{profile: t4 x 1, recoveryActionSupported: false}").facts.devices
+    assert device.readings.recovery_action is None
+    facts = state("devices: [{productName: DGX Display}, {productName: NVIDIA A100}]").facts
+    assert [device.index for device in facts.devices] == [1]
 
 
 def test_switched_bridged_and_lone_boards_are_linked_as_they_are() -> None:
@@ -163,16 +167,6 @@ def test_a_device_that_is_absent_and_on_the_bus_is_one_that_never_came_up() -> N
     assert state(f"{{profile: h100 x 8, {absent}}}").facts.problems == ()
     [problem] = state(f"{{profile: h100 x 8, {absent}, acceleratorsOnBus: 7}}").facts.problems
     assert (problem.code, problem.message.split(": ")[0]) == ("DriverUnbound", "0000:b3:00.0")
-
-
-def test_an_old_driver_has_no_recovery_action() -> None:
-    (device,) = state("{profile: t4 x 1, recoveryActionSupported: false}").facts.devices
-    assert device.readings.recovery_action is None
-
-
-def test_a_display_card_is_no_device_here_either() -> None:
-    facts = state("devices: [{productName: DGX Display}, {productName: NVIDIA A100}]").facts
-    assert [device.index for device in facts.devices] == [1]
 
 
 def test_an_event_may_strike_a_device_that_is_gone() -> None:
