@@ -216,13 +216,6 @@ def test_an_empty_spec_config_leaves_the_nodes_own_in_effect() -> None:
     assert effective() == effective(text=b"", spec={})
 
 
-def test_sections_that_nobody_sets_are_at_their_defaults() -> None:
-    sections = effective().sections
-    assert sections.health.hold_down_seconds == 300
-    assert sections.injection.device_list_strategies == ("envvar",)
-    assert sections.sharing.strategy == "none"
-
-
 @cases(
     ("spec", "says"),
     [

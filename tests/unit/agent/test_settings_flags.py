@@ -161,12 +161,6 @@ def test_a_missing_node_name_is_reported_with_where_it_comes_from() -> None:
     assert parse(["--standalone"], {}).node_name
 
 
-def test_all_mistakes_of_one_source_are_reported_together() -> None:
-    text = refused(["--log-levle=debug", "--mig-strategy=x"])
-    assert "did you mean --log-level?" in text
-    assert "--mig-strategy" in text
-
-
 def test_a_variable_of_ours_that_does_not_exist_is_refused_and_service_links_are_not() -> None:
     assert "did you mean NODEDEVICES_LOG_LEVEL?" in refused([], {**HERE, "NODEDEVICES_LOG_LEVLE": "debug"})
     links = {
@@ -176,10 +170,6 @@ def test_a_variable_of_ours_that_does_not_exist_is_refused_and_service_links_are
         "NODEDEVICES_OPERATOR_PORT_8080_TCP_ADDR": "10.96.0.7",
     }
     assert isinstance(parse([], {**HERE, **links}), Local)
-
-
-def test_an_empty_variable_is_not_set() -> None:
-    assert parse([], {**HERE, "MIG_STRATEGY": ""}).given == {}
 
 
 @pytest.mark.parametrize("text", ["--help", "-help", "-h", "--version", "-version"])

@@ -144,12 +144,6 @@ def test_a_recorded_file_is_read_whole(tmp_path: Path) -> None:
     assert (state.observed, state.probes) == ({"nvidia.com/gpu": ("GPU-1",)}, ("nvml",))
 
 
-def test_a_prefix_that_was_given_stays(file: StateFile) -> None:
-    given = {"resourcePrefix": "nvidia.com", "sections": {}}
-    file.save(dataclasses.replace(FULL, applied=given))
-    assert file.load().applied == given
-
-
 def test_a_verdict_that_cannot_be_read_takes_no_other_along(file: StateFile) -> None:
     file.save(dataclasses.replace(FULL, verdicts={"GPU-1": BAD, "GPU-2": BAD}))
     document = json.loads(file.path.read_bytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -17,7 +16,7 @@ from nodedevices_api.errors import parse
 from nodedevices_api.fields import CONDITION_MESSAGE_LIMIT, HEALTH_MESSAGE_LIMIT
 from nodedevices_api.meta import LabelSelector
 from nodedevices_api.nodedevices import DeviceAttributes, DeviceHealth, Holder, NodeDevices, NodeDevicesSpec, Summary
-from nodedevices_api.sections import Faults, Health, Sections, SharedResource, Sharing
+from nodedevices_api.sections import Health, Sections, SharedResource, Sharing
 from nodedevices_common.errors import InputError
 from pydantic import ValidationError
 from support.cases import cases
@@ -38,12 +37,6 @@ def test_the_group_and_version_are_said_once() -> None:
 def test_a_full_example_comes_back_as_it_went_in(document: dict[str, Any]) -> None:
     model = parse(kind_of(document), document)
     assert to_dict(model) == {**document, "metadata": {"name": document["metadata"]["name"]}}
-
-
-@pytest.mark.parametrize("document", [FULL_NODE, FULL_POLICY], ids=["NodeDevices", "DevicePolicy"])
-def test_a_full_example_survives_json(document: dict[str, Any]) -> None:
-    model = parse(kind_of(document), document)
-    assert parse(type(model), json.loads(json.dumps(to_dict(model)))) == model
 
 
 def unset(model: Any, path: str) -> list[str]:
@@ -205,20 +198,6 @@ def test_the_built_in_defaults_are_the_agreed_ones() -> None:
         "expect": [],
         "idle": {"event": False, "podCondition": False},
     }
-
-
-def test_defaults_fill_in_and_change_nothing_that_is_set() -> None:
-    sections = parse(Sections, {"health": {"holdDownSeconds": 30}, "capacity": [{"name": "a.b/c", "perNode": 1}]})
-    resolved = with_defaults(sections)
-
-    assert resolved.health == Health(hold_down_seconds=30)
-    assert resolved.capacity == sections.capacity
-    assert resolved.faults == Faults()
-
-
-def test_filling_in_twice_is_filling_in_once() -> None:
-    full = parse(Sections, FULL_NODE["spec"]["config"])
-    assert with_defaults(with_defaults(full)) == with_defaults(full)
 
 
 # --- selectors -------------------------------------------------------------------------------------------------------

@@ -86,12 +86,6 @@ def test_a_missing_device_that_returns_before_its_time_begins_a_new_count_when_i
     assert present(after(again, seconds=129, forget_missing_seconds=60)) == {gpu_id(0): False}
 
 
-def test_a_confirmed_removal_drops_a_missing_device_and_no_other() -> None:
-    known = after(Inventory(), gpu(0), gpu(1))
-    found = after(known, gpu(0), removed=frozenset({gpu_id(0), gpu_id(1)}))
-    assert present(found) == {gpu_id(0): True}
-
-
 def test_a_vanished_mig_device_stays_while_a_pod_holds_it() -> None:
     both = gpu(0, partitions=(partition(0, 0), partition(0, 1)), mig_enabled=True)
     one = gpu(0, partitions=(partition(0, 1),), mig_enabled=True)

@@ -154,11 +154,6 @@ def test_a_list_older_than_what_the_kubelet_called_free_completes_nothing() -> N
     assert books.left() == {A: 70, B: 100}
 
 
-def test_holders_of_other_resources_are_none_of_these(books: Books) -> None:
-    books.shows(holder("other", ids(A, 0, 1), resource="example.com/other"))
-    assert books.left() == {A: 100, B: 100}
-
-
 GONE = pod("web-0", "90", uid="gone", finished=True, seen=200.0)
 NEW = pod("web-0", "30", uid="new", seen=105.0)
 

@@ -94,11 +94,6 @@ def test_an_id_has_its_device_and_its_amount_and_no_index() -> None:
     assert [each.id for each in offered(*cards(4), unit="2048Mi").ids] == ids(0, 0, 1, unit="2Gi")
 
 
-def test_devices_that_are_not_meant_stay_whole_under_their_usual_name() -> None:
-    found = plan(*cards(40, 80), devices=("1",))
-    assert {each.name: len(each.ids) for each in found.resources} == {MEMORY: 80, GPU: 1}
-
-
 def test_one_entry_shares_the_l4s_of_a_mixed_node_and_leaves_its_h100s_whole() -> None:
     cards = (gpu(0, product_name="NVIDIA H100 NVL", memory_bytes=94 * GIB), gpu(1, product_name="NVIDIA L4"))
     found = plan(*cards, gpu(2, product_name="NVIDIA L4", memory_bytes=L4), match={"productName": "NVIDIA L4"})

@@ -194,15 +194,6 @@ def test_a_new_name_that_the_kubelet_would_not_take_is_no_error_where_no_device_
     assert plan(gpu(0), resources=named, sharing=none) == plan(gpu(0), resources=named)
 
 
-def test_all_devices_may_be_named_as_in_nvidias_file() -> None:
-    assert len(plan(gpu(0), gpu(1), sharing=slices(2, devices=("all",))).resources[0].ids) == 4
-
-
-def test_a_rule_for_devices_or_resources_that_the_node_has_not_changes_nothing() -> None:
-    assert plan(gpu(0), sharing=slices(2, devices=("7",))) == plan(gpu(0))
-    assert plan(gpu(0), sharing=slices(2, name="nvidia.com/mig-1g.5gb")) == plan(gpu(0))
-
-
 def test_sharing_that_this_agent_does_not_know_is_refused() -> None:
     rule = SharedResource(name="nvidia.com/gpu", replicas=2)
     sharing = Sharing.model_construct(strategy="windows", resources=(rule,), rename_by_default=False)

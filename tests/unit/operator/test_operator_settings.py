@@ -28,10 +28,6 @@ def test_a_flag_is_stronger_than_its_variable(tmp_path: Path) -> None:
     assert settings.read([], environment).kubeconfig == str(one)
 
 
-def test_variables_that_kubernetes_makes_for_services_are_none_of_ours() -> None:
-    settings.read([], {"NODEDEVICES_OPERATOR_SERVICE_HOST": "10.0.0.1", "NODEDEVICES_OPERATOR_PORT_9736_TCP": "tcp"})
-
-
 @cases(
     ("arguments", "environment", "words"),
     [

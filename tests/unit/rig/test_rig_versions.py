@@ -11,6 +11,14 @@ from cluster.rig.problem import RigError
 each_version = pytest.mark.parametrize("version", versions.known(), ids=lambda each: each.minor)
 
 
+def test_another_is_chosen_by_its_name() -> None:
+    oldest = versions.known()[0]
+    assert versions.chosen({}) == versions.Version(versions.DEFAULT)
+    assert versions.chosen({"KUBERNETES": oldest.minor}) == oldest
+    with pytest.raises(RigError, match=r"KUBERNETES=1\.31: there is 1\.32, .*1\.36"):
+        versions.chosen({"KUBERNETES": "1.31"})
+
+
 @each_version
 def test_a_release_is_of_its_minor_version_and_so_is_every_part_of_it(version: versions.Version) -> None:
     modules, sums = version.files
