@@ -271,8 +271,8 @@ def test_of_what_is_saved_nothing_urgent_waits() -> None:
     assert same_but_times(FULL, dataclasses.replace(FULL, verdicts={"GPU-1": again}))
     assert not same_but_times(FULL, dataclasses.replace(FULL, verdicts={"GPU-1": other}))
     assert not same_but_times(dataclasses.replace(FULL, waiting=()), FULL)
-    again = dataclasses.replace(WAITING, event=dataclasses.replace(WAITING.event, count=2))
-    assert same_but_times(FULL, dataclasses.replace(FULL, waiting=(again,)))
+    repeated = dataclasses.replace(WAITING, event=dataclasses.replace(WAITING.event, count=2))
+    assert same_but_times(FULL, dataclasses.replace(FULL, waiting=(repeated,)))
 
 
 def test_what_is_out_of_service_is_saved_at_once(file: StateFile) -> None:
