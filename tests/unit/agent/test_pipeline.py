@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_plugin.model import (
@@ -37,6 +37,7 @@ from support.cases import cases
 from support.contract import INVALID_SHARING
 from support.daemons import facts
 from support.facts import START, gpu, gpu_id, mig_id, old, partition, snapshot, xid
+from support.fuzzing import scaled
 from support.stepped_node import NOBODY, Node
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
@@ -774,6 +775,7 @@ moves = st.lists(
 )
 
 
+@settings(max_examples=scaled(100, share=6))
 @given(moves)
 def test_whatever_comes_ids_are_unique_and_a_device_that_is_not_offered_is_never_healthy(
     story: list[tuple[str, dict[str, Any] | None, Holdings]],

@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nodedevices_plugin.mps.wanted import MAX_BYTES, WantedError, from_bytes, to_text
 from nodedevices_plugin.sharing.mps import Gpu, MpsDaemon
 from support.cases import cases
+from support.fuzzing import scaled
 
 GPUS = st.lists(
     st.builds(
@@ -34,6 +35,7 @@ DAEMONS = st.lists(
 ).map(tuple)
 
 
+@settings(max_examples=scaled(100, share=6))
 @given(DAEMONS)
 def test_what_is_written_is_read_back(daemons: tuple[MpsDaemon, ...]) -> None:
     assert from_bytes(to_text(daemons).encode()) == daemons
