@@ -84,6 +84,12 @@ def test_nothing_is_planned_before_the_first_good_line() -> None:
     assert Node(*TWO_GPUS).line().counts == {GPU: (2, 2)}
 
 
+def test_a_verdict_from_the_state_file_holds_from_the_first_plan_on() -> None:
+    node = Node(*TWO_GPUS).line().line(xids=(xid(79),))
+    assert node.counts == {GPU: (2, 1)}
+    assert node.restarted().line(instance="second").counts == {GPU: (2, 1)}
+
+
 def test_what_matches_nothing_is_named_while_it_is_in_effect() -> None:
     gone = {"sharing": {"strategy": "timeSlicing", "resources": [{"name": "nvidia.com/gpuu", "replicas": 4}]}}
     node = Node(*TWO_GPUS).given(seen=seen(gone)).line()

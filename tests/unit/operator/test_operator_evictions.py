@@ -32,6 +32,7 @@ SAID = "The disruption budget web needs 2 healthy pods and has 2 currently"
 IMMEDIATE = {"evict": {"mode": "Immediate"}, "budget": {"perHour": 9}}
 GRACE = {"evict": {"mode": "AfterGrace", "graceSeconds": 100}, "budget": {"perHour": 9}}
 MARK = {"type": "nodedevices.io/DeviceHealthy", "status": "False", "reason": "Xid79", "lastTransitionTime": SINCE}
+LATER = health("Unhealthy", "Xid79", since="2026-11-21T13:59:00Z")
 LOST = record(device(0, "Unhealthy", "Xid79", holders=[holder()]))
 WELL = record(device(0, holders=[holder()]))
 
@@ -199,6 +200,42 @@ async def test_where_the_policy_writes_no_condition_none_is_waited_for() -> None
     assert one.evicted
 
 
+async def test_a_grace_counts_from_this_fault_and_not_from_the_mark_of_an_earlier_one() -> None:
+    rules = [{"reasons": ["Xid79"], "evict": {"mode": "AfterGrace", "graceSeconds": 600}}]
+    one = One(EvictionsConcern, evict={"mode": "Never"}, rules=rules, budget={"perHour": 9})
+    before = device(0, "Unhealthy", "Xid48", holders=[holder()])
+    await one.run(record(before))
+    for faults in (
+        [device(0, "Unhealthy", "Xid79", holders=[holder()]) | {"health": LATER}],
+        [before, device(1, "Unhealthy", "Xid79", holders=[holder()]) | {"health": LATER}],
+    ):
+        one.seconds += 7200.0
+        begun = one.seconds
+        assert (await one.run(record(*faults))).reason == "Pending"
+        one.seconds = begun + 599.0
+        assert (await one.run(record(*faults))).reason == "Pending"
+        await one.run(record(before))
+    one.seconds += 7200.0
+    await one.run(record(*faults))
+    one.seconds += 600.0
+    await one.run(record(*faults))
+    assert one.evicted
+
+
+async def test_a_pod_whose_container_has_restarted_is_not_evicted_where_that_is_all_it_takes(one: One) -> None:
+    own = health("Unhealthy", "MpsDaemonRestarted", recoveryAction="RestartApp")
+    shown = record(device(0, holders=[holder(health=own)]))
+    one.gate.says = None
+    await one.run(shown)
+    started = [{"name": "main", "state": {"running": {"startedAt": "2026-11-21T12:30:00Z"}}}]
+    one.pod({"containerStatuses": started})
+    one.gate.says = ActionAnswer(granted=True)
+    await one.run(shown)
+    assert (one.evicted, one.tries) == (False, 0)
+    found = await one.run(shown)
+    assert "its container has restarted since" in found.message
+
+
 async def test_a_grace_that_is_edited_counts_at_once() -> None:
     one = One(EvictionsConcern, **GRACE)
     one.seconds = 50.0
@@ -346,6 +383,16 @@ async def test_a_pod_that_is_elsewhere_or_has_ended_is_left(one: One, where: str
     if where == "gone":
         del one.kube.objects[POD]
     assert (await one.run()).reason == "InSync"
+    assert (one.tries, one.gate.proposed[EVICT]) == (0, ())
+
+
+@pytest.mark.parametrize("name", ["cpu", "example.com/nobodys"])
+async def test_a_pod_is_not_evicted_by_a_resource_that_its_node_is_not_granted(one: One, name: str) -> None:
+    pod = raw_pod()
+    pod["spec"]["containers"] = [{"name": "main", "resources": {"limits": {name: "1"}}}]
+    one.kube.put(POD, pod)
+    claimed = record(device(0, "Unhealthy", "Xid79", holders=[holder(resource=name, podUID=pod["metadata"]["uid"])]))
+    assert (await one.run(claimed)).reason == "InSync"
     assert (one.tries, one.gate.proposed[EVICT]) == (0, ())
 
 

@@ -186,6 +186,30 @@ async def test_a_loss_that_comes_with_a_later_report_than_the_change_stops_the_r
     assert fleet.have(MIXED) == ["a"]
 
 
+async def test_a_node_whose_agent_applies_late_is_watched_from_then_on(fleet: Fleet) -> None:
+    await fleet.policy(1, MIXED)
+    await fleet.wait(600)
+    await fleet.answer("a")
+    await fleet.wait(SETTLE_SECONDS - 1)
+    assert fleet.have(MIXED) == ["a"]
+    await fleet.wait(1)
+    assert fleet.have(MIXED) == ["a", "b"]
+
+
+async def test_a_node_whose_probe_is_starting_is_watched_until_what_the_probe_finds_shows(fleet: Fleet) -> None:
+    """What the probes of before found is offered until then."""
+    await fleet.policy(1, MIXED)
+    await fleet.answer("a", probe="Starting")
+    await fleet.wait(STARTING_SECONDS - 1)
+    await fleet.answer("a", probe="Failed")
+    await fleet.wait(SETTLE_SECONDS - 1)
+    assert fleet.have(MIXED) == ["a"]
+    await fleet.answer("a", probe="Failed", offered=0)
+    await fleet.wait(LOSS_SECONDS)
+    assert (await fleet.condition())[1] == "Stopped"
+    assert fleet.have(MIXED) == ["a"]
+
+
 async def test_a_probe_that_never_reports_holds_nobody_up_where_nothing_is_lost(fleet: Fleet) -> None:
     await fleet.policy(1, MIXED)
     await fleet.answer("a", probe="Starting")
