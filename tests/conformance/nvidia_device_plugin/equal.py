@@ -75,11 +75,7 @@ def _resource(vector: Vector, recorded: dict[str, Any], ours: dict[str, Any]) ->
 def _after_watch(vector: Vector, recorded: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[Mismatch]:
     if [each["id"] for each in ours] != [each["id"] for each in recorded]:
         return [Mismatch("after_watch", f"{ours}; recorded: {recorded}")]
-    expected = {each["id"] for each in recorded if each["health"] != "Healthy"}
-    if vector.quirky("after_watch"):
-        right = set(vector.raw["quirk"]["right_unhealthy"])
-        bases = {each["id"]: each["id"].partition("::")[0] for each in recorded}
-        expected = {id_ for id_, base in bases.items() if base in right or vector.gpu_of[base] in right}
+    expected = vector.unhealthy(recorded)
     unhealthy = {each["id"] for each in ours if each["health"] != "Healthy"}
     if unhealthy != expected:
         return [Mismatch("after_watch", f"Unhealthy: {sorted(unhealthy)}; right: {sorted(expected)}")]

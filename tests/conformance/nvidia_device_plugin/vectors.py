@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -81,6 +81,14 @@ class Vector:
     def struck(self) -> frozenset[str]:
         """GPUs that fall off the bus."""
         return frozenset(each["uuid"] for each in self.inventory["devices"] if "lost_after_ms" in each.get("fault", {}))
+
+    def unhealthy(self, recorded: Iterable[Mapping[str, Any]]) -> set[str]:
+        """The ids that are to be Unhealthy of a list that was recorded after the faults."""
+        if not self.quirky("after_watch"):
+            return {each["id"] for each in recorded if each["health"] != "Healthy"}
+        right = set(self.raw["quirk"]["right_unhealthy"])
+        bases = {each["id"]: each["id"].partition("::")[0] for each in recorded}
+        return {id_ for id_, base in bases.items() if base in right or self.gpu_of[base] in right}
 
     def score(self, ids: frozenset[str]) -> int:
         """NVIDIA's own measure of a set of whole GPUs: the sum of its pairs' link scores."""
