@@ -222,6 +222,8 @@ def kustomization(document: dict[str, Any]) -> None:
             assert step.keys() == {"op", "path", "value"}
             assert step["op"] == "add"
     images = document.get("images", [])
+    if not document.get("patches") and not images:
+        return  # what components do is for test_chart_equals_kustomize.py
     rendered = render_with(patches=document.get("patches", []), components=components, images=images)
     if images:
         for image in images_of(rendered):

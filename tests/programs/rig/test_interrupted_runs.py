@@ -124,7 +124,11 @@ def terminate(run: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [pytest.param(interrupt_in_a_terminal, marks=pytest.mark.long), interrupt_twice, terminate]
+    "end",
+    [
+        interrupt_twice,
+        *(pytest.param(each, marks=pytest.mark.long) for each in (interrupt, interrupt_in_a_terminal)),
+    ],
 )
 def test_an_interrupted_run_leaves_nothing(machine: Machine, end: Callable[[subprocess.Popen[str]], None]) -> None:
     run = machine.waiting_run()
@@ -154,8 +158,9 @@ def test_what_belongs_to_a_living_run_or_to_a_person_stays(machine: Machine, mon
     try:
         assert "removed" not in machine.next_run()
         assert len(machine.sleeping()) == 4
-        interrupt(run)
+        terminate(run)
         run.communicate(timeout=SECONDS)
+        assert [process.role for process in machine.living()] == []
         assert [process.role for process in processes.find(persons)] == ["etcd"]
         assert list(machine.clusters.iterdir()) == [persons]
     finally:
