@@ -74,12 +74,6 @@ def test_a_calm_run_kills_nothing_and_takes_nothing_away() -> None:
     assert kinds == {*BY_API, Strike, Cure, Cut, Settle}
 
 
-def test_after_settling_nothing_is_away() -> None:
-    for plan, action in plans(4):
-        if action == Settle():
-            assert model.ends(after(plan, action)) == []
-
-
 @pytest.mark.parametrize("node", machines.NODES)
 def test_what_is_struck_and_cut_is_in_the_devices_file_until_it_is_cured(node: str) -> None:
     plan = Plan()

@@ -58,21 +58,6 @@ def test_two_containers_with_one_device_are_found(one: tuple[str, str], other: t
     assert said == f"n1: first/main has {one[0]} {one[1]}, and second/main has {other[0]} {other[1]}"
 
 
-@cases(
-    ("one", "other"),
-    [
-        pytest.param((GPU, A), (GPU, B), id="two devices"),
-        pytest.param((GPU, f"{A}::1"), (GPU, f"{A}::2"), id="two shares"),
-        pytest.param((MEMORY, f"{A}::1Gi.0"), (MEMORY, f"{A}::1Gi.1"), id="memory that fits"),
-        pytest.param((MEMORY, f"{A}::1Gi.0"), (MEMORY, f"{A}::2Gi.1"), id="memory of two units that fits"),
-        pytest.param((GPU, PART), (GPU, OTHER_PART), id="two partitions"),
-        pytest.param((machines.VCUDA_CORE, "shared::core.1"), (machines.VCUDA_CORE, "shared::core.1"), id="no device"),
-    ],
-)
-def test_what_may_be_side_by_side_is_not_found(one: tuple[str, str], other: tuple[str, str]) -> None:
-    assert twice(first=[one], second=[other]) == []
-
-
 def test_more_memory_than_a_device_has_is_found() -> None:
     [said] = twice(first=[(MEMORY, f"{A}::1Gi.{n}") for n in range(3)], second=[(MEMORY, f"{A}::2Gi.0")])
     assert said == f"n1: {A} has 4096 MiB, and containers have 5120 MiB of it"
@@ -85,12 +70,6 @@ def test_a_held_device_that_another_container_could_get_is_found(offered: tuple[
     assert said == f"n1: pod/main has {GPU} {A}, and another container could get {offered[0]} of {offered[1][:5]}" + (
         "-1" if offered[1] == PART else ""
     )
-
-
-def test_the_other_shares_of_a_device_may_be_offered() -> None:
-    seen, history = running(pod=[(GPU, f"{A}::1")])
-    offered = frozenset((GPU, f"{A}::{number}") for number in range(4))
-    assert invariants.nothing_twice(replace(seen, offered=offered), history) == []
 
 
 def test_init_containers_of_a_pod_have_the_devices_of_its_others() -> None:
@@ -206,10 +185,6 @@ def wrong(seen: NodeSeen, plan: NodePlan | None = None, pods: dict[str, PodSeen]
     return invariants.node_is_right(seen, pods or {}, KNOWN, plan or NodePlan("n1"))
 
 
-def test_a_node_where_everything_is_right_has_nothing_wrong() -> None:
-    assert wrong(node()) == []
-
-
 def test_healthy_and_withheld_that_are_not_capacity_are_found() -> None:
     assert invariants.counts_add_up(node(resource(healthy=3, withheld=[{"reason": "Cordoned", "count": 1}]))) == []
     assert invariants.counts_add_up(node(resource(healthy=3)))
@@ -242,11 +217,6 @@ def test_the_kubelet_may_have_an_id_more_for_a_pod_that_holds_one_of_a_faulty_de
     held = replace(seen, holders=(Holder("p", "main", frozenset({(GPU, "d-0::9")})),))
     assert not [each for each in wrong(held) if GPU in each]
     assert [each for each in wrong(seen) if GPU in each]
-
-
-def test_a_retired_name_may_be_zero_on_the_node() -> None:
-    status = {"capacity": {GPU: "4", SHARED: "0"}, "allocatable": {GPU: "4", SHARED: "0"}}
-    assert wrong(node(node={"status": status})) == []
 
 
 # --- holders, faults, conditions, marks -------------------------------------------------------------------------------
@@ -345,12 +315,6 @@ def test_what_the_agent_found_with_two_pods_counts_at_every_moment_of_any_test()
         assert len(invariants.at_every_moment(every, KNOWN, Plan(), ())) == right
 
 
-def test_a_configuration_that_waits_names_whom_it_waits_for() -> None:
-    waits = node(conditions={"ConfigApplied": ("False", "WaitingForHolders")})
-    waits.shown["status"]["configuration"] = {"waitingFor": [{"pod": "p"}]}
-    assert wrong(waits) == []
-
-
 def test_a_taint_without_a_policy_is_found() -> None:
     tainted = node()
     tainted.node["spec"] = {"taints": [{"key": "nodedevices.io/device-fault"}]}  # type: ignore[index]
@@ -420,12 +384,6 @@ def test_only_a_pod_with_devices_of_an_init_container_may_be_rejected_by_a_kubel
     assert invariants.nobody_evicted(Seen({}, {"p": failed}), ran, plan, frozenset()) == []
 
 
-def test_a_pod_that_runs_on_or_was_deleted_is_right() -> None:
-    assert evicted(PodSeen("u", "p", "n1", "Running")) == []
-    ran = invariants.remember(KNOWN, Seen({}, {"p": PodSeen("u", "p", "n1", "Running")}))
-    assert invariants.nobody_evicted(Seen({}, {}), ran, Plan(), frozenset()) == []
-
-
 def test_a_pod_that_was_deleted_and_is_still_there_is_found_and_so_is_one_that_runs_without_a_process() -> None:
     pod = PodSeen("u", "p", "n1", "Running")
     there = Seen({"n1": NodeSeen("n1", processes=(Process(1, "u", "c"),))}, {"p": pod})
@@ -440,10 +398,6 @@ def test_a_policy_that_is_not_accepted_is_found() -> None:
     assert invariants.policies_are_accepted(Seen({}, {}, {"sharing-n1": accepted}), plan) == []
     assert invariants.policies_are_accepted(Seen({}, {}, {"sharing-n1": {}}), plan)
     assert invariants.policies_are_accepted(Seen({}, {}), plan)
-
-
-def test_while_the_api_server_is_away_nothing_is_in_the_end_right() -> None:
-    assert invariants.in_the_end(Seen({}, None), KNOWN, Plan()) == ["the API server does not answer"]
 
 
 def request(verb: str, resource: str, *, account: str = "nodedevices-operator", path: str = "n1") -> Request:
