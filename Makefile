@@ -11,7 +11,7 @@ VENV        := .venv
 UV          := $(TOOLS)/bin/uv
 RUN         := $(VENV)/bin
 REGISTRY    ?=
-WORKERS     ?= 4
+WORKERS     ?= 5
 WAITING     := $(addprefix tests/,e2e integration conformance agent programs nvml)
 PORT        ?= 8000
 # Of test-all; and which tests: pytest's -m.
