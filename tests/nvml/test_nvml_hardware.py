@@ -30,7 +30,6 @@ def run(folder: Path, *arguments: str, environment: dict[str, str]) -> subproces
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.long  # tests/unit/hardware has what is found, compared and written
 @pytest.mark.timeout(720, method="signal")
 def test_the_whole_of_it_on_a_stand_in(machine: FakeMachine, tmp_path: Path) -> None:
     python, processor = bundle.here()
