@@ -12,7 +12,6 @@ UV          := $(TOOLS)/bin/uv
 RUN         := $(VENV)/bin
 REGISTRY    ?=
 WORKERS     ?= 5
-WAITING     := $(addprefix tests/,e2e integration conformance agent programs nvml)
 PORT        ?= 8000
 # Of test-all; and which tests: pytest's -m.
 PARTS       := test e2e slow examples chaos soak
@@ -116,11 +115,11 @@ test: $(VENV)/.stamp ## What CI runs: lint, gen-check and the tests, but for tho
 	$(call say,tests)
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going tests-that-wait tests-that-compute
 
-# Each worker of pytest reads all tests of its run, which takes longer the more there are. So the pure ones, three of four,
+# Each worker of pytest reads all tests of its run, which takes longer the more there are. So the pure ones, two of three,
 # have a run of their own, which takes what time the others leave; it shows only how it ended.
 .PHONY: tests-that-wait tests-that-compute
 tests-that-wait:
-	@$(RUN)/python -m pytest $(WAITING) -m "not long" -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=25
+	@$(RUN)/python -m pytest --ignore=tests/unit -m "not long" -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations=25
 tests-that-compute:
 	@nice -n 10 $(RUN)/python -m pytest tests/unit -m "not long" -n 2 --dist loadscope --no-loadscope-reorder > $(TOOLS)/unit.log 2>&1 \
 	  && tail -1 $(TOOLS)/unit.log || { cat $(TOOLS)/unit.log; exit 1; }
@@ -155,7 +154,7 @@ part-soak: soak
 .PHONY: collect
 collect: $(VENV)/.stamp
 	@[ ! $(TOOLS)/collected -nt $(VENV)/.stamp ] || [ -n "$$(find $(SOURCES) -name '*.py' -newer $(TOOLS)/collected -print -quit)" ] || exit 0; \
-	found=$$($(RUN)/python -m pytest $(WAITING) --collect-only --quiet) || { tail -40 <<< "$$found"; exit 1; }; touch $(TOOLS)/collected
+	found=$$($(RUN)/python -m pytest --ignore=tests/unit --collect-only --quiet) || { tail -40 <<< "$$found"; exit 1; }; touch $(TOOLS)/collected
 
 .PHONY: unit
 unit: $(VENV)/.stamp ## Only the tests that need neither root nor a cluster

@@ -1,16 +1,8 @@
-"""Times as Kubernetes writes them: RFC 3339, with a zone. One that cannot be read is None, and nothing raises.
-
-And seconds as people give them to a program.
-"""
+"""Times as Kubernetes writes them: RFC 3339, with a zone. One that cannot be read is None, and nothing raises."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
-
-from nodedevices_common.text import show
-
-MOST_DIGITS = 9
 
 
 def zoned_time(value: object) -> datetime | None:
@@ -31,14 +23,3 @@ def seconds_between(start: object, end: object) -> float | None:
     """Negative where `end` comes first; None where one of them cannot be read."""
     first, last = zoned_time(start), zoned_time(end)
     return None if first is None or last is None else (last - first).total_seconds()
-
-
-def seconds_from(least: int, most: int) -> Callable[[str], float]:
-    """Return a reader of whole seconds within these bounds; it raises ValueError with what would be right."""
-
-    def read(text: str) -> float:
-        if not (text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS and least <= int(text) <= most):
-            raise ValueError(f"{show(text)} is not a whole number of seconds from {least} to {most}")
-        return float(text)
-
-    return read

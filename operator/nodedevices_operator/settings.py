@@ -21,10 +21,10 @@ from nodedevices_common.options import (
     defaults,
     from_environment,
     options_of,
+    seconds_from,
     setting,
     settings_of,
 )
-from nodedevices_common.times import seconds_from
 
 from nodedevices_operator.cache.relist import RELIST_SECONDS
 from nodedevices_operator.concerns.tools import SETTLED_SECONDS

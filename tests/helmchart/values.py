@@ -174,10 +174,12 @@ def refusals() -> dict[str, Any]:
             "alone": agents_variables(),
             "rules": _terms(together.rules()),
             "probeRules": _terms(together.probe_rules()),
+            "absolute": absolute(),
             "written": written(),
         },
         "operator": {
             **_given(OPERATOR),
+            "absolute": [],
             "alone": [],
             "rules": _terms(operators),
             "probeRules": [],
@@ -188,13 +190,17 @@ def refusals() -> dict[str, Any]:
     }
 
 
+def absolute() -> list[str]:
+    """Return the agent's flags whose values are absolute paths."""
+    return [path.name for path in paths()] + [name for flag in vendors_flags() for name in flag.absolute]
+
+
 def written() -> dict[str, dict[str, Any]]:
     """Return by flag of the agent how its value, or each of a list, is written; an empty one is not given.
 
     pattern, and for numbers `least` and `most`; `right`: what would be, for people. Of these the agent says more, once
     it runs: a probe's program, a profile with too many devices.
     """
-    absolute = [path.name for path in paths()] + [name for flag in vendors_flags() for name in flag.absolute]
     node, model = "|".join(RDMA_NODES), rf"\s*({'|'.join(MODELS)})\s*(x\s*[0-9]{{1,9}}\s*)?"
     probe = rf"auto|{'|'.join(KINDS)}|[a-z0-9]([-a-z0-9]{{0,{MAX_PROBE_NAME - 2}}}[a-z0-9])?=.+"
     named = f"NAME=COMMAND or NAME=unix:/PATH (a NAME: at most {MAX_PROBE_NAME} small letters, digits and hyphens)"
@@ -206,8 +212,10 @@ def written() -> dict[str, dict[str, Any]]:
             rf"^(\s*none\s*|[\s,]*({node})(\s*,[\s,]*({node}))*[\s,]*)$",
             f"some of {','.join(RDMA_NODES)}, or none",
         ),
-        "simulated-profile": (f"(?i)^{model}(,{model})*$", f"such as h100 x 8, of {', '.join(sorted(MODELS))}"),
-        **dict.fromkeys(absolute, ("^/", "an absolute path")),
+        "simulated-profile": (
+            f"(?i)^{model}(,{model})*$",
+            f"a model and a number, such as h100 x 8; models: {', '.join(sorted(MODELS))}",
+        ),
         **dict.fromkeys(("probe", "add-probe"), (f"^({probe})$", f"auto, {', '.join(KINDS)}, {named}")),
     }
     found = {name: {"pattern": pattern, "right": right} for name, (pattern, right) in known.items()}

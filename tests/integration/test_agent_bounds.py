@@ -168,31 +168,30 @@ def test_what_the_operator_reports_is_refused(agent: Kubectl) -> None:
 
 def test_owning_what_people_and_the_operator_wrote_is_refused(agent: Kubectl, kubectl: Kubectl) -> None:
     """With the very values that stand there: a configuration or a cordon that is taken back would stay."""
-    head = OBJECT
     cordon = {"unschedulable": [{"id": device_id(0), "reason": "RMA"}]}
     confirmed = {"nodedevices.io/confirm": f"{device_id(0)}=recovered"}
     for manager, body in (
-        ("nodedevices-operator-config", head | {"spec": {"config": {}, "configHash": "ab", "configName": "special"}}),
-        ("person", head | {"metadata": head["metadata"] | {"annotations": confirmed}, "spec": cordon}),
+        ("nodedevices-operator-config", {"spec": {"config": {}, "configHash": "ab", "configName": "special"}}),
+        ("person", {"metadata": OBJECT["metadata"] | {"annotations": confirmed}, "spec": cordon}),
     ):
         apply_object(kubectl, manager, body)
     for body in (
-        head | {"spec": {"configName": "special"}},
-        head | {"spec": cordon},
-        head | {"metadata": head["metadata"] | {"annotations": confirmed}},
+        {"spec": {"configName": "special"}},
+        {"spec": cordon},
+        {"metadata": OBJECT["metadata"] | {"annotations": confirmed}},
     ):
         for manager in ("nodedevices-agent", "before-first-apply"):
             with pytest.raises(KubectlError, match="may not own, or take ownership of, fields of spec"):
                 apply(agent, body, status=False, manager=manager)
-    apply_object(kubectl, "nodedevices-operator-config", head | {"spec": {"config": {}, "configHash": "cd"}})
-    apply_object(kubectl, "person", head)
+    apply_object(kubectl, "nodedevices-operator-config", {"spec": {"config": {}, "configHash": "cd"}})
+    apply_object(kubectl, "person", {})
     shown = kubectl.object("nodedevices", "mine")
     assert (shown["spec"], "annotations" in shown["metadata"]) == ({"config": {}, "configHash": "cd"}, False)
 
 
-def apply_object(as_: Kubectl, manager: str, body: dict[str, Any]) -> None:
+def apply_object(kubectl: Kubectl, manager: str, change: dict[str, Any]) -> None:
     server_side = ("apply", "--server-side", "--force-conflicts", f"--field-manager={manager}", "-f", "-")
-    as_.run(*server_side, stdin=json.dumps(body))
+    kubectl.run(*server_side, stdin=json.dumps(OBJECT | change))
 
 
 def test_the_operators_ownership_stays(agent: Kubectl, kubectl: Kubectl) -> None:
@@ -241,22 +240,22 @@ def test_an_object_that_was_deleted_is_made_again_with_nothing_but_what_is_out_o
     agent: Kubectl, kubectl: Kubectl
 ) -> None:
     kubectl.delete("nodedevices", "mine")
-    body = OBJECT
     refused: tuple[dict[str, Any], ...] = (OUT | {"config": {}}, {"configHash": "aa"})
     for spec in refused:
         with pytest.raises(KubectlError, match="an agent may not write spec"):
-            agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": spec}))
+            agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(OBJECT | {"spec": spec}))
     not_there: list[dict[str, Any]] = [
         {"f:spec": {"f:configName": {}}},
         {"f:spec": {"f:unschedulable": {'k:{"id":"GPU-of-later"}': {"f:reason": {}}}}},
         {"f:metadata": {"f:annotations": {"f:nodedevices.io/confirm": {}}}},
     ]
     for owned in not_there:
-        entry = {"manager": "person", "operation": "Update", "apiVersion": body["apiVersion"], "fieldsType": "FieldsV1"}
-        invented = {"name": "mine", "managedFields": [entry | {"fieldsV1": owned, "time": "2026-11-21T12:00:00Z"}]}
+        entry = {"manager": "person", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": owned}
+        entry |= {"apiVersion": OBJECT["apiVersion"], "time": "2026-11-21T12:00:00Z"}
+        invented = {"name": "mine", "managedFields": [entry]}
         with pytest.raises(KubectlError, match="may not own fields that the object does not have"):
-            agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"metadata": invented}))
-    agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(body | {"spec": OUT}))
+            agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(OBJECT | {"metadata": invented}))
+    agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(OBJECT | {"spec": OUT}))
     assert kubectl.object("nodedevices", "mine")["spec"] == OUT
     with pytest.raises(KubectlError, match="an agent may not write spec"):
         patch(agent, {"spec": {"unschedulable": []}}, status=False)

@@ -813,7 +813,7 @@ ADDS: Mapping[str, Callable[[Pod], None]] = {
 @needs_kubectl
 @pytest.mark.parametrize("form", FORMS)
 def test_each_component_adds_to_the_agents_pod_what_it_says_and_nothing_else(form: str) -> None:
-    """All at once; test_chart_equals_kustomize.py has them one by one."""
+    """All at once; test_chart_equals_kustomize.py has them in seven other sets."""
     changed = with_components(*FORMS[form], *ADDS)
     pod = Pod(agent_pod(changed), form)
     for take_away in ADDS.values():

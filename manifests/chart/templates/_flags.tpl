@@ -2,6 +2,39 @@
 {{- define "nodedevices.flagTable" -}}
 {
  "agent": {
+  "absolute": [
+   "simulated-file",
+   "config-file",
+   "config-dir",
+   "device-plugin-dir",
+   "kubelet-socket",
+   "pod-resources-socket",
+   "state-file",
+   "allocations-dir",
+   "cdi-dir",
+   "cdi-spec-dirs",
+   "mps-dir",
+   "metrics-cert-file",
+   "metrics-key-file",
+   "metrics-token-file",
+   "driver-root-ctr-path",
+   "mps-root",
+   "gpu-config-file",
+   "generic-config-file",
+   "fpga-names-file",
+   "rdma-config-file",
+   "sriov-config-file",
+   "onload-config-file",
+   "remote-config-file",
+   "driver-root",
+   "dev-root",
+   "nvidia-cdi-hook-path",
+   "driver-directory",
+   "driver-directory-ctr-path",
+   "vulkan-icd-directory",
+   "vulkan-icd-ctr-path",
+   "device-info-dir"
+  ],
   "alone": [
    "DP_DISABLE_HEALTHCHECKS",
    "DP_ENABLE_HEALTHCHECKS",
@@ -264,101 +297,9 @@
     "pattern": "^(auto|nvml|amd|intel|fpga|nic|generic|remote|kmsg|simulated|[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?=.+)$",
     "right": "auto, nvml, amd, intel, fpga, nic, generic, remote, kmsg, simulated, NAME=COMMAND or NAME=unix:/PATH (a NAME: at most 32 small letters, digits and hyphens)"
    },
-   "allocations-dir": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "cdi-dir": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "cdi-spec-dirs": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "config-dir": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "config-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
    "container-mount-dir": {
     "pattern": "^(/[.]{0,2}[A-Za-z0-9_+@=:-][A-Za-z0-9._+@=:-]*)+$",
     "right": "an absolute path without . and .."
-   },
-   "dev-root": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "device-info-dir": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "device-plugin-dir": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "driver-directory": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "driver-directory-ctr-path": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "driver-root": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "driver-root-ctr-path": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "fpga-names-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "generic-config-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "gpu-config-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "kubelet-socket": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "metrics-cert-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "metrics-key-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "metrics-token-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "mps-dir": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "mps-root": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "nvidia-cdi-hook-path": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "onload-config-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
    },
    "operator-wait-seconds": {
     "least": 0,
@@ -366,61 +307,30 @@
     "pattern": "^[0-9]{1,9}$",
     "right": "a whole number of seconds from 0 to 600"
    },
-   "pod-resources-socket": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
    "probe": {
     "pattern": "^(auto|nvml|amd|intel|fpga|nic|generic|remote|kmsg|simulated|[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?=.+)$",
     "right": "auto, nvml, amd, intel, fpga, nic, generic, remote, kmsg, simulated, NAME=COMMAND or NAME=unix:/PATH (a NAME: at most 32 small letters, digits and hyphens)"
-   },
-   "rdma-config-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
    },
    "rdma-required": {
     "pattern": "^(\\s*none\\s*|[\\s,]*(rdma_cm|umad|uverbs|issm|ucm)(\\s*,[\\s,]*(rdma_cm|umad|uverbs|issm|ucm))*[\\s,]*)$",
     "right": "some of rdma_cm,umad,uverbs,issm,ucm, or none"
    },
-   "remote-config-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
    "resource-prefix": {
     "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+$",
     "right": "a domain, such as nvidia.com"
    },
-   "simulated-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
    "simulated-profile": {
     "pattern": "(?i)^\\s*(h100|h200|a100|b200|gb200|l40s|l4|t4|h100nvl|mi300x|mi300x-cpx|flex|pvc|connectx-7|e810|e810-vf|sfn-x2|u250)\\s*(x\\s*[0-9]{1,9}\\s*)?(,\\s*(h100|h200|a100|b200|gb200|l40s|l4|t4|h100nvl|mi300x|mi300x-cpx|flex|pvc|connectx-7|e810|e810-vf|sfn-x2|u250)\\s*(x\\s*[0-9]{1,9}\\s*)?)*$",
-    "right": "such as h100 x 8, of a100, b200, connectx-7, e810, e810-vf, flex, gb200, h100, h100nvl, h200, l4, l40s, mi300x, mi300x-cpx, pvc, sfn-x2, t4, u250"
-   },
-   "sriov-config-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
+    "right": "a model and a number, such as h100 x 8; models: a100, b200, connectx-7, e810, e810-vf, flex, gb200, h100, h100nvl, h200, l4, l40s, mi300x, mi300x-cpx, pvc, sfn-x2, t4, u250"
    },
    "sriov-resource-prefix": {
     "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
     "right": "a domain, such as intel.com"
-   },
-   "state-file": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "vulkan-icd-ctr-path": {
-    "pattern": "^/",
-    "right": "an absolute path"
-   },
-   "vulkan-icd-directory": {
-    "pattern": "^/",
-    "right": "an absolute path"
    }
   }
  },
  "operator": {
+  "absolute": [],
   "alone": [],
   "choices": {
    "log-format": [

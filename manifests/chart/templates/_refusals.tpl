@@ -55,7 +55,7 @@ programs' own (_flags.tpl).
 {{- if and (has $one.flag (list "probe" "add-probe")) (not (contains "=" $value)) }}
 {{- $_ := set $said (printf "probe=%s" $value) $one.place }}
 {{- end }}
-{{- with get $known.written $one.flag }}
+{{- with ternary (dict "pattern" "^/" "right" "an absolute path") (get $known.written $one.flag) (has $one.flag $known.absolute) }}
 {{- $bad := not (regexMatch .pattern $value) }}
 {{- if hasKey . "least" }}{{ $bad = or $bad (lt (float64 $value) (float64 .least)) (gt (float64 $value) (float64 .most)) }}{{ end }}
 {{- if and $bad (ne $value "*") }}

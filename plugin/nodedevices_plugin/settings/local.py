@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from nodedevices_common import guard, logs, unix_socket
 from nodedevices_common.address import Address, parse_address
-from nodedevices_common.options import Value, setting
-from nodedevices_common.times import seconds_from
+from nodedevices_common.options import Value, seconds_from, setting
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.sharing.registry import MODES, SharingModes

@@ -177,19 +177,15 @@ class _Play:
         """The faults, now, and the lists as long afterwards as they were recorded after theirs."""
         faults = [each["fault"] for each in self.vector.inventory["devices"] if "fault" in each]
         recorded = min(value for fault in faults for key, value in fault.items() if key.endswith("_after_ms")) / 1000
-        different = self.vector.name in DIFFERENCES and "after_watch" in DIFFERENCES[self.vector.name].parts
-        right = {
-            id_
-            for each in self.vector.resources
-            if "after_watch" in each
-            for id_ in self.vector.unhealthy(each["after_watch"]["devices"])
-        }
+        parts = DIFFERENCES[self.vector.name].parts if self.vector.name in DIFFERENCES else ()
+        right = self.vector.unhealthy_after_watch
         before = self._lines()
         self.agent.edit(devices_file(self.vector, struck=True))
         await asyncio.sleep(self.vector.watch_seconds - recorded)
         # Of three lines one is about the faults, unless they waited in the pipe of a busy machine.
         await self._wait(
-            lambda: self._lines() >= before + 3 and (different or set(self._unhealthy()) == right), PATIENCE_SECONDS
+            lambda: self._lines() >= before + 3 and ("after_watch" in parts or set(self._unhealthy()) == right),
+            PATIENCE_SECONDS,
         )
         for resource in resources:
             devices = self._devices(resource["resource_name"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -82,7 +82,13 @@ class Vector:
         """GPUs that fall off the bus."""
         return frozenset(each["uuid"] for each in self.inventory["devices"] if "lost_after_ms" in each.get("fault", {}))
 
-    def unhealthy(self, recorded: Iterable[Mapping[str, Any]]) -> set[str]:
+    @property
+    def unhealthy_after_watch(self) -> set[str]:
+        """The ids of all resources that are to be Unhealthy after the faults."""
+        lists = [each["after_watch"]["devices"] for each in self.resources if "after_watch" in each]
+        return {id_ for recorded in lists for id_ in self.unhealthy(recorded)}
+
+    def unhealthy(self, recorded: Sequence[Mapping[str, Any]]) -> set[str]:
         """The ids that are to be Unhealthy of a list that was recorded after the faults."""
         if not self.quirky("after_watch"):
             return {each["id"] for each in recorded if each["health"] != "Healthy"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from dashboards.files import BOARDS, path
-from helmchart.values import FLAGS, OF_THE_CHART, written
+from helmchart.values import FLAGS, OF_THE_CHART, absolute, written
 from nodedevices_common import __version__, guard
 from nodedevices_common.errors import InputError
 from nodedevices_operator import settings as operator_settings
@@ -222,7 +222,7 @@ def test_what_a_program_refuses_together_the_chart_refuses_and_nothing_else(prog
 
 @needs_helm
 def test_values_and_variables_that_a_program_refuses_are_refused_by_the_chart() -> None:
-    paths = {name: "etc/file" for name, how in written().items() if how["pattern"] == "^/"}
+    paths = dict.fromkeys(absolute(), "etc/file")
     others = {
         "resource-prefix": "nvidia",
         "container-mount-dir": ["/opt/limiter", "/opt/../etc"],
@@ -232,7 +232,7 @@ def test_values_and_variables_that_a_program_refuses_are_refused_by_the_chart() 
         "simulated-profile": "h100 x",
         "add-probe": "My_probe=/bin/probe",
     }
-    assert others.keys() | paths.keys() | {"probe"} == written().keys()
+    assert others.keys() | {"probe"} == written().keys()
     flags = {name: value for name, value in (paths | others).items() if name not in OF_THE_CHART}
     env = [
         {"name": "MIG_STRATEGY", "value": "some"},
