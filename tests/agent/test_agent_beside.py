@@ -1,5 +1,5 @@
-"""The real agent, configured to serve, where another device plugin serves already: it takes nothing away, and says
-so."""
+"""The real agent where another device plugin serves already: it takes nothing away, and says so; and as an observer it
+shows what the other one offers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from nodedevices_probe.simulated.probe import ProfileSource
-from support.agentprocess import NODE, AgentProcess
+from support.agentprocess import NODE, AgentProcess, agent_on
 from support.kubelet import StandInKubelet
 from support.vendor import VendorProcess
 
@@ -22,12 +22,7 @@ DEVICES = "profile: l4 x 4\n"
 @pytest.fixture
 async def made(kubelet: StandInKubelet, tmp_path: Path) -> AsyncIterator[AgentProcess]:
     """Four L4s; not started yet."""
-    agent = AgentProcess(
-        tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
-        devices=DEVICES,
-    )
+    agent = agent_on(kubelet, tmp_path, devices=DEVICES)
     yield agent
     agent.kill()
     print(agent.log.read_text())  # pytest shows it when the test fails
@@ -81,24 +76,17 @@ async def test_it_leaves_the_name_to_who_serves_it_says_so_and_serves_when_that_
         assert f'nodedevices_resource_healthy{{resource="{GPU}"}} 0.0' in metrics
         logged = [each for each in made.lines("registration") if each["state"] == "ServedByAnother"]
         assert len(logged) == 1
+        await kubelet.restart()  # the other plugin is still the one that serves
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
+        looks = kubelet.offers_asked
+        await kubelet.until(lambda: kubelet.offers_asked >= looks + 2)
+        assert endpoints(kubelet) == [VENDOR] * 2
         vendor.end()
         await serves(kubelet)
         await made.until(lambda: ready(made)[0] == 200)
-        assert len(endpoints(kubelet)) == 2
+        assert len(endpoints(kubelet)) == 3
         assert kubelet.ids_in_use(GPU) == set(granted.ids)
         assert set((await kubelet.allocate(GPU, 3, pod="next")).ids) == set(ids) - set(granted.ids)
-
-
-async def test_shares_of_its_devices_under_another_name_are_in_its_way(
-    made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path, ids: list[str]
-) -> None:
-    arguments = ("--replicas=2", "--resource=nvidia.com/gpu.shared")
-    with VendorProcess(tmp_path, kubelet.plugin_folder, ids, *arguments) as vendor:
-        await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu.shared") == 8)
-        made.start()
-        assert "nvidia.com/gpu.shared to this kubelet: 8 healthy ids" in await waits(made)
-        vendor.end()
-        await serves(kubelet)
 
 
 async def test_a_plugin_that_comes_later_with_its_devices_under_another_name_has_them_alone(
@@ -120,88 +108,30 @@ async def test_a_plugin_that_comes_later_with_its_devices_under_another_name_has
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 4 - len(taken))
 
 
-async def test_other_devices_of_another_plugin_are_not(
-    made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path
-) -> None:
-    with VendorProcess(tmp_path, kubelet.plugin_folder, ["nic-0", "nic-1"], "--resource=nvidia.com/nic"):
-        await kubelet.until(lambda: kubelet.allocatable("nvidia.com/nic") == 2)
-        made.start()
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
-        assert not [each for each in made.lines("registration") if each["state"] == "ServedByAnother"]
-
-
-async def test_a_kubelet_restart_does_not_turn_the_two_round(
+async def test_an_observer_registers_nothing_and_shows_what_the_other_plugin_offers_and_pods_hold(
     made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path, ids: list[str]
 ) -> None:
+    def shown(name: str) -> float | None:
+        """The sum of a metric's samples; None: there is none."""
+        found = [line for line in made.get("/metrics")[1].splitlines() if line.startswith((f"{name}{{", f"{name} "))]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in found) if found else None
+
+    made.start("--serving-mode=Observe")
+    await made.until(lambda: ready(made)[0] == 200)
     with VendorProcess(tmp_path, kubelet.plugin_folder, ids) as vendor:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
-        made.start()
-        await waits(made)
-        for count in (2, 3):
-            await kubelet.restart()
-            await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
-            looks = kubelet.offers_asked
-            await kubelet.until(lambda: kubelet.offers_asked >= looks + 2)  # noqa: B023  waited for right here
-            assert endpoints(kubelet) == [VENDOR] * count
-        vendor.end()
-        await serves(kubelet)
-
-
-async def test_its_own_restarts_and_the_kubelets_are_as_before(made: AgentProcess, kubelet: StandInKubelet) -> None:
-    made.start()
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
-    made.kill()
-    made.start()
-    await kubelet.until(lambda: kubelet.registrations_of(GPU) == 2 and kubelet.allocatable(GPU) == 4)
-    await kubelet.restart()
-    await kubelet.until(lambda: kubelet.registrations_of(GPU) == 3 and kubelet.allocatable(GPU) == 4)
-    assert not [each for each in made.lines("registration") if each["state"] == "ServedByAnother"]
-
-
-async def test_an_older_agent_that_still_runs_is_not_another_plugin(
-    made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path
-) -> None:
-    folder = tmp_path / "older"
-    folder.mkdir()
-    older = AgentProcess(
-        folder, plugin_folder=kubelet.plugin_folder, pod_resources_socket=kubelet.pod_resources_socket, devices=DEVICES
-    )
-    with older:
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
-        made.start()
-        await made.until(lambda: ready(made)[0] == 200)
-        older.terminate()
-    await kubelet.until(lambda: kubelet.connected(GPU) and kubelet.allocatable(GPU) == 4)
-
-
-@pytest.mark.parametrize("how", ["no PodResources", "no GetAllocatableResources"])
-async def test_where_the_kubelet_does_not_say_it_registers(
-    made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path, ids: list[str], how: str
-) -> None:
-    if how == "no PodResources":
-        await kubelet.remove_pod_resources()
-    else:
-        kubelet.offers_error = (grpc.StatusCode.UNIMPLEMENTED, "unknown method GetAllocatableResources")
-    with VendorProcess(tmp_path, kubelet.plugin_folder, ids):
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
-        made.start()
-        await kubelet.until(lambda: kubelet.registrations_of(GPU) == 2)
-        await made.until(lambda: ready(made)[0] == 200)
-
-
-async def test_observe_helps_at_once_though_pods_hold_what_the_other_plugin_gave_them(
-    made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path, ids: list[str]
-) -> None:
-    with VendorProcess(tmp_path, kubelet.plugin_folder, ids):
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
-        await kubelet.allocate(GPU, 2, pod="train-0", namespace="ml")
-        made.start()
-        await waits(made)
-        made.kill()
-        made.start("--serving-mode=Observe")
-        await made.until(lambda: ready(made)[0] == 200)
-        await made.until(lambda: f'nodedevices_resource_healthy{{resource="{GPU}"}} 4.0' in made.get("/metrics")[1])
+        granted = await kubelet.allocate(GPU, 1)
+        await made.until(lambda: shown("nodedevices_resource_healthy") == 4)
+        await made.until(lambda: shown("nodedevices_device_holders") == 1)
+        vendor.unhealthy(granted.ids[0])
+        for healthy in (3, 0):
+            await made.until(lambda healthy=healthy: shown("nodedevices_resource_healthy") == healthy)  # type: ignore[misc]
+            assert shown("nodedevices_resource_capacity") == 4
+            assert ready(made)[0] == 200
+            vendor.end()
         assert endpoints(kubelet) == [VENDOR]
+    kubelet.pod_resources_error = (grpc.StatusCode.UNAVAILABLE, "not today")
+    await made.until(lambda: ready(made)[0] == 503 and "not today" in ready(made)[1])
 
 
 async def test_its_cdi_files_wait_as_well_for_they_have_the_names_of_the_vendors(
@@ -210,10 +140,9 @@ async def test_its_cdi_files_wait_as_well_for_they_have_the_names_of_the_vendors
     theirs = tmp_path / "cdi" / "k8s.device-plugin.nvidia.com-gpu.json"
     theirs.parent.mkdir()
     theirs.write_text("the vendor's")
-    agent = AgentProcess(
+    agent = agent_on(
+        kubelet,
         tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
         devices=DEVICES,
         arguments=(
             "--standalone",
@@ -231,3 +160,25 @@ async def test_its_cdi_files_wait_as_well_for_they_have_the_names_of_the_vendors
             await serves(kubelet)
             granted = await kubelet.allocate(GPU, 1)
             assert granted.answer.cdi_devices[0].name.partition("=")[2] in theirs.read_text()
+
+
+async def test_serving_waits_for_the_pods_of_other_ids_and_for_the_plugin_that_offers_them(
+    made: AgentProcess, kubelet: StandInKubelet, tmp_path: Path, ids: list[str]
+) -> None:
+    def message() -> str:
+        reported = made.lines("configuration")
+        return str(reported[-1]["message"]) if reported else ""
+
+    made.start("--serving-mode=Observe")
+    with VendorProcess(tmp_path, kubelet.plugin_folder, ids, "--replicas=4") as vendor:
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 16)
+        await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
+        await made.until(lambda: ready(made)[0] == 200)
+        made.kill()
+        made.start("--serving-mode=Serve")
+        await made.until(lambda: "ml/train-0" in message())
+        kubelet.release("train-0", "ml")
+        await made.until(lambda: "until another plugin no longer offers" in message())
+        assert endpoints(kubelet) == [VENDOR]
+        vendor.end()
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agentprocess import AgentProcess
+from support.agentprocess import agent_on
 from support.kubelet import StandInKubelet
 from support.patience import PATIENCE_SECONDS
 
 GPU = "nvidia.com/gpu"
 OURS = "k8s.device-plugin.nvidia.com"
 CDI = "version: v1\nflags: {plugin: {deviceListStrategy: [cdi-cri]}}\n"
-PLAIN = "version: v1\n"
 LIBRARY = {"mounts": [{"hostPath": "/lib/libcuda.so.1", "containerPath": "/lib/libcuda.so.1"}]}
 CTK = """\
 #!/bin/sh
@@ -34,10 +33,9 @@ class Node:
         self.programs.mkdir()
         self.cdi.mkdir()
         self.config.write_text(CDI)
-        self.agent = AgentProcess(
+        self.agent = agent_on(
+            kubelet,
             folder,
-            plugin_folder=kubelet.plugin_folder,
-            pod_resources_socket=kubelet.pod_resources_socket,
             devices="profile: l4 x 2\n",
             arguments=(
                 "--standalone",
@@ -106,14 +104,12 @@ async def start(node: Node) -> None:
     await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 2)
 
 
-async def test_without_the_toolkit_a_minimal_specification_is_there_before_anything_is_offered(node: Node) -> None:
+async def test_without_the_toolkit_a_minimal_specification_is_there_before_anything_is_offered_and_follows_the_devices(
+    node: Node,
+) -> None:
     await start(node)
     assert (await node.given()) in {f"{OURS}/gpu={name}" for name in node.names()}
     assert [each["path"] for each in node.spec()["devices"][0]["containerEdits"]["deviceNodes"]] == ["/dev/nvidia0"]
-
-
-async def test_it_follows_the_devices(node: Node) -> None:
-    await start(node)
     node.agent.edit("profile: l4 x 3\n")
     await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
     assert len(node.names()) == 3
@@ -140,40 +136,6 @@ async def test_nvidia_ctk_makes_it_where_there_is_one(node: Node) -> None:
     assert "has no GPU-" in node.agent.lines("nvidia-ctk failed to generate a CDI specification")[-1]["why"]
 
 
-async def test_the_toolkits_own_specification_is_used_as_soon_as_it_is_there(node: Node) -> None:
-    await start(node)
-    entries = [
-        {"name": str(index), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{index}"}]}} for index in (0, 1)
-    ]
-    text = json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": entries})
-    (node.cdi / "nvidia.json").write_text(text)
-    await node.agent.until(lambda: node.agent.lines("the container toolkit's CDI specification"))
-    await node.agent.until(lambda: node.files == {"nvidia.json"})
-    assert await node.given() in {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}
-    (node.cdi / "nvidia.json").unlink()
-    await node.agent.until(lambda: node.files == {f"{OURS}-gpu.json"})
-    assert (await node.given()).startswith(f"{OURS}/gpu=GPU-")
-
-
-async def test_it_goes_with_its_strategy_once_no_pod_has_a_device(node: Node) -> None:
-    await start(node)
-    node.config.write_text(PLAIN)
-    await node.agent.until(lambda: not node.files)
-
-
-async def test_it_goes_also_when_the_strategy_changed_while_the_agent_was_away(node: Node) -> None:
-    await start(node)
-    await node.kubelet.allocate(GPU, 1)
-    node.agent.kill()
-    node.config.write_text(PLAIN)
-    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 0)
-    await start(node)
-    await node.agent.until(lambda: "nodedevices_device_holders" in node.agent.get("/metrics")[1])
-    assert node.files
-    node.kubelet.release("pod")
-    await node.agent.until(lambda: not node.files)
-
-
 async def test_a_folder_that_cannot_be_written_is_refused_and_nothing_is_offered_until_it_can(node: Node) -> None:
     node.cdi.rmdir()
     node.cdi.touch()
@@ -189,49 +151,6 @@ async def test_a_folder_that_cannot_be_written_is_refused_and_nothing_is_offered
     node.cdi.unlink()
     await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 2)
     assert (await node.given()) in {f"{OURS}/gpu={name}" for name in node.names()}
-
-
-async def test_a_folder_that_cannot_be_written_leaves_the_way_that_was_in_effect(node: Node) -> None:
-    node.cdi.rmdir()
-    node.cdi.touch()
-    node.config.write_text(PLAIN)
-    await start(node)
-    node.config.write_text(CDI)
-    logged = node.agent.lines
-    await node.agent.until(lambda: [each for each in logged("configuration") if each["condition"] == "ConfigInvalid"])
-    granted = await node.kubelet.allocate(GPU, 1)
-    assert not granted.answer.cdi_devices
-    assert granted.answer.envs["NVIDIA_VISIBLE_DEVICES"].startswith("GPU-")
-
-
-async def test_a_folder_that_cannot_be_written_is_not_needed_beside_the_toolkits_own_specification(
-    node: Node, tmp_path: Path
-) -> None:
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    entries = [
-        {"name": str(index), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{index}"}]}} for index in (0, 1)
-    ]
-    (theirs / "nvidia.json").write_text(
-        json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": entries})
-    )
-    node.agent.arguments.append(f"--cdi-spec-dirs={theirs}")
-    node.cdi.rmdir()
-    node.cdi.touch()
-    await start(node)
-    assert await node.given() in {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}
-    assert not [each for each in node.agent.lines("configuration") if each["condition"] == "ConfigInvalid"]
-
-
-async def test_a_folder_that_fails_while_it_is_in_use_is_reported_and_devices_are_offered(node: Node) -> None:
-    await start(node)
-    (node.cdi / f"{OURS}-gpu.json").unlink()
-    node.cdi.rmdir()
-    node.cdi.touch()
-    node.agent.edit("profile: l4 x 3\n")
-    await node.kubelet.until(lambda: node.kubelet.allocatable(GPU) == 3)
-    message = "CDI specifications not written: containers that get devices by CDI cannot start"
-    assert str(node.cdi) in node.agent.lines(message)[-1]["error"]
 
 
 # --- never without the driver's libraries, unless it is configured ---------------------------------------------------

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import pytest
-from support.agentprocess import AgentProcess
+from support.agentprocess import AgentProcess, agent_on
 from support.kubelet import StandInKubelet
 
 GPU = "nvidia.com/gpu"
@@ -26,12 +25,8 @@ def config_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def made(kubelet: StandInKubelet, tmp_path: Path, config_file: Path) -> AgentProcess:
     """Four L4s; not started yet."""
-    return AgentProcess(
-        tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
-        devices="profile: l4 x 4\n",
-        arguments=("--standalone", f"--config-file={config_file}"),
+    return agent_on(
+        kubelet, tmp_path, devices="profile: l4 x 4\n", arguments=("--standalone", f"--config-file={config_file}")
     )
 
 
@@ -81,28 +76,14 @@ async def test_a_bad_file_keeps_the_last_good_configuration_and_a_corrected_one_
     assert "replicas: 1" in agent.lines("configuration")[-1]["message"]
     assert kubelet.allocatable(GPU) == 16
     assert 'nodedevices_config_errors_total{source="file"} 1.0' in agent.get("/metrics")[1]
-    write(config_file, EIGHT)
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    assert agent.alive
-
-
-async def test_a_name_that_matches_nothing_is_in_effect_and_reported_once(
-    agent: AgentProcess, kubelet: StandInKubelet, config_file: Path
-) -> None:
     write(config_file, "sharing: {timeSlicing: {resources: [{name: gpuu, replicas: 4}, {name: gpu, replicas: 2}]}}")
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    logged = (
-        "sharing.timeSlicing.resources[0].name nvidia.com/gpuu: no such resource on this node; offered: nvidia.com/gpu"
-    )
-    found = agent.lines("configuration entry matches nothing on this node")
-    assert [each["what"] for each in found] == [logged]
-    assert conditions(agent) == []
-
-
-async def test_an_empty_file_is_reported(agent: AgentProcess, kubelet: StandInKubelet, config_file: Path) -> None:
+    [logged] = agent.lines("configuration entry matches nothing on this node")
+    assert "nvidia.com/gpuu: no such resource on this node; offered: nvidia.com/gpu" in logged["what"]
     write(config_file, "# sharing comes later\n")
     await agent.until(lambda: agent.lines("the configuration file is empty: flags, environment and defaults apply"))
-    assert kubelet.allocatable(GPU) == 4
+    await kubelet.until(lambda: kubelet.capacity(GPU) == 4)
+    assert agent.alive
 
 
 async def test_an_agent_that_starts_with_a_bad_file_takes_the_last_good_one_from_its_state_file(
@@ -118,32 +99,20 @@ async def test_an_agent_that_starts_with_a_bad_file_takes_the_last_good_one_from
     assert conditions(agent)[-1] == "ConfigInvalid"
 
 
-@pytest.mark.parametrize(("text", "says"), [(None, "No such file"), (BAD, "replicas: 1")])
 async def test_a_file_that_is_missing_or_wrong_at_the_very_first_start_is_waited_for(
-    made: AgentProcess, kubelet: StandInKubelet, config_file: Path, text: str | None, says: str
+    made: AgentProcess, kubelet: StandInKubelet, config_file: Path
 ) -> None:
-    if text is not None:
-        write(config_file, text)
     async with made as agent:
-        await agent.until(lambda: any("nothing is offered" in each["message"] for each in agent.lines("configuration")))
-        assert says in agent.lines("configuration")[-1]["message"]
-        assert agent.get("/readyz")[0] == 503
-        assert says in agent.get("/readyz")[1]
-        assert not kubelet.registered
+        for says in ("No such file", "replicas: 1"):
+            await agent.until(lambda says=says: says in agent.get("/readyz")[1] if conditions(agent) else False)  # type: ignore[misc]
+            assert agent.get("/readyz")[0] == 503
+            said = agent.lines("configuration")[-1]["message"]
+            assert says in said
+            assert "nothing is offered" in said
+            assert not kubelet.registered
+            write(config_file, BAD)
         write(config_file, EIGHT)
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-
-
-async def test_a_change_waits_for_the_pod_on_the_gpu_that_it_holds_and_nowhere_else(
-    agent: AgentProcess, kubelet: StandInKubelet, config_file: Path
-) -> None:
-    await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
-    write(config_file, SIXTEEN)
-    await agent.until(lambda: "WaitingForHolders" in conditions(agent))
-    await agent.until(lambda: "ml/train-0" in agent.lines("configuration")[-1]["message"])
-    await kubelet.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (16, 12))
-    kubelet.release("train-0", "ml")
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 16)
 
 
 async def test_without_podresources_devices_are_served_and_changes_wait(
@@ -160,17 +129,8 @@ async def test_without_podresources_devices_are_served_and_changes_wait(
     await agent.until(lambda: kubelet.capacity(GPU) == 16)
 
 
-async def test_sighup_does_not_end_it_and_reads_the_file(agent: AgentProcess, kubelet: StandInKubelet) -> None:
-    assert agent.process is not None
-    agent.process.send_signal(signal.SIGHUP)
-    await agent.until(lambda: agent.lines("SIGHUP: reading the configuration file again"))
-    assert len((await kubelet.allocate(GPU, 1)).ids) == 1
-
-
 async def test_outside_a_pod_the_agent_says_which_flags_would_help(kubelet: StandInKubelet, tmp_path: Path) -> None:
-    made = AgentProcess(
-        tmp_path, plugin_folder=kubelet.plugin_folder, pod_resources_socket=kubelet.pod_resources_socket, arguments=()
-    )
+    made = agent_on(kubelet, tmp_path, arguments=())
     async with made as agent:
         message = "failed to watch NodeDevices"
         await agent.until(lambda: agent.lines(message))

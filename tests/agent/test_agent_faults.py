@@ -10,64 +10,25 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import yaml
-from support.agentprocess import AgentProcess
+from support.agentprocess import AgentProcess, agent_on
 from support.hangingdisk import HangingDisk
 from support.kubelet import StandInKubelet
-from support.simulated import h100s, strike
+from support.simulated import h100s
 
 GPU = "nvidia.com/gpu"
 
 
 @pytest.fixture
 async def agent(kubelet: StandInKubelet, tmp_path: Path) -> AsyncIterator[AgentProcess]:
-    async with AgentProcess(
-        tmp_path, plugin_folder=kubelet.plugin_folder, pod_resources_socket=kubelet.pod_resources_socket
-    ) as running:
+    async with agent_on(kubelet, tmp_path) as running:
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
         yield running
-
-
-async def test_an_xid_79_takes_one_gpu_away_and_leaves_its_neighbours(
-    agent: AgentProcess, kubelet: StandInKubelet
-) -> None:
-    agent.edit(h100s(xid79=3))
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
-    assert kubelet.capacity(GPU) == 8
-    [(key, [*rest])] = [
-        (entry["device"], [entry["state"], entry["reason"], entry["offered"]])
-        for entry in agent.lines("device not healthy")
-    ]
-    assert kubelet.views[GPU].unhealthy == {key}
-    assert rest == ["Unhealthy", "Xid79", False]
-
-
-async def test_no_new_pod_gets_a_gpu_whose_double_bit_error_is_undecided(
-    agent: AgentProcess, kubelet: StandInKubelet
-) -> None:
-    killed, double_bit, uncontained = strike(1, 45), strike(3, 48), strike(3, 95)
-    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [killed]}))
-    await agent.until(lambda: agent.lines("device not healthy"))
-    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [killed, double_bit]}))
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
-    first, second = agent.lines("device not healthy")
-    assert (first["reason"], first["offered"]) == ("Correlating", True), "a process that was killed"
-    assert (second["state"], second["reason"], second["offered"]) == ("Degraded", "Correlating", False)
-    assert kubelet.views[GPU].unhealthy == {second["device"]}
-    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "events": [killed, double_bit, uncontained]}))
-    await agent.until(lambda: agent.lines("device not healthy")[-1]["reason"] == "Xid95")
-    assert kubelet.views[GPU].unhealthy == {second["device"]}
 
 
 async def test_what_is_wrong_with_the_very_first_devices_file_is_in_the_log_and_on_readyz(
     kubelet: StandInKubelet, tmp_path: Path
 ) -> None:
-    made = AgentProcess(
-        tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
-        devices="profile: h101 x 8\n",
-    )
+    made = agent_on(kubelet, tmp_path, devices="profile: h101 x 8\n")
     async with made as agent:
         await agent.until(lambda: agent.lines("the probe reports problems"))
         [logged] = agent.lines("the probe reports problems")[0]["problems"]
@@ -106,22 +67,10 @@ async def test_a_killed_probe_changes_nothing_at_the_kubelet(agent: AgentProcess
     agent.edit(h100s(field_230=False))
     await agent.until(lambda: agent.probe_pid != killed)
     lines = "nodedevices_probe_lines_total"
-    seen = _metric(agent, lines)
-    await agent.until(lambda: _metric(agent, lines) >= seen + 2)
+    seen = metric(agent, lines)
+    await agent.until(lambda: metric(agent, lines) >= seen + 2)
     assert (kubelet.registrations_of(GPU), len(kubelet.views[GPU].updates)) == (registrations, updates)
     assert kubelet.allocatable(GPU) == 7
-
-
-async def test_a_gpu_that_vanished_while_the_agent_was_down_is_missing_not_forgotten(
-    agent: AgentProcess, kubelet: StandInKubelet
-) -> None:
-    ids = set(kubelet.views[GPU].devices)
-    await _kill(agent, kubelet)
-    agent.edit(yaml.safe_dump({"profile": "h100 x 8", "devices": [{"index": 5, "absent": True}]}))
-    agent.start()
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
-    assert set(kubelet.views[GPU].devices) == ids
-    assert agent.lines("device not healthy")[-1]["reason"] == "Missing"
 
 
 async def test_a_fault_reaches_the_kubelet_while_the_state_file_cannot_be_written(
@@ -142,53 +91,31 @@ async def test_a_disk_that_hangs_keeps_no_fault_from_the_kubelet_and_only_the_ne
     kubelet: StandInKubelet, tmp_path: Path
 ) -> None:
     disk = HangingDisk(tmp_path)
-    async with AgentProcess(
+    async with agent_on(
+        kubelet,
         tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
         environment=disk.environment,
         fresh=True,  # which reads sitecustomize.py
     ) as agent:
-        await _through_a_disk_that_hangs(agent, kubelet, disk)
-
-
-async def _through_a_disk_that_hangs(agent: AgentProcess, kubelet: StandInKubelet, disk: HangingDisk) -> None:
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    await agent.until(lambda: agent.state_file.exists() and len(kubelet.views[GPU].devices) == 8)
-    disk.hang()
-    for lost in range(6):
-        agent.edit(h100s(lost=lost))
-        # The others are held down.
-        await kubelet.until(lambda lost=lost: kubelet.allocatable(GPU) == 7 - lost)  # type: ignore[misc]
-    await agent.until(lambda: agent.lines("state file not written, a restart of the agent would lose the change"))
-    assert (
-        "the disk may be hanging"
-        in agent.lines("state file not written, a restart of the agent would lose the change")[0]["error"]
-    )
-    assert metric(agent, 'nodedevices_worker_call_seconds{worker="state-file"}') > 0
-    assert agent.get("/healthz")[0] == 200
-    saves = metric(agent, "nodedevices_state_file_writes_total")
-    disk.let_go()
-    await agent.until(lambda: agent.lines("state file writes succeed again"))
-    await agent.until(lambda: len(json.loads(agent.state_file.read_text())["verdicts"]) == 6)
-    assert metric(agent, "nodedevices_state_file_writes_total") <= saves + 2
-
-
-def metric(agent: AgentProcess, series: str) -> float:
-    lines = agent.get("/metrics")[1].splitlines()
-    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{series} "))
-
-
-async def test_an_unreadable_state_file_is_kept_aside_and_the_agent_starts_afresh(
-    agent: AgentProcess, kubelet: StandInKubelet
-) -> None:
-    await _kill(agent, kubelet)
-    agent.state_file.write_text('{"version": 1, "verdicts": {"GPU-1": ')
-    agent.start()
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    [entry] = agent.lines("state file unusable, starting without it")
-    assert str(agent.state_file) in entry["error"]
-    assert agent.state_file.with_name("nodedevices-state.json.unreadable").exists()
+        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
+        await agent.until(lambda: agent.state_file.exists() and len(kubelet.views[GPU].devices) == 8)
+        disk.hang()
+        for lost in range(6):
+            agent.edit(h100s(lost=lost))
+            # The others are held down.
+            await kubelet.until(lambda lost=lost: kubelet.allocatable(GPU) == 7 - lost)  # type: ignore[misc]
+        await agent.until(lambda: agent.lines("state file not written, a restart of the agent would lose the change"))
+        assert (
+            "the disk may be hanging"
+            in agent.lines("state file not written, a restart of the agent would lose the change")[0]["error"]
+        )
+        assert metric(agent, 'nodedevices_worker_call_seconds{worker="state-file"}') > 0
+        assert agent.get("/healthz")[0] == 200
+        saves = metric(agent, "nodedevices_state_file_writes_total")
+        disk.let_go()
+        await agent.until(lambda: agent.lines("state file writes succeed again"))
+        await agent.until(lambda: len(json.loads(agent.state_file.read_text())["verdicts"]) == 6)
+        assert metric(agent, "nodedevices_state_file_writes_total") <= saves + 2
 
 
 async def test_it_ends_at_once_and_cleanly_on_request(agent: AgentProcess, kubelet: StandInKubelet) -> None:
@@ -205,7 +132,7 @@ async def _kill(agent: AgentProcess, kubelet: StandInKubelet) -> None:
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 0)
 
 
-def _metric(agent: AgentProcess, name: str) -> float:
+def metric(agent: AgentProcess, name: str) -> float:
     _, text = agent.get("/metrics")
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
 
@@ -257,6 +184,6 @@ async def test_s40_a_flapping_gpu_is_withdrawn_once(agent: AgentProcess, kubelet
     before, lines = len(kubelet.views[GPU].updates), "nodedevices_probe_lines_total"
     for devices in (h100s(lost=3), h100s()) * 3:
         agent.edit(devices)
-        seen = _metric(agent, lines)
-        await agent.until(lambda seen=seen: _metric(agent, lines) >= seen + 2)  # type: ignore[misc]
+        seen = metric(agent, lines)
+        await agent.until(lambda seen=seen: metric(agent, lines) >= seen + 2)  # type: ignore[misc]
     assert (len(kubelet.views[GPU].updates), kubelet.allocatable(GPU)) == (before + 1, 7), "the hold-down lasts"

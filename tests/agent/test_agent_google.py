@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agentprocess import AgentProcess
+from support.agentprocess import AgentProcess, agent_on
 from support.kubelet import AdmissionError, StandInKubelet
 
 GPU = "nvidia.com/gpu"
@@ -36,10 +36,9 @@ def gpu_config(tmp_path: Path) -> Path:
 @pytest.fixture
 def made(kubelet: StandInKubelet, tmp_path: Path, host: Path, gpu_config: Path) -> AgentProcess:
     """Two L4s; not started yet."""
-    return AgentProcess(
+    return agent_on(
+        kubelet,
         tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
         devices="profile: l4 x 2\n",
         arguments=(
             "--standalone",
@@ -77,7 +76,7 @@ def messages(agent: AgentProcess) -> list[str]:
     return [entry["message"] for entry in agent.lines("configuration")]
 
 
-async def test_nothing_is_offered_before_the_drivers_control_nodes_are_there(
+async def test_nothing_is_offered_before_the_drivers_control_nodes_are_there_which_a_container_gets_with_the_driver(
     made: AgentProcess, kubelet: StandInKubelet, host: Path, gpu_config: Path
 ) -> None:
     write(gpu_config, {})
@@ -86,13 +85,7 @@ async def test_nothing_is_offered_before_the_drivers_control_nodes_are_there(
         assert not kubelet.registered
         (host / "nvidia-uvm").touch()
         await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
-
-
-async def test_a_container_gets_device_nodes_and_the_driver_and_no_variable(
-    agent: AgentProcess, kubelet: StandInKubelet
-) -> None:
-    granted = await kubelet.allocate(GPU, 2)
-    answer = granted.answer
+        answer = (await kubelet.allocate(GPU, 2)).answer
     assert dict(answer.envs) == {}
     assert [(each.container_path, each.host_path, each.read_only) for each in answer.mounts] == MOUNTS
     assert {(each.container_path, each.host_path, each.permissions) for each in answer.devices} == {
@@ -115,18 +108,7 @@ async def test_time_sharing_by_gpu_config_comes_and_goes_live_one_share_for_a_co
     assert kubelet.registrations_of(GPU) == 1
 
 
-async def test_a_gpu_that_a_pod_holds_whole_is_not_shared_before_the_pod_has_ended(
-    agent: AgentProcess, kubelet: StandInKubelet, gpu_config: Path
-) -> None:
-    await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
-    write(gpu_config, shared(3))
-    await agent.until(lambda: any("ml/train-0" in each for each in messages(agent)))
-    await kubelet.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (6, 3))
-    kubelet.release("train-0", "ml")
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 6)
-
-
-@pytest.mark.parametrize("broken", ['{"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}', "{", None])
+@pytest.mark.parametrize("broken", ['{"GPUSharingConfig": {"GPUSharingStrategy": "mps"}}', None])
 async def test_a_broken_or_missing_gpu_config_keeps_the_shares_across_a_restart_too(
     agent: AgentProcess, kubelet: StandInKubelet, gpu_config: Path, broken: str | None
 ) -> None:

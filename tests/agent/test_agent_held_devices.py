@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.offering import changes
 from nodedevices_plugin.pipeline import step
 from support.fakestore import FakeStore
@@ -135,30 +134,6 @@ async def test_a_gpu_of_an_init_container_goes_to_nobody_in_shares(
             share = await kubelet.allocate(GPU, 1, pod=f"share-{number}")
             assert not physical(share.ids) & physical(whole.ids)
         kubelet.release("convert")
-        await node.until(lambda: kubelet.allocatable(GPU) == 8)
-
-
-async def test_a_kubelet_that_adds_its_pods_one_by_one_ends_no_wait(node: Node, kubelet: StandInKubelet) -> None:
-    kubelet.extra_pods = [api.PodResources(name="agent-x", namespace="nodedevices-system")]  # the oldest
-    async with node.running("--pod-name=agent-x", "--pod-namespace=nodedevices-system"):
-        await node.until(lambda: kubelet.allocatable(GPU) == 2)
-        whole = await kubelet.allocate(GPU, 1, pod="train")
-        node.asks_for(FOUR)
-        await node.until(lambda: (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 4))
-        await node.until(lambda: "default/train" in node.condition("ConfigApplied")[1])
-        kubelet.added = lambda pod: pod != "train"
-        lists = kubelet.lists
-        await kubelet.restart()
-        await node.until(lambda: kubelet.lists > lists + 1)
-        await node.until(lambda: kubelet.connected(GPU))
-        assert (kubelet.capacity(GPU), kubelet.allocatable(GPU)) == (8, 4)
-        for number in range(4):
-            share = await kubelet.allocate(GPU, 1, pod=f"share-{number}")
-            assert not physical(share.ids) & physical(whole.ids)
-        kubelet.added = lambda _: True
-        await node.until(lambda: node.condition("HoldersKnown")[0] == "Synced")
-        assert kubelet.allocatable(GPU) == 4
-        kubelet.release("train")
         await node.until(lambda: kubelet.allocatable(GPU) == 8)
 
 

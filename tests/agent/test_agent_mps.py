@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from nodedevices_probe.simulated.probe import ProfileSource
-from support.agentprocess import NODE, AgentProcess
+from support.agentprocess import NODE, AgentProcess, agent_on
 from support.kubelet import AdmissionError, StandInKubelet
 from support.mps import MpsRunner, with_path
 from support.vendor import VendorProcess
@@ -16,7 +16,6 @@ GPU = "nvidia.com/gpu"
 NONE = "version: v1\n"
 FOUR = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 FOUR_BY_TIME = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
-TWO = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
 MEMORY = "nodedevices.io/gpu-memory"
 BY_MEMORY = "version: v1\nsharing: {memory: {resources: [{name: nvidia.com/gpu, memoryUnit: 1Gi, enforcement: mps}]}}\n"
 L4_MIB = 23034
@@ -31,10 +30,9 @@ def runner(tmp_path: Path) -> Iterator[MpsRunner]:
 @pytest.fixture
 def made(kubelet: StandInKubelet, tmp_path: Path, runner: MpsRunner) -> AgentProcess:
     """Two L4s, with NVIDIA's client at hand; not started yet."""
-    return AgentProcess(
+    return agent_on(
+        kubelet,
         tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
         devices="profile: l4 x 2\n",
         arguments=(
             "--standalone",
@@ -105,17 +103,6 @@ async def test_a_container_with_shares_of_memory_is_a_client_with_limits_of_its_
             (f"/run/nvidia/mps/{MEMORY}/pipe", f"/mps/{MEMORY}/pipe"),
             ("/run/nvidia/mps/shm", "/dev/shm"),
         ]
-
-
-async def test_while_the_daemon_is_merely_starting_nothing_is_called_wrong(
-    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    await agent.until(lambda: agent.lines("configuration")[-1]["condition"] == "Applied")
-    said = {each["condition"] for each in agent.lines("configuration")}
-    assert "WaitingForDaemon" in said
-    assert said <= {"WaitingForHolders", "WaitingForDaemon", "Applied"}, "the kubelet's list may come late"
-    assert "nodedevices_config_errors_total{" not in agent.get("/metrics")[1]
 
 
 async def test_while_no_daemon_answers_nothing_is_registered_and_the_reason_is_reported(
@@ -207,36 +194,6 @@ async def test_the_end_of_a_daemon_is_reported_to_its_clients_however_soon_anoth
     await agent.until(lambda: marked()[1:] == [("train-1", "MpsDaemonRestarted")])
 
 
-async def test_other_limits_take_effect_with_a_new_daemon(
-    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    configure(agent, TWO)
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 4)
-    assert runner.commands(GPU)[4:8] == [
-        "quit",
-        "-d",
-        "set_default_active_thread_percentage 50",
-        f"set_default_device_pinned_mem_limit 0 {L4_MIB // 2}M",
-    ]
-
-
-async def test_pods_that_hold_time_slices_keep_their_gpus_until_they_end_though_mps_has_the_same_ids(
-    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    configure(made, FOUR_BY_TIME)
-    async with made as agent:
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-        await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
-        configure(agent, FOUR)
-        waits = "the change of nvidia.com/gpu from timeSlicing to mps waits until these pods have ended: ml/train-0"
-        await agent.until(lambda: message_of(agent) == waits)
-        assert agent.lines("configuration")[-1]["condition"] == "WaitingForHolders"
-        assert (runner.modes(), runner.commands(GPU)) == ({}, [])
-        kubelet.release("train-0", "ml")
-        await agent.until(lambda: sorted(runner.modes().values()) == ["EXCLUSIVE_PROCESS"] * 2)
-
-
 async def test_clients_keep_their_daemon_until_they_end_though_time_slices_have_the_same_ids(
     agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
 ) -> None:
@@ -249,27 +206,6 @@ async def test_clients_keep_their_daemon_until_they_end_though_time_slices_have_
     assert runner.alive(GPU)
     assert "quit" not in runner.commands(GPU)
     kubelet.release("train-0", "ml")
-    await agent.until(lambda: set(runner.modes().values()) == {"DEFAULT"})
-    assert not runner.alive(GPU)
-
-
-async def test_a_gpu_that_comes_is_sent_to_the_running_daemon_whose_clients_go_on(
-    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    agent.edit("profile: l4 x 3\n")
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 12)
-    await agent.until(lambda: len(runner.commands(GPU)) == 5)
-    assert runner.commands(GPU)[4] == f"set_default_device_pinned_mem_limit 2 {L4_MIB // 4}M"
-    assert len(runner.modes()) == 3
-
-
-async def test_without_mps_the_daemon_ends_and_its_gpus_are_everybodys(
-    agent: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    configure(agent, NONE)
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
     await agent.until(lambda: set(runner.modes().values()) == {"DEFAULT"})
     assert not runner.alive(GPU)
 
@@ -303,36 +239,6 @@ async def test_at_a_first_start_gpus_that_another_plugin_hands_out_get_no_daemon
             assert (runner.modes(), runner.commands(GPU)) == ({}, [])
             vendor.end()
             await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-
-
-async def test_where_the_state_is_lost_pods_with_whole_gpus_keep_them_and_clients_keep_their_daemon(
-    made: AgentProcess, kubelet: StandInKubelet, runner: MpsRunner
-) -> None:
-    async def again(configuration: str) -> None:
-        made.kill()
-        made.state_file.unlink(missing_ok=True)
-        configure(made, configuration)
-        made.start()
-
-    configure(made, NONE)
-    async with made as agent:
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)
-        await kubelet.allocate(GPU, 1, pod="train-0", namespace="ml")
-        await again(FOUR)
-        await agent.until(
-            lambda: message_of(agent) == "sharing nvidia.com/gpu by MPS waits until these pods have ended: ml/train-0"
-        )
-        assert agent.lines("configuration")[-1]["condition"] == "WaitingForHolders"
-        assert (runner.modes(), runner.commands(GPU)) == ({}, [])
-        kubelet.release("train-0", "ml")
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-        await kubelet.allocate(GPU, 1, pod="infer-0", namespace="ml")
-        await again("no: configuration\n")
-        await agent.until(lambda: message_of(agent).endswith("nothing is offered until there is a valid configuration"))
-        await again(FOUR)
-        await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-        assert runner.commands(GPU).count("-d") == 1
-        assert "quit" not in runner.commands(GPU)
 
 
 async def test_a_root_that_is_not_mounted_is_reported(made: AgentProcess, kubelet: StandInKubelet) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support import previous
-from support.agentprocess import AgentProcess
+from support.agentprocess import AgentProcess, agent_on
 from support.kubelet import AdmissionError, StandInKubelet
 from support.nic_trees import connectx_7_pair
 from support.running_agent import replace_file
@@ -39,10 +39,9 @@ class Node:
 
     @contextmanager
     def running(self, version: str) -> Iterator[AgentProcess]:
-        with AgentProcess(
+        with agent_on(
+            self.kubelet,
             self.folder,
-            plugin_folder=self.kubelet.plugin_folder,
-            pod_resources_socket=self.kubelet.pod_resources_socket,
             devices=self.devices,
             arguments=tuple(self.arguments),
             environment=previous.environment() if version == "previous" else None,

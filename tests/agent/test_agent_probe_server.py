@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.agentprocess import AgentProcess
+from support.agentprocess import AgentProcess, agent_on
 from support.kubelet import StandInKubelet
 from support.served import probe_server
 from support.simulated import h100s
@@ -31,12 +31,7 @@ def serving(path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def agent(kubelet: StandInKubelet, tmp_path: Path, path: Path) -> AgentProcess:
-    return AgentProcess(
-        tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
-        arguments=("--standalone", f"--probe-server=unix:{path}"),
-    )
+    return agent_on(kubelet, tmp_path, arguments=("--standalone", f"--probe-server=unix:{path}"))
 
 
 def processes_of(server: subprocess.Popen[bytes]) -> list[int]:
@@ -92,21 +87,6 @@ async def test_a_probe_and_its_server_that_hang_are_reported_and_all_is_well_wit
             await agent.until(lambda: [len(each["devices"]) for each in agent.lines("device healthy")] == [8])
             agent.edit(h100s(xid79=3))
             await kubelet.until(lambda: kubelet.allocatable(GPU) == 7)
-
-
-async def test_a_probe_that_is_killed_or_stopped_for_ever_changes_nothing_at_the_kubelet(
-    agent: AgentProcess, kubelet: StandInKubelet, path: Path
-) -> None:
-    async with agent:
-        with serving(path) as server:
-            await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-            registrations, updates = kubelet.registrations_of(GPU), len(kubelet.views[GPU].updates)
-            killed = await probe_of(server, agent)
-            os.kill(killed, signal.SIGKILL)
-            await agent.until(lambda: len(agent.lines("probe requested")) == 2)
-            await agent.until(lambda: killed not in processes_of(server))
-            await probe_of(server, agent)
-            assert (kubelet.registrations_of(GPU), len(kubelet.views[GPU].updates)) == (registrations, updates)
 
 
 async def test_a_pod_that_ends_says_nothing_of_lost_devices_though_its_probes_end_first(

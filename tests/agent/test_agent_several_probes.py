@@ -1,9 +1,8 @@
-"""Several probes in the whole agent: simulated GPUs, a NIC and an FPGA that a program in POSIX sh reports, and one more
-NIC of a probe that listens on a unix socket."""
+"""Several probes in the whole agent: simulated GPUs of one that listens on a unix socket, a NIC and an FPGA that a
+program in POSIX sh reports."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -11,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodedevices_probe import wanted
-from nodedevices_probe.protocol import DeviceFact, encode
-from support.facts import snapshot
 from support.kubelet import StandInKubelet
 from support.running_agent import RunningAgent, replace_file
 
@@ -48,9 +44,6 @@ class Node(RunningAgent):
 
     def probes(self) -> list[str]:
         return [each["name"] for each in self.status.get("probes", ())]
-
-    def healths(self) -> dict[str, str]:
-        return {name: each["health"].get("reason", "") for name, each in self.devices.items()}
 
 
 def commands() -> Iterator[bytes]:
@@ -93,61 +86,6 @@ async def test_a_nic_and_an_fpga_go_from_a_shell_programs_line_to_a_container_an
     assert [each["name"] for each in node.status["drivers"]] == ["nvidia", "mlx5_core"]
 
 
-async def test_what_happens_to_one_probes_devices_leaves_the_others_alone(node: Node, kubelet: StandInKubelet) -> None:
-    await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
-    (node.folder / "lost").touch()
-    (node.folder / "gone").touch()
-    await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 0, 0])
-    expected = {"fpga-0": "FallenOffBus", "gpu-0": "", "gpu-1": "", "nic-0": "Missing"}
-    await kubelet.until(lambda: node.healths() == expected)
-
-
-class Elsewhere:
-    """A probe in another container: what it writes to each client, and what it receives."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.received: list[bytes] = []
-        self._server: asyncio.Server | None = None
-        self._clients: list[asyncio.StreamWriter] = []
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_unix_server(self._accept, self.path)
-
-    async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for each in self._clients:
-            each.close()
-        self.path.unlink()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._clients.append(writer)
-        nic = DeviceFact(id="IB-9", index=9, type="nic", vendor="mellanox", device_nodes=("/dev/infiniband/uverbs9",))
-        writer.write(encode(snapshot(nic, probe="ib", instance="elsewhere")))
-        while line := await reader.readline():
-            self.received.append(line)
-
-
-async def test_a_probe_behind_a_socket_is_one_more_source_gets_the_policys_interval_and_may_come_back(
-    tmp_path: Path, kubelet: StandInKubelet
-) -> None:
-    probe = Elsewhere(tmp_path / "ib.sock")
-    await probe.start()
-    config = {**CONFIG, "health": {"probe": {"intervalSeconds": 2}}}
-    async with Node(tmp_path, kubelet, f"--probe=ib=unix:{probe.path}", config=config).running() as node:
-        await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 2, 1])
-        assert [(each["name"], each["devices"]) for each in node.status["probes"]][2] == ("ib", 1)
-        await kubelet.until(lambda: [wanted.decode(each).interval_seconds for each in probe.received] == [2])
-        await probe.stop()
-        (node.folder / "lost").touch()
-        await kubelet.until(lambda: kubelet.allocatable(FPGA) == 0)
-        assert kubelet.allocatable(RDMA) == 2, "a probe that is away for a moment takes nothing along"
-        await probe.start()
-        await kubelet.until(lambda: len(probe.received) == 2)
-        await probe.stop()
-
-
 async def test_the_file_says_which_probes_run_and_an_edit_takes_effect_while_pods_go_on(
     tmp_path: Path, kubelet: StandInKubelet
 ) -> None:
@@ -175,21 +113,6 @@ async def test_the_file_says_which_probes_run_and_an_edit_takes_effect_while_pod
     assert node.processes() == 0
 
 
-async def test_an_agent_whose_file_broke_meanwhile_starts_with_the_probes_that_ran_last(
-    tmp_path: Path, kubelet: StandInKubelet
-) -> None:
-    first = Node(tmp_path, kubelet, by_file=True)
-    first.use("simulated", first.shell)
-    async with first.running():
-        await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
-    first.use("simulated", "shell=")
-    async with Node(tmp_path, kubelet, by_file=True).running() as again:
-        await kubelet.until(lambda: again.condition("ConfigApplied")[0] == "ConfigInvalid")
-        assert "flags.probe shell: no command after =" in again.condition("ConfigApplied")[1]
-        await kubelet.until(lambda: [kubelet.allocatable(each) for each in (GPU, RDMA, FPGA)] == [2, 1, 1])
-        assert [each["name"] for each in again.status["probes"]] == ["simulated", "shell"]
-
-
 async def test_auto_starts_what_the_machine_has_and_notices_what_came(tmp_path: Path, kubelet: StandInKubelet) -> None:
     hardware = {"amd": "a card"}
     node = Node(tmp_path, kubelet, by_file=True, hardware=hardware)
@@ -202,6 +125,3 @@ async def test_auto_starts_what_the_machine_has_and_notices_what_came(tmp_path: 
         node.use("auto", node.shell)
         await kubelet.until(lambda: node.probes() == ["amd", "intel", "shell"])
         assert [kubelet.allocatable(each) for each in (RDMA, FPGA)] == [1, 1]
-    del hardware["amd"], hardware["intel"]
-    async with Node(tmp_path, kubelet, by_file=True, hardware=hardware).running() as again:
-        await kubelet.until(lambda: again.probes() == ["shell"])

@@ -53,6 +53,9 @@ async def test_a_plugin_whose_place_we_took_has_the_node_again_when_we_leave(
     await we_serve(kubelet, plugins)
     await plugins.set_plan(Plan())
     await vendor_serves(kubelet)
+    await we_serve(kubelet, plugins)
+    await plugins.stop()  # the agent's end
+    await vendor_serves(kubelet)
 
 
 async def test_a_plugin_that_took_our_place_keeps_the_node_when_we_leave(
@@ -64,15 +67,6 @@ async def test_a_plugin_that_took_our_place_keeps_the_node_when_we_leave(
         await plugins.set_plan(Plan())
         await kubelet.until(lambda: kubelet.registrations_of(GPU) == 3)  # our end took its registration down
         await vendor_serves(kubelet)
-
-
-async def test_an_agent_that_ends_leaves_the_node_to_the_other_plugin(
-    kubelet: StandInKubelet, plugins: DevicePlugins, vendor: VendorProcess
-) -> None:
-    await vendor_serves(kubelet)
-    await we_serve(kubelet, plugins)
-    await plugins.stop()
-    await vendor_serves(kubelet)
 
 
 async def test_where_the_kubelet_keeps_both_the_other_plugin_is_not_registered_again() -> None:

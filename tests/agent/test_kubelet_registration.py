@@ -114,15 +114,6 @@ async def test_a_kubelet_restart_wipes_the_sockets_and_everything_is_back(
     assert len(own_sockets(kubelet.plugin_folder)) == 1
 
 
-async def test_a_killed_kubelet_is_reported_and_found_again(kubelet: StandInKubelet, plugins: DevicePlugins) -> None:
-    await serving(kubelet, plugins)
-    await kubelet.stop(leave_socket=True)
-    await kubelet.until(lambda: state_of(plugins) is RegistrationState.KUBELET_UNREACHABLE)
-    await kubelet.start()
-    await kubelet.until(lambda: kubelet.allocatable(GPU) == 8)
-    await kubelet.until(lambda: state_of(plugins) is RegistrationState.REGISTERED)
-
-
 async def test_a_restarted_kubelet_is_sent_what_changed_while_it_was_away(
     kubelet: StandInKubelet, plugins: DevicePlugins
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support.kubelet import StandInKubelet
 from support.patience import PATIENCE_SECONDS
 from support.preloaded import Running, command, fork
 
@@ -148,9 +149,17 @@ class AgentProcess:
                 return error.code, error.read().decode()
 
     async def until(self, condition: Callable[[], object], *, patience: float = PATIENCE_SECONDS) -> None:
-        """Waits for it to hold; AssertionError with the log's end when it does not in time."""
-        deadline = time.monotonic() + patience
+        """Waits for it to hold; AssertionError with the log's end when it does not in time. To look may be to have the
+        agent draw all its metrics: what takes long is looked at less often."""
+        deadline, pause = time.monotonic() + patience, 0.02
         while not condition():
             tail = "\n".join(self.log.read_text().splitlines()[-15:])
             assert time.monotonic() < deadline, f"not within {patience} s; the agent's log ends:\n{tail}"
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.2, 0.25)
+
+
+def agent_on(kubelet: StandInKubelet, folder: Path, **given: Any) -> AgentProcess:
+    """One that registers with this kubelet; the rest as AgentProcess has it."""
+    plugins, resources = kubelet.plugin_folder, kubelet.pod_resources_socket
+    return AgentProcess(folder, plugin_folder=plugins, pod_resources_socket=resources, **given)

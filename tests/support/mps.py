@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
+
+from support.preloaded import Running, fork
 
 CONTROL = """\
 #!/bin/sh
@@ -68,14 +69,11 @@ class MpsRunner:
         self.root.mkdir()
         self.programs = programs(folder / "bin")
         self.log = folder / "mps.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Running | None = None
 
     def start(self) -> None:
-        argv = [sys.executable, "-m", "nodedevices_plugin.mps.main", "--root", str(self.root), "--log-format=json"]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=with_path(self.programs)
-            )
+        arguments = ("--root", str(self.root), "--log-format=json")
+        self.process = fork("nodedevices_plugin.mps.main", arguments, with_path(self.programs), self.log)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -84,7 +82,7 @@ class MpsRunner:
 
     def terminate(self) -> int:
         assert self.process is not None
-        self.process.terminate()
+        self.process.send_signal(signal.SIGTERM)
         return self.process.wait(10)
 
     def __enter__(self) -> Self:

@@ -11,6 +11,8 @@ history: a checkout may be shallow, or unpacked from an archive, and a test must
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import tarfile
 import tempfile
 from functools import cache
@@ -35,18 +37,22 @@ IMAGES = (
     ),
     Image("nodedevices-operator", "operator", ("operator/nodedevices_operator",), "operator.lock", tag="previous"),
 )
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []  # until this process ends
 
 Json = dict[str, Any]
 
 
 @cache
 def folder() -> Path:
-    """Its files, as in the root of a checkout."""
-    _KEPT.append(tempfile.TemporaryDirectory(prefix="nd-previous-"))
-    target = Path(_KEPT[-1].name)
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(target, filter="data")
+    """Its files, as in the root of a checkout: always at the same place, so that what is compiled of them is kept."""
+    target = Path(sys.prefix) / f"previous-{COMMIT}"
+    if not target.exists():
+        new = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{target.name}-"))
+        with tarfile.open(ARCHIVE) as archive:
+            archive.extractall(new, filter="data")
+        try:
+            new.rename(target)
+        except OSError:  # another worker was faster
+            shutil.rmtree(new)
     return target
 
 

@@ -1,10 +1,15 @@
-"""The whole agent in this process, on the stand-in kubelet, its NodeDevices in memory; its probes are processes."""
+"""The whole agent in this process, on the stand-in kubelet, its NodeDevices in memory; its probes are processes.
+
+One that flags want for simulated devices is a fork (preloaded) behind a socket: the agent itself would start a new
+interpreter.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +18,9 @@ from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 from support.fakestore import FakeStore
 from support.kubelet import StandInKubelet
+from support.preloaded import fork
 
+SIMULATED, OPTIONS = "--probe=simulated", "--simulated-"
 NODE = "node-a"
 Json = dict[str, Any]
 
@@ -52,12 +59,30 @@ class RunningAgent:
 
     @contextlib.asynccontextmanager
     async def running(self, *more: str) -> AsyncIterator[Self]:
-        task = asyncio.create_task(self.agent(parse([*self.arguments, *more], {}, self.vendors)).run())
+        with self._simulated() as arguments:
+            task = asyncio.create_task(self.agent(parse([*arguments, *more], {}, self.vendors)).run())
+            try:
+                yield self
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def _simulated(self) -> Iterator[list[str]]:
+        """The agent's arguments, and a probe where they want one of simulated devices."""
+        if SIMULATED not in self.arguments:
+            yield self.arguments
+            return
+        listens = f"unix:{self.kubelet.root / 'simulated.sock'}"
+        options = [f"--{each.removeprefix(OPTIONS)}" for each in self.arguments if each.startswith(OPTIONS)]
+        others = [each for each in self.arguments if not each.startswith(OPTIONS)]
+        given = ["simulated", *options, f"--node-name={NODE}", f"--listen={listens}"]
+        probe = fork("nodedevices_probe.main", given, os.environ, self.folder / "probe.log")
         try:
-            yield self
+            yield [f"{each}={listens}" if each == SIMULATED else each for each in others]
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            probe.kill()
+            probe.wait()
 
     @property
     def status(self) -> Json:

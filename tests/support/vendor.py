@@ -4,13 +4,15 @@ on several nodes as NVIDIA's chart does it.
 
 from __future__ import annotations
 
+import os
 import shlex
-import subprocess
-import sys
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from support.preloaded import Running, fork
 
 PROGRAM = Path(__file__).with_name("vendorplugin.py")
 PLUGINS = "/var/lib/kubelet/device-plugins"
@@ -31,20 +33,16 @@ class VendorProcess:
     def __init__(self, folder: Path, plugin_folder: Path, ids: Sequence[str], *arguments: str) -> None:
         self.log = folder / "vendor.log"
         self._unhealthy = folder / "vendor-unhealthy"
-        self._argv = [
-            sys.executable,
-            "-u",
-            str(PROGRAM),
+        self._arguments = [
             f"--ids={','.join(ids)}",
             f"--folder={plugin_folder}",
             f"--unhealthy={self._unhealthy}",
             *arguments,
         ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Running | None = None
 
     def __enter__(self) -> Self:
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._process = fork("support.vendorplugin", self._arguments, os.environ, self.log)
         return self
 
     def __exit__(
@@ -61,7 +59,7 @@ class VendorProcess:
     def end(self) -> None:
         """SIGTERM, as a pod's end."""
         if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+            self._process.send_signal(signal.SIGTERM)
             self._process.wait(10)
 
 

@@ -176,7 +176,7 @@ class VendorPlugin:
         return answer
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--resource", default="nvidia.com/gpu")
     parser.add_argument("--ids", required=True, help="comma-separated")
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("/var/lib/kubelet/device-plugins"))
     parser.add_argument("--unhealthy", type=Path, help="file with the ids that are Unhealthy")
     parser.add_argument("--fails", action="store_true", help="answer GetDevicePluginOptions with an error")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     ids = given.ids.split(",")
     if given.replicas:
         ids = [f"{each}::{share}" for each in ids for share in range(given.replicas)]

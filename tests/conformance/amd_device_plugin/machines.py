@@ -10,8 +10,8 @@ from typing import Any
 from support.trees import Tree
 
 MI210, MI300X, MI308X = "mi210", "mi300x-cpx", "mi308x-cpx"
-MACHINES = (MI210, MI300X, MI308X)
 EVERY = json.loads((Path(__file__).parent / "machines.json").read_text(encoding="utf-8"))
+NODES = "sys/class/kfd/kfd/topology/nodes"
 DRM_NODES_OF_A_GPU = 8  # card and render nodes are there for more partitions than a GPU has
 PROPERTIES = ("simd_count", "simd_per_cu", "gfx_target_version", "device_id", "domain", "drm_render_minor", "unique_id")
 
@@ -32,8 +32,7 @@ def gpus(machine: str) -> tuple[Gpu, ...]:
     return tuple(Gpu(bus_id, tuple(nodes)) for bus_id, nodes in sorted(found.items()))
 
 
-def build(root: Path, machine: str, *, in_high_bits: bool = False) -> Tree:
-    """in_high_bits: with the number of the partition in bits 31:28 of `location_id`."""
+def build(root: Path, machine: str) -> Tree:
     tree = Tree(root)
     tree.file("sys/module/amdgpu/version", "6.12.12")
     tree.node("/dev/kfd")
@@ -49,10 +48,16 @@ def build(root: Path, machine: str, *, in_high_bits: bool = False) -> Tree:
             for name in (f"card{minor - 128}", f"renderD{minor}"):
                 tree.file(f"{drm}/{name}/dev", "226:0")
                 tree.node(f"/dev/dri/{name}")
-        for part, node in enumerate(gpu.nodes):
-            location = node["location_id"] & ~7 | part << 28 if in_high_bits else node["location_id"]
-            _kfd(tree, machine, node, location)
+        for node in gpu.nodes:
+            _kfd(tree, machine, node)
     return tree
+
+
+def number_in_high_bits(tree: Tree, machine: str) -> None:
+    """From now on the number of a partition is in bits 31:28 of `location_id`."""
+    for gpu in gpus(machine):
+        for part, node in enumerate(gpu.nodes):
+            _properties(tree, node, node["location_id"] & ~7 | part << 28)
 
 
 def _pci(tree: Tree, gpu: Gpu, *, cut: bool) -> str:
@@ -72,12 +77,19 @@ def _pci(tree: Tree, gpu: Gpu, *, cut: bool) -> str:
     return folder
 
 
-def _kfd(tree: Tree, machine: str, node: dict[str, Any], location: int) -> None:
-    at, number = f"sys/class/kfd/kfd/topology/nodes/{node['number']}", node["number"]
-    said = {name: node[name] for name in PROPERTIES} | {"location_id": location}
-    tree.file(f"{at}/properties", "\n".join(f"{name} {value}" for name, value in said.items()))
+def _kfd(tree: Tree, machine: str, node: dict[str, Any]) -> None:
+    number = node["number"]
+    at = f"{NODES}/{number}"
+    _properties(tree, node, node["location_id"])
     if node["memory"]:
         tree.file(f"{at}/mem_banks/0/properties", f"heap_type 1\nsize_in_bytes {node['memory']}")
     linked = next(hive for hive in EVERY[machine]["hives"] if number in hive)
     for index, other in enumerate(each for each in linked if each != number):
-        tree.file(f"{at}/io_links/{index}/properties", f"type 11\nnode_from {number}\nnode_to {other}")
+        file = tree.root / at / f"io_links/{index}/properties"  # four thousand of them: written without a detour
+        file.parent.mkdir(parents=True)
+        file.write_text(f"type 11\nnode_from {number}\nnode_to {other}\n", encoding="utf-8")
+
+
+def _properties(tree: Tree, node: dict[str, Any], location: int) -> None:
+    said = {name: node[name] for name in PROPERTIES} | {"location_id": location}
+    tree.file(f"{NODES}/{node['number']}/properties", "\n".join(f"{name} {value}" for name, value in said.items()))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conformance.amd_device_plugin.cases import CASES, MI308X_GPUS, Case
-from conformance.amd_device_plugin.machines import MI210, MI300X, MI308X, build, gpus
+from conformance.amd_device_plugin.machines import MI210, MI300X, MI308X, build, gpus, number_in_high_bits
 from nodedevices_plugin.granting import topology
 from nodedevices_plugin.granting.preferred import prefer
 from nodedevices_probe.amd.probe import AmdSource
@@ -17,6 +17,7 @@ from nodedevices_probe.node.sysfs import System
 from nodedevices_probe.protocol import DeviceFact
 from support.facts import inventory_of
 from support.stepped_node import Node, nodes
+from support.trees import Tree
 
 RESOURCE = "amd.com/gpu"
 
@@ -30,40 +31,42 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @cache
-def found(folder: Path, machine: str, *, in_high_bits: bool) -> tuple[DeviceFact, ...]:
-    root = folder / f"{machine}-{in_high_bits}"
-    build(root, machine, in_high_bits=in_high_bits)
+def found(folder: Path, machine: str) -> tuple[DeviceFact, ...]:
+    build(folder / machine, machine)
+    return read(folder / machine)
+
+
+def read(root: Path) -> tuple[DeviceFact, ...]:
     return AmdSource(system=System(root)).poll().devices
 
 
-@pytest.mark.parametrize("in_high_bits", [False, True])
 @pytest.mark.parametrize(("machine", "units"), [(MI210, 8), (MI300X, 63), (MI308X, 32)])
-def test_every_partition_is_offered_wherever_the_kernel_has_its_number(
-    machines: Path, machine: str, units: int, in_high_bits: bool
-) -> None:
-    node = Node(*found(machines, machine, in_high_bits=in_high_bits)).now()
-    assert len(node.offers[RESOURCE]) == units
+def test_every_partition_is_offered(machines: Path, machine: str, units: int) -> None:
+    assert len(Node(*found(machines, machine)).now().offers[RESOURCE]) == units
 
 
 def test_each_partition_belongs_to_the_gpu_that_amds_plugin_says(machines: Path) -> None:
-    devices = {gpu.id: gpu for gpu in found(machines, MI308X, in_high_bits=False)}
+    devices = {gpu.id: gpu for gpu in found(machines, MI308X)}
     assert tuple(sorted(devices)) == MI308X_GPUS
     assert [len(gpu.partitions) for gpu in devices.values()] == [4] * 8
 
 
-@pytest.mark.parametrize("in_high_bits", [False, True])
-def test_a_container_gets_the_nodes_of_its_own_partition(machines: Path, in_high_bits: bool) -> None:
-    node = Node(*found(machines, MI300X, in_high_bits=in_high_bits)).now()
-    for gpu in gpus(MI300X):
-        for part, kfd in enumerate(gpu.nodes):
-            minor = kfd["drm_render_minor"]
-            edits = node.container(RESOURCE, f"{gpu.bus_id}-xcp-{part}")
-            assert edits.devices == nodes("/dev/kfd", f"/dev/dri/card{minor - 128}", f"/dev/dri/renderD{minor}")
+def test_a_container_gets_the_nodes_of_its_own_partition_wherever_the_kernel_has_its_number(machines: Path) -> None:
+    low = found(machines, MI300X)
+    number_in_high_bits(Tree(machines / MI300X), MI300X)
+    for devices in (low, read(machines / MI300X)):
+        node = Node(*devices).now()
+        assert len(node.offers[RESOURCE]) == 63
+        for gpu in gpus(MI300X):
+            for part, kfd in enumerate(gpu.nodes):
+                minor = kfd["drm_render_minor"]
+                edits = node.container(RESOURCE, f"{gpu.bus_id}-xcp-{part}")
+                assert edits.devices == nodes("/dev/kfd", f"/dev/dri/card{minor - 128}", f"/dev/dri/renderD{minor}")
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.machine}-{case.size}-{at}" for at, case in enumerate(CASES)])
 def test_the_same_gpus_and_partitions_are_preferred(machines: Path, case: Case) -> None:
-    every = found(machines, case.machine, in_high_bits=False)
+    every = found(machines, case.machine)
     buses = [gpu.bus_id for gpu in gpus(case.machine)]
 
     def ids(units: Sequence[tuple[int, int]]) -> list[str]:

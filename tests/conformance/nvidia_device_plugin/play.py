@@ -22,7 +22,7 @@ from conformance.nvidia_device_plugin.differences import DIFFERENCES
 from conformance.nvidia_device_plugin.host import Host, devices_file
 from conformance.nvidia_device_plugin.vectors import Vector
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as api
-from support.agentprocess import AgentProcess
+from support.agentprocess import AgentProcess, agent_on
 from support.kubelet import Owner, StandInKubelet
 from support.patience import PATIENCE_SECONDS
 
@@ -50,10 +50,9 @@ async def play(vector: Vector) -> Observed:
         folder = Path(name)
         host = Host(vector, folder)
         async with StandInKubelet(folder) as kubelet:
-            agent = AgentProcess(
+            agent = agent_on(
+                kubelet,
                 folder,
-                plugin_folder=kubelet.plugin_folder,
-                pod_resources_socket=kubelet.pod_resources_socket,
                 devices=devices_file(vector, struck=False),
                 arguments=("--standalone", "--log-format=json", *host.arguments),
                 environment=host.environment,

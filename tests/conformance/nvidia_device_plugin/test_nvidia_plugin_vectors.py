@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from conformance.nvidia_device_plugin import equal, vectors
 from conformance.nvidia_device_plugin.differences import DIFFERENCES
-from conformance.nvidia_device_plugin.pending import PENDING
 from conformance.nvidia_device_plugin.play import Observed, play_all
 from nodedevices_plugin.settings.options import OPTIONS
 
@@ -34,9 +33,7 @@ def test_the_agent_answers_as_nvidias_plugin_did(name: str, played: Played) -> N
     vector, seen = VECTORS[name], played[name]
     found = equal.mismatches(vector, seen)
     shown = "\n".join(map(str, found)) + f"\n--- the agent's log\n{seen.log[-4000:]}"
-    if name in PENDING:
-        assert found, f"{name} passes now: take it off pending.py"
-    elif name in DIFFERENCES:
+    if name in DIFFERENCES:
         assert {each.part for each in found} == DIFFERENCES[name].parts, shown
     else:
         assert not found, shown
@@ -46,12 +43,8 @@ def test_the_vectors_are_as_they_came() -> None:
     assert vectors.digests() == vectors.manifest()
 
 
-def test_only_known_cases_are_listed_and_none_twice() -> None:
-    assert set(PENDING) | set(DIFFERENCES) <= set(VECTORS)
-    assert not set(PENDING) & set(DIFFERENCES)
-
-
 def test_at_most_one_case_in_ten_differs_by_our_choice() -> None:
+    assert set(DIFFERENCES) <= set(VECTORS)
     chosen = [name for name, each in DIFFERENCES.items() if not each.asked_for]
     assert len(chosen) <= len(VECTORS) / 10
 
