@@ -4,6 +4,7 @@
     KEEP=1 make demo                              # leaves it, and says how to look at it and how to end it
     KUBECONFIG=... REGISTRY=... make demo         # on a cluster of yours
     make demo-on CLUSTER=kind                     # on one of kind, k3d or minikube: no registry, no root
+    PICTURE=docs/demo.svg make demo               # makes README's picture anew
 
 Exit 0 when every step was reached; otherwise 1, with what was waited for and the last words of agent and operator.
 """
@@ -18,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from demo import first_sight
+from demo.picture import svg
 from demo.stage import Stage
 from demo.story import NAMESPACE, Story
 from support import cluster_provider, desk, installing
@@ -31,7 +33,7 @@ PROBLEM = (KubectlError, NotReached, OSError, AssertionError, KeyError)
 
 def main() -> int:
     stage = Stage()
-    keep = bool(os.environ.get("KEEP"))
+    keep, picture = bool(os.environ.get("KEEP")), os.environ.get("PICTURE")
     options = argparse.ArgumentParser(prog="demo")
     options.add_argument("--on", metavar="CLUSTER", help="kind, k3d, minikube, kind-NAME or k3d-NAME")
     desk_name: str | None = options.parse_args().on
@@ -47,6 +49,9 @@ def main() -> int:
             try:
                 install(stage, provider)
                 story.run()
+                if picture:
+                    Path(picture).write_text(svg(stage.pictured), encoding="utf-8")
+                    stage.note(f"README's picture is made anew: {picture}")
             except PROBLEM:
                 last_words(stage, provider)
                 raise

@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+from demo.picture import Block
+
 BOLD, DIM, GREEN, RED, PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m"
 
 
@@ -21,6 +23,8 @@ class Stage:
         self._began = time.monotonic()
         self._step = self._began
         self._block = threading.RLock()
+        self._title = ""
+        self.pictured: list[Block] = []
         self._colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
     def _paint(self, colour: str, text: str) -> str:
@@ -39,7 +43,7 @@ class Stage:
 
     def step(self, text: str) -> None:
         """A new part of the story."""
-        self._step = time.monotonic()
+        self._step, self._title = time.monotonic(), text
         with self._block:
             self.say()
             self.say(f"{self._paint(DIM, f'{self.seconds():5.1f} s')}  {self._paint(BOLD, text)}")
@@ -52,8 +56,10 @@ class Stage:
     def note(self, text: str) -> None:
         self.say(f"         {text}")
 
-    def shown(self, command: str, output: str) -> None:
-        """A command as one would type it, and what it printed."""
+    def shown(self, command: str, output: str, *, pictured: bool = False) -> None:
+        """A command as one would type it, and what it printed; `pictured`: it is in README's picture, too."""
+        if pictured:
+            self.pictured.append(Block(self._title, command, output))
         with self._block:
             for number, line in enumerate(command.splitlines()):
                 self.say(f"         {self._paint(DIM, '$' if number == 0 else ' ')} {line}")

@@ -179,9 +179,9 @@ class Story:
         return self.nodes[1] if len(self.nodes) > 1 else None
 
     # --- what a person would type -------------------------------------------------------------------------------------
-    def show(self, *args: str) -> str:
+    def show(self, *args: str, pictured: bool = False) -> str:
         output = self.kubectl.run(*args)
-        self.stage.shown("kubectl " + " ".join(quoted(arg) for arg in args), output)
+        self.stage.shown("kubectl " + " ".join(quoted(arg) for arg in args), output, pictured=pictured)
         return output
 
     def status(self, node: str) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class Story:
                 lambda node=node, count=count: self.number(node, GPU) == count,  # type: ignore[misc]
             )
         self.stage.done("the nodes offer them to pods")
-        self.show("get", "nodedevices")
+        self.show("get", "nodedevices", pictured=True)
 
     def run_a_pod(self) -> None:
         self.stage.step(f"A pod with two {GPU}")
@@ -279,7 +279,7 @@ class Story:
         if self.agent_start(node) != before:
             raise NotReached(f"the agent on {node} was restarted: {before} -> {self.agent_start(node)}")
         self.stage.done(f"2 became 8; the agent on {node} is still the one started at {before[1]}")
-        self.show("get", "node", node, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
+        self.show("get", "node", node, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}", pictured=True)
         self.show("get", "devicepolicies")
 
     def agent_start(self, node: str) -> tuple[int, str]:
@@ -347,12 +347,12 @@ class Story:
             "the memory capacity shrank", lambda: self.number(self.big, MEMORY, "capacity") == simulated.H100_MIB * 7
         )
         self.stage.done("everybody who needs to know knows")
-        self.show("get", "nodedevices")
-        self.show("nodedevices", "devices", "--unhealthy")
+        self.show("get", "nodedevices", pictured=True)
+        self.show("nodedevices", "devices", "--unhealthy", pictured=True)
         self.show("get", "node", self.big, "-o", f"jsonpath={{.status.allocatable.{escaped(GPU)}}}")
         self.show("get", "node", self.big, "-o", f"jsonpath={{.status.capacity.{escaped(MEMORY)}}}")
         self.show("get", "pod", "-n", NAMESPACE, "trainer", "-o", CONDITION)
-        self.show("get", "events", "-n", NAMESPACE, "--field-selector", "reason=DeviceFault")
+        self.show("get", "events", "-n", NAMESPACE, "--field-selector", "reason=DeviceFault", pictured=True)
         if self.pod_restarts() != self.restarts:
             raise NotReached("the pod was restarted; a fault marks a pod, it does not end it")
         self.stage.note("The pod goes on running on its other GPU; what to do with it is the owner's choice.")
@@ -453,7 +453,7 @@ class Story:
         wait_until("the notebook is found", lambda: words() == {"notebook": "NeverUsed"}, seconds=IDLE_SECONDS + 60)
         wait_until("its pod says so", lambda: condition(self.kubectl.get("pod", "notebook", NAMESPACE), IDLE))
         self.stage.done("it never did; the trainer, whose GPUs compute, is not named")
-        self.show("nodedevices", "idle", "-n", NAMESPACE)
+        self.show("nodedevices", "idle", "-n", NAMESPACE, pictured=True)
         self.show("get", "pod", "-n", NAMESPACE, "notebook", "-o", UNUSED)
         self.stage.note("Nothing is ended for it: what follows is yours to say.")
 
