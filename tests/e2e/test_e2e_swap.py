@@ -1,5 +1,5 @@
 """A device is taken out of a running node and comes back, without a fault and without a restart: the walk of
-docs/operations.md."""
+docs/maintenance.md."""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ def test_every_recovery_action_has_its_advice_on_one_page() -> None:
 
 
 def test_every_reason_that_a_reading_gives_has_its_row() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
-    rows = page.partition("### Reasons of a device")[2].partition("\n### ")[0]
+    page = (ROOT / "docs" / "maintenance.md").read_text()
+    rows = page.partition("## Reasons of a device")[2].partition("\n### ")[0]
     assert [each for each in (*conditions.REASONS, *levels.REASONS) if f"`{each}`" not in rows] == []
 
 

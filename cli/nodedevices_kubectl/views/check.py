@@ -289,7 +289,7 @@ def _devices(item: Raw, name: str) -> Finding:
         return Finding("devices", BROKEN, _about(ready), "docs/operations.md#roll-out-of-the-agents")
     expected = facts.condition(item, facts.EXPECTED_DEVICES)
     if expected.get("status") == "False":
-        return Finding("devices", BROKEN, _about(expected), "docs/operations.md#conditions-of-nodedevices")
+        return Finding("devices", BROKEN, _about(expected), "docs/troubleshooting.md#conditions-of-nodedevices")
     count = facts.number(mapping(facts.status_of(item).get("summary")).get("devices"))
     if not count:
         return Finding(

@@ -1,5 +1,5 @@
 """Swapping a device: out of service, drained, gone without a fault, and another one in its place. The walk of
-docs/operations.md, by the agent's steps."""
+docs/maintenance.md, by the agent's steps."""
 
 from __future__ import annotations
 

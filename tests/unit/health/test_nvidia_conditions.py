@@ -137,7 +137,7 @@ def test_a_row_is_a_fault_once_it_has_lasted_and_only_memory_takes_a_gpu_out(
 
 
 def test_how_long_a_row_has_to_last_and_what_to_do_are_as_documented() -> None:
-    """docs/operations.md, the reasons of a device."""
+    """docs/maintenance.md, the reasons of a device."""
     rows = read(Readings())
     assert {each.reason: each.for_seconds for each in rows if each.for_seconds} == LASTING
     for each in rows:

@@ -204,7 +204,7 @@ def test_a_node_is_watched_from_when_its_agent_has_applied_the_change() -> None:
     assert seen == RolloutWatch("aa", applied=5.0, started=5.0)
     assert watch(record(), seen, 9.0) == seen
     assert watch(record(config_hash="bb", applied_hash="bb"), seen, 9.0) == RolloutWatch("bb", applied=9.0, started=9.0)
-    assert seen.remaining(7.0) == 8.0, "10 s, as docs/operations.md says"
+    assert seen.remaining(7.0) == 8.0, "10 s, as docs/policies.md says"
 
 
 def test_what_the_change_did_shows_some_seconds_after_the_last_probe_has_started() -> None:
