@@ -65,7 +65,7 @@ def table:
     "devicePlugin.deviceSplitCount": {not: "memory alone limits how many containers share a GPU; under MPS 48"},
     "devicePlugin.enableNumaTopology": {}, "devicePlugin.preConfiguredDeviceMemory": {},
     "devicePlugin.nodeConfiguration.config": {},
-    "devicePlugin.nodeConfiguration.externalConfigName": {stop: "settings of single nodes in a ConfigMap of yours: a DevicePolicy with a nodeSelector for each group of them (docs/sharing.md, By memory)"},
+    "devicePlugin.nodeConfiguration.externalConfigName": {stop: "settings of single nodes in a ConfigMap of yours: a DevicePolicy with a nodeSelector for each group of them (docs/sharing-memory.md)"},
     "devicePlugin.runtimeClassName": {}, "devicePlugin.createRuntimeClass": {}, "devicePlugin.extraArgs": {},
     "devicePlugin.extraEnvs": {}, "devicePlugin.pluginPath": {},
     "devicePlugin.podAnnotations": {to: "agent.podAnnotations"}, "devicePlugin.nvidiaNodeSelector": {},
@@ -100,7 +100,7 @@ def more:
     (.devicePlugin.preConfiguredDeviceMemory | select(is_given and . != 0)
      | stop("devicePlugin.preConfiguredDeviceMemory"; "a GPU that does not say how much memory it has is not divided by memory: leave such nodes out of the policy gpushare")),
     (.devicePlugin.nodeConfiguration.config | select(is_given and (is_example | not))
-     | stop("devicePlugin.nodeConfiguration.config"; "settings of single nodes: a DevicePolicy with a nodeSelector for each group of them (docs/sharing.md, By memory); filterdevices is the policy's devices")),
+     | stop("devicePlugin.nodeConfiguration.config"; "settings of single nodes: a DevicePolicy with a nodeSelector for each group of them (docs/sharing-memory.md); filterdevices is the policy's devices")),
     (.devicePlugin.runtimeClassName | select(is_given)
      | set("components.runtimeClassNvidia"; {enabled: true, name: .}),
        say("devicePlugin.runtimeClassName: HAMi's webhook gives it to pods with its resources; pods that request from ours name it themselves, where it is not the nodes' default runtime")),

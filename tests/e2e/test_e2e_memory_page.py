@@ -1,4 +1,4 @@
-"""docs/sharing.md, "Try it": its shell blocks on node b with one L4, and what the page says that they print."""
+"""docs/sharing-memory.md, "Try it": its shell blocks on node b with one L4, and what the page says that they print."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lines(printed: str) -> list[str]:
 def test_a_reader_sees_who_has_how_much_of_one_l4_and_why_a_fourth_pod_waits(
     one_l4: RigCluster, provider: ClusterProvider, tmp_path: Path
 ) -> None:
-    page = Page.read(installing.ROOT / "docs" / "sharing.md")
+    page = Page.read(installing.ROOT / "docs" / "sharing-memory.md")
     environment = {
         **provider.kubectl.environment(),
         "PATH": f"{Path(provider.kubectl.binary).parent}:{os.environ['PATH']}",

@@ -260,7 +260,7 @@ def own_scheduler(patch: dict[str, Any]) -> None:
 
 
 def kubeadm(document: dict[str, Any]) -> None:
-    """The flag and the mount that docs/sharing.md adds to kube-scheduler's manifest, as kubeadm has them."""
+    """The flag and the mount that docs/scheduler-extender.md adds to kube-scheduler's manifest, as kubeadm has them."""
     assert (document["apiVersion"], set(document)) == (
         "kubeadm.k8s.io/v1beta4",
         {"apiVersion", "kind", "scheduler"},

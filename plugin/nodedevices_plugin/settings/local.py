@@ -164,9 +164,9 @@ class Local:
         metavar="FILE",
     )
     allocations_dir: str = setting(
-        "where containers' [`allocation.json`](sharing.md#shares-of-computing-power) are written if computing power is "
-        "shared, on the host and, under the same path, in this container; default: `nodedevices-allocations` in the "
-        "device-plugin directory",
+        "where containers' [`allocation.json`](sharing-memory.md#shares-of-computing-power) are written if computing "
+        "power is shared, on the host and, under the same path, in this container; default: `nodedevices-allocations` "
+        "in the device-plugin directory",
         group="kubelet",
         metavar="DIR",
     )
@@ -186,9 +186,9 @@ class Local:
         "where `--mps-root` is mounted in this container", group="kubelet", default="/mps", metavar="DIR"
     )
     container_mount_dirs: tuple[str, ...] = setting(
-        "a directory of the host that policies may [mount](sharing.md#variables-and-files-by-policy), read-only, into "
-        "containers with shares of memory (`sharing.resources[].container.mounts`), with all below it; repeat it for "
-        "several; default: none",
+        "a directory of the host that policies may [mount](sharing-memory.md#variables-and-files-by-policy), "
+        "read-only, into containers with shares of memory (`sharing.resources[].container.mounts`), with all below it; "
+        "repeat it for several; default: none",
         name="container-mount-dir",
         group="kubelet",
         default=(),

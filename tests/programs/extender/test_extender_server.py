@@ -23,7 +23,7 @@ from nodedevices_operator.extender.verbs import MAX_NODES, Verbs
 from support.nodeshares import cache, gpu, holder, node_devices, pod
 from support.patience import PATIENCE_SECONDS
 
-PAGE = Path(__file__).parents[3] / "docs" / "sharing.md"
+PAGE = Path(__file__).parents[3] / "docs" / "scheduler-extender.md"
 Client = Callable[..., Awaitable[tuple[int, Any]]]
 
 KNOWN = (
@@ -296,8 +296,8 @@ def test_with_an_authority_for_clients_only_its_clients_are_served(tmp_path: Pat
 
 
 def test_with_the_pages_certificates_only_the_scheduler_is_served(tmp_path: Path) -> None:
-    """docs/sharing.md, "Behind a Service"; with the strict checks that Python does by default since 3.13."""
-    section = PAGE.read_text().partition("\n#### Behind a Service\n")[2].partition("\n#### ")[0]
+    """docs/scheduler-extender.md, "Behind a Service"; with the strict checks that Python does by default since 3.13."""
+    section = PAGE.read_text().partition("\n## Behind a Service\n")[2].partition("\n## ")[0]
     [made] = [each for each in re.findall(r"(?:^    .*\n|^\n(?=    ))+", section, re.MULTILINE) if "openssl" in each]
     commands = re.sub(r"^    ", "", made, flags=re.MULTILINE).partition("kubectl")[0]
     subprocess.run(["bash", "-eu", "-c", commands], cwd=tmp_path, check=True, capture_output=True)
