@@ -66,7 +66,7 @@ def marked_long(path: str) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    HEAD: ClassVar[tuple[str, ...]] = ("", "scenario", "promise", "tests")
+    HEAD: ClassVar[tuple[str, ...]] = ("scenario", "promise", "tests")
 
     id: str
     scenario: str
@@ -89,25 +89,21 @@ class Scenario:
         shown = [", ".join(self.rigs) + ":", *(each.link for each in self.tests)] if self.tests else []
         if self.lacks:
             shown.append("[not all of it](#not-shown-yet)" if self.tests else "[none yet](#not-shown-yet)")
-        return (
-            self.id,
-            self.scenario,
-            promise,
-            "<br>".join(shown),
-        )
+        return f"**{self.id}** {self.scenario}", promise, "<br>".join(shown)
 
 
 @dataclass(frozen=True)
 class OnlyInAll:
     """A scenario that `make test-all` shows and `make test` does not."""
 
-    HEAD: ClassVar[tuple[str, ...]] = ("", "scenario", "seconds", "why")
+    HEAD: ClassVar[tuple[str, ...]] = ("scenario", "seconds", "why")
 
     scenario: Scenario
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return self.scenario.id, self.scenario.scenario, str(self.scenario.seconds), self.scenario.only_all
+        title = f"**{self.scenario.id}** {self.scenario.scenario}"
+        return title, str(self.scenario.seconds), self.scenario.only_all
 
 
 @dataclass(frozen=True, kw_only=True)
