@@ -18,14 +18,14 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests" / "scenarios.yaml"
 RIGS = {  # by folder, the most real first
-    "tests/e2e/": "real cluster",
-    "tests/integration/": "real API server",
+    "tests/e2e/": "cluster",
+    "tests/integration/": "API server",
     "tests/agent/": "stand-in kubelet",
     "tests/nvml/": "stand-in driver",
-    "tests/programs/": "its own process",
+    "tests/programs/": "process",
     "tests/unit/": "pure",
 }
-REAL = ("real cluster", "real API server")
+REAL = ("cluster", "API server")
 LONG = "pytest.mark.long"
 
 
@@ -46,7 +46,7 @@ class NamedTest:
 
     @property
     def link(self) -> str:
-        suite = " (`make test-all`)" if self.long else ""
+        suite = "†" if self.long else ""  # only in `make test-all`
         return f"[`{self.name}`](../{self.path}){suite}"
 
 
@@ -66,7 +66,7 @@ def marked_long(path: str) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    HEAD: ClassVar[tuple[str, ...]] = ("", "scenario", "promise", "runs on", "tests")
+    HEAD: ClassVar[tuple[str, ...]] = ("scenario", "promise", "tests")
 
     id: str
     scenario: str
@@ -86,30 +86,24 @@ class Scenario:
     @property
     def cells(self) -> tuple[str, ...]:
         promise = f"{self.promise} (aim: {self.bound})" if self.bound else self.promise
-        rigs = ", ".join(self.rigs)
-        shown = [each.link for each in self.tests]
+        shown = [", ".join(self.rigs) + ":", *(each.link for each in self.tests)] if self.tests else []
         if self.lacks:
             shown.append("[not all of it](#not-shown-yet)" if self.tests else "[none yet](#not-shown-yet)")
-        return (
-            self.id,
-            self.scenario,
-            promise,
-            f"{rigs}: {self.stand_in}" if self.stand_in else rigs,
-            "<br>".join(shown),
-        )
+        return f"**{self.id}** {self.scenario}", promise, "<br>".join(shown)
 
 
 @dataclass(frozen=True)
 class OnlyInAll:
     """A scenario that `make test-all` shows and `make test` does not."""
 
-    HEAD: ClassVar[tuple[str, ...]] = ("", "scenario", "seconds", "why")
+    HEAD: ClassVar[tuple[str, ...]] = ("scenario", "seconds", "why")
 
     scenario: Scenario
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return self.scenario.id, self.scenario.scenario, str(self.scenario.seconds), self.scenario.only_all
+        title = f"**{self.scenario.id}** {self.scenario.scenario}"
+        return title, str(self.scenario.seconds), self.scenario.only_all
 
 
 @dataclass(frozen=True, kw_only=True)
