@@ -30,7 +30,7 @@ from nodedevices_common.http import HttpServer, servers
 from nodedevices_probe.wanted import Wanted
 
 from nodedevices_plugin.cores.book import CoreBook
-from nodedevices_plugin.cores.container import key
+from nodedevices_plugin.cores.ids import key
 from nodedevices_plugin.gates.held import counts_containers
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.host.allocation_files import AllocationFiles
@@ -62,10 +62,9 @@ from nodedevices_plugin.pipeline.world import Inputs, begin
 from nodedevices_plugin.runtime.supervise import Supervisor
 from nodedevices_plugin.runtime.threads import Later, Worker
 from nodedevices_plugin.settings import flags
-from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.file import ConfigError, FileOutcome
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.named import NamedFiles
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.status.client import KubeStore, NodePodStore, Object, ObjectStore
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.publisher import Publisher

@@ -8,7 +8,7 @@ from nodedevices_common.raw import Raw
 from nodedevices_kubectl import editing, options
 from nodedevices_kubectl.session import PROGRAM, Session
 from nodedevices_kubectl.views import edits
-from nodedevices_kubectl.views.durations import moment
+from nodedevices_kubectl.views.ages import moment
 
 
 @click.command(short_help="Take a device out of service: no new pod gets it.")

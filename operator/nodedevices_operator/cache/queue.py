@@ -19,8 +19,7 @@ from collections.abc import Callable
 
 from nodedevices_common.backoff import Backoff, Draw
 
-from nodedevices_operator.cache.lanes import Lanes
-from nodedevices_operator.cache.timers import Timers
+from nodedevices_operator.cache.lanes import Lanes, Timers
 
 BACKOFF = Backoff(initial_seconds=0.5, max_seconds=60.0, jitter=0.2)
 NEWS_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""Events on the pods that held a device when something came that changed no state; desired/notices.py decides whom.
+"""Events on the pods that held a device when something came that changed no state; desired/device_news.py decides whom.
 
 One for each container and kind of notice, however often it comes. Whose pod a holder means is found out as for marks:
 the pod is read once, and an Event goes only to one that this NodeDevices may name. What is remembered saves reads;
@@ -13,7 +13,7 @@ from nodedevices_operator.concerns.budget import CallBudget
 from nodedevices_operator.concerns.port import Info, Outcome, View
 from nodedevices_operator.concerns.tools import Tools
 from nodedevices_operator.desired import events, pods
-from nodedevices_operator.desired.notices import Noticed, noticed
+from nodedevices_operator.desired.device_news import Noticed, noticed
 from nodedevices_operator.kube.port import KubeError
 from nodedevices_operator.records.names import pod_path
 from nodedevices_operator.records.objects import HolderRecord

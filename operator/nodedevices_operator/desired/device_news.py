@@ -5,11 +5,17 @@ What happened long before the operator's start was written then, and is not writ
 which a second one is a 409 (desired/events.py). An object that was deleted comes back with its entries of
 `spec.unschedulable`: that is no news. Who wrote an entry is what it says (`by`), else its field manager. An entry that
 names no device of the node takes nothing out of service; the agent's ConfigApplied names it.
+
+Containers that held what a notice is about when it came: their pods get an Event.
+
+A notice (NodeDevices `devices[].notices`) changed no state: a program's own error, or one that was contained in it. The
+pod that failed with it wants to know whether it was its code or the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from msgspec import Struct
@@ -19,8 +25,15 @@ from nodedevices_common.times import seconds_between
 
 from nodedevices_operator.desired import events
 from nodedevices_operator.desired.events import EventIdentity
-from nodedevices_operator.desired.pods import device_text, may_have_expired
-from nodedevices_operator.records.objects import DeviceRecord, NodeDevicesRecord, OutOfServiceRecord
+from nodedevices_operator.desired.pods import Holding, device_text, may_have_expired
+from nodedevices_operator.records.names import is_pod
+from nodedevices_operator.records.objects import (
+    DeviceRecord,
+    HolderRecord,
+    NodeDevicesRecord,
+    NoticeRecord,
+    OutOfServiceRecord,
+)
 
 OUT_OF_SERVICE = "OutOfService"  # in the Event's name
 
@@ -143,3 +156,45 @@ def _who(entry: OutOfServiceRecord) -> str:
 def _name(record: NodeDevicesRecord, id_: str) -> str:
     name = next((device.name for device in record.devices for part in device.parts if part.id == id_), "")
     return f"{name} {id_}" if name else id_
+
+
+CLOCKS = timedelta(seconds=1)  # a notice's time has whole seconds, a holder's has microseconds
+
+
+class Noticed(Struct, frozen=True):
+    """One notice, and one container that had the device then."""
+
+    notice: NoticeRecord
+    holding: Holding
+
+    @property
+    def key(self) -> tuple[HolderRecord, str, str, str]:
+        """One Event for each: repeats of the notice give no other."""
+        return (self.holding.holder, self.holding.device, self.notice.code, self.notice.since)
+
+    @property
+    def text(self) -> str:
+        """`gpu-3 GPU-8d0a...: Xid31: GPU memory page fault (XID 31); restart the application. ...`, for people."""
+        where = f"{self.holding.device_name} {self.notice.partition or self.holding.device}"
+        times = "" if self.notice.count == 1 else f", {self.notice.count} times since {self.notice.since}"
+        what = f"{where}: {self.notice.code}{times}: {self.notice.message.rstrip('.')}"
+        return f"{what}. The device stays in service; further ones are counted in the NodeDevices of this node."
+
+
+def noticed(record: NodeDevicesRecord) -> Iterator[Noticed]:
+    """Every notice with every container that had the device, or the partition that it names, when it came last. An
+    agent's claim: a name that no pod can have is ignored."""
+    for device in record.devices:
+        for notice in device.notices:
+            parts = [part for part in device.parts if notice.partition in {"", part.id}]
+            for part in parts:
+                for holder in part.holders:
+                    if not is_pod(holder.namespace, holder.pod) or not _before(holder.since, notice.time):
+                        continue
+                    ids = frozenset({part.id, device.name, *holder.ids})
+                    yield Noticed(notice, Holding(holder, part.id, device.name, ids, part.health))
+
+
+def _before(since: str, time: str) -> bool:
+    ahead = seconds_between(time, since)
+    return ahead is not None and ahead <= CLOCKS.total_seconds()

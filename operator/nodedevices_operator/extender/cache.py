@@ -16,8 +16,7 @@ from msgspec import Struct, field
 from nodedevices_common.raw import Raw, mapping
 
 from nodedevices_operator.desired.stale import OVERDUE_AFTER_SECONDS
-from nodedevices_operator.extender.requests import PodRequest, requests_of
-from nodedevices_operator.extender.shares import NodeShares, pod_key, read
+from nodedevices_operator.extender.shares import NodeShares, PodRequest, pod_key, read, requests_of
 from nodedevices_operator.extender.table import BoundPod, EndedPod, Table, tabulate
 
 MIRROR = "kubernetes.io/config.mirror"  # a static pod's uid, as the kubelet has it

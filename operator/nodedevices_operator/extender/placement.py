@@ -17,7 +17,7 @@ from msgspec import Struct
 from nodedevices_common.packing import choose
 from nodedevices_common.pod_requests import INIT, WHOLE, Demand
 
-from nodedevices_operator.extender.requests import Steps
+from nodedevices_operator.extender.shares import Steps
 
 
 class Placement(Struct, frozen=True):

@@ -20,8 +20,7 @@ from nodedevices_common.packing import choose
 from nodedevices_common.pod_requests import INIT, WHOLE, Demand
 
 from nodedevices_operator.extender.placement import Cores, Placement, place
-from nodedevices_operator.extender.requests import PodRequest, Steps
-from nodedevices_operator.extender.shares import HeldShares, MemoryResource
+from nodedevices_operator.extender.shares import HeldShares, MemoryResource, PodRequest, Steps
 
 ROUNDED_UP = 1  # percent by which what a report shows as held may be too much; the agent counts exactly
 LONG_AGO = -1  # before everything whose order is known

@@ -17,7 +17,7 @@ from nodedevices_common.errors import InputError
 from nodedevices_common.raw import Raw, mapping
 
 from nodedevices_operator.extender.cache import SharesCache
-from nodedevices_operator.extender.requests import PodRequest, requests_of
+from nodedevices_operator.extender.shares import PodRequest, requests_of
 
 SETTLE_SECONDS = 0.1  # a bound pod is seen within some milliseconds
 MAX_NODES = 20_000  # in a call; the scheduler itself stops at some thousands that would do

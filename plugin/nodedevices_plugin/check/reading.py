@@ -23,9 +23,8 @@ from nodedevices_plugin.inputs.probes import Line, Probes
 from nodedevices_plugin.model import HoldersState, Holdings, Unmatched
 from nodedevices_plugin.offering.unmatched import unmatched_rules
 from nodedevices_plugin.pipeline import expected, most_seen
-from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.assess import Assessment, assess
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.config_status import ActiveConfig, ConfigStatus
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.lost import left_behind, lost_devices
 from nodedevices_plugin.pipeline.requesting import driver_root, request_config

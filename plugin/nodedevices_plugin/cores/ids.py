@@ -8,14 +8,19 @@ container can get 100 of them are blocked (gates.counted), held ones last.
 A multiple of 100 requests whole GPUs: those of the resource that are not shared. All 100 ids of one go to the same
 container (`GPU-...::core.3`). The kubelet allocates the ids of our answer, but where exactly as many are free as are
 requested it does not ask: so Allocate checks again.
+
+Tells a container its part of shared computing power: by a variable where that is certain at its allocation, and
+always by a file, which is written before it starts (host.allocation_files).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import PurePosixPath
 
-from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId, ids
+from nodedevices_plugin.model import AllocationError, ContainerEdits, Mount, OfferedResource, SchedulableId, ids
 
 PER_DEVICE = 100
 COUNTED = "shared"  # before the ids of no device
@@ -118,3 +123,20 @@ def _init_containers(resource: OfferedResource) -> str:
         f"{resource.name}: what the pod's init containers have is not all of what this container requests; request the "
         "same in init containers and containers."
     )
+
+
+CONTAINER_PATH = "/etc/nodedevices"
+FILE = "allocation.json"
+VARIABLE = "NODEDEVICES_CORES"
+
+
+def key(ids: Collection[str]) -> str:
+    """The name of the folder of one container's ids."""
+    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:32]
+
+
+def edits(folder: str, ids: Collection[str], cores: int | None) -> ContainerEdits:
+    """`cores`: None where it is not certain."""
+    variables = {} if cores is None else {VARIABLE: str(cores)}
+    mount = Mount(container_path=CONTAINER_PATH, host_path=str(PurePosixPath(folder, key(ids))), read_only=True)
+    return ContainerEdits(envs=variables, mounts=(mount,))

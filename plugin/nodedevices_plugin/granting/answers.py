@@ -17,12 +17,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from nodedevices_plugin.cores import container as core_container
+from nodedevices_plugin.cores import ids as core_container
 from nodedevices_plugin.cores.book import CoreBook
 from nodedevices_plugin.granting.containers import NodeContainers, edits
+from nodedevices_plugin.granting.gathering import Topology, build
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
-from nodedevices_plugin.granting.topology import Topology, build
 from nodedevices_plugin.model import (
     AllocationError,
     ContainerEdits,

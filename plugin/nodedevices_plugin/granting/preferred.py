@@ -23,9 +23,8 @@ from msgspec import Struct
 
 from nodedevices_plugin.cores import ids as core_ids
 from nodedevices_plugin.cores.ledger import Room
-from nodedevices_plugin.granting.gathering import gather
+from nodedevices_plugin.granting.gathering import Topology, gather
 from nodedevices_plugin.granting.packing import pack
-from nodedevices_plugin.granting.topology import Topology
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
 
 EXACT_SETS = 1000  # about 1 ms; all of C(8, n), C(12, 6), C(16, 3)

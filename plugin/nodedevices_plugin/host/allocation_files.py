@@ -22,7 +22,7 @@ from nodedevices_common.files import replace
 from nodedevices_common.pod_requests import Demand
 
 from nodedevices_plugin.cores.book import Allocated
-from nodedevices_plugin.cores.container import FILE, key
+from nodedevices_plugin.cores.ids import FILE, key
 from nodedevices_plugin.cores.ledger import Recorded
 from nodedevices_plugin.runtime.threads import Worker
 

@@ -22,9 +22,8 @@ from nodedevices_common.periodic import Periodic
 from nodedevices_plugin.runtime.supervise import describe
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import file
-from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.file import ConfigError, FileOutcome
 from nodedevices_plugin.settings.named import NamedFiles
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFile, DeviceFileOutcome
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 

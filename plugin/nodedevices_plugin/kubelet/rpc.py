@@ -3,6 +3,11 @@
 Paths are `/<protobuf package>.<service>/<method>` of the vendored files in `api/`. Channels are opened for one use and
 closed: a channel that is kept backs off from a socket that went away, for up to two minutes, although the kubelet's new
 socket is there after 0.1 s. Opening one costs about a millisecond.
+
+A ListAndWatch stream sends the newest list of a resource, which has a version. A reader that is slow gets the newest
+list once in place of all that it has missed, and never misses the last one. Each reader remembers the version that it
+was sent; there are as many readers as there are streams. Whoever uses it from several threads has the lock
+(kubelet.server).
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc.aio
+from msgspec import Struct
 
 from nodedevices_plugin.kubelet.api import deviceplugin_v1beta1_pb2 as deviceplugin
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as podresources
@@ -96,3 +102,27 @@ async def allocatable_resources(socket: Path, *, timeout_seconds: float) -> podr
             response_deserializer=podresources.AllocatableResourcesResponse.FromString,
         )
         return await call(podresources.AllocatableResourcesRequest(), timeout=timeout_seconds)
+
+
+NOTHING_SENT = 0  # the version that a new reader has
+
+
+class NewestList(Struct):
+    shown: bytes
+    version: int = NOTHING_SENT + 1
+
+    def show(self, shown: bytes) -> bool:
+        """Take a list as the newest. False where it equals the one before, and nothing is to be sent."""
+        if shown == self.shown:
+            return False
+        self.shown = shown
+        self.show_again()
+        return True
+
+    def show_again(self) -> None:
+        """Have the same list sent once more to every reader."""
+        self.version += 1
+
+    def after(self, sent: int) -> tuple[bytes, int] | None:
+        """Return list and version for a reader that was sent this version; None: it has the newest."""
+        return None if sent == self.version else (self.shown, self.version)

@@ -9,7 +9,6 @@ Each stage takes the latest values and makes its own. Nothing here imports grpc,
 
 from __future__ import annotations
 
-from nodedevices_plugin.model.configuration import Refused, Unmatched, WaitingPod
 from nodedevices_plugin.model.health import (
     CONFIRM,
     Cordon,
@@ -66,7 +65,14 @@ from nodedevices_plugin.model.plan import (
     SchedulableId,
     SharingFacts,
 )
-from nodedevices_plugin.model.registration import Registration, RegistrationState, served_by_others
+from nodedevices_plugin.model.registration import (
+    Refused,
+    Registration,
+    RegistrationState,
+    Unmatched,
+    WaitingPod,
+    served_by_others,
+)
 
 __all__ = [
     "CONFIRM",

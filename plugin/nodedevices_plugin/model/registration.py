@@ -1,5 +1,5 @@
 """The registrations of the plan's resources with the kubelet; and for metrics, the calls between the kubelet and the
-agent, and counts of one probe's lines.
+agent, and counts of one probe's lines. And notes on a configuration, as NodeDevices has them in fields.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 
 from msgspec import Struct
+from nodedevices_common.text import place_of
 
 
 class RegistrationState(StrEnum):
@@ -76,3 +77,34 @@ class ProbeCounters(Struct):
     bad_lines: int = 0
     starts: int = 0
     kills: int = 0  # for silence
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """A configuration that is not applied, and why. `section`: of a policy; empty: none. `field`: its place, where
+    known."""
+
+    section: str = ""
+    field: str = ""
+    message: str
+
+
+class Unmatched(Struct, frozen=True, kw_only=True):
+    """An entry without effect on this node. `entry`: its place within the section, and what stands there."""
+
+    section: str
+    entry: str
+    message: str
+
+    @property
+    def text(self) -> str:
+        """The note for people."""
+        return f"{place_of(self.section, self.entry)}: {self.message}"
+
+
+class WaitingPod(Struct, frozen=True, kw_only=True):
+    """A pod that holds what a change waits for. `resource` empty: by a ResourceClaim."""
+
+    namespace: str
+    pod: str
+    resource: str
+    ids: tuple[str, ...]

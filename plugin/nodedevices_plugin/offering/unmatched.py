@@ -19,13 +19,12 @@ from nodedevices_common.text import clip, listing
 from nodedevices_probe.protocol import DeviceFact, memory_bytes
 
 from nodedevices_plugin.model import Inventory, Unit, Unmatched
-from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.inventory import selects
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.naming import by_name, matches_unit, units_matching
 from nodedevices_plugin.offering.nearness import Near, near
-from nodedevices_plugin.offering.shape import PlanSettings, fitting
+from nodedevices_plugin.offering.shape import PlanSettings, fitting, units
 from nodedevices_plugin.offering.shares import chosen_units, units_of_rule
-from nodedevices_plugin.offering.units import units
 from nodedevices_plugin.sharing.memory import NAME as BY_MEMORY
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors

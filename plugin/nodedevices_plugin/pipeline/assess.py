@@ -25,15 +25,14 @@ from nodedevices_plugin.model import (
     Verdict,
 )
 from nodedevices_plugin.offering.nearness import near
-from nodedevices_plugin.pipeline import access, auto_probes
+from nodedevices_plugin.pipeline import access
 from nodedevices_plugin.pipeline import drained as stage_drained
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import places as stage_places
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.confirm import Confirm, read_confirm
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
-from nodedevices_plugin.pipeline.holding import Holding, granted, holding_of
-from nodedevices_plugin.pipeline.in_use import in_use
+from nodedevices_plugin.pipeline.holding import Holding, granted, holding_of, in_use
 from nodedevices_plugin.pipeline.lost import is_blind
 from nodedevices_plugin.pipeline.probe_set import ProbeSet
 from nodedevices_plugin.pipeline.requesting import RequestedConfig, SeenObject, request_config
@@ -343,8 +342,8 @@ def _wanted_probes(
     texts, auto = world.probe_set.texts, world.probe_set.auto
     if requested.probes is None:
         return texts, auto
-    kept = auto_probes.started(texts, auto, world.probes)
-    return auto_probes.resolve(requested.probes, hardware=inputs.hardware, kept=kept, options=local.probe_options)
+    kept = probe_sets.started(texts, auto, world.probes)
+    return probe_sets.resolve(requested.probes, hardware=inputs.hardware, kept=kept, options=local.probe_options)
 
 
 def _spec(saved: SeenSpec | None, seen: SeenObject | None, *, standalone: bool) -> SeenSpec | None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from nodedevices_api.conditions import MISSING
 
 from nodedevices_plugin.model import Verdict
-from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline.world import Inputs, World
 
 _GIVE = "give <device id>=recovered or <device id>=removed"

@@ -11,8 +11,8 @@ from typing import Self
 from msgspec import Struct
 
 from nodedevices_plugin.model import Inventory, Unit
-from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import split
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.vendors.base import Naming, partitions
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 

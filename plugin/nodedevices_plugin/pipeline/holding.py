@@ -1,19 +1,28 @@
 """Which ids are held, or may be, before this step's line: by the kubelet's List, by Allocates that no List has shown
 yet, and by whom only the kubelet's checkpoint knows.
+
+And which devices are in a resource: in one that is offered, or that a configuration names. A condition of a device that
+is in no resource may be no fault of the node (vendors.faults.FaultCondition.unused). A requested configuration counts
+beside the one in effect, so that a NIC without a link is not offered in the step that names it. One that is not
+possible with these devices offers nothing, and does not count: a mistake in a policy is no fault of the devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 
 from msgspec import Struct
 
-from nodedevices_plugin.model import Given, HoldersState, Holdings, Inventory, RecentAllocate, held_key
+from nodedevices_plugin.model import Given, HoldersState, Holdings, Inventory, Plan, RecentAllocate, held_key
 from nodedevices_plugin.offering.changes import not_listed
 from nodedevices_plugin.offering.occupancy import HeldId
+from nodedevices_plugin.offering.shape import fitting, named_units
+from nodedevices_plugin.pipeline.config_status import plan_settings
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.foreign import held
 from nodedevices_plugin.pipeline.world import Inputs, World
+from nodedevices_plugin.settings.effective import Effective
 
 
 class Holding(Struct, frozen=True, kw_only=True):
@@ -79,3 +88,25 @@ def _listed(before: frozenset[RecentAllocate], inputs: Inputs) -> frozenset[Rece
         if allocate in before
         or (inputs.holdings.taken > allocate.monotonic and {(allocate.resource, id_) for id_ in allocate.ids} <= held)
     )
+
+
+def in_use(
+    inventory: Inventory, plan: Plan | None, configurations: Iterable[Effective | None]
+) -> Callable[[str], bool]:
+    """Return a function that tells by a device's id whether it is in a resource. `plan`: the one in effect."""
+
+    @cache
+    def found() -> frozenset[str]:
+        ids = {
+            schedulable.device_id
+            for resource in (plan.resources if plan is not None else ())
+            for schedulable in (*resource.ids, *resource.retained)
+        }
+        for effective in configurations:
+            if effective is not None:
+                named, misfit = fitting(inventory, partial(named_units, settings=plan_settings(effective)))
+                if named is not None and misfit is None:
+                    ids |= {unit.device.fact.id for some in named.values() for unit in some}
+        return frozenset(ids)
+
+    return lambda device_id: device_id in found()

@@ -27,7 +27,7 @@ from nodedevices_common.text import some
 from nodedevices_probe.protocol import MAX_MESSAGE, Problem, text
 
 from nodedevices_plugin.model import Given, Inventory, InventoryDevice, Unit
-from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.occupancy import HeldId
 from nodedevices_plugin.vendors.base import partitions
 from nodedevices_plugin.vendors.device_nodes import SHARED_NODES

@@ -14,6 +14,15 @@ under another id. Of a retired device always holds:
   device. A person confirms that it is removed, as for one that is missing. Not so what is no hardware of this node
   (Vendor.elsewhere): its probe judges a pool anew.
 - While it is listed, what another probe reports or reported at the same place goes to no new pod, nor does it itself.
+
+Resolves `auto` to the probes of this node.
+
+These are the probes whose hardware was found, those with devices that a file describes, and those that `auto` started
+before: a probe is never removed automatically, so that hardware that vanished is Missing, and not forgotten. After a
+restart that holds for probes with devices in the state file; another probe is started again with its hardware.
+
+Without any of these `auto` is the probe that runs without `auto`: it knows hardware that no folder of the kernel shows,
+and reports when there is none. It stays once it has devices.
 """
 
 from __future__ import annotations
@@ -21,19 +30,30 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+from nodedevices_common.options import Value
 from nodedevices_common.text import listing
 from nodedevices_probe.protocol import MAX_MESSAGE, DeviceFact, Problem, text
 
 from nodedevices_plugin.model import Inventory, InventoryDevice, Verdict
-from nodedevices_plugin.model.device_names import device_names
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline.state import State, restored_devices
-from nodedevices_plugin.settings.probes import lists_devices, name_of
+from nodedevices_plugin.settings.probes import (
+    AUTO,
+    AUTOMATIC,
+    DEFAULT,
+    ProbeSpec,
+    configured,
+    expanded,
+    lists_devices,
+    missing,
+    name_of,
+)
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 SILENCE_SECONDS = 15.0  # after that a probe counts as silent, and its first line is no longer waited for
@@ -253,3 +273,31 @@ def _may_be_one(one: DeviceFact, other: DeviceFact) -> bool:
     if one.pci_bus_id and other.pci_bus_id:
         return one.pci_bus_id == other.pci_bus_id
     return not set(one.device_nodes).isdisjoint(other.device_nodes)
+
+
+def after_restart(state: State, hardware: Set[str] | None) -> frozenset[str]:
+    """Return the probes of the state file that ran before and still have to. `hardware`: the hardware that was found;
+    None: not known."""
+    if hardware is None:
+        return frozenset(state.auto_probes)
+    first = name_of(state.probes[0]) if state.probes else ""
+    owners = {device.probe or first for device in state.devices if device.fact.id not in state.retired_devices}
+    return frozenset(name for name in AUTOMATIC if name in owners and name in state.probes)
+
+
+def started(texts: Sequence[str], before: Collection[str], parts: Mapping[str, Inventory]) -> frozenset[str]:
+    """Return the probes that must not be removed automatically: those that `auto` started `before`, and of the running
+    ones (`texts`) all with devices, whether `auto` started them or not."""
+    return frozenset(before) | {name for name in AUTOMATIC if name in texts and name in parts and parts[name].devices}
+
+
+def resolve(
+    texts: Sequence[str], *, hardware: Set[str] | None, kept: Set[str], options: Mapping[str, Value]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the probes with `auto` resolved, and those of them that are to be remembered as started by it."""
+    if AUTO not in texts:
+        return tuple(texts), ()
+    found = (hardware or frozenset()) | kept | configured(options)
+    run = expanded(texts, [name for name in found if not missing([ProbeSpec(name)], options)])
+    remembered = tuple(text for text in run if text not in texts)
+    return (run, remembered) if run else (DEFAULT, ())

@@ -13,9 +13,8 @@ from nodedevices_plugin.model import Cordon, MostSeen, Refused
 from nodedevices_plugin.pipeline.state import SeenSpec
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.effective import Effective, resolve, sections_of
-from nodedevices_plugin.settings.file import FileOutcome
+from nodedevices_plugin.settings.file import ConfigError, FileOutcome
 from nodedevices_plugin.settings.flags import Local
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.registry import SharingModes
 from nodedevices_plugin.vendors.files import DeviceFileOutcome, DeviceFiles
 

@@ -37,12 +37,11 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.offering.changes import RECENT_SECONDS
 from nodedevices_plugin.offering.occupancy import Parts, with_all
-from nodedevices_plugin.pipeline import access, expected, idle, lost_contexts, most_seen
+from nodedevices_plugin.pipeline import access, expected, idle, lost, most_seen
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
-from nodedevices_plugin.pipeline.active import ActiveConfig
 from nodedevices_plugin.pipeline.assess import Assessment
-from nodedevices_plugin.pipeline.config_status import refusal
+from nodedevices_plugin.pipeline.config_status import ActiveConfig, refusal
 from nodedevices_plugin.pipeline.configuring import Configured, Node, configure
 from nodedevices_plugin.pipeline.confirm import spent_entries
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
@@ -268,7 +267,7 @@ def _state(
             not_ours=served_by_others(inputs.registrations),
             now=now,
         ),
-        lost_contexts=lost_contexts.follow(
+        lost_contexts=lost.follow(
             world.state.lost_contexts,
             known.inventory,
             known.verdicts,

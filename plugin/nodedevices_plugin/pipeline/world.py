@@ -30,12 +30,11 @@ from nodedevices_plugin.model import (
     Uses,
     Verdict,
 )
-from nodedevices_plugin.pipeline import auto_probes, idle
+from nodedevices_plugin.pipeline import idle
 from nodedevices_plugin.pipeline import inventory as stage_inventory
 from nodedevices_plugin.pipeline import probe_set as probe_sets
 from nodedevices_plugin.pipeline.access import Access
-from nodedevices_plugin.pipeline.active import ActiveConfig
-from nodedevices_plugin.pipeline.config_status import ConfigStatus
+from nodedevices_plugin.pipeline.config_status import ActiveConfig, ConfigStatus
 from nodedevices_plugin.pipeline.device_index import DeviceIndex
 from nodedevices_plugin.pipeline.expected import Count
 from nodedevices_plugin.pipeline.places import given_now
@@ -181,8 +180,8 @@ def begin(
         local, chosen_file(file or FileOutcome(), files, spec, local), spec, device_files, good_files(active)
     )
     if requested.probes is not None:
-        kept = auto_probes.after_restart(state, hardware)
-        texts, auto = auto_probes.resolve(requested.probes, hardware=hardware, kept=kept, options=local.probe_options)
+        kept = probe_sets.after_restart(state, hardware)
+        texts, auto = probe_sets.resolve(requested.probes, hardware=hardware, kept=kept, options=local.probe_options)
     elif texts := _usable(state.probes, local):
         auto = state.auto_probes
     else:

@@ -20,10 +20,9 @@ from nodedevices_common.errors import InputError
 
 from nodedevices_plugin.model.plan import WHOLE
 from nodedevices_plugin.settings import options
-from nodedevices_plugin.settings.file import FileConfig
+from nodedevices_plugin.settings.file import ConfigError, FileConfig
 from nodedevices_plugin.settings.flags import Local
 from nodedevices_plugin.settings.node import NodeSettings, from_plain, node_settings, to_plain
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.base import SharingMode
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors, VendorValues

@@ -8,22 +8,23 @@ With an extension of ours: sharing.memory.
 
 A parsed file is a value; nothing here keeps state. `flags` and `imex` are read with the table of options, `resources`
 and `sharing` by the vendor that has the format (vendors.files.FileFormat).
+
+How a setting is refused: its place, its value, what would be right. Texts are for people, and bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 from nodedevices_api.sections import Resources, Sharing
 from nodedevices_common import safe_yaml
-from nodedevices_common.errors import InputProblem
+from nodedevices_common.errors import InputError, InputProblem
 from nodedevices_common.options import Value, read_plain
 from nodedevices_common.text import nearest, show
 
 from nodedevices_plugin.settings import probes
 from nodedevices_plugin.settings.options import by_key, paths, refused_by_vendors
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
 MAX_BYTES = 256 << 10  # NVIDIA's longest example has 2 KiB
@@ -183,3 +184,19 @@ def _misplaced(key: str, vendors: Vendors) -> str:
     if key in SHARING_KEYS:
         return f"; it belongs at sharing.timeSlicing.{key}"
     return ""
+
+
+SHOWN = 5  # problems in one message
+
+
+class ConfigError(InputError):
+    """A configuration that cannot be used. `problems` are complete sentences for people; `field`: which one of a
+    policy's sections the first is about, as `sharing.resources[0].replicas`; empty: none."""
+
+    def __init__(self, problems: Iterable[str], field: str = "") -> None:
+        super().__init__(problems, place=field)
+        self.field = self.place
+
+    def __str__(self) -> str:
+        more = len(self.problems) - SHOWN
+        return "; ".join(self.problems[:SHOWN]) + (f"; and {more} more" if more > 0 else "")

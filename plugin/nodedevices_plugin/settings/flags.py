@@ -17,6 +17,7 @@ from nodedevices_common.options import PREFIX, Given, Parser, Value, from_enviro
 from nodedevices_common.text import show
 
 from nodedevices_plugin.settings import probes
+from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.local import Local
 from nodedevices_plugin.settings.options import (
     by_name,
@@ -27,7 +28,6 @@ from nodedevices_plugin.settings.options import (
     variables,
     vendors_flags,
 )
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.settings.together import DOMAIN_PATTERN, NOT_WITH, ONLY_WITH
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 

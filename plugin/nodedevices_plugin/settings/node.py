@@ -12,7 +12,7 @@ from typing import Any
 from nodedevices_common.options import Values
 from pydantic import TypeAdapter, ValidationError
 
-from nodedevices_plugin.settings.problems import ConfigError
+from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.sharing.base import Settings
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 

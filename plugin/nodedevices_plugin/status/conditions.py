@@ -28,8 +28,8 @@ from nodedevices_plugin.model import (
     Registration,
     RegistrationState,
 )
-from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import physical_id
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.pipeline import probe_set
 from nodedevices_plugin.pipeline.confirm import ALL_REMOVED
 from nodedevices_plugin.pipeline.expected import Count

@@ -45,11 +45,11 @@ from nodedevices_plugin.model import (
     facts_by_id,
     served_by_others,
 )
-from nodedevices_plugin.model.device_names import device_names
 from nodedevices_plugin.model.ids import is_core, physical_id
+from nodedevices_plugin.model.resource_names import device_names
 from nodedevices_plugin.offering.nearness import nearest
-from nodedevices_plugin.offering.units import excluded_by
-from nodedevices_plugin.pipeline.lost_contexts import key as lost_key
+from nodedevices_plugin.offering.shape import excluded_by
+from nodedevices_plugin.pipeline.lost import key as lost_key
 from nodedevices_plugin.sharing.clients import client_verdict
 from nodedevices_plugin.sharing.clients import key as key_of
 from nodedevices_plugin.status.conditions import (
@@ -76,8 +76,16 @@ from nodedevices_plugin.status.counts import (
     uses_by_part,
 )
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts, offered, whole_second
-from nodedevices_plugin.status.shares import enforcement, memory_of, memory_totals, of_parts, unit
-from nodedevices_plugin.status.withheld import Withheld, capacity, withheld
+from nodedevices_plugin.status.shares import (
+    Withheld,
+    capacity,
+    enforcement,
+    memory_of,
+    memory_totals,
+    of_parts,
+    unit,
+    withheld,
+)
 
 MAX_LINKS = 16  # maxItems of status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root

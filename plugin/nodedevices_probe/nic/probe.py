@@ -19,7 +19,6 @@ from nodedevices_common.text import some
 from nodedevices_probe.loop import SourceFacts
 from nodedevices_probe.nic import attributes as names
 from nodedevices_probe.nic.attributes import required_nodes
-from nodedevices_probe.nic.cards import link_condition, with_fewer_ports
 from nodedevices_probe.nic.functions import Function, functions, onload_conditions, onload_missing
 from nodedevices_probe.nic.interfaces import (
     NET,
@@ -30,7 +29,7 @@ from nodedevices_probe.nic.interfaces import (
     interfaces,
     owner,
 )
-from nodedevices_probe.nic.models import LINUX, maker, model
+from nodedevices_probe.nic.models import LINUX, link_condition, maker, model, with_fewer_ports
 from nodedevices_probe.nic.rdma import FirmwareReads, RdmaDevice, is_exclusive, rdma_devices, sensors
 from nodedevices_probe.node import drm, pcie
 from nodedevices_probe.node.roots import Roots

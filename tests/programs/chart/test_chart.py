@@ -18,9 +18,9 @@ from nodedevices_common import __version__, guard
 from nodedevices_common.errors import InputError
 from nodedevices_operator import settings as operator_settings
 from nodedevices_plugin.settings import together
+from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse
 from nodedevices_plugin.settings.options import variables as agents_variables
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.flags import FlagRule
 from support import helm
 from support.repository import ROOT

@@ -11,8 +11,8 @@ from nodedevices_plugin.host.hardware import FoundHardware
 from nodedevices_plugin.pipeline.state import State
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings import probes
+from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_probe.registry import KINDS
 from nodedevices_probe.serving.tasks import present
 from support.cases import cases

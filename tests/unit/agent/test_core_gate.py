@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from nodedevices_api.sections import Injection
 from nodedevices_common.pod_requests import Demand
 from nodedevices_plugin.cores.book import CoreBook
-from nodedevices_plugin.cores.container import key
+from nodedevices_plugin.cores.ids import key
 from nodedevices_plugin.cores.ledger import Recorded
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import node_containers

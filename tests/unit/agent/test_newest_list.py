@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nodedevices_plugin.kubelet.newest import NOTHING_SENT, NewestList
+from nodedevices_plugin.kubelet.rpc import NOTHING_SENT, NewestList
 
 
 def read(newest: NewestList, sent: int) -> tuple[list[bytes], int]:

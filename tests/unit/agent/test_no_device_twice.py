@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 from nodedevices_plugin.granting.answers import Answers
+from nodedevices_plugin.granting.gathering import build
 from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.granting.preferred import prefer
-from nodedevices_plugin.granting.topology import build
 from nodedevices_plugin.kubelet.api import podresources_v1_pb2 as api
 from nodedevices_plugin.kubelet.checkpoint import CheckpointEntry
 from nodedevices_plugin.kubelet.podresources import (

@@ -25,10 +25,9 @@ from nodedevices_plugin.model import (
 )
 from nodedevices_plugin.pipeline.requesting import SeenObject
 from nodedevices_plugin.pipeline.step import FIRST_LIST_SECONDS
-from nodedevices_plugin.settings.file import FileConfig, FileOutcome
+from nodedevices_plugin.settings.file import ConfigError, FileConfig, FileOutcome
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.sharing.daemons import MpsFacts
 from nodedevices_plugin.sharing.mps import MpsDaemon
 from nodedevices_plugin.vendors.cdi import CdiEnvironment, ToolkitDevice

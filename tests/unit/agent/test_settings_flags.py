@@ -7,9 +7,9 @@ import re
 import pytest
 from nodedevices_common.address import Address
 from nodedevices_common.options import check
+from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.options import OPTIONS
-from nodedevices_plugin.settings.problems import ConfigError
 from support.cases import cases
 
 HERE = {"NODE_NAME": "n1"}

@@ -12,10 +12,9 @@ from nodedevices_plugin.model.registration import ProbeCounters
 from nodedevices_plugin.pipeline.inventory import owned
 from nodedevices_plugin.pipeline.requesting import request_config
 from nodedevices_plugin.pipeline.state import SeenSpec, State
-from nodedevices_plugin.settings.file import FileOutcome, from_document
+from nodedevices_plugin.settings.file import ConfigError, FileOutcome, from_document
 from nodedevices_plugin.settings.flags import Local, parse
 from nodedevices_plugin.settings.probes import ProbeSpec, read
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts
 from nodedevices_plugin.status.metrics import AgentMetrics
 from nodedevices_plugin.status.report import report

@@ -12,9 +12,9 @@ from nodedevices_plugin.granting.grants import grant
 from nodedevices_plugin.host.cdi_keeper import CdiKeeper
 from nodedevices_plugin.runtime.threads import Worker
 from nodedevices_plugin.settings.effective import Effective, from_saved, resolve, to_saved
+from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.file import parse as parse_file
 from nodedevices_plugin.settings.flags import parse
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.cdi import CdiEnvironment
 from nodedevices_plugin.vendors.registry import VENDORS
 from nodedevices_probe.protocol import DeviceFact

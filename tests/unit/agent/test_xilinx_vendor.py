@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from nodedevices_common.errors import InputError
 from nodedevices_plugin.model import Holder
+from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import Local, parse
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_plugin.vendors.xilinx.flags import NAMES_FILE
 from nodedevices_plugin.vendors.xilinx.names import parse as parse_names

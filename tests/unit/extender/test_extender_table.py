@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodedevices_operator.extender.cache import LEAST_REQUESTS, SharesCache
-from nodedevices_operator.extender.requests import requests_of
+from nodedevices_operator.extender.shares import requests_of
 from nodedevices_operator.extender.table import MAX_OUTCOMES, PodFit
 from support.cases import cases
 from support.nodeshares import MEMORY, cache, container, gpu, holder, node_devices, pod

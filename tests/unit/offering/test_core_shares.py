@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 from nodedevices_common.pod_requests import INIT
 from nodedevices_plugin.cores.book import CoreBook
-from nodedevices_plugin.cores.container import key as folder_name
+from nodedevices_plugin.cores.ids import key as folder_name
 from nodedevices_plugin.cores.ledger import Recorded, claims
 from nodedevices_plugin.granting.answers import Answers
 from nodedevices_plugin.granting.containers import NodeContainers

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from nodedevices_api.sections import SharedResource, Sharing
-from nodedevices_plugin.granting import topology
-from nodedevices_plugin.granting.gathering import gather
+from nodedevices_plugin.granting import gathering
+from nodedevices_plugin.granting.gathering import Topology, gather
 from nodedevices_plugin.granting.preferred import prefer
-from nodedevices_plugin.granting.topology import Topology
 from nodedevices_plugin.model import AllocationError, OfferedResource, SchedulableId
 from nodedevices_plugin.offering.shape import PlanSettings
 from nodedevices_probe.protocol import DeviceFact, Link, PcieNeighbour, PciePath
@@ -122,7 +121,7 @@ def test_the_choice_is_as_good_as_nvidias(
     size: int,
     recorded: tuple[int, ...],
 ) -> None:
-    scores = topology.build(inventory_of(*gpus))
+    scores = gathering.build(inventory_of(*gpus))
     chosen = prefer(whole(gpus), ids(available), ids(must), size, scores)
     rest = [each for each in ids(available) if each not in chosen]
     recorded_rest = [each for each in ids(available) if each not in ids(recorded)]
@@ -135,18 +134,18 @@ def test_the_choice_is_as_good_as_nvidias(
 def test_a_single_gpu_is_taken_where_it_breaks_no_pair() -> None:
     """NVIDIA's plugin takes the first, and so breaks NVLink pairs (its issue 1193)."""
     pairs = machine(5, {(0, 1): 2, (3, 4): 2}, per_socket=5)
-    assert prefer(whole(pairs), ids((0, 1, 2, 3, 4)), [], 1, topology.build(inventory_of(*pairs))) == (gpu_id(2),)
+    assert prefer(whole(pairs), ids((0, 1, 2, 3, 4)), [], 1, gathering.build(inventory_of(*pairs))) == (gpu_id(2),)
 
 
 def test_the_order_of_the_question_or_no_topology_changes_no_answer() -> None:
-    scores = topology.build(inventory_of(*A100X8))
+    scores = gathering.build(inventory_of(*A100X8))
     backwards = prefer(whole(A100X8), ids(ALL[::-1]), [], 4, scores)
     assert backwards == tuple(ids((0, 1, 2, 3)))
     assert prefer(whole(A100X8), ids(ALL), [], 3, Topology()) == tuple(ids((0, 1, 2)))
 
 
 def test_nothing_is_known_of_a_device_that_has_left_and_a_whole_one_is_no_pair_with_itself() -> None:
-    scores = topology.build(inventory_of(gpu(0), gpu(1)))
+    scores = gathering.build(inventory_of(gpu(0), gpu(1)))
     assert scores.score(gpu_id(0), gpu_id(1)) > 0
     for one, other in ((gpu_id(0), "gone"), ("gone", gpu_id(1)), ("gone", "gone"), (gpu_id(1), gpu_id(1))):
         assert scores.score(one, other) == 0
@@ -154,19 +153,19 @@ def test_nothing_is_known_of_a_device_that_has_left_and_a_whole_one_is_no_pair_w
 
 def test_numa_stands_in_for_an_unknown_pcie_topology() -> None:
     gpus = tuple(gpu(number, numa_node=number % 2) for number in range(4))
-    scores = topology.build(inventory_of(*gpus))
+    scores = gathering.build(inventory_of(*gpus))
     assert (scores.score(gpu_id(0), gpu_id(2)), scores.score(gpu_id(0), gpu_id(1))) == (20, 10)
     assert prefer(whole(gpus), ids((0, 1, 2, 3)), [], 2, scores) == tuple(ids((0, 2)))
 
 
 def test_links_through_a_switch_say_nothing_about_a_choice() -> None:
     gpus = tuple(gpu(number, links=(Link(kind="NVLink", to="switch", count=18),)) for number in range(2))
-    assert topology.build(inventory_of(*gpus)).score(gpu_id(0), gpu_id(1)) == 20
+    assert gathering.build(inventory_of(*gpus)).score(gpu_id(0), gpu_id(1)) == 20
 
 
 def test_a_link_counts_though_only_one_end_reports_it() -> None:
     one = gpu(0, links=(Link(kind="NVLink", to=gpu_id(1), count=4),), numa_node=None)
-    assert topology.build(inventory_of(one, gpu(1))).score(gpu_id(0), gpu_id(1)) == 400
+    assert gathering.build(inventory_of(one, gpu(1))).score(gpu_id(0), gpu_id(1)) == 400
 
 
 @cases(
@@ -176,17 +175,17 @@ def test_a_link_counts_though_only_one_end_reports_it() -> None:
 def test_an_impossible_request_for_whole_gpus_gets_an_empty_list(
     available: tuple[int, ...], must: tuple[int, ...], size: int
 ) -> None:
-    scores = topology.build(inventory_of(*A100X8))
+    scores = gathering.build(inventory_of(*A100X8))
     assert prefer(whole(A100X8), ids(available), ids(must), size, scores) == ()
 
 
 def test_what_an_init_container_had_is_all_that_its_pod_gets_where_that_is_enough() -> None:
-    resource, scores = whole(A100X8), topology.build(inventory_of(*A100X8))
+    resource, scores = whole(A100X8), gathering.build(inventory_of(*A100X8))
     assert prefer(resource, ids((2, 5)), ids((2, 5)), 2, scores) == tuple(ids((2, 5)))
 
 
 def test_an_unknown_id_is_an_error_only_when_the_others_do_not_suffice() -> None:
-    resource, scores = whole(A100X8), topology.build(inventory_of(*A100X8))
+    resource, scores = whole(A100X8), gathering.build(inventory_of(*A100X8))
     with pytest.raises(AllocationError, match="does not offer GPU-gone"):
         prefer(resource, ["GPU-gone"], [], 1, scores)
     with pytest.raises(AllocationError, match="does not offer GPU-gone"):
@@ -251,7 +250,7 @@ def gathered(of: dict[str, int], rows: tuple[tuple[int, ...], ...], needed: int)
 def test_a_lost_neighbour_never_makes_the_question_fail() -> None:
     """One GPU off the bus made every call of NVIDIA's plugin fail (its issue 2038)."""
     gpus = (gpu(0), silent_gpu(1), gpu(2), gpu(3))
-    scores = topology.build(inventory_of(*gpus))
+    scores = gathering.build(inventory_of(*gpus))
     assert len(prefer(whole(gpus), ids((0, 2, 3)), [], 2, scores)) == 2
 
 
@@ -364,7 +363,7 @@ def test_up_to_eight_gpus_no_set_is_better_and_none_as_good_comes_before_it(
     request: tuple[tuple[DeviceFact, ...], tuple[int, ...], tuple[int, ...], int],
 ) -> None:
     gpus, available, must, size = request
-    scores = topology.build(inventory_of(*gpus))
+    scores = gathering.build(inventory_of(*gpus))
     chosen = prefer(whole(gpus), ids(available), ids(must), size, scores)
     assert len(set(chosen)) == size
     assert set(ids(must)) <= set(chosen) <= set(ids(available))
@@ -383,7 +382,7 @@ def test_beyond_eight_gpus_the_set_is_valid_and_no_worse_than_the_first_ones(
     request: tuple[tuple[DeviceFact, ...], tuple[int, ...], tuple[int, ...], int],
 ) -> None:
     gpus, available, must, size = request
-    scores = topology.build(inventory_of(*gpus))
+    scores = gathering.build(inventory_of(*gpus))
     chosen = prefer(whole(gpus), ids(available), ids(must), size, scores)
     assert len(set(chosen)) == size
     assert set(ids(must)) <= set(chosen) <= set(ids(available))
@@ -418,4 +417,4 @@ def test_shares_are_always_a_valid_answer(data: st.DataObject, count: int, repli
 )
 def test_paths_on_pcie_count_as_in_nvidias_allocator(path: PciePath, score: int) -> None:
     one, other = gpu(0, pcie=(PcieNeighbour(to=gpu_id(1), path=path),)), gpu(1)
-    assert topology.build(inventory_of(one, other)).score(gpu_id(0), gpu_id(1)) == score
+    assert gathering.build(inventory_of(one, other)).score(gpu_id(0), gpu_id(1)) == score

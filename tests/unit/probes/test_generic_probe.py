@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nodedevices_plugin.inputs.reader import parse_line
 from nodedevices_plugin.model import AllocationError, DeviceNode, Holder, Mount, ids
+from nodedevices_plugin.settings.file import ConfigError
 from nodedevices_plugin.settings.flags import parse as parse_flags
-from nodedevices_plugin.settings.problems import ConfigError
 from nodedevices_plugin.vendors.files import DeviceFileOutcome
 from nodedevices_probe.files.document import WatchedFile
 from nodedevices_probe.generic.attributes import OPTION

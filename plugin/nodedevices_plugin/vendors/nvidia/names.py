@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from nodedevices_plugin.model import Unit, resource_names
-from nodedevices_plugin.model.device_names import plain
+from nodedevices_plugin.model.resource_names import plain
 
 DEFAULT_PREFIX = "nvidia.com"
 DRA_DRIVER = "gpu.nvidia.com"
