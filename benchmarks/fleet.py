@@ -70,8 +70,7 @@ async def model(kubeconfig: Path, kubectl: Kubectl, folder: Path) -> Model:
     async with StandInKubelet() as kubelet:
         agent = AgentProcess(
             folder,
-            plugin_folder=kubelet.plugin_folder,
-            pod_resources_socket=kubelet.pod_resources_socket,
+            kubelet_dir=kubelet.root,
             arguments=(f"--kubeconfig={kubeconfig}",),
             node=MODEL,
         )

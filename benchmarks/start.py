@@ -103,8 +103,7 @@ async def agent_of(
     agent = await asyncio.create_subprocess_exec(
         Path(sys.executable).with_name("nodedevices-agent"),
         *("--standalone", "--node-name", "bench", "--http-address", "off", "--health-address", "off"),
-        *("--device-plugin-dir", str(kubelet.plugin_folder)),
-        *("--pod-resources-socket", str(kubelet.pod_resources_socket)),
+        *("--kubelet-dir", str(kubelet.root)),
         *devices,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,

@@ -40,7 +40,7 @@ PROBE = (
 )
 AGENT = (
     f"nodedevices-agent --node-name {NODE} --probe simulated --simulated-file $PWD/devices.yaml \\\n"
-    "    --device-plugin-dir $PWD --pod-resources-socket $PWD/none.sock --cdi-dir $PWD \\\n"
+    "    --kubelet-dir $PWD --cdi-dir $PWD \\\n"
     "    --http-address off --health-address off --log-format text"
 )
 
@@ -156,7 +156,7 @@ class Shell:
     def __init__(
         self, stage: Stage, folder: Path, *, kubeconfig: Path | None = None, kubectl: Path | None = None
     ) -> None:
-        folder.mkdir()
+        (folder / "device-plugins").mkdir(parents=True)  # as below a kubelet's directory
         self._stage = stage
         self._folder = folder
         programs = [Path(sys.executable).parent, *([kubectl.parent] if kubectl else [])]

@@ -44,7 +44,7 @@ OF_THE_CHART = frozenset(
     {
         *("kubeconfig", "standalone", "http-address", "health-address"),
         *("node-name", "pod-name", "pod-namespace", "probe-server", "namespace"),
-        *("device-plugin-dir", "kubelet-socket", "pod-resources-socket", "state-file", "allocations-dir"),
+        *("kubelet-dir", "kubelet-socket"),
         *("cdi-dir", "cdi-spec-dirs", "mps-dir", "mps-root", "device-info-dir", "driver-root-ctr-path"),
         *("serving-mode", "config-dir", "delete-rejected-pods", "cluster-properties"),
         "driver-directory",

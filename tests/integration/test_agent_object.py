@@ -39,7 +39,7 @@ def served(apiserver: ApiServer, kubectl: Kubectl, tmp_path: Path) -> Iterator[A
     arguments = (f"--kubeconfig={apiserver.kubeconfig}",)
     with (
         ThreadedKubelet() as kubelet,
-        AgentProcess(tmp_path, arguments=arguments, plugin_folder=kubelet.kubelet.plugin_folder) as running,
+        AgentProcess(tmp_path, arguments=arguments, kubelet_dir=kubelet.kubelet.root) as running,
     ):
         wait_until("a report", lambda: status(kubectl))
         yield running

@@ -48,8 +48,7 @@ async def agent(
     kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     made = AgentProcess(
         tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
+        kubelet_dir=kubelet.root,
         devices="profile: l4 x 4\n",
         arguments=(f"--kubeconfig={apiserver.kubeconfig}", f"--config-dir={configs}"),
     )

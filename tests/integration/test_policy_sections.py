@@ -42,8 +42,7 @@ async def agent(
     kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     made = AgentProcess(
         tmp_path,
-        plugin_folder=kubelet.plugin_folder,
-        pod_resources_socket=kubelet.pod_resources_socket,
+        kubelet_dir=kubelet.root,
         devices=DEVICES,
         arguments=(f"--kubeconfig={apiserver.kubeconfig}", f"--cdi-dir={tmp_path / 'cdi'}", "--cdi-without-libraries"),
     )

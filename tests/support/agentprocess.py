@@ -24,7 +24,7 @@ NODE = "node-a"
 class AgentProcess:
     """`start` and `kill` it any number of times on the same folders; the log of all its lives is in `log`.
 
-    `folder` holds the devices' file, the log and (without a kubelet) the device-plugin folder. `fresh`: by a new
+    `folder` holds the devices' file, the log and (without a kubelet) the kubelet's folder. `fresh`: by a new
     interpreter, as in a pod (preloaded says when that matters).
     """
 
@@ -32,8 +32,7 @@ class AgentProcess:
         self,
         folder: Path,
         *,
-        plugin_folder: Path | None = None,
-        pod_resources_socket: Path | None = None,
+        kubelet_dir: Path | None = None,
         devices: str = "profile: h100 x 8\n",
         arguments: tuple[str, ...] = ("--standalone",),
         node: str = NODE,
@@ -42,7 +41,8 @@ class AgentProcess:
     ) -> None:
         self.devices = folder / "devices.yaml"
         self.log = folder / "agent.log"
-        self.plugin_folder = plugin_folder or folder / "device-plugins"
+        kubelet = kubelet_dir or folder / "kubelet"
+        self.plugin_folder = kubelet / "device-plugins"
         self.plugin_folder.mkdir(parents=True, exist_ok=True)
         self.state_file = self.plugin_folder / "nodedevices-state.json"
         self.edit(devices)
@@ -51,8 +51,7 @@ class AgentProcess:
             node,
             "--probe=simulated",
             f"--simulated-file={self.devices}",
-            f"--device-plugin-dir={self.plugin_folder}",
-            f"--pod-resources-socket={pod_resources_socket or folder / 'no-pod-resources.sock'}",
+            f"--kubelet-dir={kubelet}",
             "--http-address=127.0.0.1:0",
             "--health-address=127.0.0.1:0",
             f"--cdi-dir={folder / 'cdi'}",  # the machine's own is not ours to tidy up
@@ -161,5 +160,4 @@ class AgentProcess:
 
 def agent_on(kubelet: StandInKubelet, folder: Path, **given: Any) -> AgentProcess:
     """One that registers with this kubelet; the rest as AgentProcess has it."""
-    plugins, resources = kubelet.plugin_folder, kubelet.pod_resources_socket
-    return AgentProcess(folder, plugin_folder=plugins, pod_resources_socket=resources, **given)
+    return AgentProcess(folder, kubelet_dir=kubelet.root, **given)

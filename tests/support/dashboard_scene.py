@@ -114,8 +114,7 @@ def agent(kubectl: Kubectl, folder: Path, kubelet: ThreadedKubelet, node: str, d
     folder.mkdir()
     return AgentProcess(
         folder,
-        plugin_folder=kubelet.kubelet.plugin_folder,
-        pod_resources_socket=kubelet.kubelet.pod_resources_socket,
+        kubelet_dir=kubelet.kubelet.root,
         devices=devices,
         arguments=(f"--kubeconfig={kubectl.kubeconfig}", "--telemetry"),
         node=node,

@@ -45,8 +45,7 @@ class RunningAgent:
         self.hardware = hardware or {}
         self.arguments = [
             f"--node-name={NODE}",
-            f"--device-plugin-dir={kubelet.plugin_folder}",
-            f"--pod-resources-socket={kubelet.pod_resources_socket}",
+            f"--kubelet-dir={kubelet.root}",
             f"--cdi-dir={folder / 'cdi'}",
             "--http-address=off",
             "--health-address=off",

@@ -54,15 +54,13 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     places = {name: setting.place for name, setting in (by_variables | by_flags).items()}
     problems = _between(values, given, vendors, places=places, probe_place=place, added=added)
     problems += refused_by_vendors(given | alone, vendors)
-    directory = str(values["device-plugin-dir"]).rstrip("/") or "/"
+    directory = str(values["kubelet-dir"]).rstrip("/") or "/"
     elsewhere = {
         "node-name": socket.gethostname().lower(),
-        "kubelet-socket": f"{directory}/kubelet.sock",
-        "state-file": f"{directory}/nodedevices-state.json",
-        "allocations-dir": f"{directory}/nodedevices-allocations",
+        "kubelet-socket": f"{directory}/device-plugins/kubelet.sock",
     }
     in_effect = values | {name: values[name] or default for name, default in elsewhere.items()}
-    in_effect |= {"device-plugin-dir": directory, "add-probe": added}
+    in_effect |= {"kubelet-dir": directory, "add-probe": added}
     try:
         fixed = settings_of(
             Local, {name: Given(value, places.get(name, f"--{name}")) for name, value in in_effect.items()}

@@ -16,7 +16,6 @@ from nodedevices_plugin.settings import probes
 from nodedevices_plugin.sharing.registry import MODES, SharingModes
 from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 
-KUBELET = "/var/lib/kubelet"
 HTTP_ADDRESS = ":9735"  # not 9400, where NVIDIA's dcgm-exporter listens
 HEALTH_ADDRESS = ":9737"
 MOST_WAIT_SECONDS = 600
@@ -140,35 +139,18 @@ class Local:
         group="probe",
         default=False,
     )
-    device_plugin_dir: str = setting(
-        "the kubelet's directory for device plugins' sockets",
+    kubelet_dir: str = setting(
+        "the kubelet's root directory: sockets of device plugins are below `device-plugins`, the PodResources API's is "
+        "`pod-resources/kubelet.sock`",
         group="kubelet",
-        default=f"{KUBELET}/device-plugins",
+        default="/var/lib/kubelet",
         metavar="DIR",
     )
     kubelet_socket: str = setting(
-        "where to register; default: `kubelet.sock` in the device-plugin directory",
+        "where to register; default: `device-plugins/kubelet.sock` in the kubelet's directory",
         group="kubelet",
         variables=("KUBELET_SOCKET",),
         metavar="SOCKET",
-    )
-    pod_resources_socket: str = setting(
-        "socket of the kubelet's PodResources API",
-        group="kubelet",
-        default=f"{KUBELET}/pod-resources/kubelet.sock",
-        metavar="SOCKET",
-    )
-    state_file: str = setting(
-        "state file, which must survive a restart; default: `nodedevices-state.json` in the device-plugin directory",
-        group="kubelet",
-        metavar="FILE",
-    )
-    allocations_dir: str = setting(
-        "where containers' [`allocation.json`](sharing-memory.md#shares-of-computing-power) are written if computing "
-        "power is shared, on the host and, under the same path, in this container; default: `nodedevices-allocations` "
-        "in the device-plugin directory",
-        group="kubelet",
-        metavar="DIR",
     )
     cdi_dir: str = setting(
         "where CDI specifications are written for the container runtime",
@@ -232,6 +214,25 @@ class Local:
     vendors: Vendors = VENDORS  # which are known; by no flag, and neither are the modes
     modes: SharingModes = MODES  # which sharing.strategy can name
     sources: tuple[str, ...] = ()  # which of flags and environment say something of what a configuration can say
+
+    @property
+    def device_plugin_dir(self) -> str:
+        return f"{self.kubelet_dir}/device-plugins"
+
+    @property
+    def pod_resources_socket(self) -> str:
+        return f"{self.kubelet_dir}/pod-resources/kubelet.sock"
+
+    @property
+    def state_file(self) -> str:
+        """Beside the kubelet's own checkpoint, which has to survive the same."""
+        return f"{self.device_plugin_dir}/nodedevices-state.json"
+
+    @property
+    def allocations_dir(self) -> str:
+        """Where containers' `allocation.json` are, if computing power is shared: on the host, and here by the same
+        path."""
+        return f"{self.device_plugin_dir}/nodedevices-allocations"
 
     @property
     def own_pod(self) -> tuple[str, str] | None:

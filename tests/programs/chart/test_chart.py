@@ -239,7 +239,7 @@ def test_values_and_variables_that_a_program_refuses_are_refused_by_the_chart() 
         {"name": "DEFAULT_CONFIG", "value": "a"},
         {"name": "NODEDEVICES_NO_SUCH_THING", "value": "1"},
         {"name": "NODEDEVICES_ADD_PROBE_MINE", "value": "generic,acme=unix:/run/acme.sock"},
-        {"name": "NODEDEVICES_STATE_FILE", "value": "state.json"},
+        {"name": "NODEDEVICES_KUBELET_DIR", "value": "kubelet"},
         {"name": "NODEDEVICES_OPERATOR_SERVICE_HOST", "value": "10.0.0.1"},
         {"name": "NVIDIA_DRIVER_ROOT", "value": ""},
         {"name": "PATH", "value": "somewhere"},

@@ -79,11 +79,14 @@ def test_nvidias_variables_and_aliases_are_taken() -> None:
     assert local.given == {"driver-root": "/", "pass-device-specs": False, "mig-strategy": "none"}
 
 
-def test_paths_follow_the_device_plugin_directory_and_are_absolute_but_for_the_kubeconfig() -> None:
-    local = parse(["--device-plugin-dir=/x/"], HERE)
-    assert (local.kubelet_socket, local.state_file) == ("/x/kubelet.sock", "/x/nodedevices-state.json")
-    given = ["--kubeconfig=kubeconfig", "--state-file=/x/state.json", "--cdi-spec-dirs=/etc/cdi,/var/run/cdi"]
-    assert parse(given, HERE).state_file == "/x/state.json"
+def test_paths_follow_the_kubelets_directory_and_are_absolute_but_for_the_kubeconfig() -> None:
+    local = parse(["--kubelet-dir=/x/", "--kubeconfig=kubeconfig", "--cdi-spec-dirs=/etc/cdi,/var/run/cdi"], HERE)
+    assert (local.kubelet_socket, local.pod_resources_socket) == (
+        "/x/device-plugins/kubelet.sock",
+        "/x/pod-resources/kubelet.sock",
+    )
+    assert local.state_file == "/x/device-plugins/nodedevices-state.json"
+    assert local.allocations_dir == "/x/device-plugins/nodedevices-allocations"
 
 
 @cases(
@@ -138,7 +141,7 @@ def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -
             ["--probe=simulated", "--simulated-file=a.yaml"],
             "--simulated-file: 'a.yaml' is a relative path; give an absolute one, such as /etc/nodedevices/a.yaml",
         ),
-        (["--state-file=./state.json"], "--state-file: './state.json' is a relative path; give an absolute one"),
+        (["--kubelet-dir=./kubelet"], "--kubelet-dir: './kubelet' is a relative path; give an absolute one"),
         (["--cdi-spec-dirs=/etc/cdi,cdi"], "--cdi-spec-dirs: 'cdi' is a relative path"),
         (["--mps-root=run/nvidia/mps"], "--mps-root: 'run/nvidia/mps' is a relative path"),
         (["--rdma-config-file=rdma.json"], "--rdma-config-file: 'rdma.json' is a relative path"),
