@@ -143,7 +143,9 @@ class OperatorSettings(Common):
     agents_gone: bool
 
 
-OPTIONS = options_of(OperatorSettings)
+COMMON = options_of(Common)
+OWN = options_of(OperatorSettings)[len(COMMON) :]
+OPTIONS = (*COMMON, *OWN)
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> OperatorSettings:

@@ -25,7 +25,7 @@ from nodedevices_common.options import (
 )
 
 from nodedevices_operator.extender.server import WHOLE_NODES, ServerLimits
-from nodedevices_operator.settings import Common, check_together
+from nodedevices_operator.settings import COMMON, Common, check_together
 
 COMMAND = "extender"
 ADDRESS = "127.0.0.1:9739"
@@ -80,7 +80,8 @@ class ExtenderSettings(Common):
         return WHOLE_NODES if self.whole_nodes else ServerLimits()
 
 
-OPTIONS = options_of(ExtenderSettings)
+OWN = options_of(ExtenderSettings)[len(COMMON) :]
+OPTIONS = (*COMMON, *OWN)
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSettings:
