@@ -48,7 +48,7 @@ def svg(blocks: Sequence[Block]) -> str:
     width, height = round(2 * MARGIN + COLUMNS * CHARACTER_WIDTH), 2 * MARGIN + row * LINE_HEIGHT
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" xml:space="preserve">',
             f"<style>\n{STYLE}\n</style>",
             '<rect width="100%" height="100%" rx="8" fill="#0d1117"/>',
             *groups,

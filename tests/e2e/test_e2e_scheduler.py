@@ -26,6 +26,7 @@ COMPONENTS = Path(__file__).parents[2] / "manifests" / "components"
 OWN_DELETIONS = "nodedevices-operator-own-deletions"
 MEMORY = "nodedevices.io/gpu-memory"
 EACH = 22  # shares of 1Gi of a simulated L4
+LISTS = 'nodedevices_extender_cache_lists{kind="pods"} '
 HALF = 12  # two of them are more than a card has
 
 
@@ -50,6 +51,12 @@ def extender(rig: RigCluster, tmp_path: Path) -> Iterator[ExtenderProcess]:
         yield running
 
 
+def knows_the_pods(extender: ExtenderProcess) -> bool:
+    """It lists them once a node shares memory; until then every node passes."""
+    lists = [line for line in extender.get("/metrics")[1].splitlines() if line.startswith(LISTS)]
+    return bool(lists) and float(lists[0].removeprefix(LISTS)) > 0
+
+
 def pods(cluster: Cluster, names: Sequence[str], size: int) -> None:
     """For the second scheduler."""
     spec = cluster.pod_spec(cluster.b, {MEMORY: size}) | {"schedulerName": SCHEDULER}
@@ -71,6 +78,7 @@ def test_with_the_extender_a_pod_that_no_card_has_room_for_waits_and_starts_when
     rig: RigCluster, extender: ExtenderProcess
 ) -> None:
     by_memory(rig)
+    rig.until("the extender, too", lambda: knows_the_pods(extender))
     with rig.nothing_twice(rig.b):
         names = [f"pod-{number}" for number in range(4)]  # all at once, for two cards
         pods(rig, names, HALF)
