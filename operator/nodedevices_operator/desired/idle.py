@@ -16,6 +16,7 @@ from nodedevices_common.conditions import ConditionRecord
 from nodedevices_common.text import some
 
 from nodedevices_operator.desired.pods import Holding, finished, leaving
+from nodedevices_operator.desired.pods import own_condition as condition_of
 from nodedevices_operator.desired.stale import Staleness
 from nodedevices_operator.records.names import is_pod
 from nodedevices_operator.records.objects import NodeDevicesRecord
@@ -91,10 +92,7 @@ def in_use_condition(previous: ConditionRecord | None, now: str) -> dict[str, An
 
 def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
     """Return the condition DeviceIdle as the pod shows it."""
-    shown = (pod.get("status") or {}).get("conditions") or ()
-    return next(
-        (conditions.read(condition) for condition in shown if condition.get("type") == names.POD_DEVICE_IDLE), None
-    )
+    return condition_of(pod, names.POD_DEVICE_IDLE)
 
 
 def marked(pods: Iterable[Mapping[str, Any]]) -> list[IdlePod]:

@@ -328,12 +328,10 @@ def device_text(device: DeviceRecord) -> str:
     return text
 
 
-def own_condition(pod: Mapping[str, Any]) -> ConditionRecord | None:
-    """Return our condition as the pod shows it."""
+def own_condition(pod: Mapping[str, Any], type_: str = names.POD_DEVICE_HEALTHY) -> ConditionRecord | None:
+    """Return a condition of ours as the pod shows it."""
     shown = (pod.get("status") or {}).get("conditions") or ()
-    return next(
-        (conditions.read(condition) for condition in shown if condition.get("type") == names.POD_DEVICE_HEALTHY), None
-    )
+    return next((conditions.read(condition) for condition in shown if condition.get("type") == type_), None)
 
 
 def may_have_expired(since: object, now: str, *, after: float = 0) -> bool:

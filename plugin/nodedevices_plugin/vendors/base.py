@@ -16,7 +16,7 @@ its last facts, and stays a unit: its id must stay listed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from typing import Protocol
+from typing import Protocol, Self
 
 from msgspec import Struct, field
 from nodedevices_api.sections import Injection
@@ -62,6 +62,12 @@ class VendorShares(Struct, frozen=True, kw_only=True):
 
     counts: tuple[int, ...]
     together: bool = False
+
+    @classmethod
+    def spread(cls, shares: int, units: int) -> Self:
+        """Return `shares` of all units together: the kubelet's ids are spread evenly over them."""
+        least, more = divmod(shares, units)
+        return cls(counts=tuple(least + (place < more) for place in range(units)), together=True)
 
 
 class Containers(Protocol):

@@ -85,11 +85,8 @@ def name(config: OnloadConfig, fact: DeviceFact) -> str | None:
 
 
 def shares(config: OnloadConfig, units: Sequence[Unit]) -> VendorShares | None:
-    """maxPodsPerNode counts the pods of the node; the kubelet's ids are spread evenly over its cards."""
-    if config.resource != ONLOAD or not units:
-        return None
-    least, more = divmod(config.max_pods, len(units))
-    return VendorShares(counts=tuple(least + (place < more) for place in range(len(units))), together=True)
+    """maxPodsPerNode counts the pods of the node."""
+    return VendorShares.spread(config.max_pods, len(units)) if config.resource == ONLOAD and units else None
 
 
 def host_paths(config: OnloadConfig) -> Collection[str]:

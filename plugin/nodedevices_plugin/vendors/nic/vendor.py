@@ -45,7 +45,7 @@ class Nic(Vendor):
         return _configs(naming).names()
 
     def shares(self, name: str, units: Sequence[Unit], naming: Naming) -> VendorShares | None:
-        """rdmaHcaMax counts the containers of all HCAs together; the kubelet's ids are spread evenly over these."""
+        """rdmaHcaMax counts the containers of all HCAs together."""
         entry = _configs(naming).named(name)
         if isinstance(entry, OnloadConfig):
             return onload.shares(entry, units)
@@ -53,8 +53,7 @@ class Nic(Vendor):
             return None
         if not entry.together:
             return VendorShares(counts=(entry.shares,) * len(units))
-        least, more = divmod(entry.shares, len(units))
-        return VendorShares(counts=tuple(least + (place < more) for place in range(len(units))), together=True)
+        return VendorShares.spread(entry.shares, len(units))
 
     def without_topology(self, naming: Naming) -> Collection[str]:
         configs = _configs(naming)
