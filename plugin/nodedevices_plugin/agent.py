@@ -116,34 +116,11 @@ class Agent:
         self._files = workers["files"]
         self._mps = MpsDaemons(Path(local.mps_dir), worker=workers["mps"], on_change=self._wake.set)
         self._parts = Supervisor(workers=lambda: (self._state.worker, *workers.values()))
-        self._named: NamedFiles | None = None
-        self._config_file: ConfigFile | ConfigFolder | None = None
-        if local.config_dir is not None:
-            self._named = NamedFiles(folder=local.config_dir, error="not read yet")
-            self._config_file = ConfigFolder(
-                Path(local.config_dir),
-                worker=workers["config-file"],
-                on_change=self._on_files,
-                vendors=local.vendors,
-            )
-        elif local.config_file is not None:
-            self._config_file = ConfigFile(
-                Path(local.config_file),
-                worker=workers["config-file"],
-                on_change=self._on_file,
-                vendors=local.vendors,
-            )
+        folder = local.config_dir
+        self._named = NamedFiles(folder=folder, error="not read yet") if folder is not None else None
+        self._config_file = self._config_reader(workers["config-file"])
         self._device_files: DeviceFiles = {}
-        self._device_file_readers = [
-            DeviceFileReader(
-                device_file,
-                Path(path),
-                node=local.node_name,
-                worker=workers["config-file"],
-                on_change=self._on_device_file,
-            )
-            for device_file, path in local.vendors.by_path(local.device_files)
-        ]
+        self._device_file_readers = self._readers_of_device_files(workers["config-file"])
         machine: Machine = LocalMachine()
         if local.probe_server:
             machine = ServedMachine(local.probe_server, failed=lambda request: self._metrics.unanswered(request))  # noqa: PLW0108  made below
@@ -187,22 +164,7 @@ class Agent:
             Path(local.allocations_dir), worker=workers["allocations"], held=self._held_keys
         )
         self._gate = CoreGate(self._cores, holdings=self._list_holders, write=self._allocations.write)
-        self._plugins = DevicePlugins(
-            folder=Path(local.device_plugin_dir),
-            offer=self._answers,
-            recent=self._recent,
-            on_change=self._on_kubelet,
-            on_allocated=self._on_allocated,
-            kubelet_socket=Path(local.kubelet_socket),
-            others=self._others,
-            beside=self._others,
-            differing=self._differing_others,
-            lists=self._lists,
-            prepare=self._prepare,
-            keep=self._parts.keep,
-            observe=self._metrics.kubelet_called,
-            gate=self._gate,
-        )
+        self._plugins = self._device_plugins()
         self._holders = PodResourcesClient(
             Path(local.pod_resources_socket),
             recent=self._recent.entries,
@@ -218,7 +180,43 @@ class Agent:
             else None
         )
         self._reporter = Reporter(self._publisher, started=self._started)
-        self._readiness = Readiness(
+        self._readiness = self._readiness_of_parts()
+
+    def _config_reader(self, worker: Worker) -> ConfigFile | ConfigFolder | None:
+        folder, file, vendors = self._local.config_dir, self._local.config_file, self._local.vendors
+        if folder is not None:
+            return ConfigFolder(Path(folder), worker=worker, on_change=self._on_files, vendors=vendors)
+        if file is not None:
+            return ConfigFile(Path(file), worker=worker, on_change=self._on_file, vendors=vendors)
+        return None
+
+    def _readers_of_device_files(self, worker: Worker) -> list[DeviceFileReader]:
+        node, changed = self._local.node_name, self._on_device_file
+        return [
+            DeviceFileReader(device_file, Path(path), node=node, worker=worker, on_change=changed)
+            for device_file, path in self._local.vendors.by_path(self._local.device_files)
+        ]
+
+    def _device_plugins(self) -> DevicePlugins:
+        return DevicePlugins(
+            folder=Path(self._local.device_plugin_dir),
+            offer=self._answers,
+            recent=self._recent,
+            on_change=self._on_kubelet,
+            on_allocated=self._on_allocated,
+            kubelet_socket=Path(self._local.kubelet_socket),
+            others=self._others,
+            beside=self._others,
+            differing=self._differing_others,
+            lists=self._lists,
+            prepare=self._prepare,
+            keep=self._parts.keep,
+            observe=self._metrics.kubelet_called,
+            gate=self._gate,
+        )
+
+    def _readiness_of_parts(self) -> Readiness:
+        return Readiness(
             self._parts,
             world=lambda: self._world,
             registrations=self._plugins.registrations,

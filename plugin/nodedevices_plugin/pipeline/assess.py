@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
-from nodedevices_probe.protocol import ProbeEvent
+from nodedevices_probe.protocol import ProbeEvent, Problem
 
 from nodedevices_plugin.health import history as stage_history
 from nodedevices_plugin.health import lasting, rates
@@ -109,7 +109,6 @@ def assess(
     the clock by which waiting is measured; `vendors`: the sources of faults; None: the registered ones."""
     vendors = local.vendors.fault_sources() if vendors is None else vendors
     world = clock_adjusted(world, now=now, monotonic=monotonic)
-    effective = world.active.effective
     confirm = read_confirm(world, inputs)
     confirmed = confirm.removed.union(world.state.removals)
     spec = _spec(world.state.spec, inputs.seen, standalone=local.standalone)
@@ -126,14 +125,11 @@ def assess(
         vendors=local.vendors,
     )
     probes, probe_set = probed.probes, probed.probe_set
-    applied = effective if world.active.applied_once else None
+    applied = world.active.effective if world.active.applied_once else None
     owned = _owned(probes, inputs, applied, requested)
-    complete = not probe_set.waits(probes, monotonic)
-    inventory = together(owned, probe_set, complete=complete or world.plan is not None)
-    new = (WaitingEvent(event=event, boot_id=probes[probed.source].boot_id) for event in probed.events)
-    pending = (*of_this_boot(world.state.waiting, probes), *new)
+    inventory = together(owned, probe_set, complete=world.plan is not None or not probe_set.waits(probes, monotonic))
+    pending = (*of_this_boot(world.state.waiting, probes), *_new_events(probed))
     by_probe, too_early = routed([waiting.event for waiting in pending], probed.source, owned)
-    events = tuple(event for some in by_probe.values() for event in some)
     used = in_use(inventory, world.plan, (applied, requested.effective))
     removals = confirmed & _gone(probes, probe_set)
     cordons = _cordons(world.state, inputs.seen, standalone=local.standalone, now=now)
@@ -153,9 +149,8 @@ def assess(
     )
     removed_probes = probe_sets.withheld(probe_set, probes)
     given_now, given, places = _places(world, inputs, owned, inventory, holding, used=used, vendors=local.vendors)
-    problems = (*probe_sets.problems(probe_set, removed_probes.keys(), inventory), *places.problems(inventory))
-    if problems:
-        inventory = replace(inventory, problems=(*inventory.problems, *problems))
+    removed = probe_sets.problems(probe_set, removed_probes.keys(), inventory)
+    inventory = _with_problems(inventory, (*removed, *places.problems(inventory)))
     known = Known(
         inventory=inventory,
         index=DeviceIndex(inventory, vendors=local.vendors),
@@ -184,7 +179,7 @@ def assess(
         confirm=confirm,
         history=judged.history,
         known=known,
-        events=events,
+        events=tuple(event for events in by_probe.values() for event in events),
         judged=tuple(waiting.event for waiting in pending if waiting.event not in too_early),
         reported=probed.events,
         waiting=folded(waiting for waiting in pending if waiting.event in too_early),
@@ -197,6 +192,14 @@ def assess(
         spec=spec,
         unconfirmed=holding.unconfirmed,
     )
+
+
+def _new_events(probed: _Probed) -> Iterator[WaitingEvent]:
+    return (WaitingEvent(event=event, boot_id=probed.probes[probed.source].boot_id) for event in probed.events)
+
+
+def _with_problems(inventory: Inventory, problems: tuple[Problem, ...]) -> Inventory:
+    return replace(inventory, problems=(*inventory.problems, *problems)) if problems else inventory
 
 
 # --- how the devices are ---------------------------------------------------------------------------------------------

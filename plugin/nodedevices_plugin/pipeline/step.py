@@ -10,7 +10,7 @@ matters: state file, then kubelet, then API server.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -143,12 +143,7 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
             lacking=any(count.remembered for count in expected_now or ()),
         ),
         departed=_departed(world.departed, inventory, now),
-        lost=lost_devices(
-            known.owned,
-            hardware=inputs.hardware or frozenset(),
-            given_up=assessed.given_up,
-            left=world.left,
-        ),
+        lost=_lost(assessed, inputs),
         expected=expected_now,
         allocations=allocations,
         uses=uses,
@@ -157,14 +152,14 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         wall_offset=world.wall_offset,
     )
     silent_from = _silent_from(known)
-    deadlines = [
+    deadlines = (
         *silent_from.values(),
         *_judging_deadlines(assessed),
         world.started + local.operator_wait_seconds if awaits else None,
         first_offer_from,
         judged_from,
         monotonic + UNSURE_SECONDS if allocations.unsure else None,
-    ]
+    )
     return Step(
         world=after,
         logged=logged_events(assessed.judged, assessed.rules, facts_by_id(known.inventory), assessed.vendors),
@@ -172,11 +167,18 @@ def decide(assessed: Assessment, inputs: Inputs, local: Local) -> Step:
         addressed=tuple(event for event in assessed.reported if event.pci_bus_id),
         confirmed=assessed.confirm.understood,
         refused=configured.refused,
-        deadline=min(
-            (deadline for deadline in deadlines if deadline is not None and deadline > monotonic), default=None
-        ),
+        deadline=_next(deadlines, monotonic),
         silent=frozenset(name for name, since in silent_from.items() if monotonic >= since),
     )
+
+
+def _lost(assessed: Assessment, inputs: Inputs) -> dict[str, str]:
+    hardware = inputs.hardware or frozenset()
+    return lost_devices(assessed.known.owned, hardware=hardware, given_up=assessed.given_up, left=assessed.world.left)
+
+
+def _next(deadlines: Iterable[float | None], now: float) -> float | None:
+    return min((deadline for deadline in deadlines if deadline is not None and deadline > now), default=None)
 
 
 def _configured(assessed: Assessment, inputs: Inputs, local: Local, *, awaits: str) -> Configured:
