@@ -23,13 +23,12 @@ CHECK_SECONDS = 10.0
 CERT, KEY, TOKEN = "metrics-cert-file", "metrics-key-file", "metrics-token-file"
 ONLY_WITH: Mapping[str, str] = {CERT: KEY, KEY: CERT, TOKEN: CERT}  # flags; a token is sent by TLS alone
 CERT_HELP = (
-    "certificate, in PEM, with which /metrics, /healthz and /readyz of `--http-address` are served by TLS; read again "
-    "within ten seconds when it changes, and a pair that cannot be used leaves the one before"
+    "TLS certificate (PEM) of `--http-address`; reloaded within ten seconds of a change; an invalid new pair is ignored"
 )
-KEY_HELP = "its key"
+KEY_HELP = "private key of `--metrics-cert-file`"
 TOKEN_HELP = (
-    "with TLS: file of a token; /metrics is served to those alone who send it "  # noqa: S105  no token
-    "(`Authorization: Bearer`); read again as well"
+    "file of the token that /metrics requires (`Authorization: Bearer`), "  # noqa: S105  no token
+    "with TLS only; reloaded as well"
 )
 
 

@@ -68,7 +68,7 @@ class Option:
         value = "" if self.kind == "bool" else f" {_metavar(self)}"
         variables = ", ".join(f"`{name}`" for name in self.shown_variables)
         default = f"`{self.shown_default}`" if self.shown_default else ""
-        key = f"; in the file: `{self.key}`" if self.key else ""
+        key = f"; file: `{self.key}`" if self.key else ""
         return f"`--{self.name}{value}`{also}", variables, default, self.help + key
 
 

@@ -77,7 +77,7 @@ class Common:
     --http-address."""
 
     kubeconfig: str | None = setting(
-        "kubeconfig file; default: the pod's service account",
+        "path of the kubeconfig; default: the service account",
         variables=("NODEDEVICES_KUBECONFIG", "KUBECONFIG"),
         metavar="FILE",
         read=_kubeconfig,
@@ -86,7 +86,7 @@ class Common:
         "address of /metrics, /healthz and /readyz", default=HTTP_ADDRESS, metavar="HOST:PORT", read=parse_address
     )
     health_address: Address = setting(
-        "address of /healthz and /readyz, for the kubelet's probes only",
+        "address of /healthz and /readyz for the kubelet's probes only",
         default=HEALTH_ADDRESS,
         metavar="HOST:PORT",
         read=parse_address,
@@ -96,7 +96,7 @@ class Common:
     metrics_token_file: str = setting(guard.TOKEN_HELP, metavar="FILE")
     log_level: logs.Level = setting("minimum level of log messages", default="info", choices=logs.LEVELS, read=_level)
     log_format: logs.Format = setting(
-        "auto: JSON unless on a terminal", default="auto", choices=logs.FORMATS, read=_format
+        "auto: text on a terminal, else JSON", default="auto", choices=logs.FORMATS, read=_format
     )
 
     @property
@@ -107,8 +107,8 @@ class Common:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings(Common):
     namespace: str = setting(
-        "of ConfigMap nodedevices-actions, the record of actions on faults, and of the Lease; else the pod's own, else "
-        f"{NAMESPACE}",
+        "namespace of the Lease and of ConfigMap nodedevices-actions (record of actions on faults); default: the "
+        f"pod's, else {NAMESPACE}",
         metavar="NAME",
         read=_namespace,
     )
@@ -119,23 +119,23 @@ class OperatorSettings(Common):
         read=seconds_from(1, MAX_SECONDS),
     )
     retired_seconds: float = setting(
-        "time until the zero of a retired resource is removed from the Node; a real kubelet needs the default",
+        "delay before a retired resource (zero) is removed from the Node; a real kubelet needs the default",
         default=f"{SETTLED_SECONDS:.0f}",
         metavar="SECONDS",
         read=seconds_from(1, MAX_SECONDS),
     )
     delete_rejected_pods: bool = setting(
-        "delete Failed pods (UnexpectedAdmissionError) with a controller whose node had no device with enough free "
-        "shares by memory; needs the [component delete-rejected-pods](operations.md#pods-that-a-node-rejected)",
+        "delete Failed pods (UnexpectedAdmissionError) with a controller if no device of the node had enough free "
+        "shares of memory; needs the [component delete-rejected-pods](operations.md#pods-that-a-node-rejected)",
         default=False,
     )
     cluster_properties: bool = setting(
-        "keep a ClusterProperty (about.k8s.io) for each product, at most 20; needs the "
-        "[component cluster-properties](operations.md#several-clusters)",
+        "keep a ClusterProperty (about.k8s.io) per product, at most 20; needs the [component "
+        "cluster-properties](operations.md#several-clusters)",
         default=False,
     )
     leader_elect: bool = setting(
-        "several replicas agree by Lease nodedevices-operator which of them writes; false: this is the only one",
+        "only the holder of Lease nodedevices-operator writes; false: this is the only replica",
         default=True,
     )
     command: str  # run | cleanup
@@ -188,7 +188,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--agents-gone",
         action="store_true",
-        help="cleanup only: the agents are removed as well; each NodeDevices that says Ready says AgentStopped then",
+        help="cleanup only: the agents are removed as well; NodeDevices that say Ready then say AgentStopped",
     )
     parser.add_options(OPTIONS, title="settings")
     return parser

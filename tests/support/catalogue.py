@@ -161,3 +161,4 @@ def read(text: str) -> tuple[tuple[Domain, ...], tuple[Check, ...], tuple[FatalX
 
 
 DOMAINS, CHECKS, EKS = read(SOURCE.read_text(encoding="utf-8"))
+EKS_DIFFERENT = tuple(row for row in EKS if row.differs)  # what the page shows

@@ -12,48 +12,46 @@ class ExtenderMetrics(Exposition):
     build_info = gauge("nodedevices_extender_build_info", "Version of the extender.", "version")
     requests = counter(
         "nodedevices_extender_requests_total",
-        "Total requests, by verb (`filter`, `prioritize`, `inspect`) and HTTP status. Where `filter` stands still "
-        "while pods with shares of memory are scheduled, the scheduler does not call.",
+        "Total requests (`filter`, `prioritize`, `inspect`). If `filter` does not grow while pods with shares of "
+        "memory are scheduled, the scheduler does not call.",
         "verb code",
     )
     seconds = histogram(
         "nodedevices_extender_request_seconds",
-        "Time from a complete request to its answer, by verb; of `filter` with the moment that it waits for pods that "
-        "are being bound.",
+        "Time from a complete request to its answer; `filter` includes the wait for pods that are being bound.",
         "verb",
         buckets=_BUCKETS,
     )
     nodes = counter(
         "nodedevices_extender_filtered_nodes_total",
-        "Total nodes that were filtered, by result: `passed`; `unknown`: passed, since nothing current is known of "
-        "them; `failed`; `unresolvable`: no pod's end would make room.",
+        "Total filtered nodes: `passed`, `unknown` (passed without current data), `failed`, or `unresolvable` (no "
+        "pod's end would make room).",
         "result",
     )
     api_requests = counter(
         "nodedevices_extender_api_requests_total",
-        "Total requests to the API server, by verb, resource and HTTP status, the starts of watches among them; `0`: "
-        "no answer.",
+        "Total requests to the API server, including starts of watches; code `0`: no answer.",
         "verb resource code",
     )
     ready = gauge(
         "nodedevices_extender_ready",
-        "1 while `/readyz` answers ok: all is listed and watched. While it is 0 every node passes.",
+        "Whether `/readyz` answers ok: everything is listed and watched. If not, every node passes.",
     )
     age = gauge(
         "nodedevices_extender_cache_age_seconds",
-        "Time since the API server was last heard of for this kind: a watch is heard of every minute. After 180 s "
-        "every node passes.",
+        "Time since the API server last sent anything of this kind; a watch does every minute. After 180 s every node "
+        "passes.",
         "kind",
     )
     objects = gauge(
         "nodedevices_extender_cache_objects",
-        "Objects in the cache, by kind: NodeDevices, and pods that are bound and request a resource shared by memory.",
+        "Number of cached NodeDevices, and of bound pods that request a resource shared by memory.",
         "kind",
     )
     lists = gauge(
         "nodedevices_extender_cache_lists",
-        "How often everything of this kind was listed: at the start, when a watch cannot go on, and pods for each "
-        "further resource that is shared by memory.",
+        "Number of LISTs: at the start, when a watch cannot continue, and of pods for each new resource shared by "
+        "memory.",
         "kind",
     )
 

@@ -40,33 +40,32 @@ def _pem(path: str) -> Path | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderSettings(Common):
     address: Address = setting(
-        "where the scheduler calls; without TLS on loopback only",
+        "address for the scheduler; without TLS only on loopback",
         default=ADDRESS,
         metavar="HOST:PORT",
         read=parse_address,
     )
     tls_cert_file: Path | None = setting(
-        "certificate to serve the scheduler with, in PEM; read again within ten seconds when it changes, and a pair "
-        "that cannot be used leaves the one before",
+        "TLS certificate (PEM) of `--address`; reloaded within ten seconds of a change; an invalid new pair is ignored",
         metavar="FILE",
         read=_pem,
     )
-    tls_key_file: Path | None = setting("its key", metavar="FILE", read=_pem)
+    tls_key_file: Path | None = setting("private key of `--tls-cert-file`", metavar="FILE", read=_pem)
     tls_client_ca_file: Path | None = setting(
-        "only clients with a certificate of this authority are served; needed where it is not on loopback",
+        "serve only clients with a certificate of this CA; required except on loopback or with `--any-client`",
         metavar="FILE",
         read=_pem,
     )
     any_client: bool = setting(
-        "serve clients without a certificate, too, where something else says who reaches the port", default=False
+        "also serve clients without a certificate, where something else restricts access", default=False
     )
     whole_nodes: bool = setting(
-        "take bodies of 64 MiB instead of 3, from a scheduler that sends whole Nodes (nodeCacheCapable: false); needs "
-        "2 GiB of memory",
+        "accept 64 MiB bodies instead of 3, from schedulers that send whole Nodes (nodeCacheCapable: false); needs 2 "
+        "GiB of memory",
         default=False,
     )
     insecure_http: bool = setting(
-        "allow an address other than loopback without TLS, such as behind a proxy that encrypts", default=False
+        "allow other addresses without TLS, such as behind an encrypting proxy", default=False
     )
 
     @property

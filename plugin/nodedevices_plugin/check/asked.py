@@ -49,33 +49,32 @@ class Asked:
     """What is to be checked, and how it is shown."""
 
     device: tuple[str, ...] = setting(
-        "check this device alone: its id, its name (`gpu-3`), or the index of a GPU; repeat it for several, or give a "
-        "list with commas",
+        "check only this device: id, name (`gpu-3`) or GPU index; repeat the flag for more devices",
         default=(),
         variables=(),
         metavar="DEVICE",
     )
     expect: tuple[str, ...] = setting(
-        "the node must have so many devices of this type, such as `gpu=8`; repeat it for several types; takes the "
-        "place of a policy's section [`expect`](reference/devicepolicy.md)",
+        "required number of devices of a type, such as `gpu=8`; repeat the flag for more types; replaces a policy's "
+        "[`expect`](reference/devicepolicy.md)",
         default=(),
         variables=(),
         metavar="TYPE=COUNT",
     )
     policy: str = setting(
-        "file with a DevicePolicy, or with its sections alone as in `spec.config` of a NodeDevices: the rules to judge "
-        "by; default: those in the state file, else the usual ones",
+        "file of a DevicePolicy, or of its sections as in `spec.config` of a NodeDevices; default: the state file's "
+        "rules, else the built-in rules",
         variables=(),
         metavar="FILE",
     )
     state_file: str = setting(
-        "the agent's state file, which is read and never written: faults that the running agent has seen count, and a "
-        "device that is gone is missed; it also says which probes run, where no flag does",
+        "state file of the agent (read only): adds faults seen and devices gone, and selects the probes if no flag "
+        "does",
         variables=(),
         metavar="FILE",
     )
     timeout_seconds: float = setting(
-        f"how long all probes together may take, 1 to {MOST_SECONDS}",
+        f"maximum time for all probes, 1 to {MOST_SECONDS}",
         default="30",
         variables=(),
         metavar="SECONDS",

@@ -171,7 +171,7 @@ def _parser(vendors: Vendors) -> Parser:
         prog="nodedevices-agent",
         usage="nodedevices-agent [--flag value ...]",
         description="Discovers this node's devices, checks their health, offers them to the kubelet and reports them.",
-        epilog="Strongest first: spec.config of the NodeDevices object, flags, environment, configuration file.",
+        epilog="Highest precedence first: spec.config of the NodeDevices, flags, environment, configuration file.",
     )
     parser.add_argument("--version", action="version", version=f"nodedevices-agent {__version__}")
     titles = {

@@ -41,49 +41,50 @@ class Local:
     """The values of flags and variables; `given` has those that a configuration can have as well."""
 
     node_name: str = setting(
-        "name of this Node, which its NodeDevices object has too; in a pod from `spec.nodeName`",
+        "name of this Node, from `spec.nodeName`",
         group="node",
         variables=("NODE_NAME",),
         metavar="NAME",
     )
     pod_name: str = setting(
-        "this agent's own pod, from `metadata.name`: by it the agent knows when the kubelet's list of pods is "
-        "complete, which it is not just after its start; without it any pod counts in its place",
+        "name of this pod, from `metadata.name`; the kubelet's list of pods is complete once this pod is in it "
+        "(default: any pod)",
         group="node",
         variables=("POD_NAME",),
         metavar="NAME",
     )
     pod_namespace: str = setting(
-        "its namespace, from `metadata.namespace`", group="node", variables=("POD_NAMESPACE",), metavar="NAMESPACE"
+        "namespace of this pod, from `metadata.namespace`",
+        group="node",
+        variables=("POD_NAMESPACE",),
+        metavar="NAMESPACE",
     )
     operator_wait_seconds: float = setting(
-        "how long the first registration of a node without a state file waits for the operator's configuration, "
-        "0 to 600",
+        "maximum wait for the operator's configuration before a first registration without a state file, 0 to 600",
         group="node",
         default="15",
         metavar="SECONDS",
         read=seconds_from(0, MOST_WAIT_SECONDS),
     )
     standalone: bool = setting(
-        "never connect to an API server: serve the kubelet and metrics only", group="node", default=False
+        "serve only the kubelet and metrics; never connect to an API server", group="node", default=False
     )
     kubeconfig: str | None = setting(
-        "kubeconfig file; default: the pod's service account",
+        "path of the kubeconfig; default: the service account",
         group="node",
         variables=("NODEDEVICES_KUBECONFIG", "KUBECONFIG"),
         metavar="FILE",
         read=_or_none,
     )
     config_file: str | None = setting(
-        "configuration in NVIDIA's v1 format; edits take effect while the agent runs",
+        "configuration in NVIDIA's v1 format; reloaded on change",
         group="node",
         variables=("CONFIG_FILE",),
         metavar="FILE",
         read=_or_none,
     )
     config_dir: str | None = setting(
-        "instead of one file: a folder of them, such as a mounted ConfigMap; the Node's label "
-        "`nvidia.com/device-plugin.config` names the one that applies, and may change at any time",
+        "directory of such files; the Node's label `nvidia.com/device-plugin.config` selects one at any time",
         group="node",
         variables=("CONFIG_FILE_SRCDIR",),
         aliases=("config-file-srcdir",),
@@ -91,34 +92,32 @@ class Local:
         read=_or_none,
     )
     default_config: str = setting(
-        "with `--config-dir`: the file that applies where the Node has no such label",
+        "file in `--config-dir` for Nodes without that label",
         group="node",
         variables=("DEFAULT_CONFIG",),
         metavar="NAME",
     )
     fallback_strategies: tuple[str, ...] = setting(
-        "with `--config-dir`, without label and default, the first of these that exists: a file called default, "
-        "the only file, no file",
+        "without label and default: the file called default, the only file, or no file (empty); the first that exists",
         group="node",
         default=("named", "single"),
         choices=("named", "single", "empty"),
         variables=("FALLBACK_STRATEGIES",),
     )
     resource_prefix: str = setting(
-        "the part of usual resource names before the slash; default: each vendor's own, `nvidia.com` for NVIDIA",
+        "domain of default resource names; default: the vendor's, such as `nvidia.com`",
         group="node",
         metavar="DOMAIN",
     )
     serving_mode: str = setting(
-        "Serve: register with the kubelet; Observe: the vendor's own plugin does, and this agent only observes",
+        "Serve: register with the kubelet; Observe: only observe, beside the vendor's plugin",
         group="node",
         default="Serve",
         choices=("Serve", "Observe"),
     )
     added_probes: tuple[str, ...] = setting(
-        f"a probe beside those of `--probe` or, without it, beside {', '.join(probes.DEFAULT)}; all variables and "
-        f"flags add, none replaces another's; {probes.AUTO} takes the place of {', '.join(probes.DEFAULT)} "
-        "([choosing probes](devices/index.md#choosing-probes))",
+        f"additional probe beside `--probe` or {', '.join(probes.DEFAULT)} (which {probes.AUTO} replaces); flags and "
+        "variables add up ([choosing probes](devices/index.md#choosing-probes))",
         name="add-probe",
         group="probe",
         default=(),
@@ -127,50 +126,47 @@ class Local:
         metavar="PROBE",
     )
     probe_server: str = setting(
-        "where a [probe server](security.md#two-containers) listens, which runs the built-in probes in another "
-        "container and answers what else is asked of the hardware; default: none, they run in this container",
+        "socket of a [probe server](security.md#two-containers), which runs the built-in probes in another container "
+        "and answers other questions about the hardware; default: none (probes run in this container)",
         group="probe",
         metavar="unix:PATH",
         read=_server,
     )
     telemetry: bool = setting(
-        "[metrics of temperature, power](metrics.md#telemetry), fan, utilization, memory used, clocks and error "
-        "counts, for clusters without NVIDIA's DCGM exporter",
+        "export [temperature, power](metrics.md#telemetry) and other readings, for clusters without NVIDIA's DCGM "
+        "exporter",
         group="probe",
         default=False,
     )
     kubelet_dir: str = setting(
-        "the kubelet's root directory: sockets of device plugins are below `device-plugins`, the PodResources API's is "
-        "`pod-resources/kubelet.sock`",
+        "root directory of the kubelet, with `device-plugins` and `pod-resources/kubelet.sock`",
         group="kubelet",
         default="/var/lib/kubelet",
         metavar="DIR",
     )
     kubelet_socket: str = setting(
-        "where to register; default: `device-plugins/kubelet.sock` in the kubelet's directory",
+        "socket to register at; default: the kubelet's `device-plugins/kubelet.sock`",
         group="kubelet",
         variables=("KUBELET_SOCKET",),
         metavar="SOCKET",
     )
     cdi_dir: str = setting(
-        "where CDI specifications are written for the container runtime",
+        "directory for the agent's CDI specifications",
         group="kubelet",
         default="/var/run/cdi",
         metavar="DIR",
     )
     cdi_spec_dirs: tuple[str, ...] = setting(
-        "folders with the container toolkit's own CDI specification; the last takes precedence",
+        "directories of the container toolkit's CDI specification; the last wins",
         group="kubelet",
         default=("/etc/cdi", "/var/run/cdi"),
         metavar="DIRS",
     )
-    mps_dir: str = setting(
-        "where `--mps-root` is mounted in this container", group="kubelet", default="/mps", metavar="DIR"
-    )
+    mps_dir: str = setting("path of `--mps-root` in this container", group="kubelet", default="/mps", metavar="DIR")
     container_mount_dirs: tuple[str, ...] = setting(
-        "a directory of the host that policies may [mount](sharing-memory.md#variables-and-files-by-policy), "
-        "read-only, into containers with shares of memory (`sharing.resources[].container.mounts`), with all below it; "
-        "repeat it for several; default: none",
+        "host directory that policies may [mount](sharing-memory.md#variables-and-files-by-policy) read-only into "
+        "containers with shares of memory (`sharing.resources[].container.mounts`), and everything below it. Repeat "
+        "the flag for more directories",
         name="container-mount-dir",
         group="kubelet",
         default=(),
@@ -178,14 +174,14 @@ class Local:
         metavar="DIR",
     )
     http_address: Address | None = setting(
-        "where /metrics, /healthz and /readyz are served; 'off' for nowhere",
+        "address of /metrics, /healthz and /readyz, or 'off'",
         group="service",
         default=HTTP_ADDRESS,
         metavar="HOST:PORT",
         read=_address,
     )
     health_address: Address | None = setting(
-        "where /healthz and /readyz are served for the kubelet's probes alone; 'off' for nowhere",
+        "address of /healthz and /readyz for the kubelet's probes only, or 'off'",
         group="service",
         default=HEALTH_ADDRESS,
         metavar="HOST:PORT",
@@ -201,7 +197,7 @@ class Local:
         choices=logs.LEVELS,
     )
     log_format: str = setting(
-        "json for machines, text for people; auto: text on a terminal",
+        "auto: text on a terminal, else JSON",
         group="service",
         default="auto",
         choices=logs.FORMATS,

@@ -27,9 +27,9 @@ _PATHS = frozenset({"FILE", "DIR", "DIRS", "SOCKET"})  # metavars
 OWN: tuple[Option, ...] = (
     option(
         "probe",
-        f"`{probes.AUTO}` for [those whose hardware the node has](extending.md#by-hardware), {KNOWN}, `NAME=COMMAND` "
-        "for [a program of your own](extending.md#a-probe), or `NAME=unix:/PATH` for "
-        "[one that listens there](extending.md#in-a-container-of-its-own); repeat it to run several",
+        f"`{probes.AUTO}` (the built-in probes [whose hardware the node has](extending.md#by-hardware)), {KNOWN}, "
+        "`NAME=COMMAND` ([your own program](extending.md#a-probe)), or `NAME=unix:/PATH` ([a "
+        "socket](extending.md#in-a-container-of-its-own)); repeat the flag for more probes",
         group="probe",
         key=probes.KEY,
         default=probes.DEFAULT,
@@ -37,20 +37,20 @@ OWN: tuple[Option, ...] = (
     ),
     option(
         "simulated-file",
-        "file of the [simulated probe's](simulated-devices.md) devices; edits take effect at once",
+        "file of [simulated devices](simulated-devices.md); reloaded on change",
         group="probe",
         metavar="FILE",
     ),
     option(
         "simulated-profile",
-        "devices of the simulated probe by name, such as 'h100 x 8'",
+        "simulated devices by model and number, such as 'h100 x 8'",
         group="probe",
         metavar="PROFILE",
     ),
     option(
         "rdma-required",
-        "character devices without which an RDMA device is [unhealthy](devices/rdma.md#health), of rdma_cm, umad, "
-        "uverbs, issm and ucm, or none; default: rdma_cm,umad,uverbs",
+        "device nodes of a [healthy](devices/rdma.md#health) RDMA device: any of rdma_cm, umad, uverbs, issm, ucm, or "
+        "none; default: rdma_cm,umad,uverbs",
         group="probe",
         metavar="NODES",
     ),
@@ -58,7 +58,7 @@ OWN: tuple[Option, ...] = (
     # --- options of NVIDIA's plugin that every vendor's devices can need ---------------------------------------------
     with_flag_variables(
         "shared-devices-allocation-policy",
-        "replicas come from the least shared device, or are packed",
+        "next share from the device with the fewest taken (distributed) or the most (packed)",
         group="NVIDIA",
         key="flags.plugin.sharedDevicesAllocationPolicy",
         default="distributed",
@@ -66,15 +66,13 @@ OWN: tuple[Option, ...] = (
     ),
     with_flag_variables(
         "driver-root-ctr-path",
-        "where the driver root is mounted in this container; the driver's library and /dev are searched there first",
+        "path of the driver root in this container, searched first for library and /dev",
         group="NVIDIA",
         key="flags.plugin.containerDriverRoot",
         default="/driver-root",
         aliases=("container-driver-root",),
     ),
-    with_flag_variables(
-        "mps-root", "the host's directory for MPS, needed where MPS is used", group="NVIDIA", key="flags.mpsRoot"
-    ),
+    with_flag_variables("mps-root", "host directory, required for MPS", group="NVIDIA", key="flags.mpsRoot"),
 )
 
 

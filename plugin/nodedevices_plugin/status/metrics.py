@@ -37,7 +37,7 @@ class AgentMetrics(Exposition):
     _build_info = gauge("nodedevices_build_info", "Version of the agent.", "version")
     _fault_to_kubelet = histogram(
         "nodedevices_fault_to_kubelet_seconds",
-        "Time from receiving the probe's line that shows a fault to sending it to the kubelet.",
+        "Time from receiving a fault from the probe to sending it to the kubelet.",
         buckets=LATENCY_BUCKETS,
     )
     _step = histogram(
@@ -47,45 +47,44 @@ class AgentMetrics(Exposition):
     )
     _registrations = counter(
         "nodedevices_registrations_total",
-        "Total Register requests to the kubelet, by resource and result: `granted`, `refused` by it, `failed`: it did "
-        "not answer. A kubelet that restarts is one more.",
+        "Total Register requests to the kubelet: `granted`, `refused`, or `failed` (no answer). A restart of the "
+        "kubelet adds one.",
         "resource result",
     )
     _allocations = counter(
         "nodedevices_allocations_total",
-        "Total Allocate requests of the kubelet, by resource and result: `granted`, `refused` (the pod's message says "
-        "why), `failed` by a bug.",
+        "Total Allocate requests from the kubelet: `granted`, `refused` (see the pod's message), or `failed` (a bug).",
         "resource result",
     )
     _preferred = counter(
         "nodedevices_preferred_allocations_total",
-        "Total GetPreferredAllocation requests of the kubelet, by resource and result: `granted`, `refused` as an "
-        "Allocate would be, `failed` by a bug: then the first available ids were the answer.",
+        "Total GetPreferredAllocation requests from the kubelet: `granted`, `refused` as an Allocate would be, or "
+        "`failed` (a bug; the first ids were returned).",
         "resource result",
     )
     _call_seconds = histogram(
         "nodedevices_kubelet_call_seconds",
-        "Duration of a call between the kubelet and the agent, by method of the device plugin API: `Allocate`, "
-        "`GetPreferredAllocation`, `Register`. Inside Register the kubelet dials the agent.",
+        "Duration of calls between kubelet and agent: `Allocate`, `GetPreferredAllocation`, `Register` (in which the "
+        "kubelet dials the agent).",
         "method",
         buckets=CALL_BUCKETS,
     )
     _read_seconds = histogram(
         "nodedevices_probe_read_seconds",
-        "Time that the probe needed to read all its devices once; one that hangs shows in "
+        "Time to read all devices of the probe once; for one that hangs see "
         "`nodedevices_probe_last_line_timestamp_seconds`.",
         "probe",
         buckets=READ_BUCKETS,
     )
     _server_failures = counter(
         "nodedevices_probe_server_failures_total",
-        "Total requests to the probe server without a good answer, by request: `paths` (optional device nodes), "
-        "`hardware` (for `auto`), `program` (that makes a CDI specification). The last good answer counts.",
+        "Total failed requests to the probe server: `paths` (optional device nodes), `hardware` (for `auto`), "
+        "`program` (for a CDI specification). The last good answer stays in use.",
         "request",
     )
-    _writes = counter("nodedevices_publish_writes_total", "Total writes of the NodeDevices status, by cause.", "cause")
+    _writes = counter("nodedevices_publish_writes_total", "Total writes of the NodeDevices status.", "cause")
     _write_seconds = histogram(
-        "nodedevices_publish_seconds", "Duration of a write of the NodeDevices status.", buckets=LATENCY_BUCKETS
+        "nodedevices_publish_seconds", "Duration of writes of the NodeDevices status.", buckets=LATENCY_BUCKETS
     )
     _write_errors = counter(
         "nodedevices_publish_errors_total",
@@ -94,25 +93,23 @@ class AgentMetrics(Exposition):
     )
     _reachable = gauge(
         "nodedevices_api_server_reachable",
-        "1 if the API server answered the last request, even with an error; else 0.",
+        "Whether the API server answered the last request, even with an error.",
     )
     _publishing = gauge(
         "nodedevices_publish_works",
-        "1 if this node's NodeDevices is watched and written; 0 if it cannot be, and `/readyz` says why.",
+        "Whether this node's NodeDevices can be watched and written; if not, `/readyz` says why.",
     )
-    _config_errors = counter("nodedevices_config_errors_total", "Total configurations refused, by source.", "source")
+    _config_errors = counter("nodedevices_config_errors_total", "Total refused configurations.", "source")
     _state_errors = counter("nodedevices_state_file_errors_total", "Total failed reads and writes of the state file.")
     _state_writes = counter("nodedevices_state_file_writes_total", "Total writes of the state file.")
     _xids = counter(
         "nodedevices_xids_total",
-        "Total XIDs, by device and number; of a MIG device they count for its GPU, and without a device where the "
-        "driver named none.",
+        "Total XIDs. A MIG device's count for its GPU; `uuid` is empty if the driver named no device.",
         "index uuid xid",
     )
     _kernel_log = counter(
         "nodedevices_kernel_log_events_total",
-        "Total lines of the kernel's log that are events (probe kmsg), by the PCI address that they name, kind and "
-        "number.",
+        "Total events in the kernel log (probe kmsg), by PCI address, kind and number.",
         "address kind code",
     )
 

@@ -38,129 +38,124 @@ DEVICE_STATES = (*(state.value.lower() for state in HealthState), "missing", "un
 DEVICE = "index uuid"  # labels of what is said of a device
 CONTAINER = "resource namespace pod container"
 
-PROBE_LINES = counter("nodedevices_probe_lines_total", "Total valid lines read from the probe.", "probe")
-PROBE_BAD_LINES = counter("nodedevices_probe_bad_lines_total", "Total invalid lines of the probe.", "probe")
+PROBE_LINES = counter("nodedevices_probe_lines_total", "Total valid lines from the probe.", "probe")
+PROBE_BAD_LINES = counter("nodedevices_probe_bad_lines_total", "Total invalid lines from the probe.", "probe")
 PROBE_STARTS = counter(
     "nodedevices_probe_starts_total", "Total starts of the probe's process, or connections to its socket.", "probe"
 )
 PROBE_KILLS = counter(
     "nodedevices_probe_kills_total",
-    "Total ends of the probe's process, or of the connection to its socket, because it was silent.",
+    "Total probe processes killed, or connections closed, because the probe was silent.",
     "probe",
 )
 INTERNAL_ERRORS = counter(
     "nodedevices_internal_errors_total",
-    "Total failures of the agent's background tasks caused by a bug, by part; each was restarted.",
+    "Total failures of background tasks caused by bugs; each task was restarted.",
     "part",
 )
 WORKER_CALL = gauge(
     "nodedevices_worker_call_seconds",
-    "Duration so far of the current call on a background thread; it grows while a disk or a mount hangs.",
+    "Duration of a background thread's current call; it grows while a disk or mount hangs.",
     "worker",
 )
 PROBE_LAST_LINE = gauge(
     "nodedevices_probe_last_line_timestamp_seconds",
-    "Unix time of the probe's last valid line; 0: there was none yet.",
+    "Unix time of the probe's last valid line; 0: none yet.",
     "probe",
 )
-DRIVER = gauge("nodedevices_driver_info", "1 for each driver that is loaded.", "name version cuda_version")
+DRIVER = gauge("nodedevices_driver_info", "1 for each loaded driver.", "name version cuda_version")
 DEVICES = gauge(
     "nodedevices_devices",
-    "Devices by state, each in one: `healthy`, `degraded`, `unhealthy`, `unknown`, `missing` (its driver no longer "
-    "lists it), `unschedulable` (healthy or degraded, and taken out of service by hand).",
+    "Number of devices: `healthy`, `degraded`, `unhealthy`, `unknown`, `missing` (the driver no longer lists it), or "
+    "`unschedulable` (healthy or degraded, but taken out of service by hand).",
     "state",
 )
 DEVICE_INFO = gauge(
     "nodedevices_device_info",
-    "1 for each device: what it is.",
+    "1 for each device, with its properties.",
     f"{DEVICE} type vendor model pci_bus_id numa_node",
 )
-DEVICE_HEALTHY = gauge(
-    "nodedevices_device_healthy", "1 if the device is offered to the kubelet as Healthy, else 0.", DEVICE
-)
+DEVICE_HEALTHY = gauge("nodedevices_device_healthy", "Whether the kubelet gets the device as Healthy.", DEVICE)
 DEVICE_SINCE = gauge(
     "nodedevices_device_health_last_transition_timestamp_seconds",
-    "Unix time since when the device has been in its state, for its reason.",
+    "Unix time of the last change of the device's state or reason.",
     DEVICE,
 )
 DEVICE_UNWELL = gauge(
     "nodedevices_device_unwell",
-    "1 for a device that is not Healthy: its state, and why.",
+    "1 for each device that is not Healthy, with state and reason.",
     f"{DEVICE} state reason recovery_action",
 )
 DEVICE_FAULTS = gauge(
     "nodedevices_device_faults",
-    "Faults of the device in the last 80 to 90 days, by reason; programs' own errors are not counted.",
+    "Number of faults in the last 80 to 90 days, without applications' own errors.",
     f"{DEVICE} reason",
 )
-HOLDERS = gauge("nodedevices_device_holders", "Containers that hold the device.", DEVICE)
+HOLDERS = gauge("nodedevices_device_holders", "Number of containers that hold the device.", DEVICE)
 HOLDER = gauge(
     "nodedevices_device_holder",
-    "1 for each container that holds the device or a part of it.",
+    "1 for each container that holds the device or part of it.",
     f"{DEVICE} {CONTAINER}",
 )
 IDLE_SECONDS = gauge(
     "nodedevices_device_idle_seconds",
-    "How long the container that holds the device has not used it, where a policy has `idle.afterSeconds`, by the word "
-    "for it: `NeverUsed`, `Idle`, `MemoryOnly`.",
+    "Time for which the container has not used the device (`NeverUsed`, `Idle`, `MemoryOnly`), if a policy has "
+    "`idle.afterSeconds`.",
     f"{DEVICE} {CONTAINER} idle",
 )
 HELD_SECONDS = counter(
     "nodedevices_device_held_seconds_total",
-    "Total seconds for which containers of the namespace held devices that compute, of all devices together, where a "
-    "policy has `idle.afterSeconds`.",
+    "Total device-seconds that containers held devices that compute, if a policy has `idle.afterSeconds`.",
     "namespace",
 )
 UNUSED_SECONDS = counter(
     "nodedevices_device_unused_seconds_total",
-    "Total of these seconds in which the devices were not used; a period counts when it is shown.",
+    "Total of those device-seconds without use; an idle period counts once it is shown.",
     "namespace",
 )
 HOLDER_MEMORY = gauge(
     "nodedevices_device_holder_memory_bytes",
-    "Memory of the device that the container holds, where the device is [shared by memory](sharing.md#by-memory).",
+    "Memory of a device [shared by memory](sharing.md#by-memory) that the container holds.",
     f"{DEVICE} {CONTAINER}",
 )
 MEMORY_SHARES = gauge(
     "nodedevices_device_memory_shares_bytes",
-    "Memory of a device that is shared by memory: `held` by containers, `free` for new ones, `not_offered` (the device "
-    "is not healthy, or waits for holders of another configuration), `unallocatable` (the reserve and the remainder). "
-    "They add up to the device's memory; of a device or partition that its driver no longer lists, `held` alone "
-    "counts.",
+    "Memory of a device shared by memory: `held`, `free`, `not_offered` (unhealthy, or waiting for holders of another "
+    "configuration), `unallocatable` (reserve, remainder). The sum is the device's memory; only `held` counts once "
+    "the driver no longer lists it.",
     f"{DEVICE} resource state",
 )
-RESOURCE_CAPACITY = gauge("nodedevices_resource_capacity", "Ids of the resource, healthy or not.", "resource")
-RESOURCE_HEALTHY = gauge("nodedevices_resource_healthy", "Ids that are reported to the kubelet as Healthy.", "resource")
+RESOURCE_CAPACITY = gauge("nodedevices_resource_capacity", "Number of ids, healthy or not.", "resource")
+RESOURCE_HEALTHY = gauge("nodedevices_resource_healthy", "Number of ids that the kubelet gets as Healthy.", "resource")
 WITHHELD_IDS = gauge(
     "nodedevices_withheld_ids",
-    "Ids of the resource that are not reported to the kubelet as Healthy, by the "
-    "[reason](troubleshooting.md#why-ids-are-withheld).",
+    "Number of ids that the kubelet does not get as Healthy, by [reason](troubleshooting.md#why-ids-are-withheld).",
     "resource reason",
 )
-RESOURCE_ALLOCATED = gauge("nodedevices_resource_allocated", "Ids of the resource that containers hold.", "resource")
+RESOURCE_ALLOCATED = gauge("nodedevices_resource_allocated", "Number of ids that containers hold.", "resource")
 RESOURCE_REGISTERED = gauge(
-    "nodedevices_resource_registered", "1 if the resource is registered with the kubelet, else 0.", "resource"
+    "nodedevices_resource_registered", "Whether the resource is registered with the kubelet.", "resource"
 )
 RESOURCE_SERVED_BY_ANOTHER = gauge(
     "nodedevices_resource_served_by_another",
-    "1 if another device plugin serves the resource and the agent waits for it to end, else 0.",
+    "Whether the agent waits for another device plugin that serves the resource.",
     "resource",
 )
-HOLDERS_KNOWN = gauge("nodedevices_holders_known", "1 if the list of holders is up to date, else 0.")
+HOLDERS_KNOWN = gauge("nodedevices_holders_known", "Whether the list of holders is up to date.")
 DOUBLE_ALLOCATIONS = gauge(
     "nodedevices_double_allocations",
-    "Devices, partitions and shares of one that the kubelet has given to more than one pod; the condition "
-    "AllocatedOnce names them and the pods.",
+    "Number of devices, partitions and shares that the kubelet gave to more than one pod; see the condition "
+    "AllocatedOnce.",
 )
 CDI_PROBLEM = gauge(
     "nodedevices_cdi_problem",
-    "1 if a CDI specification is missing or broken, else 0. `source`: that with the driver's libraries "
-    "([which](injection.md#cdi) is in `ConfigApplied`); `file`: the agent's own, which cannot be written.",
+    "Whether a CDI specification is missing or broken. `source`: of the driver's libraries ([named](injection.md#cdi) "
+    "in `ConfigApplied`); `file`: the agent's own, which cannot be written.",
     "what",
 )
-CONFIG = gauge("nodedevices_config", "1 for the reason that the condition `ConfigApplied` has.", "reason")
+CONFIG = gauge("nodedevices_config", "1 for the reason of the condition `ConfigApplied`.", "reason")
 CONFIG_GENERATION = gauge(
-    "nodedevices_config_observed_generation", "Generation of this node's NodeDevices that the agent has read last."
+    "nodedevices_config_observed_generation", "Generation of this node's NodeDevices that the agent last read."
 )
 
 

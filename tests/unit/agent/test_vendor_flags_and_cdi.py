@@ -87,9 +87,8 @@ def test_help_shows_them_under_their_own_title(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         parse(["--help"], {}, WITH_ACME)
     text = capsys.readouterr().out
-    assert (
-        text.index("as NVIDIA's device plugin has them") < text.index("of Acme's FPGAs:") < text.index("--acme-shells")
-    )
+    nvidias = text.index("with the same meaning as in NVIDIA's device plugin")
+    assert nvidias < text.index("of Acme's FPGAs:") < text.index("--acme-shells")
 
 
 def test_what_they_require_of_the_host_is_waited_for() -> None:

@@ -44,8 +44,8 @@ class Generic(Vendor):
                 variables=("NODEDEVICES_GENERIC_CONFIG_FILE",),
                 group="probe",
                 metavar="FILE",
-                help="which devices `--probe generic` searches for, and what containers get: [generic devices]"
-                "(devices/generic.md); edits take effect while the agent runs",
+                help="[generic devices](devices/generic.md) of `--probe generic`, and what containers get; reloaded "
+                "on change",
             ),
             type=GenericConfig,
             parse=parse,

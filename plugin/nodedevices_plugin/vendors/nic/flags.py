@@ -60,16 +60,15 @@ FLAGS = VendorFlags(
     options=(
         option(
             PREFIX_OPTION,
-            "the part before the slash of resources in `--sriov-config-file` that do not say theirs: "
-            "`-resource-prefix` of that plugin",
+            "default domain of resources in `--sriov-config-file`, as that plugin's `-resource-prefix`",
             group=GROUP,
             default=sriov_config.DEFAULT_PREFIX,
             metavar="DOMAIN",
         ),
         option(
             INFO_OPTION,
-            "where CNI plugins read what functions of `--sriov-config-file` are "
-            "([files](devices/sriov.md#device-info-files)); empty for nowhere",
+            "directory of [files](devices/sriov.md#device-info-files) about functions of `--sriov-config-file` for "
+            "CNI plugins; empty: no files are written",
             group=GROUP,
             default=device_info.FOLDER,
             metavar="DIR",
@@ -81,8 +80,7 @@ FILES = (
     DeviceFile(
         option=option(
             RDMA_OPTION,
-            "[config.json](devices/rdma.md) of Mellanox' k8s-rdma-shared-dev-plugin; edits take effect while the "
-            "agent runs",
+            "[config.json](devices/rdma.md) of Mellanox' k8s-rdma-shared-dev-plugin; reloaded on change",
             group=GROUP,
             metavar="FILE",
         ),
@@ -92,8 +90,7 @@ FILES = (
     DeviceFile(
         option=option(
             SRIOV_OPTION,
-            "[config.json](devices/sriov.md) of the SR-IOV network device plugin; edits take effect while the "
-            "agent runs",
+            "[config.json](devices/sriov.md) of the SR-IOV network device plugin; reloaded on change",
             group=GROUP,
             metavar="FILE",
         ),
@@ -103,8 +100,8 @@ FILES = (
     DeviceFile(
         option=option(
             onload.OPTION,
-            "spec.devicePlugin of an Onload object, as JSON: offer [Onload](devices/onload.md) on Solarflare cards; "
-            "edits take effect while the agent runs",
+            "spec.devicePlugin of an Onload object (JSON), to offer [Onload](devices/onload.md) on Solarflare cards; "
+            "reloaded on change",
             group=GROUP,
             metavar="FILE",
         ),

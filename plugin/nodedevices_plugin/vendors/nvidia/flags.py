@@ -138,27 +138,27 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _nvidia(
         "device-list-strategy",
-        "how a container gets its devices; one or several",
+        "how containers get devices; one or more",
         key="flags.plugin.deviceListStrategy",
         default=("envvar",),
         choices=STRATEGIES,
     ),
     _nvidia(
         "device-id-strategy",
-        "what a container's devices are called",
+        "how devices are named in containers",
         key="flags.plugin.deviceIDStrategy",
         default="uuid",
         choices=("uuid", "index"),
     ),
     _nvidia(
         "pass-device-specs",
-        "give device nodes to the container runtime",
+        "pass device nodes to the container runtime",
         key="flags.plugin.passDeviceSpecs",
         default=False,
     ),
     _nvidia(
         "fail-on-init-error",
-        "has no effect: without a driver this agent keeps retrying and reports it",
+        "no effect: without a driver the agent retries and reports it",
         key="flags.failOnInitError",
         default=True,
     ),
@@ -171,7 +171,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _nvidia(
         "driver-root",
-        "where the driver is installed on the host",
+        "driver root on the host",
         key="flags.nvidiaDriverRoot",
         default="/",
         variables=("NVIDIA_DRIVER_ROOT",),
@@ -179,7 +179,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _nvidia(
         "dev-root",
-        "where the host's /dev is; default: the driver root",
+        "root of /dev on the host; default: the driver root",
         key="flags.nvidiaDevRoot",
         variables=("NVIDIA_DEV_ROOT",),
         aliases=("nvidia-dev-root",),
@@ -195,39 +195,38 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _nvidia(
         "nvidia-cdi-hook-path",
-        "path on the host of the hook in CDI specifications that nvidia-ctk generates",
+        "host path of the hook in nvidia-ctk's CDI specifications",
         key="flags.plugin.nvidiaCTKPath",
         default="/usr/bin/nvidia-ctk",
         aliases=("nvidia-ctk-path",),
     ),
-    _nvidia("cdi-feature-flags", "features of the CDI library in nvidia-ctk", default=()),
-    _nvidia("cdi-disable-hooks", "CDI hooks to leave out, or all", default=()),
+    _nvidia("cdi-feature-flags", "features of nvidia-ctk's CDI library", default=()),
+    _nvidia("cdi-disable-hooks", "CDI hooks to omit, or all", default=()),
     _nvidia(
         "imex-channel-ids",
-        "IMEX channels for every container; 0 is the only one",
+        "IMEX channels for every container; only 0 is allowed",
         key="imex.channelIDs",
         default=(),
         choices=("0",),
     ),
-    _nvidia("imex-required", "offer nothing while an IMEX channel is missing", key="imex.required", default=False),
+    _nvidia("imex-required", "offer no devices while an IMEX channel is missing", key="imex.required", default=False),
     option(
         "cdi-without-libraries",
-        "without a CDI specification that has the driver's libraries, offer one with device nodes alone; "
-        "false: refuse a CDI strategy then",
+        "without a CDI specification of the driver's libraries, offer device nodes only; false: refuse CDI strategies",
         group="kubelet",
         default=False,
     ),
     option(
         "nvidia-ctk-program",
-        "path of nvidia-ctk in this container; default: on PATH, else below --driver-root-ctr-path",
+        "path of nvidia-ctk in this container; default: on PATH, else below `--driver-root-ctr-path`",
         group="kubelet",
         metavar="FILE",
     ),
     # Google's device plugin has them under the aliases' names; for --device-list-strategy driver-directory.
     option(
         "driver-directory",
-        "with `--device-list-strategy driver-directory`, for [nodes prepared Google's way](devices/google.md): where "
-        "the driver is on the host",
+        "host path of the driver on [nodes prepared Google's way](devices/google.md), for `--device-list-strategy "
+        "driver-directory`",
         group="kubelet",
         default=_DIRECTORY.path,
         aliases=("host-path",),
@@ -235,7 +234,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     option(
         "driver-directory-ctr-path",
-        "where containers get it",
+        "path of the driver in containers",
         group="kubelet",
         default=_DIRECTORY.container_path,
         aliases=("container-path",),
@@ -243,7 +242,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     option(
         "vulkan-icd-directory",
-        "where its Vulkan ICD is on the host; empty: containers get none",
+        "host path of the Vulkan ICD; empty: none",
         group="kubelet",
         default=_DIRECTORY.vulkan_icd,
         aliases=("host-vulkan-icd-path",),
@@ -251,7 +250,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     option(
         "vulkan-icd-ctr-path",
-        "where containers get that",
+        "path of the Vulkan ICD in containers",
         group="kubelet",
         default=_DIRECTORY.vulkan_icd_container_path,
         aliases=("container-vulkan-icd-path",),
@@ -260,7 +259,8 @@ OPTIONS: tuple[Option, ...] = (
 )
 FLAGS = VendorFlags(
     group=GROUP,
-    title="as NVIDIA's device plugin has them, with DP_DISABLE_HEALTHCHECKS, DP_ENABLE_HEALTHCHECKS and XID_CONFIG",
+    title="with the same meaning as in NVIDIA's device plugin, like the variables DP_DISABLE_HEALTHCHECKS, "
+    "DP_ENABLE_HEALTHCHECKS and XID_CONFIG",
     settings=settings,
     settings_type=NvidiaSettings,
     sections=sections,

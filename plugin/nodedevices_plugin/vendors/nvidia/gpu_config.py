@@ -134,8 +134,8 @@ FILE = DeviceFile(
         aliases=("gpu-config",),
         group="files",
         metavar="FILE",
-        help="[gpu_config.json](devices/google.md#gpu_configjson) of Google's device plugin: how GPUs are shared and "
-        "cut; edits take effect at once",
+        help="Google's [gpu_config.json](devices/google.md#gpu_configjson): sharing and partitions of GPUs; reloaded "
+        "on change",
     ),
     type=GpuConfig,
     parse=parse,

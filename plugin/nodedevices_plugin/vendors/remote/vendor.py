@@ -35,8 +35,8 @@ class Remote(Vendor):
                 variables=("NODEDEVICES_REMOTE_CONFIG_FILE",),
                 group="probe",
                 metavar="FILE",
-                help="which pools `--probe remote` offers, and how it checks their controllers: [remote pools]"
-                "(devices/remote.md); edits take effect while the agent runs",
+                help="[remote pools](devices/remote.md) of `--probe remote`, and checks of their controllers; "
+                "reloaded on change",
             ),
             type=RemoteConfig,
             parse=parse,

@@ -103,31 +103,30 @@ FLAGS = VendorFlags(
     options=(
         option(
             "fpga-resource-prefix",
-            "what stands before `<shell>-<timestamp>` in "
-            "[resource names](devices/fpga.md#what-is-offered-and-what-a-pod-writes); xilinx.com/fpga- is that of the "
-            "plugin of before 2022",
+            "prefix of [resource names](devices/fpga.md#what-is-offered-and-what-a-pod-writes) before "
+            "`<shell>-<timestamp>`; xilinx.com/fpga-: as Xilinx' plugin before 2022",
             group=GROUP,
             default=NEW_PREFIX,
             choices=(NEW_PREFIX, OLD_PREFIX),
         ),
         option(
             "u30-name-convention",
-            f"{COMMON}: U30s are amd.com/ama_u30, with any shell; {EXACT}: by their shell, as other cards",
+            f"{COMMON}: each U30 is amd.com/ama_u30; {EXACT}: named by shell, as other cards",
             group=GROUP,
             default=COMMON,
             variables=("U30NameConvention",),
         ),
         option(
             "u30-alloc-unit",
-            f"{CARD}: a U30 is offered whole; {DEVICE}: each of its two FPGAs (partitions.strategy single)",
+            f"{CARD}: offer whole U30s; {DEVICE}: offer both FPGAs of each (partitions.strategy single)",
             group=GROUP,
             default=CARD,
             variables=("U30AllocUnit",),
         ),
         option(
             "fpga-management-nodes",
-            "give containers the management nodes of their cards (`/dev/xclmgmt<N>`), too: with them they can "
-            "reset and program a card",
+            "also give containers their cards' management nodes (`/dev/xclmgmt<N>`), which can reset and program a "
+            "card",
             group=GROUP,
             default=False,
         ),

@@ -38,7 +38,7 @@ class Xilinx(Vendor):
                 name=NAMES_FILE,
                 group=GROUP,
                 metavar="FILE",
-                help="NameCustomize.json of Xilinx' device plugin: other names for cards, by shell",
+                help="Xilinx' NameCustomize.json: names of cards by shell",
                 variables=("NODEDEVICES_FPGA_NAMES_FILE",),
             ),
             type=Aliases,
