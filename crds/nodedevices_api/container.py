@@ -44,14 +44,14 @@ def unknown_words(value: str) -> list[str]:
 
 
 class ContainerVariable(Strict):
-    """A variable of every container that has shares of the resource."""
+    """A variable of every container with shares of the resource."""
 
     name: VariableName = Field(
-        description="The variable. Not NVIDIA_*, *_VISIBLE_DEVICES, CUDA_MPS_*, NODEDEVICES_*, ALIYUN_COM_*, LD_* or "
-        "PATH."
+        description="Name of the variable. Refused: NVIDIA_*, *_VISIBLE_DEVICES, CUDA_MPS_*, NODEDEVICES_*, "
+        "ALIYUN_COM_*, LD_*, PATH."
     )
     value: Annotated[str, StringConstraints(max_length=512)] = Field(
-        description=f"Its value, which may hold {', '.join(f'$({word})' for word in WORDS)}: what the container has."
+        description=f"Value; can contain {', '.join(f'$({word})' for word in WORDS)}, filled in for each container."
     )
 
     cel_rules = (
@@ -76,12 +76,12 @@ class ContainerVariable(Strict):
 
 
 class ContainerMount(Strict):
-    """A directory or file of the node, read-only in every container that has shares of the resource."""
+    """A directory or file of the node, read-only in every container with shares of the resource."""
 
     host_path: HostPath = Field(
-        description="The path on the node, at or below a directory that the node's flag --container-mount-dir allows."
+        description="Path on the node, at or below a directory that the agent's flag --container-mount-dir allows."
     )
-    container_path: HostPath = Field(description="The path in the container; not in /proc, /sys or /dev.")
+    container_path: HostPath = Field(description="Path in the container; not in /proc, /sys or /dev.")
 
     cel_rules = (
         Rule(
@@ -98,8 +98,8 @@ class ContainerTemplate(Strict):
     """What containers with shares get, beside what the agent gives them."""
 
     env: Annotated[tuple[ContainerVariable, ...], Field(max_length=16), ListType("map", "name")] = Field(
-        default=(), description="Variables, 16 at most. A container's own of the same name win."
+        default=(), description="Variables for the container; its own variables override them."
     )
     mounts: Annotated[tuple[ContainerMount, ...], Field(max_length=16), ListType("map", "container_path")] = Field(
-        default=(), description="Read-only directories and files of the node, 16 at most."
+        default=(), description="Directories and files of the node, read-only."
     )

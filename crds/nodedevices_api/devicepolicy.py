@@ -64,14 +64,14 @@ class Rollout(Strict):
 
     max_nodes: MaxNodes = Field(
         default="10%",
-        description="Nodes that take a change at one time: a number, or 1% to 100%, rounded up, of the nodes on which "
-        "the policy supplies a section that agents act on. A node has taken it when its agent has applied it and, "
-        "10 s later, offers as many devices as before; then the next one follows.",
+        description="Nodes that change at one time (default 10%): a number, or 1% to 100%, rounded up, of the nodes on "
+        "which the policy supplies a section that agents act on. The next node follows when a node has applied the "
+        "change and, 10 s later, offers as many devices as before.",
     )
     pause_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
         default=0,
-        description="Seconds for which a node is watched at least, from the change on, before another one takes its "
-        "place. It is watched for 10 s from when its agent has applied the change in any case.",
+        description="Minimum seconds from a node's change until the next node follows. Each node is watched for at "
+        "least 10 s after its agent has applied the change.",
     )
 
     cel_rules = (
@@ -95,21 +95,21 @@ class DevicePolicySpec(Sections):
     priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(
         default=0,
         json_schema_extra=in_schema(0),
-        description="Higher wins, section by section; of equal priorities the older policy wins.",
+        description="Higher wins, for each section; at equal priority the older policy wins.",
     )
     mode: Literal["Enforce", "DryRun"] = Field(
         default="Enforce",
         json_schema_extra=in_schema("Enforce"),
-        description="DryRun computes and reports what Enforce would do, and changes nothing. Never from Enforce to "
-        "DryRun: that would take away what is in effect.",
+        description="DryRun reports what Enforce would do and changes nothing. A change from Enforce to DryRun is "
+        "refused, because it would remove what is in effect.",
     )
     paused: Flag = Field(
         default=False,
-        description="Holds the roll-out where it is, as that of a Deployment: nodes that have the policy keep it as it "
-        "is there, with all its actions, and no other node gets it.",
+        description="Holds the roll-out: nodes that have the policy keep it, with all its actions, and no other node "
+        "gets it.",
     )
     rollout: Annotated[Rollout, Atomic()] | None = Field(
-        default=None, description="How a change of this policy comes to its nodes; absent: as its defaults say."
+        default=None, description="How a change of this policy reaches its nodes; absent: the defaults of its fields."
     )
 
     cel_rules = (
@@ -148,32 +148,33 @@ class NodeCounts(Loose):
     """Numbers of nodes; no names, so that the object stays small."""
 
     selected: Count = Field(description="Nodes that the selector matches.")
-    applied: Count = Field(description="Nodes on which every section that it supplies is applied.")
+    applied: Count = Field(description="Nodes on which every section that the policy supplies is applied.")
     overridden: Count = Field(description="Nodes on which a policy of higher precedence supplies one of its sections.")
-    failed: Count = Field(description="Nodes that cannot apply it; the reason is in their NodeDevices.")
+    failed: Count = Field(description="Nodes that cannot apply it; their NodeDevices say why.")
     unmatched: Count = Field(
         default=0,
-        description="Nodes on which an entry of it has no effect, such as a name with a typo; Applied says which.",
+        description="Nodes on which an entry has no effect, such as a misspelt name; condition Applied names the "
+        "entry.",
     )
-    waiting: Count = Field(default=0, description="Nodes that wait for their turn in the roll-out.")
+    waiting: Count = Field(default=0, description="Nodes whose turn in the roll-out has not come.")
 
 
 class DevicePolicyStatus(Loose):
     """The observed state of the policy."""
 
-    observed_generation: Generation | None = Field(default=None, description="metadata.generation that was resolved.")
-    nodes: Annotated[NodeCounts, Atomic()] | None = Field(
-        default=None, description="On how many nodes the policy is selected, applied, overridden or failed."
+    observed_generation: Generation | None = Field(
+        default=None, description="metadata.generation that this status describes."
     )
+    nodes: Annotated[NodeCounts, Atomic()] | None = Field(default=None, description="Numbers of nodes, by result.")
     actions_record: Annotated[str, Field(max_length=MAX_RECORD)] = Field(
         default="",
-        description="Namespace and name of the ConfigMap that records what was done about faults, where the policy "
-        "taints Nodes or evicts pods. An operator in another namespace does nothing about faults without that record.",
+        description="ConfigMap (namespace/name) that records the policy's taints and evictions. An operator in another "
+        "namespace takes no action on faults without this record.",
     )
     resume_record: Annotated[str, Field(max_length=MAX_RECORD)] = Field(
         default="",
-        description="Namespace and name of the ConfigMap whose annotation nodedevices.io/resume-actions lets taints "
-        "and evictions go on; only while they are stopped. Where the operator has moved, it is not actionsRecord.",
+        description="ConfigMap (namespace/name) whose annotation nodedevices.io/resume-actions resumes taints and "
+        "evictions; set only while they are stopped. Not actionsRecord if the operator has moved.",
     )
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=8), ListType("map", "type")] = (
         Field(default=(), description="Accepted, Applied, Conflicted, RolledOut, ActionsStopped.")
@@ -181,10 +182,10 @@ class DevicePolicyStatus(Loose):
 
 
 class DevicePolicy(Root):
-    """How the devices of the selected nodes are offered, how their health is judged, and what follows a fault."""
+    """How the devices of selected nodes are offered, when they are unhealthy, and what follows a fault."""
 
     api_version: Literal["nodedevices.io/v1alpha1"] = Field(default=API_VERSION)
     kind: Literal["DevicePolicy"] = "DevicePolicy"
     metadata: ObjectMeta
-    spec: DevicePolicySpec = Field(description="The sections that the policy sets, and the nodes that it selects.")
-    status: DevicePolicyStatus = Field(default=DevicePolicyStatus(), description="The observed state of the policy.")
+    spec: DevicePolicySpec = Field(description="Selected nodes, and the sections that the policy sets.")
+    status: DevicePolicyStatus = Field(default=DevicePolicyStatus(), description="Observed state of the policy.")

@@ -43,9 +43,9 @@ class LabelSelectorRequirement(Strict):
     """One requirement on one label."""
 
     key: LabelKey = Field(description="Name of the label.")
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="In, NotIn, Exists, DoesNotExist.")
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = Field(description="How the label relates to values.")
     values: Annotated[tuple[LabelValue, ...], Field(max_length=64), ListType("set")] | None = Field(
-        default=None, description="For In and NotIn: at least one. For the others: none."
+        default=None, description="Required for In and NotIn, refused for the others."
     )
 
     cel_rules = (

@@ -75,7 +75,7 @@ MAX_HISTORY = 6  # reasons of one device
 MAX_WITHHELD = 16  # reasons of one resource
 MAX_WITHHELD_DEVICES = 8
 MAX_WITHHELD_PODS = 8
-REASONS = "Why: " + "; ".join(f"{reason}: {meaning}" for reason, meaning in withheld.MEANINGS.items()) + "."
+REASONS = "Why. " + "; ".join(f"{reason}: {meaning}" for reason, meaning in withheld.MEANINGS.items()) + "."
 
 Uid = Annotated[str, StringConstraints(max_length=64)]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=64)]
@@ -94,29 +94,33 @@ class PolicyReference(Loose):
     """A policy that selects this node."""
 
     name: ObjectName = Field(description="Name of the DevicePolicy.")
-    generation: Generation = Field(description="Its metadata.generation that was resolved.")
-    priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(description="Its priority; the highest wins.")
+    generation: Generation = Field(description="metadata.generation that was resolved.")
+    priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(
+        description="Priority of the policy; the highest wins."
+    )
     sections: Annotated[tuple[Word, ...], Field(max_length=16), ListType("set")] = Field(
-        default=(), description="The sections that it supplies to this node."
+        default=(), description="Sections that it supplies to this node."
     )
 
 
 class Unschedulable(Loose):
-    """A device taken out of service by hand: a cordon for one device."""
+    """A device or partition taken out of service by hand."""
 
-    id: DeviceId = Field(description="A GPU's or a MIG device's id.")
+    id: DeviceId = Field(description="Id of a device or partition.")
     reason: Annotated[str, StringConstraints(min_length=1, max_length=256)] = Field(
-        description="Human-readable reason, such as RMA 4711."
+        description="Why it is out of service, such as RMA 4711."
     )
     by: Annotated[str, StringConstraints(max_length=253)] | None = Field(
         default=None, description="Who took the device out of service."
     )
     since: Time | None = Field(
         default=None,
-        description="Since when. Where it is not given, an agent that makes the object again after a deletion writes "
+        description="When it was taken out of service. If not set, an agent that recreates the deleted object sets "
         "when it first saw the entry.",
     )
-    until: Time | None = Field(default=None, description="Back in service from this time on; absent: until removed.")
+    until: Time | None = Field(
+        default=None, description="Time of return to service; absent: until the entry is removed."
+    )
 
     cel_rules = (
         Rule(
@@ -131,13 +135,13 @@ class Unschedulable(Loose):
 class Change(Loose):
     """A change of what the agent acts on that is still watched: there until the node has shown that it lost nothing."""
 
-    time: Time = Field(description="When it was written.")
+    time: Time = Field(description="When the change was written.")
     devices: Count = Field(
-        description="Devices that were offered before it, and those excluded or out of service: so many must be "
-        "accounted for after it."
+        description="Devices that were offered, excluded or out of service before the change; as many must be "
+        "afterwards."
     )
     policies: Annotated[tuple[ObjectName, ...], Field(max_length=32), ListType("set")] = Field(
-        default=(), description="The DevicePolicies whose change it is, deleted ones included."
+        default=(), description="DevicePolicies that changed, deleted ones included."
     )
 
 
@@ -146,36 +150,35 @@ class NodeDevicesSpec(Loose):
 
     config: Annotated[Sections, Atomic()] | None = Field(
         default=None,
-        description="The effective configuration: the sections that policies set, each replacing the node's own. "
-        "Absent: not resolved yet, the agent keeps its last valid configuration. Empty: resolved, no policy sets "
-        "anything. Written by the operator.",
+        description="Effective configuration: the sections that policies set, each replacing the node's own. Absent: "
+        "not resolved yet; the agent keeps its last valid configuration. Empty: no policy sets anything. Written by "
+        "the operator.",
     )
     config_name: Annotated[str, StringConstraints(max_length=253)] | None = Field(
         default=None,
-        description="Which of the mounted configuration files applies, from the Node label "
-        "nvidia.com/device-plugin.config. Written by the operator.",
+        description="Mounted configuration file that applies, from the Node label nvidia.com/device-plugin.config. "
+        "Written by the operator.",
     )
     config_hash: Hash | None = Field(
         default=None,
-        description="Covers config and configName; the agent echoes it as status.appliedConfigHash. Written by the "
-        "operator.",
+        description="Hash of config and configName; status.appliedConfigHash is equal once it is applied. Written by "
+        "the operator.",
     )
     policies: Annotated[
         tuple[Annotated[PolicyReference, Atomic()], ...], Field(max_length=32), ListType("map", "name")
     ] = Field(
-        default=(), description="The policies that select this node, highest precedence first. Written by the operator."
+        default=(), description="Policies that select this node, highest precedence first. Written by the operator."
     )
     change: Annotated[Change, Atomic()] | None = Field(
         default=None,
-        description="The last change of the configuration while it is watched (DevicePolicy spec.rollout). Written by "
-        "the operator.",
+        description="Last configuration change, while its roll-out watches the node. Written by the operator.",
     )
     unschedulable: Annotated[
         tuple[Annotated[Unschedulable, Atomic()], ...], Field(max_length=128), ListType("map", "id")
     ] = Field(
         default=(),
-        description="Devices taken out of service by hand. Written by users; the agent writes them back when it makes "
-        "the object again after a deletion.",
+        description="Devices taken out of service by hand. Written by users; the agent restores them when it recreates "
+        "the deleted object.",
     )
 
 
@@ -185,43 +188,40 @@ class Summary(Loose):
 
     devices: Count = Field(description="Physical devices, missing ones included.")
     healthy: Count = Field(description="Devices that are Healthy or Degraded.")
-    degraded: Count = Field(description="Devices that are Degraded; counted as healthy, too.")
+    degraded: Count = Field(description="Devices that are Degraded; also counted as healthy.")
     unhealthy: Count = Field(description="Devices that are Unhealthy.")
     unknown: Count = Field(description="Devices whose state cannot be determined.")
-    held: Count = Field(description="Devices that a container holds, wholly or in part.")
+    held: Count = Field(description="Devices that containers hold, wholly or partly.")
     unschedulable: Count = Field(description="Devices taken out of service by hand.")
     offered: Count | None = Field(
-        default=None,
-        description="Devices of which the kubelet is offered something healthy; absent: not known yet.",
+        default=None, description="Devices with something healthy offered to the kubelet; absent: not known yet."
     )
-    excluded: Count = Field(
-        default=0, description="Devices that resources.exclude keeps from being offered, wholly or in part."
-    )
-    model: Short = Field(description="The product name; mixed for several, empty for none.")
-    models: Count = Field(description="How many different product names.")
+    excluded: Count = Field(default=0, description="Devices that resources.exclude withholds, wholly or partly.")
+    model: Short = Field(description="Product name; mixed for several, empty for none.")
+    models: Count = Field(description="Number of different product names.")
     withheld: Short = Field(
         default="",
-        description="Why ids of the node's resources are not reported as Healthy, with their number: Unhealthy=2; "
-        "Excluded: the devices of which resources.exclude leaves no ids. status.resources[].withheld has more.",
+        description="Ids not reported as Healthy, by reason, such as Unhealthy=2. Excluded: devices withheld by "
+        "resources.exclude. Details: status.resources[].withheld.",
     )
     message: ConditionMessage = Field(
         default="",
-        description="The node in a sentence or two, for people: which ids new containers cannot get and why, and what "
-        "is wrong with the worst device, since when, and what helps.",
+        description="For people: ids that new containers cannot get and why; what is wrong with the worst device, "
+        "since when, and what helps.",
     )
     reason: ReasonText = Field(
-        description="Why the agent is not Ready; else the health reason of the worst device; else Expected8Found7, "
-        "where devices that are expected are not there; else empty."
+        description="Why the agent is not Ready; else the health reason of the worst device; else Expected8Found7, if "
+        "expected devices are missing; else empty."
     )
-    recovery_action: ReasonText = Field(description="Recovery action of the worst device.")
+    recovery_action: ReasonText = Field(description="Recovery action for the worst device.")
     idle: Count | None = Field(
         default=None,
-        description="Devices that a container holds and does not use; absent: no policy has idle.afterSeconds.",
+        description="Devices that containers hold and do not use; absent: no policy has idle.afterSeconds.",
     )
     most_faults: Short = Field(
         default="",
-        description="The device that has had the most faults in the last 80 to 90 days, with their number: gpu-3=12; "
-        "empty: none had any.",
+        description="Device with the most faults in the last 80 to 90 days and their number, such as gpu-3=12; empty: "
+        "no faults.",
     )
 
 
@@ -229,22 +229,22 @@ class Driver(Loose):
     """A kernel driver, and its version."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
-        description="Name of the driver, such as nvidia, amdgpu or mlx5_core."
+        description="Driver, such as nvidia, amdgpu or mlx5_core."
     )
-    version: Short = Field(default="", description="As the driver prints it: 570.148.08.")
-    cuda_version: Short = Field(default="", description="The newest CUDA that it supports: 12.8.")
+    version: Short = Field(default="", description="As the driver prints it, such as 570.148.08.")
+    cuda_version: Short = Field(default="", description="Newest CUDA version that the driver supports, such as 12.8.")
 
 
 class Probe(Loose):
     """A probe that the agent runs, and its state."""
 
-    name: ProbeName = Field(description="nvml, simulated, or the name given with --probe NAME=COMMAND.")
+    name: ProbeName = Field(description="nvml, simulated, or the name in --probe NAME=COMMAND.")
     state: ProbeState = Field(
-        description="Ready; Starting (no report yet); Silent (no report for 15 s); Failed (it does not start or writes "
-        "no good report); NoDriver (it runs, and its driver is not loaded)."
+        description="Starting: no report yet. Silent: no report for 15 s. Failed: does not start, or sends no valid "
+        "report. NoDriver: its driver is not loaded."
     )
     message: HealthMessage = Field(
-        default="", description="Human-readable explanation, with further problems that the probe reports."
+        default="", description="Explanation for people, with other problems that the probe reports."
     )
     since: Time = Field(description="When this state began.")
     devices: Count = Field(description="Devices that it reports, missing ones included.")
@@ -253,27 +253,27 @@ class Probe(Loose):
 class Vgpu(Loose):
     """NVIDIA vGPU host driver, in a virtual machine."""
 
-    version: Short = Field(default="", description="The host driver's version.")
-    branch: Short = Field(default="", description="The host driver's branch.")
+    version: Short = Field(default="", description="Version of the host driver.")
+    branch: Short = Field(default="", description="Branch of the host driver.")
 
 
 class Machine(Loose):
     """Facts for node labels that no single device has."""
 
-    type: Line | None = Field(default=None, description="The machine's product name (DMI).")
-    mode: Short | None = Field(default=None, description="What the GPUs are for: compute or graphics.")
-    clique: Line | None = Field(default=None, description="<cluster uuid>.<clique id> of the NVLink fabric.")
-    mig_strategy: Short | None = Field(default=None, description="How MIG devices are offered: none, single, mixed.")
-    vgpu: Vgpu | None = Field(default=None, description="Set where the GPUs are virtual.")
+    type: Line | None = Field(default=None, description="Product name of the machine (DMI).")
+    mode: Short | None = Field(default=None, description="Purpose of the GPUs: compute or graphics.")
+    clique: Line | None = Field(default=None, description="NVLink fabric: <cluster uuid>.<clique id>.")
+    mig_strategy: Short | None = Field(default=None, description="How MIG devices are offered: none, single or mixed.")
+    vgpu: Vgpu | None = Field(default=None, description="Only if the GPUs are virtual.")
 
 
 class MostSeen(Loose):
     """The most devices of one product that this node has had at one time."""
 
-    probe: ProbeName = Field(description="The probe that listed them.")
-    vendor: Short = Field(description="Who made them, such as nvidia.")
-    product_name: Short = Field(description="What they are, such as NVIDIA H100 80GB HBM3.")
-    count: Count = Field(description="How many of them were listed at one time.")
+    probe: ProbeName = Field(description="Probe that listed them.")
+    vendor: Short = Field(description="Vendor, such as nvidia.")
+    product_name: Short = Field(description="Product, such as NVIDIA H100 80GB HBM3.")
+    count: Count = Field(description="Most devices listed at one time.")
 
 
 class Agent(Loose):
@@ -282,19 +282,19 @@ class Agent(Loose):
     version: Short = Field(description="The agent's version.")
     boot_id: Short = Field(description="The node's boot id.")
     start_time: Time = Field(description="When the agent started.")
-    heartbeat_time: Time = Field(description="Time of the agent's last heartbeat; every 5 minutes.")
+    heartbeat_time: Time = Field(description="Last heartbeat; there is one every 5 minutes.")
 
 
 class Attribute(Loose):
-    """The value of an attribute, in the form of a ResourceSlice: exactly one of the fields is set."""
+    """An attribute as in a ResourceSlice: exactly one field is set."""
 
-    string: Short | None = Field(default=None, description="The value, where it is text.")
+    string: Short | None = Field(default=None, description="Value, if it is text.")
     integer: Annotated[Whole, Field(ge=-INTEGER_MAX, le=INTEGER_MAX)] | None = Field(
-        default=None, description="The value, where it is a whole number."
+        default=None, description="Value, if it is a whole number."
     )
-    boolean: Flag | None = Field(default=None, description="The value, where it is true or false.")
+    boolean: Flag | None = Field(default=None, description="Value, if it is true or false.")
     version: Annotated[str, StringConstraints(pattern=SEMANTIC_VERSION_PATTERN, max_length=64)] | None = Field(
-        default=None, description="The value, where it is a semantic version such as 9.0.0."
+        default=None, description="Value, if it is a semantic version, such as 9.0.0."
     )
 
 
@@ -303,25 +303,23 @@ class DeviceAttributes(Loose):
     ResourceSlice's attributes."""
 
     uuid: Annotated[str, StringConstraints(max_length=96)] | None = Field(
-        default=None, description="The UUID shown by the vendor's tools, where it differs from the id."
+        default=None, description="As in the vendor's tools, if it differs from the id."
     )
-    vendor: Short | None = Field(default=None, description="Who made it, such as nvidia.")
-    product_name: Short | None = Field(default=None, description="Product name, such as NVIDIA H100 80GB HBM3.")
-    brand: Short | None = Field(default=None, description="Product line, such as Nvidia, Tesla or GeForce.")
+    vendor: Short | None = Field(default=None, description="Vendor, such as nvidia.")
+    product_name: Short | None = Field(default=None, description="Product, such as NVIDIA H100 80GB HBM3.")
+    brand: Short | None = Field(default=None, description="Product line, such as Tesla or GeForce.")
     architecture: Short | None = Field(default=None, description="Generation of the chip, such as Hopper.")
     pci_bus_id: Short | None = Field(default=None, description="PCI address, such as 0000:1b:00.0.")
     pcie_root: Short | None = Field(default=None, description="PCIe root complex, such as pci0000:16.")
     numa_node: Annotated[Whole, Field(ge=0, le=MAX_NUMA_NODE)] | None = Field(
-        default=None, description="The NUMA node; absent: not reported by the machine."
+        default=None, description="NUMA node; absent: not reported."
     )
     minor: Annotated[Whole, Field(ge=0, le=MAX_MINOR)] | None = Field(
-        default=None, description="The minor number of its device node: 3 for /dev/nvidia3."
+        default=None, description="Minor number of its device node, such as 3 for /dev/nvidia3."
     )
-    firmware: Short | None = Field(default=None, description="The firmware's version, as the device prints it.")
+    firmware: Short | None = Field(default=None, description="Firmware version, as the device prints it.")
     extra: Annotated[dict[AttributeName, Attribute], Field(max_length=MAX_EXTRA)] = Field(
-        default={},
-        description="Further attributes by name: cudaComputeCapability, migCapable and migEnabled of NVIDIA's GPUs, "
-        "gfxVersion, linkType, shell.",
+        default={}, description="Further attributes, such as cudaComputeCapability, migEnabled, gfxVersion or linkType."
     )
 
 
@@ -329,130 +327,102 @@ Capacity = Annotated[dict[AttributeName, Quantity], Field(max_length=MAX_CAPACIT
 
 
 class Link(Loose):
-    """A direct connection to another device, or to a switch; or another device on the same PCIe root."""
+    """A connection to another device or to a switch, or another device on the same PCIe root."""
 
-    kind: Word = Field(
-        description="Kind of the link, such as NVLink or XGMI. PCIe: between a GPU and a NIC on one PCIe root, the "
-        "nearest first."
-    )
+    kind: Word = Field(description="Such as NVLink or XGMI; PCIe: a GPU and a NIC on one PCIe root, nearest first.")
     to: DeviceId = Field(description="A device id, or switch.")
-    count: Count = Field(description="How many links of this kind there are.")
+    count: Count = Field(description="Number of these links.")
 
 
 class DeviceHealth(Loose):
     """Health of a device."""
 
     state: HealthState = Field(
-        description="Healthy; Degraded (reported, still offered); Unhealthy (not offered); Unknown (not known)."
+        description="Healthy, Degraded: offered. Unhealthy: not offered. Unknown: cannot be determined."
     )
-    reason: ReasonText = Field(default="", description="Machine-readable reason: Xid79, Missing, RowRemapFailure.")
+    reason: ReasonText = Field(default="", description="Machine-readable, such as Xid79 or Missing.")
     reasons: Annotated[tuple[Word, ...], Field(max_length=MAX_REASONS), ListType("atomic")] = Field(
-        default=(),
-        description="Where there are several: all that hold it in this state, reason first; faults.rules go by each.",
+        default=(), description="All reasons, if several; faults.rules match each."
     )
     message: HealthMessage = Field(default="", description="What happened, for people.")
     since: Time = Field(description="When this state and reason began.")
-    xid: Count | None = Field(default=None, description="The XID, where one is the reason.")
+    xid: Count | None = Field(default=None, description="XID, if it is the reason.")
     xids: Annotated[tuple[Count, ...], Field(max_length=MAX_XIDS), ListType("atomic")] = Field(
-        default=(), description="The XIDs of all its faults since the machine booted, in their order."
+        default=(), description="XIDs of all its faults since boot."
     )
     recovery_action: Word | None = Field(
         default=None, description="Recommended recovery action: RebootNode, ResetDevice."
     )
-    fault_domain: FaultDomain | None = Field(
-        default=None, description="Where the fault lies: Application, Device or Node."
-    )
+    fault_domain: FaultDomain | None = Field(default=None, description="Where the fault lies.")
 
 
 class Notice(Loose):
-    """What happened on a device and changed no state: an error of the program that used it, or one that was contained.
-    The device stays in service."""
+    """An event that changed no state, such as an error of a program; the device stays in service."""
 
-    code: Word = Field(description="What it was, as a health reason: Xid31.")
-    message: Line = Field(description="What it means and what to do, for people.")
-    partition: DeviceId | None = Field(default=None, description="The partition that it was about, where it is known.")
-    since: Time = Field(description="When it came first.")
-    time: Time = Field(description="When it came last; repeats are added once a minute.")
-    count: Count = Field(description="How often it has come since then; forgotten a day after the last.")
+    code: Word = Field(description="Written as a health reason, such as Xid31.")
+    message: Line = Field(description="Meaning and remedy, for people.")
+    partition: DeviceId | None = Field(default=None, description="Affected partition, if known.")
+    since: Time = Field(description="When it first occurred.")
+    time: Time = Field(description="When it last occurred; updated at most once a minute.")
+    count: Count = Field(description="Occurrences since then; the notice is removed a day after the last.")
 
 
 class Occurred(Loose):
     """How often a reason came on a device in the last 80 to 90 days."""
 
-    reason: Word = Field(description="The health reason: Xid79, LinkDown.")
-    count: Count = Field(description="How often it came: an event as often as it happened, a reading when it began.")
-    first: Time = Field(description="When it came first.")
-    last: Time = Field(description="When it came last; repeats are added once a minute.")
-    fault: Flag = Field(
-        default=False, description="True when it has been a fault of the device, not only an error of a program."
-    )
+    reason: Word = Field(description="Health reason, such as Xid79 or LinkDown.")
+    count: Count = Field(description="Occurrences: an event counts each time, a reading when it begins.")
+    first: Time = Field(description="When it first occurred.")
+    last: Time = Field(description="When it last occurred; updated at most once a minute.")
+    fault: Flag = Field(default=False, description="True for a fault of the device, not only an error of a program.")
 
 
 class Holder(Loose):
-    """A container that has the device, as the kubelet shows it."""
+    """A container that holds the device, as the kubelet reports it."""
 
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
     pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
-    pod_uid: Uid | None = Field(default=None, description="The pod's uid, where it is known.")
-    container: Annotated[str, StringConstraints(max_length=63)] = Field(description="Name of the container in the pod.")
+    pod_uid: Uid | None = Field(default=None, description="The pod's uid, if known.")
+    container: Annotated[str, StringConstraints(max_length=63)] = Field(description="Name of the container.")
     resource: Annotated[str, StringConstraints(max_length=317)] | None = Field(
-        default=None, description="The extended resource by which it was allocated."
+        default=None, description="Extended resource of the allocation."
     )
     claim: Annotated[str, StringConstraints(max_length=253)] | None = Field(
-        default=None, description="The ResourceClaim by which it was allocated (DRA)."
+        default=None, description="ResourceClaim of the allocation (DRA)."
     )
-    shares: Count | None = Field(
-        default=None, description="How many shares of the device it has; absent: the whole device."
-    )
-    memory: Quantity | None = Field(
-        default=None, description="How much of the device's memory its shares are, where memory is shared."
-    )
-    cores: Percent | None = Field(
-        default=None,
-        description="How much of the device's computing power it has, in percent of the device; only where the "
-        "resource's `cores` is on.",
-    )
+    shares: Count | None = Field(default=None, description="Number of shares; absent: the whole device.")
+    memory: Quantity | None = Field(default=None, description="Memory of its shares.")
+    cores: Percent | None = Field(default=None, description="Computing power, in percent of the device.")
     ids: Annotated[
         tuple[Line, ...],
         Field(max_length=MAX_HOLDER_IDS),
         ListType("atomic"),
-    ] = Field(
-        default=(),
-        description="The allocated ids: only for shares of the device, and only the first of them; one where memory is "
-        "shared.",
-    )
-    since: MicroTime = Field(description="When it was allocated, or first observed; with microseconds.")
+    ] = Field(default=(), description="The first allocated ids, for shares only.")
+    since: MicroTime = Field(description="When it was allocated, or first observed.")
     health: DeviceHealth | None = Field(
-        default=None,
-        description="Only where it differs from the device's: what happened to this container alone, such as "
-        "MpsDaemonRestarted.",
+        default=None, description="Only if it differs from the device's, such as MpsDaemonRestarted."
     )
     idle: Word | None = Field(
         default=None,
-        description="How it does not use the device, where a policy has idle.afterSeconds. NeverUsed: no process was "
-        "there since it has the device. Idle: nothing was computed for so long. MemoryOnly: the same, memory of the "
-        "device is in use, and no process can be seen. Unknown: partitions, shares or the driver hide it. Absent: it "
-        "uses the device, or has not been observed for so long.",
+        description="How the device is not used (idle.afterSeconds). NeverUsed: no process since allocation. Idle: "
+        "nothing computed. MemoryOnly: nothing computed, memory in use, no process visible. Unknown: cannot be "
+        "determined. Absent: used, or not observed long enough.",
     )
-    idle_since: Time | None = Field(
-        default=None, description="Since when, where idle says that it does not use it; written once for each period."
-    )
+    idle_since: Time | None = Field(default=None, description="Start of the period without use.")
 
 
 Excluded = Annotated[
     Line | None,
     Field(
         default=None,
-        description="The entry of resources.exclude because of which it is not offered; absent: none.",
+        description="Entry of resources.exclude that withholds it.",
     ),
 ]
 
 
 OutOfService = Annotated[
     Line | None,
-    Field(
-        default=None, description="Why it was taken out of service by hand (spec.unschedulable); absent: it was not."
-    ),
+    Field(default=None, description="Why it is out of service (spec.unschedulable)."),
 ]
 
 
@@ -461,117 +431,101 @@ class Shares(Loose):
     memory is `total` times `unit`, and `unallocatable`."""
 
     resource: SharedResourceName | None = Field(
-        default=None,
-        description="The extended resource of the shares; absent: they are of several, such as two RDMA pools.",
+        default=None, description="Resource of the shares; absent: several, such as RDMA pools."
     )
-    total: Count = Field(description="How many shares the device has.")
+    total: Count = Field(description="Number of shares.")
     held: Count = Field(
-        description="How many of them are held by containers. Memory that is held in shares of an earlier unit counts "
-        "as the shares of today's unit that it takes."
+        description="Shares that containers hold; memory held in an earlier unit is converted to the current unit."
     )
     free: Count | None = Field(
         default=None,
-        description="How many of them a new container can get now: offered, healthy and not held. What is neither "
-        "held nor free is not offered. Absent: it is not known yet what is held.",
+        description="Shares that new containers can get now. Shares neither held nor free are not offered. Absent: not "
+        "known yet.",
     )
-    unit: Quantity | None = Field(default=None, description="Memory of each share, where memory is shared.")
+    unit: Quantity | None = Field(default=None, description="Memory of each share.")
     unallocatable: Quantity | None = Field(
-        default=None,
-        description="Memory of the device that is in no share: the reserve, and what is left of it by whole units. "
-        "Only where memory is shared.",
+        default=None, description="Memory in no share: the reserve and the remainder."
     )
     packing: Word | None = Field(
-        default=None,
-        description="Which device the next shares come from, binpack or spread; only where memory is shared.",
+        default=None, description="Device of the next shares: binpack (fullest) or spread (emptiest)."
     )
-    cores_held: Percent | None = Field(
-        default=None,
-        description="How much of the device's computing power containers hold, in percent; only where the resource's "
-        "`cores` is on.",
-    )
+    cores_held: Percent | None = Field(default=None, description="Held computing power, in percent of the device.")
 
 
 class Partition(Loose):
-    """A part of a device: a MIG device, a partition of AMD's, a virtual function. It has its device's attributes."""
+    """A part of a device, such as a MIG device or a virtual function; it has the device's attributes."""
 
-    id: DeviceId = Field(description="Its id, which is also the device plugin's: MIG-<uuid>.")
-    name: DeviceName = Field(description="Its name in a ResourceSlice: gpu-0-mig-1g10gb-19-0.")
-    profile: Profile = Field(description="Size in the driver's words, such as 1g.10gb.")
-    gi: Count | None = Field(default=None, description="Id of its GPU instance (NVIDIA).")
-    ci: Count | None = Field(default=None, description="Id of its compute instance (NVIDIA).")
-    start: Count | None = Field(default=None, description="The first memory slice that it has.")
-    size: Count | None = Field(default=None, description="How many memory slices it has.")
-    capacity: Capacity = Field(default={}, description="Capacities by name: memory, multiprocessors.")
-    health: DeviceHealth | None = Field(default=None, description="Only where it differs from its device's.")
+    id: DeviceId = Field(description="Such as MIG-<uuid>; also the device plugin's id.")
+    name: DeviceName = Field(description="In a ResourceSlice, such as gpu-0-mig-1g10gb-19-0.")
+    profile: Profile = Field(description="Size as the driver names it, such as 1g.10gb.")
+    gi: Count | None = Field(default=None, description="GPU instance id (NVIDIA).")
+    ci: Count | None = Field(default=None, description="Compute instance id (NVIDIA).")
+    start: Count | None = Field(default=None, description="First memory slice.")
+    size: Count | None = Field(default=None, description="Number of memory slices.")
+    capacity: Capacity = Field(default={}, description="Capacities by name, such as memory.")
+    health: DeviceHealth | None = Field(default=None, description="Only if it differs from the device's.")
     excluded: Excluded = None
     unschedulable: OutOfService = None
     shares: Annotated[Shares, Atomic()] | None = Field(
-        default=None, description="Only where the partition itself is shared, as of a device."
+        default=None, description="Only if the partition itself is shared."
     )
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), ListType("atomic")] = Field(
-        default=(), description="Containers that have it."
+        default=(), description="Containers that hold the partition."
     )
 
 
 class Device(Loose):
-    """A physical device: what it is, its health, and who holds it."""
+    """A physical device: what it is, its health, and its holders."""
 
     id: DeviceId = Field(
-        description="Of a GPU the physical UUID, which is also the device plugin's id: GPU-<uuid>; else a serial "
-        "number or the PCI address."
+        description="GPU-<uuid> for a GPU, also the device plugin's id; else a serial number or PCI address."
     )
-    name: DeviceName = Field(description="Its name in a ResourceSlice: gpu-<minor>, nic-<n>, fpga-<n>.")
-    type: Word = Field(description="gpu, nic, fpga, vf, dpu, generic.")
+    name: DeviceName = Field(description="In a ResourceSlice, such as gpu-<minor> or nic-<n>.")
+    type: Word = Field(description="gpu, nic, fpga, vf, dpu or generic.")
     index: Annotated[Whole, Field(ge=0, le=MAX_INDEX)] = Field(
-        description="Number in the driver's order, as nvidia-smi shows it."
+        description="Number in the driver's order, as in nvidia-smi."
     )
-    probe: ProbeName | None = Field(default=None, description="Which probe reports it.")
+    probe: ProbeName | None = Field(default=None, description="Probe that reports it.")
     attributes: Annotated[DeviceAttributes, Atomic()] | None = Field(
-        default=None, description="What the device is: vendor, model, place in the machine."
+        default=None, description="What the device is, such as vendor and model."
     )
     capacity: Capacity = Field(
-        default={}, description="Capacities by name: memory: 80Gi, multiprocessors: 132, vfs: 16. Engines are counts."
+        default={}, description="Capacities by name, such as memory: 80Gi or multiprocessors: 132."
     )
     links: Annotated[tuple[Link, ...], Field(max_length=16), ListType("atomic")] = Field(
-        default=(), description="Direct connections; only what changes placement."
+        default=(), description="Direct connections that affect placement."
     )
     health: Annotated[DeviceHealth, Atomic()] = Field(
-        description="Whether it may be used; if not, why, since when, and what would help."
+        description="Whether it can be used; if not, why, since when, and what helps."
     )
     notices: Annotated[tuple[Notice, ...], Field(max_length=MAX_NOTICES), ListType("atomic")] = Field(
-        default=(),
-        description="Events that changed no state, newest first, such as an error of the program that used the device.",
+        default=(), description="Events that changed no state, newest first, such as errors of programs."
     )
     history: Annotated[tuple[Occurred, ...], Field(max_length=MAX_HISTORY), ListType("atomic")] = Field(
         default=(),
-        description="How often reasons came on this device lately, the newest first; what came while it was repaired "
-        "in between stays here.",
+        description="How often each reason occurred in the last 80 to 90 days, newest first; repairs do not reset it.",
     )
     excluded: Excluded = None
     unschedulable: OutOfService = None
     drained_since: Time | None = Field(
         default=None,
-        description="Since when it can be taken out of the machine: it is out of service by hand, no container has it, "
-        "and no process is seen on it. That it is gone then is no fault. Absent: it is in service, or still in use.",
+        description="Since when it can be removed without a fault: it is out of service by hand, no container holds "
+        "it, and no process is seen on it. Absent: in service or in use.",
     )
     partitions: Annotated[tuple[Partition, ...], Field(max_length=MAX_PARTITIONS), ListType("atomic")] = Field(
         default=(), description="Parts of the device, such as MIG devices."
     )
     partitions_truncated: Count | None = Field(
-        default=None,
-        description="How many partitions are left out, healthy ones first, because etcd takes no larger object.",
+        default=None, description="Partitions left out, healthy ones first, because the object would be too large."
     )
     shares: Annotated[Shares, Atomic()] | None = Field(
-        default=None,
-        description="Only where the device as a whole is shared: how many shares there are, how many are held, and how "
-        "many are free. Where its partitions are shared, each of them has its own.",
+        default=None, description="Only if the whole device is shared; shared partitions have their own."
     )
     holders: Annotated[tuple[Holder, ...], Field(max_length=MAX_HOLDERS), ListType("atomic")] = Field(
-        default=(), description="Containers that have it, sorted."
+        default=(), description="Containers that hold the device."
     )
     holders_truncated: Count | None = Field(
-        default=None,
-        description="How many holders are left out, of the device and of its partitions; their pods are not marked.",
+        default=None, description="Holders left out, those of partitions included; their pods are not marked."
     )
 
 
@@ -580,110 +534,103 @@ class ResourceMemory(Loose):
     unallocatable is not offered: its device is not healthy, or waits for holders of an earlier configuration."""
 
     total: Quantity = Field(
-        description="Memory of the devices; of one that its driver no longer lists, what containers hold of it."
+        description="Memory of the devices; for a device that its driver no longer lists, only what containers hold."
     )
     held: Quantity = Field(description="Memory that containers hold.")
     free: Quantity | None = Field(
         default=None,
-        description="Memory that new containers can get now, of all devices together; one container's is of one "
-        "device.",
+        description="Memory that new containers can get now, over all devices; a container gets memory of one device "
+        "only.",
     )
-    unallocatable: Quantity = Field(description="Memory that is in no share: the reserve, and remainders.")
+    unallocatable: Quantity = Field(description="Memory in no share: reserves and remainders.")
 
 
 class Withheld(Loose):
-    """Ids of a resource that no new container can get, and why."""
+    """Ids that no new container can get, and why."""
 
     reason: Word = Field(description=REASONS)
-    count: Count = Field(description="Number of these ids.")
+    count: Count = Field(description="Number of ids.")
     devices: Annotated[tuple[Line, ...], Field(max_length=MAX_WITHHELD_DEVICES), ListType("atomic")] = Field(
-        default=(), description="The first of their devices and partitions, by name or id."
+        default=(), description="The first affected devices and partitions, by name or id."
     )
     message: HealthMessage = Field(default="", description="Why, for people.")
     waits_for: Annotated[tuple[PodPath, ...], Field(max_length=MAX_WITHHELD_PODS), ListType("atomic")] = Field(
-        default=(), description="The first of the pods whose end would end it, namespace/name; absent: none is known."
+        default=(), description="The first pods that must end, as namespace/name; absent: none known."
     )
 
 
 class Resource(Loose):
     """An extended resource of this node."""
 
-    name: ResourceName = Field(description="Name of the extended resource, such as nvidia.com/gpu.")
-    capacity: Count = Field(description="Number of ids: devices, partitions or shares, offered or withheld.")
-    healthy: Count = Field(description="Number of ids that are reported to the kubelet as Healthy.")
-    allocated: Count = Field(description="Number of ids that containers hold.")
+    name: ResourceName = Field(description="Extended resource, such as nvidia.com/gpu.")
+    capacity: Count = Field(description="Ids (devices, partitions or shares), offered or withheld.")
+    healthy: Count = Field(description="Ids reported to the kubelet as Healthy.")
+    allocated: Count = Field(description="Ids that containers hold.")
     sharing: Word = Field(description="none, timeSlicing, mps or memory.")
     replicas: Count | None = Field(default=None, description="Shares of each device.")
     free: Count | None = Field(
         default=None,
-        description="Number of ids that a new container can get now: offered, healthy and not held. The scheduler sees "
-        "fewer while pods hold ids that are withheld: it subtracts what they request from what can be allocated.",
+        description="Ids that a new container can get now. The scheduler sees fewer while pods hold withheld ids, "
+        "because it subtracts their requests too.",
     )
-    unit: Quantity | None = Field(default=None, description="Memory of each share, where memory is shared.")
+    unit: Quantity | None = Field(default=None, description="Memory of each share.")
     packing: Word | None = Field(
-        default=None,
-        description="Which device the next shares come from, binpack or spread; only where memory is shared.",
+        default=None, description="Device of the next shares: binpack (fullest) or spread (emptiest)."
     )
     enforcement: Word | None = Field(
-        default=None,
-        description="What keeps containers to their memory: mps. Absent: nothing does.",
+        default=None, description="What limits containers to their memory: mps; absent: nothing."
     )
-    memory: Annotated[ResourceMemory, Atomic()] | None = Field(
-        default=None, description="In amounts of memory; only where memory is shared."
-    )
-    managed_by: Word = Field(description="Who owns the resource on the Node: plugin, operator or dra.")
+    memory: Annotated[ResourceMemory, Atomic()] | None = Field(default=None, description="Totals, if memory is shared.")
+    managed_by: Word = Field(description="Owner of the resource on the Node: plugin, operator or dra.")
     withheld: Annotated[tuple[Withheld, ...], Field(max_length=MAX_WITHHELD), ListType("atomic")] = Field(
-        default=(),
-        description="Why ids are not reported as Healthy, a reason each: healthy and these counts add up to capacity.",
+        default=(), description="Ids not reported as Healthy, by reason; healthy and these counts add up to capacity."
     )
 
 
 class Refusal(Loose):
-    """Why a configuration is not applied. The last good one stays."""
+    """Why a configuration is not applied; the last good one stays."""
 
-    section: Short = Field(
-        default="",
-        description="The section with the error; absent: no section of a policy, such as a missing file.",
-    )
-    field: Place = Field(default="", description="The field, where it is known: sharing.resources[0].replicas.")
-    message: ConditionMessage = Field(description="What is wrong and what would be right, for people.")
+    section: Short = Field(default="", description="Section with the error; absent: elsewhere, such as a missing file.")
+    field: Place = Field(default="", description="Path of the field, if known, such as sharing.resources[0].replicas.")
+    message: ConditionMessage = Field(description="What is wrong and what would be right.")
 
 
 class Unmatched(Loose):
     """An entry of the applied configuration that has no effect on this node."""
 
-    section: Short = Field(description="Section of the configuration that has it, such as sharing.")
-    entry: Place = Field(description="Its path in the section, and its value: resources[0].name example.com/x.")
+    section: Short = Field(description="Section of the entry, such as sharing.")
+    entry: Place = Field(description="Path in the section, and value, such as resources[0].name example.com/x.")
     message: HealthMessage = Field(description="What exists instead, for people.")
 
 
 class WaitingFor(Loose):
-    """A pod that must end before a change of the configuration is applied."""
+    """A pod that must end before a configuration change is applied."""
 
     namespace: Annotated[str, StringConstraints(max_length=63)] = Field(description="The pod's namespace.")
     pod: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
     resource: Annotated[str, StringConstraints(max_length=317)] = Field(
-        default="", description="The extended resource by which it holds them; absent: a ResourceClaim."
+        default="", description="Extended resource of the allocation; absent: a ResourceClaim."
     )
     ids: Annotated[
         tuple[Line, ...],
         Field(max_length=MAX_WAITING_IDS),
         ListType("atomic"),
-    ] = Field(default=(), description="The first of the ids that it holds.")
+    ] = Field(default=(), description="The first ids that it holds.")
 
 
 class ConfigurationStatus(Loose):
     """The state of the node's configuration; the condition ConfigApplied says the same for people."""
 
     sources: Annotated[tuple[Word, ...], Field(max_length=8), ListType("atomic")] = Field(
-        default=(),
-        description="Where the configuration comes from, highest precedence first: policy, flags, environment, file.",
+        default=(), description="Sources, highest precedence first: policy, flags, environment, file."
     )
-    refused: Refusal | None = Field(default=None, description="Why the requested configuration is not applied.")
+    refused: Refusal | None = Field(
+        default=None, description="Why the requested configuration is not applied; the last good one stays."
+    )
     refusals: Annotated[tuple[Refusal, ...], Field(max_length=MAX_REFUSALS), ListType("atomic")] = Field(
         default=(),
-        description="All files and sections that are wrong by themselves. Without refused, they are files of which the "
-        "last good content is applied, with everything else.",
+        description="All files and sections with errors. Without refused, they are files whose last good content is "
+        "applied.",
     )
     unmatched: Annotated[tuple[Unmatched, ...], Field(max_length=MAX_UNMATCHED), ListType("atomic")] = Field(
         default=(), description="Entries without effect on this node."
@@ -691,19 +638,16 @@ class ConfigurationStatus(Loose):
     waiting_for: Annotated[tuple[WaitingFor, ...], Field(max_length=MAX_WAITING_FOR), ListType("atomic")] = Field(
         default=(), description="Pods that must end before a change is applied."
     )
-    waiting_for_daemons: Count | None = Field(
-        default=None, description="Number of resources whose MPS daemon is not ready yet."
-    )
+    waiting_for_daemons: Count | None = Field(default=None, description="Resources whose MPS daemon is not ready yet.")
     serving: Word | None = Field(
-        default=None,
-        description="Observe: another plugin serves the kubelet, whatever says so. Absent: this agent does.",
+        default=None, description="Observe: another plugin serves the kubelet. Absent: this agent does."
     )
 
 
 class RetiredResource(Loose):
-    """A resource that the agent no longer offers: its zero may be removed from the Node."""
+    """A resource that the agent no longer offers; its zero on the Node can be removed."""
 
-    name: ResourceName = Field(description="The name no longer offered.")
+    name: ResourceName = Field(description="Resource that is no longer offered.")
     since: Time = Field(description="When the agent stopped offering it.")
 
 
@@ -714,9 +658,9 @@ class AffectedPod(Loose):
     name: Annotated[str, StringConstraints(max_length=253)] = Field(description="Name of the pod.")
     uid: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(description="The pod's uid.")
     device: DeviceId = Field(
-        description="The faulty device; unknown: the pod was marked under an earlier NodeDevices of the node."
+        description="Faulty device; unknown: the pod was marked under an earlier NodeDevices of the node."
     )
-    reason: ReasonText = Field(description="The health reason that the pod shows.")
+    reason: ReasonText = Field(description="Health reason that the pod shows.")
     since: Time = Field(description="When the fault began.")
 
 
@@ -727,16 +671,16 @@ class NodeDevicesStatus(Loose):
         default=None, description="metadata.generation that the agent has applied."
     )
     applied_config_hash: Hash | None = Field(default=None, description="spec.configHash that the agent has applied.")
-    node_uid: Uid | None = Field(default=None, description="The Node's uid: a recreated node is another node.")
+    node_uid: Uid | None = Field(default=None, description="uid of the Node; a recreated Node has another.")
     summary: Annotated[Summary, Atomic()] | None = Field(default=None, description="Summary of the node's devices.")
     drivers: Annotated[
         tuple[Annotated[Driver, Atomic()], ...], Field(max_length=MAX_DRIVERS), ListType("map", "name")
-    ] = Field(default=(), description="The devices' drivers that are loaded.")
+    ] = Field(default=(), description="Loaded drivers of the devices.")
     machine: Annotated[Machine, Atomic()] | None = Field(
         default=None, description="Facts about the machine, for node labels."
     )
     probes: Annotated[tuple[Annotated[Probe, Atomic()], ...], Field(max_length=MAX_PROBES), ListType("map", "name")] = (
-        Field(default=(), description="The probes that the agent runs.")
+        Field(default=(), description="Probes that the agent runs.")
     )
     agent: Annotated[Agent, Atomic()] | None = Field(default=None, description="The agent that writes this status.")
     configuration: Annotated[ConfigurationStatus, Atomic()] | None = Field(
@@ -750,11 +694,11 @@ class NodeDevicesStatus(Loose):
     )
     retired_resources: Annotated[
         tuple[Annotated[RetiredResource, Atomic()], ...], Field(max_length=64), ListType("map", "name")
-    ] = Field(default=(), description="Resources no longer offered.")
+    ] = Field(default=(), description="Resources that are no longer offered.")
     most_seen: Annotated[tuple[MostSeen, ...], Field(max_length=16), ListType("atomic")] = Field(
         default=(),
-        description="The most devices of each product that this node has had at one time. Where the node's policies "
-        "expect nothing (expect) and fewer are listed, the condition ExpectedDevices says so.",
+        description="Most devices of each product listed at one time. If no policy has expect and fewer are listed, "
+        "the condition ExpectedDevices is False.",
     )
     affected_pods: Annotated[
         tuple[Annotated[AffectedPod, Atomic()], ...], Field(max_length=MAX_AFFECTED_PODS), ListType("map", "uid")
@@ -765,16 +709,15 @@ class NodeDevicesStatus(Loose):
     conditions: Annotated[tuple[Annotated[Condition, Atomic()], ...], Field(max_length=16), ListType("map", "type")] = (
         Field(
             default=(),
-            description="Ready, DevicesHealthy, ConfigApplied, HoldersKnown, AllocatedOnce and, where devices are "
-            "expected, ExpectedDevices by the agent; PolicyResolved, CapacitySynced, Stale and, where a policy enables "
-            "them, LabelsSynced, TaintSynced, EvictionsSynced and IdlePodsMarked by the operator, with ProblemReported "
-            "and MaintenanceScheduled while others report so on the Node.",
+            description="By the agent: Ready, DevicesHealthy, ConfigApplied, HoldersKnown, AllocatedOnce, "
+            "ExpectedDevices. By the operator: PolicyResolved, CapacitySynced, Stale, LabelsSynced, TaintSynced, "
+            "EvictionsSynced, IdlePodsMarked, ProblemReported, MaintenanceScheduled. Some exist only where they apply.",
         )
     )
 
 
 class NodeDevices(Root):
-    """What devices a node has, who holds them, their health, and how they are offered."""
+    """The devices of a node: their health, who holds them, and how they are offered."""
 
     api_version: Literal["nodedevices.io/v1alpha1"] = Field(default=API_VERSION)
     kind: Literal["NodeDevices"] = "NodeDevices"
@@ -783,6 +726,6 @@ class NodeDevices(Root):
         default=NodeDevicesSpec(),
         # When the last field of a spec is taken out by server-side apply, null is left; the default makes it {} again.
         json_schema_extra=in_schema({}),
-        description="The desired state of this node.",
+        description="Desired state of the node.",
     )
-    status: NodeDevicesStatus = Field(default=NodeDevicesStatus(), description="The observed state of this node.")
+    status: NodeDevicesStatus = Field(default=NodeDevicesStatus(), description="Observed state of the node.")

@@ -87,26 +87,23 @@ class Serving(Strict):
 
     mode: Literal["Serve", "Observe"] = Field(
         default="Serve",
-        description="Serve: NodeDevices' device plugin offers the devices. Observe: the vendor's own plugin serves the "
-        "kubelet, and NodeDevices observes, reports and reacts.",
+        description="Serve: NodeDevices offers the devices to the kubelet. Observe: the vendor's plugin offers them; "
+        "NodeDevices observes, reports and reacts.",
     )
 
 
 class DeviceMatch(Strict):
     """Selects devices: all that is given must match; empty matches every device."""
 
-    vendor: Word | None = Field(default=None, description="The vendor, as in attributes.vendor: nvidia.")
-    product_name: Glob | None = Field(default=None, description="Glob over attributes.productName: NVIDIA H100*.")
-    type: Word | None = Field(default=None, description="The device's type: gpu.")
-    profile: Glob | None = Field(default=None, description="Glob over a partition's profile: 1g.*.")
-    min_memory: QuantityInput | None = Field(default=None, description="At least this much memory: 40Gi.")
+    vendor: Word | None = Field(default=None, description="attributes.vendor, such as nvidia.")
+    product_name: Glob | None = Field(default=None, description="attributes.productName (glob), such as NVIDIA H100*.")
+    type: Word | None = Field(default=None, description="Device type, such as gpu.")
+    profile: Glob | None = Field(default=None, description="Partition profile (glob), such as 1g.*.")
+    min_memory: QuantityInput | None = Field(default=None, description="Minimum memory, such as 40Gi.")
     ids: Annotated[tuple[DeviceId, ...], Field(max_length=64), ListType("set")] | None = Field(
-        default=None, description="Only these device ids."
+        default=None, description="Only these ids."
     )
-    near: Word | None = Field(
-        default=None,
-        description="Another device of this type, such as nic, is on its PCIe root, as in attributes.pcieRoot.",
-    )
+    near: Word | None = Field(default=None, description="Same PCIe root as another device of this type, such as nic.")
 
 
 def _no_profile(why: str) -> Rule:
@@ -121,10 +118,10 @@ def _no_profile(why: str) -> Rule:
 
 
 class ResourceRule(Strict):
-    """Devices that match are offered under this name; the first rule that matches a device applies."""
+    """Offers matching devices under a name; the first matching rule applies."""
 
-    match: DeviceMatch = Field(description="Which devices get the name.")
-    name: ExtendedName = Field(description="The extended resource, such as nvidia.com/gpu.")
+    match: DeviceMatch = Field(description="Devices that get the name.")
+    name: ExtendedName = Field(description="Extended resource, such as nvidia.com/gpu.")
 
 
 class Resources(Strict):
@@ -132,12 +129,12 @@ class Resources(Strict):
 
     devices: Annotated[tuple[ResourceRule, ...], Field(max_length=32), ListType("atomic")] = Field(
         default=(),
-        description="Rules; the first match applies. Without one, the vendor's default name "
-        "(nvidia.com/gpu). A device without a known vendor, such as a NIC, has none: it is offered only where "
-        "a rule matches its type, id or vendor.",
+        description="The first matching rule applies. Other devices get their vendor's default name, such as "
+        "nvidia.com/gpu. A device without a default name, such as a NIC, is offered only if a rule matches its type, "
+        "id or vendor.",
     )
     exclude: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] = Field(
-        default=(), description="Devices that are never offered: ids, or globs over ids."
+        default=(), description="Devices that are never offered: ids or globs."
     )
 
 
@@ -154,66 +151,62 @@ _CEL_PRESET = f"has(self.rename) && self.rename in {list(MEMORY_UNITS)}"
 class SharedResource(Strict):
     """How one resource is shared."""
 
-    name: ExtendedName = Field(description="The resource to share, such as nvidia.com/gpu.")
+    name: ExtendedName = Field(description="Resource to share, such as nvidia.com/gpu.")
     strategy: Literal["timeSlicing", "memory"] | None = Field(
-        default=None, description="Share this resource so, whatever sharing.strategy is: timeSlicing or memory."
+        default=None, description="Overrides sharing.strategy for this resource."
     )
     rename: ExtendedName | None = Field(
-        default=None, description="Offer the shares under this name; absent: the same, or <name>.shared by default."
+        default=None,
+        description="Name of the shares. Absent: the same name (for memory nodedevices.io/gpu-memory), or "
+        "<name>.shared with renameByDefault.",
     )
     devices: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] | None = Field(
-        default=None, description="Only these devices: ids, indices (0, or 0:1 for a MIG device) or globs over ids."
+        default=None, description="Only these devices: ids, globs over ids, or indices (0; 0:1 for a MIG device)."
     )
-    replicas: Annotated[Whole, Field(ge=2, le=16384)] | None = Field(
-        default=None, description="How many shares each device is offered as, 2 to 16384."
-    )
+    replicas: Annotated[Whole, Field(ge=2, le=16384)] | None = Field(default=None, description="Shares of each device.")
     match: DeviceMatch | None = Field(
         default=None,
-        description="Only devices like these; with devices, those that both mean. The others stay whole under their "
-        "usual name.",
+        description="Only these devices; the others stay whole under their usual name. With devices, both must match.",
     )
     memory_unit: QuantityInput | None = Field(
         default=None,
-        description="Offer one share for each such amount of the device's memory: 1Gi. Absent: that of the name in "
-        f"rename, where it is {' or '.join(f'{name} ({unit})' for name, unit in MEMORY_UNITS.items())}.",
+        description="Memory of each share, such as 1Gi. Can be absent if rename is "
+        f"{' or '.join(f'{name} ({unit})' for name, unit in MEMORY_UNITS.items())}.",
     )
     memory_reserve: QuantityInput | None = Field(
         default=None,
-        description="With memoryUnit: the amount of each device's memory that is not divided, for the driver and its "
-        "contexts.",
+        description="With memoryUnit: memory of each device that is not shared, for the driver and contexts.",
     )
     packing: Packing | None = Field(
         default=None,
-        description="With memoryUnit: which device a container's shares come from. binpack, the default: the fullest "
-        "that has room. spread: the emptiest.",
+        description="With memoryUnit: take shares from the fullest device with room (binpack, the default) or from the "
+        "emptiest (spread).",
     )
     numa: Flag | None = Field(
         default=None,
-        description="With memoryUnit: tell the kubelet the NUMA nodes of shares. Its topology manager then takes the "
-        "shares of one container from several devices where one NUMA node has too few, and the container is refused.",
+        description="With memoryUnit: tell the kubelet the NUMA nodes of shares. The kubelet can then refuse a "
+        "container that fits on one device.",
     )
     core_resource: CoreResource | None = Field(
         default=None,
         description="With memoryUnit: offer computing power under this name, 100 for each GPU. A container requests 1 "
-        "to 99 beside an amount of memory, or a multiple of 100 for whole GPUs: those of the resource that are not "
-        "shared are given under this name, and no longer under their usual one.",
+        "to 99 together with memory, or a multiple of 100 for whole GPUs, which no longer have their usual name.",
     )
     cores: Flag | None = Field(
         default=None,
-        description="With memoryUnit: pods say how much of a device's computing power each container needs, in "
-        "percent, by the annotation nodedevices.io/gpu-cores.<container>, and no device is promised to more than 100. "
-        "The agent needs the right to list and watch pods (component gpu-cores).",
+        description="With memoryUnit: pods request computing power by the annotation "
+        "nodedevices.io/gpu-cores.<container>, in percent; no device is promised above 100. The agent must be allowed "
+        "to list and watch pods (component gpu-cores).",
     )
 
     enforcement: Enforcement | None = Field(
         default=None,
-        description="With memoryUnit: what keeps containers to their memory. none, the default: nothing. mps: NVIDIA's "
-        "driver, for containers as clients of an MPS control daemon (component mps).",
+        description="With memoryUnit: what limits containers to their memory. none, the default: nothing. mps: "
+        "NVIDIA's driver (component mps).",
     )
     container: Annotated[ContainerTemplate, Atomic()] | None = Field(
         default=None,
-        description="With memoryUnit: variables and directories of the node for every container that has shares, such "
-        "as a limiter library needs.",
+        description="With memoryUnit: variables and files for containers with shares, such as a limiter library.",
     )
 
     cel_rules = (
@@ -264,16 +257,15 @@ class Sharing(Strict):
     """How devices are shared between containers."""
 
     strategy: Strategy = Field(
-        default="none", description="none, timeSlicing, mps (NVIDIA's Multi-Process Service) or memory."
+        default="none", description="How containers share a device. mps: NVIDIA's Multi-Process Service."
     )
     rename_by_default: Flag = Field(default=False, description="Offer shares as <name>.shared.")
     fail_requests_greater_than_one: Flag = Field(
-        default=False,
-        description="Refuse a container that requests more than one share. With mps, true where it is not given.",
+        default=False, description="Refuse containers that request several shares. With mps, true if not set."
     )
     resources: Annotated[
         tuple[Annotated[SharedResource, Atomic()], ...], Field(max_length=32), ListType("map", "name")
-    ] = Field(default=(), description="Which resources are shared, and into how many shares.")
+    ] = Field(default=(), description="Resources to share.")
 
     cel_rules = (
         Rule(
@@ -316,7 +308,7 @@ class Partitions(Strict):
 
     strategy: Literal["none", "single", "mixed"] = Field(
         default="none",
-        description="none: whole GPUs only. single: MIG devices under the GPU's name. mixed: a name per profile.",
+        description="none: whole GPUs only. single: MIG devices under the GPU's name. mixed: a name for each profile.",
     )
 
 
@@ -329,13 +321,13 @@ class Injection(Strict):
         ListType("set"),
     ] = Field(
         default=("envvar",),
-        description="How devices are passed to the container runtime. driver-directory, alone: device nodes and the "
+        description="How devices are passed to the container runtime. driver-directory (alone): device nodes and the "
         "node's driver directory, without NVIDIA's container runtime.",
     )
     device_id_strategy: Literal["uuid", "index"] = Field(
-        default="uuid", description="Which id of a device is passed to the container runtime."
+        default="uuid", description="Id that the container runtime gets."
     )
-    pass_device_specs: Flag = Field(default=False, description="Also pass the device nodes themselves.")
+    pass_device_specs: Flag = Field(default=False, description="Also pass the device nodes.")
 
     cel_rules = (
         Rule(
@@ -351,17 +343,17 @@ class Injection(Strict):
 
 
 class DegradedRule(Strict):
-    """A reading that makes a device Degraded while it lasts: reported, and still offered."""
+    """A reading that makes a device Degraded while it lasts: reported, still offered."""
 
     signal: Signal = Field(
-        description="A reading of the probe. The device's health reason is the same word with a capital, such as "
-        "TemperatureCelsius; a rule of health.rules may name it."
+        description="A reading. The health reason is the same word with a capital, such as TemperatureCelsius; "
+        "health.rules can name it."
     )
-    threshold: Annotated[Whole, Field(ge=0, le=INTEGER_MAX)] = Field(description="Threshold: this value or above.")
+    threshold: Annotated[Whole, Field(ge=0, le=INTEGER_MAX)] = Field(description="This value or above.")
     for_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
         default=0,
-        description="Minimum duration in seconds; 0: at once. A lower or missing reading, and a restart of the agent, "
-        "begin it anew.",
+        description="Minimum duration in seconds; starts again with a lower or missing reading and with a restart of "
+        "the agent.",
     )
 
 
@@ -370,11 +362,11 @@ class HealthProbe(Strict):
 
     interval_seconds: Annotated[Whole, Field(ge=1, le=10)] | None = Field(
         default=None,
-        description="Seconds between two readings of the devices, by each probe; events are reported at once. Absent: "
-        "as often as the probe does by itself, for NVIDIA's GPUs every 5 s.",
+        description="Seconds between two readings; events are reported at once. Absent: the probe's own interval, 5 s "
+        "for NVIDIA GPUs.",
     )
     withdraw_after_seconds: Annotated[Whole, Field(ge=15, le=DAY_SECONDS)] = Field(
-        default=300, description="Seconds of silence after which devices are no longer offered."
+        default=300, description="Seconds without a report after which devices are no longer offered."
     )
 
 
@@ -382,35 +374,33 @@ class Repetition(Strict):
     """So many occurrences within a window that ends with the newest."""
 
     count: Annotated[Whole, Field(ge=2, le=MAX_AFTER)] = Field(
-        description="How often, of all reasons of the rule together: an event as often as it happened, a reading when "
-        "it begins."
+        description="Occurrences of the rule's reasons together. An event counts each time, a reading when it begins."
     )
     window_seconds: Annotated[Whole, Field(ge=1, le=MAX_WINDOW_SECONDS)] = Field(
-        description="Within how many seconds; 2592000 are 30 days."
+        description="Window in seconds, at most 30 days."
     )
 
 
 class HealthRule(Strict):
-    """Overrides the state of some health reasons; the first rule that applies to reason and device decides."""
+    """Overrides the state of some health reasons; the first rule that matches reason and device applies."""
 
     reasons: Annotated[tuple[ReasonGlob, ...], Field(min_length=1, max_length=MAX_REASONS), ListType("set")] = Field(
-        description="Health reasons, or globs over them: Xid109, Xid14*, RowRemapPending."
+        description="Health reasons or globs, such as Xid109 or Xid14*."
     )
     match: DeviceMatch | None = Field(
-        default=None,
-        description="Only on devices like these, with their partitions; absent: on every device. Not by profile.",
+        default=None, description="Only these devices and their partitions; absent: all. profile is refused."
     )
     after: Repetition | None = Field(
         default=None,
-        description="Only on a device on which the reasons came so often; absent: from the first time on. Errors of "
-        "programs count, too. A person's word that the device is recovered begins the count anew.",
+        description="Only if the reasons occurred this often on the device; absent: from the first time. Errors of "
+        "programs count. Confirming a recovery resets the count.",
     )
     state: Literal["Ignored", "Degraded", "Unhealthy"] = Field(
-        description="Ignored: no effect. Degraded: shown, and the device is still offered. Unhealthy: not "
-        "offered. A device that is missing, lost or does not answer is Unhealthy whatever a rule says."
+        description="Ignored: no effect. Degraded: reported, still offered. Unhealthy: not offered. A device that is "
+        "missing, lost or does not answer is always Unhealthy."
     )
     hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = Field(
-        default=None, description="The hold-down after these reasons; absent: health.holdDownSeconds."
+        default=None, description="Overrides health.holdDownSeconds for these reasons."
     )
 
     cel_rules = (
@@ -436,23 +426,22 @@ class Health(Strict):
     """Rules for when a device is unhealthy, and when it is healthy again."""
 
     rules: Annotated[tuple[HealthRule, ...], Field(max_length=64), ListType("atomic")] = Field(
-        default=(),
-        description="Override the state of some reasons, on all devices or some, whatever the catalogue says; the "
-        "first rule that applies decides.",
+        default=(), description="Override the state of some health reasons; the first matching rule applies."
     )
     degraded: Annotated[tuple[DegradedRule, ...], Field(max_length=32), ListType("atomic")] = Field(
-        default=(), description="Readings that make a device Degraded: shown, and still offered."
+        default=(), description="Readings that make a device Degraded: reported, still offered."
     )
     hold_down_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] = Field(
         default=300, description="Seconds without a new fault before a recovered device is offered again."
     )
     forget_missing_seconds: Annotated[Whole, Field(ge=60, le=INT32_MAX)] | None = Field(
         default=None,
-        description="Seconds after which a missing device that no pod holds leaves NodeDevices; absent: only when its "
-        "removal is confirmed. One that comes back later is a new device.",
+        description="Seconds after which a missing device that no pod holds leaves NodeDevices; if it returns, it is a "
+        "new device. Absent: it leaves only when its removal is confirmed.",
     )
     probe: HealthProbe = Field(
-        default=HealthProbe(), description="How often devices are read, and what a probe's silence means."
+        default=HealthProbe(),
+        description="How often devices are read, and when a silent probe's devices are withdrawn.",
     )
 
 
@@ -461,8 +450,8 @@ class Taint(Strict):
 
     effect: TaintEffect = Field(
         default="None",
-        description="None sets no taint. NoSchedule keeps new pods away. NoExecute also ends every pod on the Node "
-        "that does not tolerate it, whatever its PodDisruptionBudget says.",
+        description="None: no taint. NoSchedule: keeps new pods off the Node. NoExecute: also ends every pod on the "
+        "Node that does not tolerate it, and ignores PodDisruptionBudgets.",
     )
 
 
@@ -472,33 +461,35 @@ class Evict(Strict):
     Never evicted are pods of DaemonSets, static pods, and pods with the annotation nodedevices.io/evict: "false".
     """
 
-    mode: EvictMode = Field(default="Never", description="Never, AfterGrace (after graceSeconds) or Immediate.")
+    mode: EvictMode = Field(
+        default="Never", description="When pods that hold a faulty device are evicted. AfterGrace: after graceSeconds."
+    )
     grace_seconds: Annotated[Whole, Field(ge=0, le=DAY_SECONDS)] | None = Field(
         default=None,
-        description="With AfterGrace: seconds between the pod's condition False, or the fault where no condition is "
-        "written, and the eviction; absent: 60.",
+        description="With AfterGrace: seconds from the pod's condition False (without a condition, from the fault) to "
+        "the eviction; absent: 60.",
     )
     exclude_namespaces: Annotated[tuple[Glob, ...], Field(max_length=64), ListType("set")] = Field(
         default=(),
-        description="Globs of namespaces whose pods are never evicted. Those of evict hold for its rules, too.",
+        description="Namespaces (globs) whose pods are never evicted. Those of faults.evict also apply to "
+        "faults.rules.",
     )
 
 
 class FaultRule(Strict):
-    """Different actions for some faults; the first rule that matches applies."""
+    """Different actions for some faults; the first matching rule applies."""
 
     reasons: Annotated[tuple[Word, ...], Field(min_length=1, max_length=64), ListType("set")] | None = Field(
-        default=None, description="Health reasons, such as Xid79, of which the device has one; absent: any."
+        default=None, description="Health reasons, such as Xid79; the device must have one of them. Absent: any."
     )
     recovery_actions: (
         Annotated[tuple[RecoveryAction, ...], Field(min_length=1, max_length=16), ListType("set")] | None
     ) = Field(default=None, description="Recovery actions, such as RebootNode; absent: any.")
     match: DeviceMatch | None = Field(
-        default=None,
-        description="Faults of devices like these, and of their partitions; absent: of any device. Not by profile.",
+        default=None, description="Only faults of these devices and their partitions; absent: all. profile is refused."
     )
-    taint: Taint | None = Field(default=None, description="The taint for these faults; absent: that of faults.taint.")
-    evict: Evict | None = Field(default=None, description="Eviction for these faults; absent: that of faults.evict.")
+    taint: Taint | None = Field(default=None, description="Overrides faults.taint for these faults.")
+    evict: Evict | None = Field(default=None, description="Overrides faults.evict for these faults.")
 
     cel_rules = (_no_profile("a fault is a device's, and no device has a profile; leave out match.profile"),)
 
@@ -529,11 +520,11 @@ class Budget(Strict):
     max_unavailable: MaxUnavailable | None = Field(
         default=None,
         description="Nodes out of service at one time: a number, or 0% to 100%, rounded down, of the nodes whose "
-        "faults section is this policy's. Out of service is a node that is not Ready, cordoned, tainted for a fault, "
-        "or whose pods are being evicted.",
+        "faults section is this policy's. Out of service: not Ready, cordoned, tainted for a fault, or pods are being "
+        "evicted.",
     )
     per_hour: Annotated[Whole, Field(ge=0, le=INT32_MAX)] | None = Field(
-        default=None, description="Actions (a taint, a pod's eviction) in one hour at most; never more than 200."
+        default=None, description="Actions (taints and evictions of pods) per hour; never more than 200."
     )
 
     cel_rules = (
@@ -562,13 +553,13 @@ class Breaker(Strict):
     """
 
     percent: Annotated[Whole, Field(ge=0, le=100)] = Field(
-        description="Share of the nodes above which it opens, 0 to 100 percent; one node alone never opens it."
+        description="Opens if more than this percentage of the policy's nodes, and at least two of them, fail."
     )
     window_seconds: Annotated[Whole, Field(ge=1, le=DAY_SECONDS)] = Field(
-        description="Faults counted within these seconds."
+        description="Seconds within which the nodes fail."
     )
     reset_after_seconds: Annotated[Whole, Field(ge=1, le=INT32_MAX)] | None = Field(
-        default=None, description="Seconds after which actions resume; absent: only a user closes the breaker."
+        default=None, description="Seconds after which actions resume; absent: only a user resumes them."
     )
 
 
@@ -586,28 +577,33 @@ class Faults(Strict):
 
     pod_condition: Literal["Never", "OnFault", "Always"] = Field(
         default="OnFault",
-        description="The condition nodedevices.io/DeviceHealthy on holding pods. Always also writes True on every "
-        "holder, so that it can be a readiness gate; its cost grows with the pods.",
+        description="Condition nodedevices.io/DeviceHealthy on pods that hold a device. Always: also True on every "
+        "holder, for readiness gates; the cost grows with the pods.",
     )
     event: Flag = Field(
-        default=True, description="Events DeviceFault and DeviceRecovered on pod and NodeDevices, DeviceNotice on pods."
+        default=True,
+        description="Events DeviceFault and DeviceRecovered on pods and the NodeDevices, DeviceNotice on pods.",
     )
     node_condition: Flag = Field(
-        default=True, description="The conditions nodedevices.io/Ready and nodedevices.io/DevicesHealthy on the Node."
+        default=True, description="Conditions nodedevices.io/Ready and nodedevices.io/DevicesHealthy on the Node."
     )
     xid_node_condition: Flag = Field(
         default=False,
-        description="The condition XidCriticalError on the Node, as Google's device plugin writes it: while an XID 48, "
-        "63, 64, 79, 119, 120, 123 or 140 has made a device faulty since the boot.",
+        description="Condition XidCriticalError on the Node, as by Google's device plugin, if XID 48, 63, 64, 79, 119, "
+        "120, 123 or 140 made a device faulty since boot.",
     )
-    taint: Taint = Field(default=Taint(), description="Taint that keeps new pods off the Node while the fault lasts.")
-    evict: Evict = Field(default=Evict(), description="Eviction of holding pods.")
+    taint: Taint = Field(default=Taint(), description="Taint on the Node while a fault lasts.")
+    evict: Evict = Field(default=Evict(), description="Eviction of pods that hold a faulty device.")
     rules: Annotated[tuple[FaultRule, ...], Field(max_length=32), ListType("atomic")] = Field(
-        default=(), description="Different actions for some faults; the first match applies."
+        default=(), description="Different actions for some faults; the first matching rule applies."
     )
-    budget: Budget | None = Field(default=None, description="Limits of the actions. NoExecute and evictions need one.")
+    budget: Budget | None = Field(
+        default=None, description="Limits of the actions. NoExecute and evictions need a budget."
+    )
     breaker: Breaker | None = Field(
-        default=None, description="Stops actions in a mass fault; absent: more than 50 % within 300 s."
+        default=None,
+        description="Stops the actions of all policies in a mass fault; absent: more than half of the nodes within "
+        "300 s.",
     )
 
     cel_rules = (
@@ -630,15 +626,14 @@ class Idle(Strict):
 
     after_seconds: Annotated[Whole, Field(ge=MIN_IDLE_SECONDS, le=MAX_IDLE_SECONDS)] | None = Field(
         default=None,
-        description="Seconds after which a held device that computes nothing is shown as not used, such as 1800: more "
-        "than a pause of a job, such as a checkpoint or the start of its image. Absent: probes are not asked for what "
-        "that needs, and nothing is shown.",
+        description="Seconds without computation after which a held device is shown as not used, such as 1800. Choose "
+        "more than the longest pause of a job, such as a checkpoint. Absent: not measured.",
     )
-    event: Flag = Field(default=False, description="Event DeviceIdle on the pod, once for each such period.")
+    event: Flag = Field(default=False, description="Event DeviceIdle on the pod, once for each idle period.")
     pod_condition: Flag = Field(
         default=False,
-        description="The condition nodedevices.io/DeviceIdle on the pod: True with the word as its reason, and False "
-        "once the device is in use again.",
+        description="Condition nodedevices.io/DeviceIdle on the pod: True while the device is not used, then False. "
+        "The reason is the word in holders[].idle.",
     )
 
     cel_rules = (
@@ -654,20 +649,19 @@ class Idle(Strict):
 class CapacityEntry(Strict):
     """An extended resource on the Node that the operator owns."""
 
-    name: ExtendedName = Field(description="The resource, such as nodedevices.io/gpu-memory-mib.")
+    name: ExtendedName = Field(description="Resource, such as nodedevices.io/gpu-memory-mib.")
     match: DeviceMatch | None = Field(
-        default=None, description="Which devices perDevice and sumOf count; absent: every GPU. Not by profile."
+        default=None, description="Devices that perDevice and sumOf count; absent: every GPU. profile is refused."
     )
-    per_node: Count | None = Field(default=None, description="This number on each selected node.")
-    per_device: Count | None = Field(default=None, description="This number for each device in scope.")
+    per_node: Count | None = Field(default=None, description="Number on each selected node.")
+    per_device: Count | None = Field(default=None, description="Number for each device in scope.")
     sum_of: Literal["memoryMiB"] | None = Field(
-        default=None, description="The sum over the devices in scope: memoryMiB, their memory in MiB."
+        default=None, description="Sum over the devices in scope. memoryMiB: their memory in MiB."
     )
     scope: Literal["healthy", "all"] = Field(
         default="healthy",
-        description="Devices that perDevice and sumOf count. healthy: those that new pods can get; none that is "
-        "Unhealthy, excluded by resources.exclude or out of service. all: every one that is there; a Missing one never "
-        "counts.",
+        description="Devices that perDevice and sumOf count. healthy: those that new pods can get, so not Unhealthy, "
+        "excluded or out of service. all: every device that is not Missing.",
     )
 
     cel_rules = (
@@ -702,10 +696,8 @@ CapacityEntries = Annotated[
 class ExpectedDevices(Strict):
     """Devices that a node must have."""
 
-    match: DeviceMatch = Field(description="Which devices are counted; {} counts all of them. Not by profile.")
-    count: Annotated[Whole, Field(ge=1, le=MAX_EXPECTED)] = Field(
-        description=f"How many of them the node must have at least, 1 to {MAX_EXPECTED}."
-    )
+    match: DeviceMatch = Field(description="Devices that are counted; {} counts all. profile is refused.")
+    count: Annotated[Whole, Field(ge=1, le=MAX_EXPECTED)] = Field(description="Minimum number on the node.")
 
     cel_rules = (_no_profile("whole devices are expected, and no device has a profile; leave out match.profile"),)
 
@@ -752,8 +744,8 @@ class Labels(Strict):
     feature_discovery: Flag = Field(default=False, description="Publish GPU Feature Discovery's labels.")
     extra: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
         default={},
-        description="Further labels, 16 at most; none that others act by, such as those under kubernetes.io, k8s.io, "
-        "nodedevices.io and the clouds' domains.",
+        description="Further labels. Labels that others act on are refused, such as those under kubernetes.io, k8s.io, "
+        "nodedevices.io or a cloud's domain.",
     )
 
     cel_rules = (
@@ -774,8 +766,8 @@ class Discovery(Strict):
     probes: Annotated[tuple[ProbeName, ...], Field(min_length=1, max_length=MAX_PROBES), ListType("set")] | None = (
         Field(
             default=None,
-            description="Names, in the place of the node's own list: built-in probes (nvml), auto for those whose "
-            "hardware the node has, and probes that the node's flags or file define. Absent: the node's own list.",
+            description="Probes that run instead of the node's own list: built-in (nvml), defined by the node's flags "
+            "or file, or auto: all whose hardware the node has. Absent: the node's own list.",
         )
     )
 
@@ -824,20 +816,22 @@ class Sections(Strict):
         default=None, description="Whether NodeDevices serves the kubelet."
     )
     resources: Annotated[Resources, Atomic()] | None = Field(
-        default=None, description="Under which names devices are offered."
+        default=None, description="Names under which devices are offered."
     )
     sharing: Annotated[Sharing, Atomic()] | None = Field(default=None, description="How devices are shared.")
     partitions: Annotated[Partitions, Atomic()] | None = Field(
-        default=None, description="How parts of a device, such as MIG devices, are offered."
+        default=None, description="How parts of devices, such as MIG devices, are offered."
     )
     injection: Annotated[Injection, Atomic()] | None = Field(
-        default=None, description="How a container gets its devices."
+        default=None, description="How containers get their devices."
     )
     health: Annotated[Health, Atomic()] | None = Field(
         default=None, description="What makes a device Unhealthy or Degraded."
     )
     faults: Annotated[Faults, Atomic()] | None = Field(default=None, description="What happens when a device fails.")
-    capacity: CapacityEntries | None = Field(default=None, description="Extended resources that the operator owns.")
+    capacity: CapacityEntries | None = Field(
+        default=None, description="Extended resources that the operator publishes and owns."
+    )
     labels: Annotated[Labels, Atomic()] | None = Field(
         default=None, description="Labels that the operator keeps on the Node."
     )
@@ -846,11 +840,11 @@ class Sections(Strict):
     )
     expect: ExpectEntries | None = Field(
         default=None,
-        description="Devices that each selected node must have; fewer are reported (condition ExpectedDevices), and "
+        description="Devices that each selected node must have. Fewer are reported (condition ExpectedDevices), and "
         "nothing else follows.",
     )
     idle: Annotated[Idle, Atomic()] | None = Field(
-        default=None, description="When a device that a container holds is shown as not used."
+        default=None, description="Shows devices that containers hold and do not use. No pod is ended."
     )
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (

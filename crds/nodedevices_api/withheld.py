@@ -20,16 +20,16 @@ SERVED_BY_ANOTHER: Final = "ServedByAnother"
 EXCLUDED: Final = "Excluded"  # in status.summary.withheld alone: there are no ids
 
 MEANINGS: Final[Mapping[str, str]] = {
-    UNHEALTHY: "the device or partition is not fit for use; its health says why",
-    CORDONED: "a person took it out of service (spec.unschedulable)",
-    PROBE_REMOVED: "its probe is no longer configured, or it may be a device of such a probe",
-    SAME_PLACE: "another device has or had its place, and a pod may hold that one",
+    UNHEALTHY: "see the health of the device or partition",
+    CORDONED: "out of service by spec.unschedulable",
+    PROBE_REMOVED: "its probe is no longer configured, or it may belong to such a probe",
+    SAME_PLACE: "another device has or had its place, and a pod may hold that device",
     HELD_IN_ANOTHER_SHAPE: "pods hold the device under another resource or id",
-    CHANGE_WAITS: "a change of the configuration takes it away, and waits for pods",
-    HELPER_IN_USE: "an MPS daemon keeps the device: it is being started or ended, or has clients",
-    HELPER_NOT_READY: "the MPS daemon that its shares need is not ready",
-    NO_CDI_SPECIFICATION: "no CDI specification has the driver's libraries for it",
-    PODS_UNKNOWN: "it is not known which pods could request a share of its computing power",
-    NO_FREE_CLIENTS: "the device's MPS daemon serves as many containers as it can",
-    SERVED_BY_ANOTHER: "another device plugin serves the resource, and decides what is allocatable",
+    CHANGE_WAITS: "a configuration change removes it and waits for pods",
+    HELPER_IN_USE: "an MPS daemon on the device starts, ends or has clients",
+    HELPER_NOT_READY: "its MPS daemon is not ready",
+    NO_CDI_SPECIFICATION: "no CDI specification has the driver's libraries",
+    PODS_UNKNOWN: "the pods that could request its computing power are not known",
+    NO_FREE_CLIENTS: "its MPS daemon serves as many containers as it can",
+    SERVED_BY_ANOTHER: "another device plugin serves the resource",
 }
