@@ -39,14 +39,20 @@ class Node:
 
     @contextmanager
     def running(self, version: str) -> Iterator[AgentProcess]:
-        with agent_on(
+        old = version == "previous"
+        made = agent_on(
             self.kubelet,
             self.folder,
             devices=self.devices,
             arguments=tuple(self.arguments),
-            environment=previous.environment() if version == "previous" else None,
-            fresh=version == "previous",
-        ) as agent:
+            environment=previous.environment() if old else None,
+            fresh=old,
+        )
+        if old:  # --kubelet-dir is newer
+            made.arguments = [each for each in made.arguments if not each.startswith("--kubelet-dir")]
+            made.arguments.append(f"--device-plugin-dir={self.kubelet.plugin_folder}")
+            made.arguments.append(f"--pod-resources-socket={self.kubelet.pod_resources_socket}")
+        with made as agent:
             yield agent
 
     @property

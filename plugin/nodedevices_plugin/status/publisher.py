@@ -33,7 +33,7 @@ from nodedevices_common.backoff import Backoff, Draw
 from nodedevices_common.times import rfc3339
 from nodedevices_kube.errors import ApiError
 
-from nodedevices_plugin.status import fitting, pacing
+from nodedevices_plugin.status import known_fields, pacing
 from nodedevices_plugin.status.client import Object, ObjectStore, keep_watching
 from nodedevices_plugin.status.pacing import Cause, Need, Situation, WriteBucket
 
@@ -383,7 +383,7 @@ class Publisher:
                     schema = await self._store.status_schema()
                 except ApiError:
                     raise error from None
-                if schema is None or not fitting.without_unknown(body, schema)[1]:
+                if schema is None or not known_fields.without_unknown(body, schema)[1]:
                     raise
                 self._schema, self._schema_read_at = schema, self._clock()
             else:
@@ -391,10 +391,10 @@ class Publisher:
                     log.info("the NodeDevices CRD has every field of this agent again", name=self._name)
                 self._left_out = ()
                 return answer
-        known, left_out = fitting.without_unknown(body, self._schema)
+        known, left_out = known_fields.without_unknown(body, self._schema)
         answer = await self._store.apply_status(self._name, known)
         if left_out != self._left_out:
-            fields = fitting.named(left_out)
+            fields = known_fields.named(left_out)
             log.warning("the NodeDevices CRD is older than this agent: apply the CRDs of its version", left_out=fields)
         self._left_out = left_out
         return answer

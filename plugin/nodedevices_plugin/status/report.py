@@ -76,16 +76,8 @@ from nodedevices_plugin.status.counts import (
     uses_by_part,
 )
 from nodedevices_plugin.status.facts import NodeFacts, ProbeFacts, offered, whole_second
-from nodedevices_plugin.status.shares import (
-    Withheld,
-    capacity,
-    enforcement,
-    memory_of,
-    memory_totals,
-    of_parts,
-    unit,
-    withheld,
-)
+from nodedevices_plugin.status.shares import enforcement, memory_of, memory_totals, of_parts, unit
+from nodedevices_plugin.status.withheld import Withheld, capacity, withheld
 
 MAX_LINKS = 16  # maxItems of status.devices[].links
 PCIE = "PCIe"  # the kind of a link between devices on one PCIe root

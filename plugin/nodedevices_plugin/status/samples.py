@@ -31,7 +31,7 @@ from nodedevices_plugin.status.counts import (
     share_counts,
 )
 from nodedevices_plugin.status.facts import NodeFacts, offered
-from nodedevices_plugin.status.shares import capacity, withheld
+from nodedevices_plugin.status.withheld import capacity, withheld
 
 # Of nodedevices_devices. missing: the driver no longer lists it. unschedulable: well, and taken out of service by hand.
 DEVICE_STATES = (*(state.value.lower() for state in HealthState), "missing", "unschedulable")

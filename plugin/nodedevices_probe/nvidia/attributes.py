@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 
 from nodedevices_api.bounds import MAX_DEVICE_NAME
-from nodedevices_api.meta import dra_version
+from nodedevices_api.versions import dra_version
 
 from nodedevices_probe.kind import DRIVER_ROOT, ProbeKind, add_telemetry
 from nodedevices_probe.node.presence import any_of, exists, on_pci

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodedevices_plugin.status.fitting import MAX_NAMED, named, status_schema, without_unknown
+from nodedevices_plugin.status.known_fields import MAX_NAMED, named, status_schema, without_unknown
 from support.cases import cases
 
 TEXT = {"type": "string"}
