@@ -1,7 +1,11 @@
-"""Reference pages from the schema: every field with its type, its bounds and its meaning."""
+"""Reference pages from the schema: every field with its type, its bounds and its meaning.
+
+Fields that an object has at several places, such as `match`, are listed at the first one.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from nodedevices_api import GROUP, VERSION
@@ -29,8 +33,8 @@ def page(kind: CrdKind) -> str:
         node = schema["properties"][part]
         lines += ["", f"## {part}", "", node["description"], "", "| field | type | meaning |", "|---|---|---|"]
         lines += [
-            f"| `{path}`{' *' if required else ''} | {_type(child)} | {_meaning(path, child)} |"
-            for path, child, required in _fields(node, "")
+            f"| `{path}`{' *' if required else ''} | {_type(child)} | {_meaning(path, child)}{_same(first)} |"
+            for path, child, required, first in _fields(node, "", {})
         ]
         rules = list(_rules(node, ""))
         if rules:
@@ -46,15 +50,20 @@ def _children(node: Json) -> Json:
     return properties
 
 
-def _fields(node: Json, path: str) -> Iterator[tuple[str, Json, bool]]:
+def _fields(node: Json, path: str, known: dict[str, str]) -> Iterator[tuple[str, Json, bool, str]]:
+    """Yield place, schema, whether required, and the place at which the same fields are listed already. `known`: these
+    places, by the fields."""
     required = node.get("items", node).get("required", [])
     for key, child in _children(node).items():
         place = f"{path}.{key}" if path else key
         place += "[]" if "items" in child else ""
-        yield place, child, key in required
-        place += ".NAME" if "additionalProperties" in child else ""
-        if place != CONFIGURATION:
-            yield from _fields(child, place)
+        fields = json.dumps(_children(child), sort_keys=True)
+        first = known.get(fields, "")
+        yield place, child, key in required, first
+        if place == CONFIGURATION or first or not _children(child):
+            continue
+        known[fields] = place
+        yield from _fields(child, place + (".NAME" if "additionalProperties" in child else ""), known)
 
 
 def _rules(node: Json, path: str) -> Iterator[tuple[str, str]]:
@@ -100,3 +109,7 @@ def _meaning(path: str, node: Json) -> str:
     link = " Its fields: the sections of [DevicePolicy](devicepolicy.md)." if path == CONFIGURATION else ""
     text: str = node.get("description", "")
     return text.replace("|", "\\|").replace("<", "&lt;") + link
+
+
+def _same(place: str) -> str:
+    return f" Its fields: those of `{place}`." if place else ""
