@@ -87,7 +87,7 @@ gen: $(VENV)/.stamp ## Write generated files: CRDs, their reference pages, table
 	$(call say,gen)
 	@$(RUN)/python -m nodedevices_api.generate crds --reference docs/reference
 	@$(RUN)/python -m nodedevices_common.generated docs/flags.md docs/metrics.md
-	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated docs/reliability.md docs/catalogue.md docs/dashboards.md
+	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated docs/reliability.md docs/catalogue.md
 	@$(RUN)/python -m nodedevices_probe.schema crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate
 	@manifests/components/prometheus/generate
@@ -99,7 +99,7 @@ gen-check: $(VENV)/.stamp ## Fail when a generated file differs from its source
 	$(call say,gen-check)
 	@$(RUN)/python -m nodedevices_api.generate --check crds --reference docs/reference
 	@$(RUN)/python -m nodedevices_common.generated --check docs/flags.md docs/metrics.md
-	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated --check docs/reliability.md docs/catalogue.md docs/dashboards.md
+	@PYTHONPATH=tests $(RUN)/python -m nodedevices_common.generated --check docs/reliability.md docs/catalogue.md
 	@$(RUN)/python -m nodedevices_probe.schema --check crds
 	@$(RUN)/python -m nodedevices_plugin.kubelet.api.generate --check
 	@manifests/components/prometheus/generate --check

@@ -2,7 +2,7 @@
 
 A panel is one line of a board (`boards/`): a title, what it answers, PromQL, a unit. Queries do not name the cluster or
 what else the board is narrowed to: `promql.scoped` adds those matchers to every metric that has the label. Grafana's
-JSON (`grafana`) and the tables of docs/dashboards.md are made of this.
+JSON (`grafana`) is made of this.
 
 An answer may be empty only where `empty` says why that is as it should be; a test runs every query.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
 
 HEADINGS = {"uuid": "Id", "pci_bus_id": "PCI", "numa_node": "NUMA", "cuda_version": "CUDA", "alertname": "Alert"}
 
@@ -112,19 +111,6 @@ class Board:
     @property
     def panels(self) -> tuple[Panel, ...]:
         return tuple(panel for panels in self.rows.values() for panel in panels)
-
-
-@dataclass(frozen=True, slots=True)
-class PageRow:
-    """A panel's line in docs/dashboards.md."""
-
-    HEAD: ClassVar = ("panel", "what it shows")
-
-    panel: Panel
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        return self.panel.title, self.panel.about
 
 
 def stat(

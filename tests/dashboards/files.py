@@ -1,15 +1,14 @@
-"""The dashboards that there are, where their JSON is, and their tables in docs/dashboards.md."""
+"""The dashboards that there are, and where their JSON is."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from dashboards.boards import fleet, itself, job_owner, node
-from dashboards.description import Board, PageRow
+from dashboards.description import Board
 
 COMPONENT = Path("manifests/components/grafana")  # below the repository's root, where `make gen` runs
 BOARDS = (fleet.BOARD, node.BOARD, job_owner.BOARD, itself.BOARD)
-FLEET, NODE, JOB_OWNER, ITSELF = (tuple(PageRow(panel) for panel in board.panels) for board in BOARDS)
 
 
 def path(board: Board) -> Path:
