@@ -23,7 +23,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     UNHEALTHY: "the device or partition is not fit for use; its health says why",
     CORDONED: "a person took it out of service (spec.unschedulable)",
     PROBE_REMOVED: "its probe is no longer configured, or it may be a device of such a probe",
-    SAME_PLACE: "another device has or had its place, and a pod may hold that one",
+    SAME_PLACE: "another device is or was at this place, and a pod may hold that device",
     HELD_IN_ANOTHER_SHAPE: "pods hold the device under another resource or id",
     CHANGE_WAITS: "a change of the configuration takes it away, and waits for pods",
     HELPER_IN_USE: "an MPS daemon keeps the device: it is being started or ended, or has clients",

@@ -25,7 +25,7 @@ def table:
     "hostNetwork"]; {not: "there is no such pod"})
   + {
     "operator": {not: "the GPU operator's own; components.runtimeClassNvidia has its runtimeClass"},
-    "migManager": {not: "the GPU operator goes on with it; it does not know our agent: docs/migrate-from-nvidia.md, With the GPU operator, says how to change MIG then"},
+    "migManager": {not: "mig-manager keeps running under the GPU operator and does not know our agent: docs/migrate-from-nvidia.md, With the GPU operator, says how to change MIG then"},
     "psa": {not: "you label the namespace of ours (manifests/chart/README.md)"},
     "platform.openshift": {}, "cdi.enabled": {}, "cdi.nriPluginEnabled": {}, "mig.strategy": {},
     "sandboxWorkloads.enabled": {}, "gpuCluster.deployCR": {}, "clusterPolicy.deployCR": {}, "gfd.enabled": {},

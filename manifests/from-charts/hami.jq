@@ -20,7 +20,7 @@ def flags: {
 
 def its_scheduler: "HAMi's scheduler and webhook serve the nodes that are still HAMi's, and go with its chart; the cluster's own scheduler places pods that request from ours, with components.extender where you like";
 def other_devices: "our agent shares GPUs of NVIDIA by memory, gives those of AMD whole (components.allGpus), and does not know this vendor's: keep HAMi's chart for such nodes, with devicePlugin.enabled=false";
-def its_limits: "HAMi keeps a container to its memory and cores by a library in it (libvgpu.so); ours ships none: sharing.resources[].enforcement: mps, or a library of yours (docs/migrate-from-gpushare.md, Isolation)";
+def its_limits: "HAMi keeps a container to its memory and cores by a library in it (libvgpu.so); NodeDevices includes no such library: sharing.resources[].enforcement: mps, or a library of yours (docs/migrate-from-gpushare.md, Isolation)";
 def its_monitor: "HAMi's own monitor; metrics of ours are in docs/metrics.md";
 
 def table:

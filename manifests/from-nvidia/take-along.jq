@@ -114,7 +114,7 @@ def without_comments: split("\n") | map(sub("(^|\\s)#.*$"; "")) | join("\n");
      | stop(.name; "the volume \(.name), mounted at \(.path), is none that the plugin's configuration points to")),
     (select($roots | length > 1) | stop("nvidiaDriverRoot"; "the driver is in several folders: \($roots | join(", "))")),
     ([$components[] | select(.name == "cdi") | .why] | select(. != [])
-     | stop("cdi"; "containers get their GPUs by CDI (\(join("; "))). The specification with the driver's libraries is made by NVIDIA's image; ours has no nvidia-ctk. Look that each node has the container toolkit's own (/etc/cdi/nvidia.yaml or /var/run/cdi/nvidia.yaml), or give the agent nvidia-ctk, or say that device nodes alone will do: docs/injection.md, CDI. A node without any of these is not taken over")),
+     | stop("cdi"; "containers get their GPUs by CDI (\(join("; "))). The specification with the driver's libraries is made by NVIDIA's image; ours has no nvidia-ctk. Check that each node has the container toolkit's own (/etc/cdi/nvidia.yaml or /var/run/cdi/nvidia.yaml), or give the agent nvidia-ctk, or configure device nodes only: docs/injection.md, CDI. A node without any of these is not taken over")),
     (select($mps != "" and (setting("MPS_ROOT") // "/run/nvidia/mps") != "/run/nvidia/mps")
      | stop("MPS_ROOT"; "MPS_ROOT is \(setting("MPS_ROOT")): the component mps has /run/nvidia/mps"))
   ] as $stops

@@ -59,8 +59,8 @@ def _show_alone(session: Session, listing: Listing, namespace: str, wanted: froz
     items, _ = session.api.list_all(objects.pods(namespace))
     rows = [row for pod in items for row in pods_alone.rows(pod) if not wanted or row.fields["pod"] in wanted]
     session.say(
-        "You may not list NodeDevices, which are of the whole cluster (role nodedevices-view): this is what the pods' "
-        "own status says."
+        "You may not list NodeDevices, which are cluster-scoped (role nodedevices-view): the pods' own status is shown "
+        "instead."
     )
     if rows or listing.output in {"json", "yaml"}:
         print_rows(session, listing, view.KIND, rows)

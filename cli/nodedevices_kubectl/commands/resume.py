@@ -49,22 +49,22 @@ def _actions(session: Session, *, dry_run: bool) -> None:
         session.say(f"They were stopped: {message}")
     namespace, _, name = found.record.partition("/")
     if not name:
-        raise InputError("no policy says by which record they go on (status.resumeRecord): do as it says above")
+        raise InputError("no policy names the record to resume by (status.resumeRecord): follow the message above")
     try:
         session.api.merge(objects.configmap(namespace, name), edits.resume_actions(session.now()), dry_run=dry_run)
     except ApiError as error:
         if error.absent:
-            raise InputError(f"the record {found.record} is not there: do as it says above") from error
+            raise InputError(f"the record {found.record} does not exist: follow the message above") from error
         if error.status == 403:
             raise InputError(
-                f"{error}; docs/security.md says which right it takes (patch of this ConfigMap)"
+                f"{error}; this needs the right to patch this ConfigMap: docs/security.md"
             ) from error
         raise
     if dry_run:
-        session.say(f"(dry run) The operator would be asked to go on, by {found.record}.")
+        session.say(f"(dry run) The operator would be asked to resume, by {found.record}.")
         return
     _wait(session, lambda: again.why if (again := stopped()) else "")
-    session.say("Taints and evictions go on; the faults of now do not stop them again.")
+    session.say("Taints and evictions are resumed; the present faults do not stop them again.")
 
 
 def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
@@ -82,7 +82,7 @@ def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
     if edit.patch is None or dry_run:
         return
     _wait(session, lambda: edits.rollout_stopped(session.api.get(path)))
-    session.say(f"It goes on. To see how: kubectl get devicepolicy {facts.name_of(found)} -w")
+    session.say(f"The roll-out continues. To watch it: kubectl get devicepolicy {facts.name_of(found)} -w")
 
 
 def _wait(session: Session, stopped: Callable[[], str]) -> None:
@@ -92,5 +92,5 @@ def _wait(session: Session, stopped: Callable[[], str]) -> None:
             return
         session.sleep(LOOK_AGAIN_SECONDS)
     raise OperationError(
-        f"it was asked for, and {LOOKS * LOOK_AGAIN_SECONDS:g} s later the operator has not acted on it: {why}"
+        f"the operator has not acted on the request within {LOOKS * LOOK_AGAIN_SECONDS:g} s: {why}"
     )

@@ -45,7 +45,7 @@ def support(session: Session, *, file: str, system_namespace: str) -> None:
     now = session.now()
     path = Path(file or f"nodedevices-support-{now:%Y%m%d-%H%M%S}.tar.gz")
     if path.exists():
-        raise InputError(f"{path}: it is there already; give another -f")
+        raise InputError(f"{path}: this file exists already; give another one with -f")
     content = bundle.files(_read(session, system_namespace), rfc3339(now))
     packed = _packed(content, path.name.removesuffix(".tar.gz"), int(now.timestamp()))
     try:
@@ -56,7 +56,7 @@ def support(session: Session, *, file: str, system_namespace: str) -> None:
         raise InputError(f"{path}: {error.strerror}; give another -f") from error
     for line in content["README.txt"].decode().splitlines()[2:]:
         session.say(line)
-    session.say(f"Written: {path} ({len(packed) >> 10} KiB). Look through it before you send it on.")
+    session.say(f"Written: {path} ({len(packed) >> 10} KiB). Read it before you send it to others.")
 
 
 def _read(session: Session, namespace: str) -> dict[str, Sequence[Raw] | str]:

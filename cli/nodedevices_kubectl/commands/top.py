@@ -49,5 +49,5 @@ def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: boo
         why = silent[0].fields
         raise OperationError(
             f"{len(silent)} of {len(items)} nodes gave no readings: {why['node']}: {why['problem']}; "
-            "docs/kubectl.md says what top takes"
+            "docs/kubectl.md says what top needs"
         )

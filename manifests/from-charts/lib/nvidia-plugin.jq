@@ -16,7 +16,7 @@ def flag_variables: {
 def truth: if . == "true" then true elif . == "false" then false else . end;
 def words: if type == "string" then split(",") | map(gsub("^\\s+|\\s+$"; "")) else . end;
 def without_comments: split("\n") | map(sub("(^|\\s)#.*$"; "")) | join("\n");
-def by_cdi: "containers get their GPUs by CDI. The specification with the driver's libraries is made by NVIDIA's image; ours has no nvidia-ctk. Look that each node has the container toolkit's own (/etc/cdi/nvidia.yaml or /var/run/cdi/nvidia.yaml), or one of the other two ways: docs/injection.md, CDI";
+def by_cdi: "containers get their GPUs by CDI. The specification with the driver's libraries is made by NVIDIA's image; ours has no nvidia-ctk. Check that each node has the container toolkit's own (/etc/cdi/nvidia.yaml or /var/run/cdi/nvidia.yaml), or one of the other two ways: docs/injection.md, CDI";
 
 # A setting of the plugin as our flag, with the components that it needs; $name: of the value that it comes from.
 def setting($name; $flag; $value):

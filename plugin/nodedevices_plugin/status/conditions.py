@@ -86,7 +86,7 @@ def _condition(facts: NodeFacts, kind: str, status: Status, reason: str, message
 
 def _ready(facts: NodeFacts) -> Condition:
     if facts.stopping:
-        text = "the agent was stopped; what stands here is from then, and pods keep the devices that they hold"
+        text = "the agent was stopped; this status is from that time, and pods keep the devices that they hold"
         return _condition(facts, names.READY, "False", names.AGENT_STOPPED, text)
     needed = _needed(facts)
     silent = {probe.name: probe.error or SILENT_MESSAGE for probe in needed if probe.silent}

@@ -154,7 +154,7 @@ def test_how_a_configuration_is_chosen_is_taken_along_with_a_configuration_alone
 
 def test_nodes_that_their_selector_leaves_out_are_said_to_be_served_in_the_end() -> None:
     _, said = migrate({"nodeSelector": {"pool": "gpu"}})
-    assert "not taken: nodeSelector: our agent runs on every Linux node, and in the end serves those too" in said
+    assert "not taken: nodeSelector: our agent runs on every Linux node, so it also serves the nodes" in said
 
 
 @pytest.mark.parametrize("values", [{"config": {}}, {"config": {}, "unknown": 1}], ids=["understood", "not understood"])

@@ -180,7 +180,7 @@ _ROWS = (
     _Row(
         "PowerBrake",
         HealthState.DEGRADED,
-        "the machine's power supply has the GPU slow down",
+        "the machine's power supply makes the GPU slow down",
         INSPECT,
         lambda readings: readings.power_brake,
         for_seconds=PASSING_SECONDS,
