@@ -90,7 +90,7 @@ class Loader(Composer, _Events, _CheckedScalars, Resolver):  # type: ignore[misc
         for key_node, _ in node.value:
             key = key_node.value
             if isinstance(key, str) and key in seen:
-                raise YamlError(f"line {key_node.start_mark.line + 1}: {key[:60]}: is there twice; keep one")
+                raise YamlError(f"line {key_node.start_mark.line + 1}: {key[:60]}: is given twice; keep one")
             seen.add(str(key))
         found: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return found

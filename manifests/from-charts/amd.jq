@@ -8,7 +8,7 @@ def defaults: {"dp": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate
 def table:
   each("dp.image."; ["repository", "tag"]; {not: "AMD's image; image.registry and image.tag of ours"})
   + {
-    "dp.resources": {not: "they are for AMD's program; agent.resources of ours"},
+    "dp.resources": {not: "they are for AMD's program; set agent.resources of NodeDevices"},
     "dp.updateStrategy.type": {to: "agent.updateStrategy.type"},
     "dp.updateStrategy.rollingUpdate.maxUnavailable": {to: "agent.updateStrategy.maxUnavailable"},
     "dp.updateStrategy.rollingUpdate.maxSurge": {not: "ours is 0"},

@@ -43,7 +43,7 @@ def table:
     "devicePlugin.config.create": {}, "devicePlugin.config.name": {}, "devicePlugin.config.default": {},
     "devicePlugin.config.data": {},
     "devicePlugin.args": {stop: "flags of NVIDIA's plugin: set those of the same names as agent.flags, with what goes with them (docs/migrate-from-nvidia.md, The chart's values)"},
-    "devicePlugin.resources": {not: "they are for NVIDIA's program; agent.resources of ours"},
+    "devicePlugin.resources": {not: "they are for NVIDIA's program; set agent.resources of NodeDevices"},
     "devicePlugin.hostNetwork": {not: "the API server is reached by its address"}};
 
 def more:

@@ -73,7 +73,7 @@ def table:
     "devicePlugin.updateStrategy.type": {to: "agent.updateStrategy.type"},
     "devicePlugin.updateStrategy.rollingUpdate.maxUnavailable": {to: "agent.updateStrategy.maxUnavailable"},
     "devicePlugin.updateStrategy.rollingUpdate.maxSurge": {not: "ours is 0"},
-    "devicePlugin.resources": {not: "they are for HAMi's program; agent.resources of ours"}};
+    "devicePlugin.resources": {not: "they are for HAMi's program; set agent.resources of NodeDevices"}};
 
 def is_example: (try (fromjson | [.nodeconfig[].name]) catch ["?"]) | unique | . == [] or . == ["your-node-name"];
 def scale($name): .devicePlugin[$name] | select(is_given and (tonumber? // 0) != 1);

@@ -32,7 +32,7 @@ def table:
     "updateStrategy.type": {to: "agent.updateStrategy.type"},
     "updateStrategy.rollingUpdate.maxUnavailable": {to: "agent.updateStrategy.maxUnavailable"},
     "updateStrategy.rollingUpdate.maxSurge": {not: "ours is 0"},
-    "resources": {not: "they are for NVIDIA's program; agent.resources of ours"},
+    "resources": {not: "they are for NVIDIA's program; set agent.resources of NodeDevices"},
     "nodeSelector": {not: "our agent runs on every Linux node, so it also serves the nodes that this value leaves out; agent.nodeSelector narrows that, or serving: {mode: Observe} of a DevicePolicy for them"},
     "affinity": {not: "our agent runs on every Linux node, so it also serves the nodes that this value leaves out; agent.nodeExpressions narrows that, or serving: {mode: Observe} of a DevicePolicy for them"},
     "tolerations": {not: "ours tolerates all"},

@@ -63,7 +63,7 @@ def check(
     if installation and (names or listing.selector):
         raise click.UsageError("--installation: of all nodes; give no names and no selector (-l)")
     if no_lease and not installation:
-        raise click.UsageError("--no-lease: only goes with --installation")
+        raise click.UsageError("--no-lease: only valid with --installation")
     elected = not no_lease if installation else None
     for left in range(-(-seconds // LOOK_SECONDS), -1, -1):
         nodes, rows = _judged(session, names, listing.selector, system_namespace, elected=elected)

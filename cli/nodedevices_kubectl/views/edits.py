@@ -185,7 +185,7 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, p
 
 def _all_removed(item: Raw, node: str, outcome: str, program: str) -> list[str]:
     if outcome != "removed":
-        raise InputError(f"{node}/{EVERY} can only be confirmed as removed: it is all that is missing; name each device")
+        raise InputError(f"{node}/{EVERY} can only be confirmed as removed (all that is missing); name each device")
     missing = [unit.name for unit in facts.units(item) if text(unit.health.get("reason")) == MISSING]
     which = f", with {some(missing, MOST_PODS)}" if missing else ""
     return [

@@ -91,7 +91,7 @@ programs' own (_flags.tpl).
 {{- range $term := $rule.excludes }}
 {{- if hasKey $said $term }}
 {{- $other := ternary (printf "components.%s" (get $components $term)) (printf "%s.flags.%s" $program $term) (hasKey $components $term) }}
-{{- $problems = append $problems (printf "%s: %sdoes not go with %s; give one of the two" $place $what $other) }}
+{{- $problems = append $problems (printf "%s: %scannot be combined with %s; give one of the two" $place $what $other) }}
 {{- end }}
 {{- end }}
 {{- end }}

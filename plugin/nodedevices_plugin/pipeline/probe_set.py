@@ -222,7 +222,7 @@ def problems(probe_set: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[
     names = device_names(inventory)
     retired = {device.fact.id for probe in probe_set.retired for device in probe.inventory.devices}
     said = (
-        (ids & retired, f"not offered: {REMOVED}; listed until no pod holds it and it is well"),
+        (ids & retired, f"not offered: {REMOVED}; listed until no pod holds it and it is healthy"),
         (ids - retired, f"not offered: {DOUBTFUL}"),
     )
     return tuple(

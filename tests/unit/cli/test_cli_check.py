@@ -75,7 +75,8 @@ BREAKS: list[Break] = [
 
 
 def test_a_probe_without_which_the_node_is_ready_is_a_warning(well: RecordedApi, kubectl: CommandLine) -> None:
-    ready = condition("Ready", "True", "AgentRunning", "ProbeUnavailable: kmsg: cannot connect; what it alone reports")
+    why = "ProbeUnavailable: kmsg: cannot connect; what only this probe reports"
+    ready = condition("Ready", "True", "AgentRunning", why)
     probes = [{"name": "kmsg", "state": "Failed", "message": "cannot connect"}]
     well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), conditions=[ready], probes=probes)]
     kubectl("check", "-o", "json")

@@ -145,7 +145,7 @@ def test_a_dry_run_asks_the_api_server_and_changes_nothing(
     [
         (("cordon", "n1/0", "--reason", "  "), "--reason: 0 characters; give 1 to 256"),
         (("cordon", "n1/0", "--reason", "x" * 257), "--reason: 257 characters; give 1 to 256"),
-        (("cordon", "n1/0", "--until", "tomorrow"), "'tomorrow' is no time; give a time with a zone"),
+        (("cordon", "n1/0", "--until", "tomorrow"), "'tomorrow' is not a time; give a time with a zone"),
         (("cordon", "n1/0", "--until", "2026-11-23T11:00:00Z"), "is past; give a time"),
         (("cordon", "n1/0", "--until", "999999w"), "'999999w' is too long; give a time"),
         (("confirm", "n1/0", "repaired"), "'repaired' is not one of 'recovered', 'removed'"),
@@ -202,7 +202,7 @@ def test_all_that_is_not_there_is_confirmed_as_removed_at_once(
     n1: JsonObject, api: RecordedApi, kubectl: CommandLine
 ) -> None:
     assert kubectl("confirm", "n1/*", "recovered") == 1
-    assert "can only be confirmed as removed: it is all that is missing; name each device" in kubectl.err
+    assert "can only be confirmed as removed (all that is missing); name each device" in kubectl.err
     assert not api.changes
     assert kubectl("confirm", "n1/*", "removed") == 0
     assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{confirm.ALL_REMOVED}@2026-11-23T12:00:00Z"}
