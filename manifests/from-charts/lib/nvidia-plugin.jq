@@ -43,7 +43,7 @@ def environment($name):
     elif .name == "MPS_ROOT" then set("components.mps.root"; .value)
     elif .name | IN(variables[]) then {env: .}
     elif .name | IN(own_variables[]) then empty
-    else stop(.name; "a variable of the container that our agent does not know by this name") end;
+    else stop(.name; "our agent does not know a variable of this name") end;
 # The same, with variables of ours in one list.
 def environment_of($name):
   [environment($name)] | (.[] | select(has("env") | not)),
@@ -60,7 +60,7 @@ def configurations($name):
 # A ConfigMap of that name has them.
 def configurations_elsewhere($name):
   set("components.namedConfigs.enabled"; true),
-  say("\($name): our agent reads the ConfigMap device-plugin-configs of its namespace: copy \(.) there, and see whether its files share by MPS (components.mps), or use MIG (components.mig) or CDI (components.cdi)");
+  say("\($name): our agent reads the ConfigMap device-plugin-configs of its namespace: copy \(.) there, and check whether its files use MPS (components.mps), MIG (components.mig) or CDI (components.cdi)");
 
 def mps_root: select(is_given and . != "/run/nvidia/mps") | set("components.mps.root"; .);
 def discovered_labels: policy("gpu-feature-discovery"; {nodeSelector: {}, labels: {featureDiscovery: true}});
