@@ -46,7 +46,7 @@ class _CheckedScalars(SafeConstructor):
         except Exception as error:
             kind = node.tag.rpartition(":")[2]
             raise yaml.constructor.ConstructorError(
-                None, None, f"{str(node.value)[:40]!r} is no {kind}", node.start_mark
+                None, None, f"{str(node.value)[:40]!r} is not a valid {kind}", node.start_mark
             ) from error
         if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
             raise yaml.constructor.ConstructorError(

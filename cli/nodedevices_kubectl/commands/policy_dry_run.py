@@ -47,8 +47,8 @@ def dry_run(
 ) -> None:
     """What would change if these policies were applied or deleted: on which nodes, in which sections, which resource
     names and ids, and which pods hold what changes. Nothing is written. Exit code 3 when something would be refused,
-    would wait for pods or be held back by them, or take something from pods; 4 when a policy selects no node, or an
-    entry of it fits none.
+    would wait for pods or be held back by them, or take something from pods; 4 when a policy selects no node, or one
+    of its entries matches nothing.
 
     \b
     kubectl nodedevices policy dry-run -f share.yaml

@@ -14,13 +14,13 @@ from nodedevices_kubectl.views import edits, facts, find
 LOOKS, LOOK_AGAIN_SECONDS = 20, 0.5  # the operator watches what is stopped, and writes a policy's status once a second
 
 
-@click.command(short_help="Let taints and evictions go on after a mass fault, or a stopped roll-out.")
+@click.command(short_help="Resume taints and evictions after a mass fault, or a stopped roll-out.")
 @click.argument("policy", required=False, default="", shell_complete=options.complete_policies)
 @options.dry_run
 @options.with_session
 def resume(session: Session, *, policy: str, dry_run: bool) -> None:
     """Without a policy: close the circuit breaker, which stops taints and evictions when many nodes fail at once. With
-    one: let its roll-out go on, which stops while a node is worse off.
+    a policy: continue its roll-out, which stops while a node is worse off.
 
     \b
     kubectl get devicepolicies            # STOPPED: the breaker; ROLLOUT: Stopped

@@ -23,7 +23,7 @@ from nodedevices_kubectl.views import top as view
 @options.one_listing
 def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: bool, system_namespace: str) -> None:
     """Show how busy devices are, as their agents measure it (--telemetry): utilisation, memory, power, temperature. The
-    agents are asked through the API server's proxy to their pods, which takes a right of its own.
+    agents are asked through the API server's proxy to their pods, which needs its own permission.
 
     \b
     kubectl nodedevices top --sort-by util

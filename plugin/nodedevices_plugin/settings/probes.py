@@ -78,7 +78,7 @@ def read(values: Sequence[str], place: str = FLAG) -> tuple[tuple[ProbeSpec, ...
             problems.append(f"{place}: {name} is given twice; give each probe its own name")
             continue
         if equals and name == AUTO:
-            problems.append(f"{place}: {AUTO} is no name for a probe of your own; choose another")
+            problems.append(f"{place}: {AUTO} cannot be the name of your own probe; choose another")
             continue
         spec, problem = _spec(name, text) if equals else (ProbeSpec(name), "")
         if problem:

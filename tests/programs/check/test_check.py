@@ -203,7 +203,7 @@ def test_a_policys_rules_decide(machine: Simulated, policy: Path) -> None:
         ("healht: {}", "healht: unknown key; did you mean health?"),
         ("kind: Pod", "kind: 'Pod' is not supported here; give a DevicePolicy, or its sections alone"),
         (COOL_ENOUGH.replace("nodeSelector", "nodeSelect"), "spec.nodeSelect: unknown key; did you mean nodeSelector?"),
-        ("- health", "['health'] is no policy; give a DevicePolicy, or its sections alone"),
+        ("- health", "['health'] is not a policy; give a DevicePolicy, or only its sections"),
         ("", "0 documents; give one policy"),
         ("health: {}\n---\nhealth: {}", "2 documents; give one policy"),
         ("health: [", "line 2: not YAML: "),
