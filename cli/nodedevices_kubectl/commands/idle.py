@@ -19,8 +19,8 @@ from nodedevices_kubectl.views import idle as view
 @options.listing
 @options.several
 def idle(session: Session, listing: Listing, namespace: str, unknown: bool, all_namespaces: bool) -> None:
-    """List devices that pods hold but do not use, as their agents report where a policy has idle.afterSeconds: NeverUsed,
-    Idle or MemoryOnly, and for how long. Pods of the context's namespace; -A for all.
+    """List devices that pods hold but do not use, as their agents report where a policy has idle.afterSeconds:
+    NeverUsed, Idle or MemoryOnly, and for how long. Pods of the context's namespace; -A for all.
 
     \b
     kubectl nodedevices idle -A --sort-by for

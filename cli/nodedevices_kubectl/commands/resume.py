@@ -56,9 +56,7 @@ def _actions(session: Session, *, dry_run: bool) -> None:
         if error.absent:
             raise InputError(f"the record {found.record} does not exist: follow the message above") from error
         if error.status == 403:
-            raise InputError(
-                f"{error}; this needs the right to patch this ConfigMap: docs/security.md"
-            ) from error
+            raise InputError(f"{error}; this needs the right to patch this ConfigMap: docs/security.md") from error
         raise
     if dry_run:
         session.say(f"(dry run) The operator would be asked to resume, by {found.record}.")
@@ -91,6 +89,4 @@ def _wait(session: Session, stopped: Callable[[], str]) -> None:
         if not (why := stopped()):
             return
         session.sleep(LOOK_AGAIN_SECONDS)
-    raise OperationError(
-        f"the operator has not acted on the request within {LOOKS * LOOK_AGAIN_SECONDS:g} s: {why}"
-    )
+    raise OperationError(f"the operator has not acted on the request within {LOOKS * LOOK_AGAIN_SECONDS:g} s: {why}")

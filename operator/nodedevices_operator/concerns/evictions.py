@@ -205,9 +205,7 @@ class EvictionsConcern:
         kept = consequences.kept(pod)
         given = consequences.given_after(due.holding, pod)
         if not kept and given is not None and (until := given + HOUR) > self._now():
-            kept = (
-                f"it got the device after the fault was known, and is not evicted for it before {rfc3339(until)}"
-            )
+            kept = f"it got the device after the fault was known, and is not evicted for it before {rfc3339(until)}"
         if due.holding.ends_with_restart and pods.restarted(pod, due.holding):
             kept = "its container has restarted since then, and nothing more is needed"
         shown, sections = pods.own_condition(pod), view.sections

@@ -47,9 +47,7 @@ def test_a_rule_about_a_recovery_decides_nothing_and_is_named() -> None:
 
 
 def test_a_reason_in_the_wrong_case_is_named_with_the_right_one() -> None:
-    assert notes("xid79") == [
-        "health.rules[0].reasons xid79: no such reason; case matters: Xid79 differs only in case"
-    ]
+    assert notes("xid79") == ["health.rules[0].reasons xid79: no such reason; case matters: Xid79 differs only in case"]
 
 
 def test_a_rule_that_counts_what_an_earlier_one_decides_is_named() -> None:
