@@ -72,7 +72,7 @@ def id_effect(raw: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then:
     current, _ = _fitting(inventory, before)
     doubt = _doubt(status, record, now, then)
     if not doubt and (current is None or _summary(current) != _shown(status)):
-        doubt = "what it offers does not follow from its policies alone: its own flags or files have a part in it"
+        doubt = "what it offers depends on its own flags or files, too, and not only on policies"
     if doubt or current is None:
         changes = id_changes(record, now, then)
         return IdEffect(unknown=doubt, names=tuple(sorted({*changes.names, *_shown(status)})), pods=changes.pods)
@@ -115,9 +115,9 @@ def _notes(found: Iterable[Unmatched]) -> tuple[Note, ...]:
 def _doubt(status: Raw, record: NodeDevicesRecord, now: Mapping[str, Any], then: Mapping[str, Any]) -> str:
     """Return why the status does not say enough; empty: nothing of this kind."""
     if record.config_hash != record.applied_hash:
-        return "its agent has not applied the configuration of now yet"
+        return "its agent has not applied the current configuration yet"
     if any((record.config or {}).get(name) != now.get(name) for name in DECIDE_IDS):
-        return "it does not have what the policies of now come to yet"
+        return "it does not have the result of the current policies yet"
     if not facts.complete(status):
         return "its object has no room for all partitions"
     if _observes(now):

@@ -282,8 +282,8 @@ def _answered(
     seen, place = survey(records, nodes, policies.before), record_of(cluster.policies)
     fleet = _fleet(cluster, policies.before, place, now)
     unread = [] if cluster.nodes is not None else ["which Nodes are out of service"]
-    unread += [] if fleet is not None else [f"what ConfigMap {place} records as done already"]
-    doubt = f"; not known here, and taken for nothing: {', and '.join(unread)}" if unread else ""
+    unread += [] if fleet is not None else [f"which actions ConfigMap {place} records as done"]
+    doubt = f"; unknown here, and counted as none: {', and '.join(unread)}" if unread else ""
     known, reacting = {policy.name: policy for policy in policies.after}, Reacting(policies.after)
     for name, mine in acting.items():
         pool = trial_pool(known[name], frozenset(it.name for it in nodes.values() if coming(it, reacting) == name))

@@ -29,7 +29,7 @@ def read(paths: Sequence[str], kinds: Sequence[str]) -> list[Raw]:
             if kind not in kinds:
                 wanted = " or ".join(kinds)
                 hint = nearest(kind, kinds) if isinstance(kind, str) else ""
-                raise InputError(f"{place}: kind: {show(kind)} is not read here; give {wanted}{hint}")
+                raise InputError(f"{place}: kind: {show(kind)} is not supported here; give {wanted}{hint}")
             name = raw.get("metadata", {}).get("name") if isinstance(raw.get("metadata"), dict) else None
             if not isinstance(name, str) or not name:
                 raise InputError(f"{place}: metadata.name: {show(name)}: give the object's name")
@@ -71,12 +71,12 @@ def _objects(documents: Sequence[Any], path: str) -> Iterator[tuple[str, Mapping
         if isinstance(document, list):  # as a support bundle has them
             document = {"kind": "List", "items": document}  # noqa: PLW2901
         if not isinstance(document, dict):
-            raise InputError(f"{place}: {show(document)} is no object; give apiVersion, kind, metadata and spec")
+            raise InputError(f"{place}: {show(document)} is not an object; give apiVersion, kind, metadata and spec")
         items = document.get("items")
         if str(document.get("kind", "")).endswith("List") and isinstance(items, list):
             for at, item in enumerate(items):
                 if not isinstance(item, dict):
-                    raise InputError(f"{place}: items[{at}]: {show(item)} is no object")
+                    raise InputError(f"{place}: items[{at}]: {show(item)} is not an object")
                 yield f"{place}: items[{at}]", item
         else:
             yield place, document

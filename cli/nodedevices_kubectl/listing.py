@@ -79,7 +79,7 @@ def show(session: Session, listing: Listing, source: Source) -> None:
 def _show_several(session: Session, listing: Listing, source: Source, field: str | None) -> None:
     """One table of all clusters; a row with the reason for each that does not answer, and an error at the end."""
     if listing.watch:
-        raise click.UsageError("-w: of one cluster; give --context")
+        raise click.UsageError("-w: only valid with one cluster; give --context")
     if session.context_name:
         raise click.UsageError("give --context, or several clusters, not both")
     contexts, words = session.contexts(listing.contexts)
@@ -151,7 +151,7 @@ class _Printer:
         before, after = self._shown.get(node, {}), {row.key: self._seen(row) for row in rows}
         for key in before:
             if key not in after:
-                self._session.say(f"{key}: no longer there")
+                self._session.say(f"{key}: it no longer exists")
         self._shown[node] = after
         if fresh := [row for row in rows if before.get(row.key) != after[row.key]]:
             self.print(fresh, again=True)

@@ -23,7 +23,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     UNHEALTHY: "see the health of the device or partition",
     CORDONED: "out of service by spec.unschedulable",
     PROBE_REMOVED: "its probe is no longer configured, or it may belong to such a probe",
-    SAME_PLACE: "another device has or had its place, and a pod may hold that device",
+    SAME_PLACE: "another device is or was at this place, and a pod may hold that device",
     HELD_IN_ANOTHER_SHAPE: "pods hold the device under another resource or id",
     CHANGE_WAITS: "a configuration change removes it and waits for pods",
     HELPER_IN_USE: "an MPS daemon on the device starts, ends or has clients",

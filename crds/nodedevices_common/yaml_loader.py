@@ -46,7 +46,7 @@ class _CheckedScalars(SafeConstructor):
         except Exception as error:
             kind = node.tag.rpartition(":")[2]
             raise yaml.constructor.ConstructorError(
-                None, None, f"{str(node.value)[:40]!r} is no {kind}", node.start_mark
+                None, None, f"{str(node.value)[:40]!r} is not a valid {kind}", node.start_mark
             ) from error
         if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
             raise yaml.constructor.ConstructorError(
@@ -90,7 +90,7 @@ class Loader(Composer, _Events, _CheckedScalars, Resolver):  # type: ignore[misc
         for key_node, _ in node.value:
             key = key_node.value
             if isinstance(key, str) and key in seen:
-                raise YamlError(f"line {key_node.start_mark.line + 1}: {key[:60]}: is there twice; keep one")
+                raise YamlError(f"line {key_node.start_mark.line + 1}: {key[:60]}: is given twice; keep one")
             seen.add(str(key))
         found: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return found

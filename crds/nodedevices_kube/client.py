@@ -98,7 +98,7 @@ class Client:
                 if kind == "ERROR" and isinstance(code, int):
                     raise self._refusal("GET", collection, Answer(code, json.dumps(subject).encode(), Message()))
                 if kind == "ERROR" or not isinstance(subject.get("metadata"), dict):
-                    raise ApiError(f"watch {collection}: the answer is no event: {line[:100]!r}", status=200)
+                    raise ApiError(f"watch {collection}: the answer is not an event: {line[:100]!r}", status=200)
                 yield kind, subject
 
     def apply(self, path: str, body: Mapping[str, Any], *, manager: str) -> Raw:

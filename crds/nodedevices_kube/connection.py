@@ -111,7 +111,7 @@ class Connection:
                 try:
                     data = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS).decompress(data, MAX_ANSWER_BYTES)
                 except zlib.error as error:
-                    raise http.client.HTTPException(f"an answer that is no gzip: {error}") from error
+                    raise http.client.HTTPException(f"an answer that is not gzip: {error}") from error
         return Answer(answer.status, data, answer.headers)
 
     @contextmanager

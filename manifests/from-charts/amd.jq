@@ -6,26 +6,26 @@ def only_here: ["dp", "lbl", "labeller", "node_selector", "node_selector_enabled
 def defaults: {"dp": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}}};
 
 def table:
-  each("dp.image."; ["repository", "tag"]; {not: "AMD's image; image.registry and image.tag of ours"})
+  each("dp.image."; ["repository", "tag"]; {not: "AMD's image; set image.registry and image.tag of NodeDevices"})
   + {
-    "dp.resources": {not: "they are for AMD's program; agent.resources of ours"},
+    "dp.resources": {not: "they are for AMD's program; set agent.resources of NodeDevices"},
     "dp.updateStrategy.type": {to: "agent.updateStrategy.type"},
     "dp.updateStrategy.rollingUpdate.maxUnavailable": {to: "agent.updateStrategy.maxUnavailable"},
-    "dp.updateStrategy.rollingUpdate.maxSurge": {not: "ours is 0"},
-    "lbl": {not: "there is no such pod"}, "labeller.enabled": {},
+    "dp.updateStrategy.rollingUpdate.maxSurge": {not: "it is 0 for our agent"},
+    "lbl": {not: "NodeDevices has no such pod"}, "labeller.enabled": {},
     "nfd": {not: "our agent needs no node-feature-discovery"},
     "imagePullSecrets": {to: "imagePullSecrets"},
-    "securityContext": {not: "ours has no privilege"}, "tolerations": {not: "ours tolerates all"},
-    "node_selector_enabled": {not: "our agent runs on every Linux node; agent.nodeSelector narrows that"},
-    "node_selector": {not: "our agent runs on every Linux node; agent.nodeSelector narrows that"}};
+    "securityContext": {not: "our containers are not privileged"}, "tolerations": {not: "our agent tolerates all taints"},
+    "node_selector_enabled": {not: "our agent runs on every Linux node; agent.nodeSelector restricts it"},
+    "node_selector": {not: "our agent runs on every Linux node; agent.nodeSelector restricts it"}};
 
 def more:
   set("components.hostDev.enabled"; true), set("components.allGpus.enabled"; true),
   set("components.amdExporter.enabled"; true),  # its chart mounts that folder in any case
   (select(.labeller.enabled == true)
    | policy("gpu-feature-discovery"; {nodeSelector: {}, labels: {featureDiscovery: true}}),
-     say("labeller.enabled: the operator sets the labels vram, cu-count, simd-count and device-id of amd.com/gpu and beta.amd.com/gpu; not taken: amd.com/gpu.family and beta.amd.com/gpu.family, so change the nodeSelectors of pods that have these first (docs/devices/amd.md, Labels)"));
+     say("labeller.enabled: the operator sets the labels vram, cu-count, simd-count and device-id of amd.com/gpu and beta.amd.com/gpu; not taken: amd.com/gpu.family and beta.amd.com/gpu.family; first change the nodeSelectors of pods that use these (docs/devices/amd.md, Labels)"));
 
 def notes: [
-  "not a value there: with an argument -resource_naming_strategy mixed of your own, a DevicePolicy with partitions: {strategy: mixed} is the same (docs/devices/amd.md)",
-  "components.observe: AMD's plugin goes on serving until a DevicePolicy takes nodes over (docs/devices/amd.md, Coming from AMD's device plugin)"];
+  "not a value of that chart: if you gave the argument -resource_naming_strategy mixed, a DevicePolicy with partitions: {strategy: mixed} is the same (docs/devices/amd.md)",
+  "components.observe: AMD's plugin keeps serving until a DevicePolicy takes over nodes (docs/devices/amd.md, Coming from AMD's device plugin)"];

@@ -18,19 +18,19 @@ def flags: {
   "devicePlugin.nvidiaDriverRoot": "driver-root", "devicePlugin.gdrcopyEnabled": "gdrcopy-enabled",
   "devicePlugin.gdsEnabled": "gds-enabled", "devicePlugin.mofedEnabled": "mofed-enabled"};
 
-def its_scheduler: "HAMi's scheduler and webhook serve the nodes that are still HAMi's, and go with its chart; the cluster's own scheduler places pods that request from ours, with components.extender where you like";
-def other_devices: "our agent shares GPUs of NVIDIA by memory, gives those of AMD whole (components.allGpus), and does not know this vendor's: keep HAMi's chart for such nodes, with devicePlugin.enabled=false";
-def its_limits: "HAMi keeps a container to its memory and cores by a library in it (libvgpu.so); ours ships none: sharing.resources[].enforcement: mps, or a library of yours (docs/migrate-from-gpushare.md, Isolation)";
-def its_monitor: "HAMi's own monitor; metrics of ours are in docs/metrics.md";
+def its_scheduler: "HAMi's scheduler and webhook serve the nodes that HAMi still has, and are removed with its chart; the cluster's own scheduler places pods that request our resources, optionally with components.extender";
+def other_devices: "our agent shares NVIDIA's GPUs by memory, offers AMD's GPUs whole (components.allGpus), and does not know this vendor: keep HAMi's chart for such nodes, with devicePlugin.enabled=false";
+def its_limits: "HAMi limits a container to its memory and cores with a library in the container (libvgpu.so); NodeDevices includes no such library: set sharing.resources[].enforcement: mps, or use your own library (docs/migrate-from-gpushare.md, Isolation)";
+def its_monitor: "HAMi's own monitor; docs/metrics.md lists our metrics";
 
 def table:
   (flags | map_values({}))
   + each(""; ["nameOverride", "fullnameOverride"]; {not: "our names are nodedevices-*"})
-  + each(""; ["namespaceOverride"]; {not: "ours is the release's"})
-  + each("global."; ["imageRegistry", "imageTag"]; {not: "HAMi's images; image.registry and image.tag of ours"})
+  + each(""; ["namespaceOverride"]; {not: "NodeDevices uses the release's namespace"})
+  + each("global."; ["imageRegistry", "imageTag"]; {not: "HAMi's images; set image.registry and image.tag of NodeDevices"})
   + each("global."; ["annotations", "managedNodeSelectorEnable", "managedNodeSelector"]; {not: "for HAMi's own objects"})
   + each(""; ["resourceName", "resourceMem", "resourceMemPercentage", "resourceCores", "resourcePriority"];
-    {not: "pods on our nodes request nodedevices.io/gpu-memory in units of 256Mi, with cores as an annotation, or a whole nvidia.com/gpu; nothing is in the place of a percentage of the memory, of two shared GPUs in one container and of priorities (docs/migrate-from-gpushare.md, HAMi)"})
+    {not: "pods on our nodes request nodedevices.io/gpu-memory in units of 256Mi, with cores as an annotation, or a whole nvidia.com/gpu; there is no replacement for a percentage of the memory, two shared GPUs in one container, and priorities (docs/migrate-from-gpushare.md, HAMi)"})
   + each(""; ["mluResourceName", "mluResourceMem", "mluResourceCores", "dcuResourceName", "dcuResourceMem",
     "dcuResourceCores", "metaxResourceName", "metaxResourceCore", "metaxResourceMem", "metaxsGPUTopologyAware",
     "enflameResourceNameDRSGCU", "enflameResourceNameGCUMemory", "enflameResourceNameGCUCore", "kunlunResourceName",
@@ -48,32 +48,32 @@ def table:
     "defaultSchedulerPolicy.nodeSchedulerPolicy"]; {not: its_scheduler})
   + each(""; ["schedulerName"]; {not: its_scheduler})
   + each("scheduler."; ["defaultMem", "defaultCores"];
-    {stop: "with ours a container says how much memory it needs: give a request to pods that leave it out"})
-  + each("devicePlugin.image."; ["registry", "repository", "tag", "pullPolicy"]; {not: "HAMi's images; image.registry and image.tag of ours"})
-  + each("devicePlugin."; ["hostPID", "hostNetwork", "securityContext"]; {not: "ours has no privilege"})
+    {stop: "with NodeDevices a container must request its memory: add a request to pods that have none"})
+  + each("devicePlugin.image."; ["registry", "repository", "tag", "pullPolicy"]; {not: "HAMi's images; set image.registry and image.tag of NodeDevices"})
+  + each("devicePlugin."; ["hostPID", "hostNetwork", "securityContext"]; {not: "our containers are not privileged"})
   + each("devicePlugin."; ["monitor", "service"]; {not: its_monitor})
   + {
     "global.imagePullSecrets": {}, "global.labels": {to: "commonLabels"},
-    "podSecurityPolicy": {not: "Kubernetes has none any more"}, "legacyMetrics": {not: its_monitor},
-    "mockDevicePlugin": {not: "it only tells nodes names that HAMi's scheduler knows"},
+    "podSecurityPolicy": {not: "Kubernetes no longer has it"}, "legacyMetrics": {not: its_monitor},
+    "mockDevicePlugin": {not: "it only adds resource names to nodes for HAMi's scheduler"},
     "prometheus.enabled": {}, "devices.ascend.enabled": {}, "devices.iluvatar.enabled": {},
     "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy": {}, "scheduler.overwriteEnv": {},
-    "device-config.content": {stop: "it replaces the names of resources and the settings of every vendor: what it says of NVIDIA's GPUs you compare with docs/migrate-from-gpushare.md, HAMi"},
+    "device-config.content": {stop: "it replaces resource names and settings of every vendor: compare its part about NVIDIA's GPUs with docs/migrate-from-gpushare.md, HAMi"},
     "devicePlugin.enabled": {not: "components.observe decides who serves the kubelet"},
     "devicePlugin.gpuOperatorToolkitReady": {not: "our agent waits for the driver by itself"},
     "devicePlugin.image.pullSecrets": {}, "devicePlugin.deviceMemoryScaling": {}, "devicePlugin.deviceCoreScaling": {},
     "devicePlugin.deviceSplitCount": {not: "memory alone limits how many containers share a GPU; under MPS 48"},
     "devicePlugin.enableNumaTopology": {}, "devicePlugin.preConfiguredDeviceMemory": {},
     "devicePlugin.nodeConfiguration.config": {},
-    "devicePlugin.nodeConfiguration.externalConfigName": {stop: "settings of single nodes in a ConfigMap of yours: a DevicePolicy with a nodeSelector for each group of them (docs/sharing-memory.md)"},
+    "devicePlugin.nodeConfiguration.externalConfigName": {stop: "settings of single nodes in your own ConfigMap: write a DevicePolicy with a nodeSelector for each group of them (docs/sharing-memory.md)"},
     "devicePlugin.runtimeClassName": {}, "devicePlugin.createRuntimeClass": {}, "devicePlugin.extraArgs": {},
     "devicePlugin.extraEnvs": {}, "devicePlugin.pluginPath": {},
     "devicePlugin.podAnnotations": {to: "agent.podAnnotations"}, "devicePlugin.nvidiaNodeSelector": {},
-    "devicePlugin.tolerations": {not: "ours tolerates all"},
+    "devicePlugin.tolerations": {not: "our agent tolerates all taints"},
     "devicePlugin.updateStrategy.type": {to: "agent.updateStrategy.type"},
     "devicePlugin.updateStrategy.rollingUpdate.maxUnavailable": {to: "agent.updateStrategy.maxUnavailable"},
-    "devicePlugin.updateStrategy.rollingUpdate.maxSurge": {not: "ours is 0"},
-    "devicePlugin.resources": {not: "they are for HAMi's program; agent.resources of ours"}};
+    "devicePlugin.updateStrategy.rollingUpdate.maxSurge": {not: "it is 0 for our agent"},
+    "devicePlugin.resources": {not: "they are for HAMi's program; set agent.resources of NodeDevices"}};
 
 def is_example: (try (fromjson | [.nodeconfig[].name]) catch ["?"]) | unique | . == [] or . == ["your-node-name"];
 def scale($name): .devicePlugin[$name] | select(is_given and (tonumber? // 0) != 1);
@@ -90,35 +90,35 @@ def more:
       sharing: {strategy: "memory", resources: [$entry]}}),
     policy("whole-gpus"; {nodeSelector: {matchLabels: {"nodedevices.io/takeover": "whole-gpus"}}, serving: {mode: "Serve"}}),
     (select($gpu_policy | IN("spread", "binpack", null, "") | not)
-     | stop("scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy"; "shares are packed: binpack, or packing: spread in the policy; which GPUs are near to each other counts for whole ones (docs/placement.md)")),
+     | stop("scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy"; "shares are packed: binpack, or packing: spread in the policy; the distance between GPUs only counts for whole GPUs (docs/placement.md)")),
     (select(.scheduler.overwriteEnv | tostring == "true")
-     | stop("scheduler.overwriteEnv"; "its webhook hides GPUs from pods that request none; ours has no webhook: docs/injection.md, Which one, says what keeps NVIDIA_VISIBLE_DEVICES=all of an image from working")),
+     | stop("scheduler.overwriteEnv"; "its webhook hides GPUs from pods that request none; NodeDevices has no webhook: docs/injection.md, Which one, says how to block NVIDIA_VISIBLE_DEVICES=all of an image")),
     (scale("deviceMemoryScaling")
-     | stop("devicePlugin.deviceMemoryScaling"; "a GPU has as much memory as it has: there are no shares of more, and what is not to be divided is memoryReserve in the policy")),
+     | stop("devicePlugin.deviceMemoryScaling"; "shares cannot exceed a GPU's real memory; memoryReserve in the policy keeps memory out of the shares")),
     (scale("deviceCoreScaling")
-     | stop("devicePlugin.deviceCoreScaling"; "a GPU has 100 percent: cores of a policy promise no more")),
+     | stop("devicePlugin.deviceCoreScaling"; "a GPU has 100 percent: cores of a policy cannot exceed that")),
     (.devicePlugin.preConfiguredDeviceMemory | select(is_given and . != 0)
-     | stop("devicePlugin.preConfiguredDeviceMemory"; "a GPU that does not say how much memory it has is not divided by memory: leave such nodes out of the policy gpushare")),
+     | stop("devicePlugin.preConfiguredDeviceMemory"; "a GPU that does not report its memory is not divided by memory: leave such nodes out of the policy gpushare")),
     (.devicePlugin.nodeConfiguration.config | select(is_given and (is_example | not))
-     | stop("devicePlugin.nodeConfiguration.config"; "settings of single nodes: a DevicePolicy with a nodeSelector for each group of them (docs/sharing-memory.md); filterdevices is the policy's devices")),
+     | stop("devicePlugin.nodeConfiguration.config"; "settings of single nodes: write a DevicePolicy with a nodeSelector for each group of them (docs/sharing-memory.md); filterdevices becomes devices in the policy")),
     (.devicePlugin.runtimeClassName | select(is_given)
      | set("components.runtimeClassNvidia"; {enabled: true, name: .}),
-       say("devicePlugin.runtimeClassName: HAMi's webhook gives it to pods with its resources; pods that request from ours name it themselves, where it is not the nodes' default runtime")),
+       say("devicePlugin.runtimeClassName: HAMi's webhook sets it on pods with HAMi's resources; pods that request our resources must set it themselves, unless it is the nodes' default runtime")),
     (select(.devicePlugin.createRuntimeClass == true)
-     | stop("devicePlugin.createRuntimeClass"; "that RuntimeClass is of HAMi's chart, and our agent's pods need it: see that it stays, or make it by other means, before that chart is uninstalled")),
+     | stop("devicePlugin.createRuntimeClass"; "that RuntimeClass belongs to HAMi's chart, and our agent's pods need it: keep it, or create it another way, before you uninstall that chart")),
     (.devicePlugin.extraArgs | select(is_given and any(.[]; test("^-v=") | not))
-     | stop("devicePlugin.extraArgs"; "flags of HAMi's plugin: look for each in docs/flags.md")),
+     | stop("devicePlugin.extraArgs"; "flags of HAMi's plugin: look up each flag in docs/flags.md")),
     (.devicePlugin.extraEnvs | select(is_given) | environment_of("devicePlugin.extraEnvs")),
     (.devicePlugin.pluginPath | select(is_given and . != "/var/lib/kubelet/device-plugins")
-     | stop("devicePlugin.pluginPath"; "the kubelet's folder of device plugins is /var/lib/kubelet/device-plugins for ours; its own folder is kubelet.rootDir")),
+     | stop("devicePlugin.pluginPath"; "the kubelet's folder of device plugins is /var/lib/kubelet/device-plugins for our agent; for another folder set kubelet.rootDir")),
     ([.global.imagePullSecrets, .devicePlugin.image.pullSecrets | select(is_given)[]] | select(. != [])
      | set("imagePullSecrets"; references | unique)),
     (select(.prometheus.enabled == true) | set("components.prometheus.enabled"; true)),
     (("ascend", "iluvatar") as $vendor | select(.devices[$vendor].enabled == true)
      | stop("devices.\($vendor).enabled"; other_devices)),
     (.devicePlugin.nvidiaNodeSelector | select(is_given)
-     | say("devicePlugin.nvidiaNodeSelector: a node goes from HAMi to ours by its labels, with THEIRS=\(to_entries[0] | "\(.key)=\(.value)") in docs/migrate-from-gpushare.md, Names and functions"));
+     | say("devicePlugin.nvidiaNodeSelector: a node moves from HAMi to NodeDevices by its labels, with THEIRS=\(to_entries[0] | "\(.key)=\(.value)") in docs/migrate-from-gpushare.md, Names and functions"));
 
 def notes: [
   "not taken: limits of memory and cores: \(its_limits)",
-  "components.observe: HAMi goes on serving until nodes are taken over, drained, one by one (docs/migrate-from-gpushare.md); components.gpuCores is for the policy's cores"];
+  "components.observe: HAMi keeps serving until you drain nodes and take them over one by one (docs/migrate-from-gpushare.md); components.gpuCores is for the policy's cores"];

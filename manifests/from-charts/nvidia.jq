@@ -19,29 +19,29 @@ def flags: {
 def table:
   (flags | map_values({}))
   + each(""; ["nameOverride", "fullnameOverride"]; {not: "our names are nodedevices-*"})
-  + each(""; ["namespaceOverride", "allowDefaultNamespace"]; {not: "ours is the release's"})
+  + each(""; ["namespaceOverride", "allowDefaultNamespace"]; {not: "NodeDevices uses the release's namespace"})
   + each(""; ["selectorLabelsOverride", "componentSelectorLabels"]; {not: "our selectors differ by component"})
-  + each("image."; ["repository", "tag", "pullPolicy"]; {not: "NVIDIA's image; image.registry, image.tag and image.pullPolicy of ours"})
-  + each(""; ["podSecurityContext", "securityContext"]; {not: "ours has no privilege"})
-  + each("gfd."; ["nameOverride", "namespaceOverride", "securityContext", "enableHostNetwork"]; {not: "there is no such pod"})
-  + each("gfd."; ["noTimestamp", "sleepInterval"]; {not: "labels follow changes"})
+  + each("image."; ["repository", "tag", "pullPolicy"]; {not: "NVIDIA's image; set image.registry, image.tag and image.pullPolicy of NodeDevices"})
+  + each(""; ["podSecurityContext", "securityContext"]; {not: "our containers are not privileged"})
+  + each("gfd."; ["nameOverride", "namespaceOverride", "securityContext", "enableHostNetwork"]; {not: "NodeDevices has no such pod"})
+  + each("gfd."; ["noTimestamp", "sleepInterval"]; {not: "our labels follow changes at once"})
   + {
     "config.name": {}, "config.map": {}, "config.default": {}, "config.fallbackStrategies": {},
     "imagePullSecrets": {to: "imagePullSecrets"}, "podAnnotations": {to: "agent.podAnnotations"},
     "priorityClassName": {to: "agent.priorityClassName"},
     "updateStrategy.type": {to: "agent.updateStrategy.type"},
     "updateStrategy.rollingUpdate.maxUnavailable": {to: "agent.updateStrategy.maxUnavailable"},
-    "updateStrategy.rollingUpdate.maxSurge": {not: "ours is 0"},
-    "resources": {not: "they are for NVIDIA's program; agent.resources of ours"},
-    "nodeSelector": {not: "our agent runs on every Linux node, and in the end serves those too that this leaves out; agent.nodeSelector narrows that, or serving: {mode: Observe} of a DevicePolicy for them"},
-    "affinity": {not: "our agent runs on every Linux node, and in the end serves those too that this leaves out; agent.nodeExpressions narrows that, or serving: {mode: Observe} of a DevicePolicy for them"},
-    "tolerations": {not: "ours tolerates all"},
+    "updateStrategy.rollingUpdate.maxSurge": {not: "it is 0 for our agent"},
+    "resources": {not: "they are for NVIDIA's program; set agent.resources of NodeDevices"},
+    "nodeSelector": {not: "our agent runs on every Linux node, so it also serves the nodes that this value leaves out; to leave them out, set agent.nodeSelector, or serving: {mode: Observe} in a DevicePolicy for them"},
+    "affinity": {not: "our agent runs on every Linux node, so it also serves the nodes that this value leaves out; to leave them out, set agent.nodeExpressions, or serving: {mode: Observe} in a DevicePolicy for them"},
+    "tolerations": {not: "our agent tolerates all taints"},
     "runtimeClassName": {}, "devicePlugin.containers.main.env": {}, "gfd.enabled": {}, "mps.root": {},
     "devicePlugin.enabled": {not: "components.observe decides who serves the kubelet"},
-    "devicePlugin.enableHostNetwork": {not: "the API server is reached by its address"},
+    "devicePlugin.enableHostNetwork": {not: "the agent reaches the API server without it"},
     "nfd": {not: "our agent needs no node-feature-discovery"},
     "mps.enableHostPID": {not: "the component mps has it"},
-    "mps.enableHostNetwork": {not: "the daemons talk by sockets in a folder"}};
+    "mps.enableHostNetwork": {not: "the daemons use sockets in a folder"}};
 
 def more:
   settings(flags),
@@ -56,7 +56,7 @@ def more:
   (.runtimeClassName | select(is_given) | set("components.runtimeClassNvidia"; {enabled: true, name: .})),
   (.devicePlugin.containers.main.env // [] | environment_of("devicePlugin.containers.main.env")),
   (select(.gfd.enabled == true)
-   | say("not taken: gfd.enabled: the operator sets its labels where a DevicePolicy says labels: {featureDiscovery: true}"),
+   | say("not taken: gfd.enabled: the operator sets its labels if a DevicePolicy has labels: {featureDiscovery: true}"),
      discovered_labels);
 
-def notes: ["components.observe: NVIDIA's plugin goes on serving until a DevicePolicy takes nodes over (docs/migrate-from-nvidia.md)"];
+def notes: ["components.observe: NVIDIA's plugin keeps serving until a DevicePolicy takes over nodes (docs/migrate-from-nvidia.md)"];

@@ -79,7 +79,7 @@ def without_comments: split("\n") | map(sub("(^|\\s)#.*$"; "")) | join("\n");
 | mentions("cdi-(cri|annotations)") as $cdi
 | mentions("migStrategy[\"']?\\s*:\\s*[\"']?(single|mixed)") as $mig
 | mentions("(^|[\\s{,\"'])mps[\"']?\\s*:") as $mps
-| [ {name: "observe", why: "NVIDIA's plugin goes on serving"},
+| [ {name: "observe", why: "NVIDIA's plugin keeps serving"},
     (select($from_folder)
      | {name: "named-configs", why: "ConfigMap \($from_folder.volume.configMap.name): \($configs | keys | join(", "))"}),
     ((setting("DEVICE_LIST_STRATEGY") // "") | select(test("cdi-")) | {name: "cdi", why: "DEVICE_LIST_STRATEGY is \(.)"}),
@@ -94,11 +94,11 @@ def without_comments: split("\n") | map(sub("(^|\\s)#.*$"; "")) | join("\n");
 # --- what is not understood
 | [ ($containers[] | select(.envFrom) | stop(.name; "container \(.name) takes variables from elsewhere (envFrom)")),
     ($containers[] | select(readable | not)
-     | stop(.name; "container \(.name) runs \(program), not nvidia-device-plugin: what that sets is not seen")),
+     | stop(.name; "container \(.name) runs \(program), not nvidia-device-plugin: its settings cannot be read")),
     ($containers[] | flags[] | (.name | variable) as $variable
      | select(.name == "" or ($variable | IN((known + own)[]) | not))
      | if .name == "" then stop(.value; "the word \(.value) in args belongs to no flag")
-       else stop(.name; "the flag --\(.name) is none of those that are carried along") end),
+       else stop(.name; "the flag --\(.name) is not one that is carried along") end),
     ($all[] | to_entries[] | select(.key | IN(known[], "CONFIG_FILE", "CONFIG_FILE_SRCDIR")) | .value
      | select(.valueFrom or (.value // "" | contains("$("))) | stop(.name; "\(.name) has its value from elsewhere (valueFrom)")),
     (known[] | . as $name | [$all[] | .[$name].value // empty] | unique | select(length > 1)
@@ -111,10 +111,10 @@ def without_comments: split("\n") | map(sub("(^|\\s)#.*$"; "")) | join("\n");
      | stop("CONFIG_FILE_SRCDIR"; "the ConfigMap \($from_folder.volume.configMap.name) is empty or not there")),
     ([$mounts[] | select(.volume | .configMap or .secret or .projected)
       | select(.name != $from_folder.name and .name != $from_file.name)] | unique_by(.name)[]
-     | stop(.name; "the volume \(.name), mounted at \(.path), is none that the plugin's configuration points to")),
+     | stop(.name; "the volume \(.name), mounted at \(.path), is not one that the plugin's configuration points to")),
     (select($roots | length > 1) | stop("nvidiaDriverRoot"; "the driver is in several folders: \($roots | join(", "))")),
     ([$components[] | select(.name == "cdi") | .why] | select(. != [])
-     | stop("cdi"; "containers get their GPUs by CDI (\(join("; "))). The specification with the driver's libraries is made by NVIDIA's image; ours has no nvidia-ctk. Look that each node has the container toolkit's own (/etc/cdi/nvidia.yaml or /var/run/cdi/nvidia.yaml), or give the agent nvidia-ctk, or say that device nodes alone will do: docs/injection.md, CDI. A node without any of these is not taken over")),
+     | stop("cdi"; "containers get their GPUs by CDI (\(join("; "))). The specification with the driver's libraries is made by NVIDIA's image; ours has no nvidia-ctk. Check that each node has the container toolkit's own (/etc/cdi/nvidia.yaml or /var/run/cdi/nvidia.yaml), or give the agent nvidia-ctk, or configure device nodes only: docs/injection.md, CDI. A node without any of these is not taken over")),
     (select($mps != "" and (setting("MPS_ROOT") // "/run/nvidia/mps") != "/run/nvidia/mps")
      | stop("MPS_ROOT"; "MPS_ROOT is \(setting("MPS_ROOT")): the component mps has /run/nvidia/mps"))
   ] as $stops

@@ -47,7 +47,7 @@ TAINT_TRIES = 5
 OURS = f"{names.MANAGER}-"  # every field manager of the operator begins so
 AGENTS = "nodedevices-agent"  # the agents' field manager
 GONE = (
-    "NodeDevices was removed from the cluster; what stands here is from then, and pods keep the devices that they hold"
+    "NodeDevices was removed from the cluster; this status is from that time, and pods keep the devices that they hold"
 )
 
 

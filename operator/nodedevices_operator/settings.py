@@ -60,7 +60,7 @@ def check_together(given: Mapping[str, Given]) -> None:
     """InputError for flags that only go with another one that is not given."""
     alone = [name for name, other in guard.ONLY_WITH.items() if given[name].value and not given[other].value]
     if alone:
-        raise InputError([f"{given[name].place}: only goes with --{guard.ONLY_WITH[name]}" for name in alone])
+        raise InputError([f"{given[name].place}: only valid with --{guard.ONLY_WITH[name]}" for name in alone])
 
 
 def _level(text: str) -> logs.Level:

@@ -31,7 +31,7 @@ async def test_s31_a_gpu_that_the_kubelet_gives_to_two_pods_is_granted_and_named
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == gpu, "the kubelet decides"
         kubelet.allocated[Owner("default", "b", "main")] = {GPU: (gpu,)}
         await kubelet.until(lambda: node.condition(ONCE)[0] == "DoubleAllocation")
-        assert f"{gpu}: default/a and default/b; delete all of these pods but one" in node.condition(ONCE)[1]
+        assert f"{gpu}: default/a and default/b; delete all of these pods except one" in node.condition(ONCE)[1]
         kubelet.release("b")
         await kubelet.until(lambda: node.condition(ONCE)[0] == "NoDoubleAllocation")
 

@@ -161,7 +161,7 @@ async def test_a_duplicate_id_refuses_its_resource_and_no_other(
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 2)  # what it had, with the health of now
     states = {GPU: RegistrationState.REJECTED, other.name: RegistrationState.REGISTERED}
     await kubelet.until(lambda: {each.resource: each.state for each in plugins.registrations()} == states)
-    assert "the id GPU-0 is there twice" in plugins.registrations()[0].message
+    assert "the id GPU-0 is given twice" in plugins.registrations()[0].message
     await plugins.set_plan(plan(offered(5), other))
     await kubelet.until(lambda: kubelet.allocatable(GPU) == 5)
     assert [each.state for each in plugins.registrations()] == [RegistrationState.REGISTERED] * 2

@@ -86,7 +86,7 @@ def test_a_deployments_pod_leaves_its_bad_gpu_and_its_successor_is_ready_on_the_
     second = ready(cluster, cluster.b)
     assert second != first
     assert {"DeviceFault", "DeviceFaultEviction"} <= reasons(cluster, first)
-    cluster.until("nothing is left to do", lambda: shown(cluster).get("message") == "no pod is to be evicted")
+    cluster.until("nothing is left to do", lambda: shown(cluster).get("message") == "no pod needs to be evicted")
     cluster.hardware(cluster.a, simulated.h100s())
     cluster.until("the taint is gone", lambda: taints(cluster) == [])
     assert on(cluster, cluster.b)[0]["metadata"]["name"] == second

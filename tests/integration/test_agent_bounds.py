@@ -253,7 +253,7 @@ def test_an_object_that_was_deleted_is_made_again_with_nothing_but_what_is_out_o
         entry = {"manager": "person", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": owned}
         entry |= {"apiVersion": OBJECT["apiVersion"], "time": "2026-11-21T12:00:00Z"}
         invented = {"name": "mine", "managedFields": [entry]}
-        with pytest.raises(KubectlError, match="may not own fields that the object does not have"):
+        with pytest.raises(KubectlError, match="may not claim fields that the object does not have"):
             agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(OBJECT | {"metadata": invented}))
     agent.run("create", "--validate=false", "-f", "-", stdin=json.dumps(OBJECT | {"spec": OUT}))
     assert kubectl.object("nodedevices", "mine")["spec"] == OUT

@@ -343,7 +343,7 @@ def test_a_label_that_a_person_set_on_a_nodedevices_stays_theirs(operator: Accou
         object_labels(operator, {"pool": "other"})
     fields = kubectl.object("nodedevices", "n1")["metadata"]["managedFields"]
     less = [each for each in fields if each["manager"] != person]
-    with pytest.raises(Refused, match=f"metadata.managedFields: {person}: the operator may not take"):
+    with pytest.raises(Refused, match=f"metadata.managedFields: {person}: the operator may not remove"):
         operator.patch(OBJECT, [{"op": "replace", "path": "/metadata/managedFields", "value": less}], JSON)
     object_labels(operator, {})
     assert label() == ("mine", {person})
@@ -451,7 +451,7 @@ def test_what_others_applied_stays_applied(operator: Account, kubectl: Kubectl) 
             {"metadata": head, "spec": cordon},
             "may not own, or take ownership of, fields of others",
         ),
-        "Node": (NODE, {"metadata": label}, "git: the operator may not take the ownership of others away"),
+        "Node": (NODE, {"metadata": label}, "git: the operator may not remove the ownership of others"),
     }
     for kind, (path, applied, said) in refused.items():
         fields = by_git(kind, **applied)["metadata"]["managedFields"]
@@ -486,7 +486,7 @@ def test_of_configmaps_it_makes_its_record_and_no_other(operator: Account, kubec
 def test_it_resumes_no_actions_and_no_rollout_in_a_persons_stead(operator: Account, kubectl: Kubectl) -> None:
     resume = {"nodedevices.io/resume-actions": stamp()}
     record = f"/api/v1/namespaces/{NAMESPACE}/configmaps/nodedevices-actions"
-    with pytest.raises(Refused, match="resume-actions is a person's word"):
+    with pytest.raises(Refused, match="only people write nodedevices.io/resume-actions"):
         operator_makes(operator, {"name": "nodedevices-actions", "annotations": resume})
     operator_makes(operator, {"name": "nodedevices-actions"})
     head = {"apiVersion": "v1", "kind": "ConfigMap"}
@@ -494,13 +494,13 @@ def test_it_resumes_no_actions_and_no_rollout_in_a_persons_stead(operator: Accou
         ({"metadata": {"annotations": resume}}, MERGE),
         (head | {"metadata": {"name": "nodedevices-actions", "annotations": resume}}, APPLY),
     ):
-        with pytest.raises(Refused, match="resume-actions is a person's word"):
+        with pytest.raises(Refused, match="only people write nodedevices.io/resume-actions"):
             operator.patch(record, body, kind, manager="nodedevices-operator-fleet" if kind == APPLY else "")
     kubectl.run(
         "annotate", "configmap", "nodedevices-actions", "-n", NAMESPACE, f"nodedevices.io/resume-actions={stamp()}"
     )
     operator.patch(record, {"data": {"breaker": "Closed"}})  # whose word stays
-    with pytest.raises(Refused, match="resume-actions is a person's word"):
+    with pytest.raises(Refused, match="only people write nodedevices.io/resume-actions"):
         operator.patch(record, {"metadata": {"annotations": {"nodedevices.io/resume-actions": None}}})
     kubectl.delete("configmap", "nodedevices-actions", namespace=NAMESPACE)
     kubectl.apply(fleet.policy("p", health={}))

@@ -152,5 +152,5 @@ def test_the_operators_role_holds_what_the_operator_uses_and_nothing_else(
     assert MEMORY not in node.capacity
     check = [sys.executable, "-m", "nodedevices_kubectl", "check", "--installation", f"--kubeconfig={files[OPERATOR]}"]
     done = subprocess.run(check, capture_output=True, text=True, timeout=CLUSTER_PATIENCE_SECONDS, check=False)
-    assert "no Node that is Ready has a pod of an agent" in done.stdout, done.stderr
+    assert "no Ready Node has an agent pod" in done.stdout, done.stderr
     compare(apiserver.audit_log, begin, OPERATOR, "operator")

@@ -64,7 +64,7 @@ def test_what_needs_compiled_packages_says_where_to_have_it(folder: Path) -> Non
     (folder / "p.yaml").write_text("{kind: DevicePolicy, metadata: {name: a}}")
     done = run(*ALONE, f"{COMMAND}.pyz", "policy", "dry-run", "-f", "p.yaml", folder=folder)
     assert done.returncode == 1
-    assert "which this installation lacks; pipx install '.[cli]' in a clone has it" in done.stderr
+    assert "which is not installed; in a clone, pipx install '.[cli]' installs it" in done.stderr
 
 
 def test_krews_manifest_is_about_the_archive_and_names_what_is_in_it(packed: Packed) -> None:

@@ -112,7 +112,7 @@ class _Left:
 
 
 class _Twice:
-    """The key is there twice."""
+    """The key is given twice."""
 
 
 class _Deep:

@@ -91,7 +91,7 @@ def problems(pool: list[Json]) -> list[str]:
     """What the API server, or the scheduler that joins a pool's slices, would not take."""
     devices = [device for each in pool for device in each["spec"]["devices"]]
     names = [device["name"] for device in devices]
-    found = [f"{name} is there twice" for name in set(names) if names.count(name) > 1]
+    found = [f"{name} is given twice" for name in set(names) if names.count(name) > 1]
     counts = [len(each["spec"]["devices"]) for each in pool]
     found += [f"{count} devices in one slice" for count in counts if count > MAX_DEVICES]
     for device in devices:

@@ -141,7 +141,7 @@ class Api(Client):
 
 def _rights(role: str) -> str:
     return (
-        f"That takes the cluster role {role} in the whole cluster; a RoleBinding is not enough. To give it: "
+        f"This needs the cluster role {role} in the whole cluster; a RoleBinding is not enough. To grant it: "
         f"kubectl create clusterrolebinding NAME --clusterrole={role} --user=USER"
     )
 
@@ -160,7 +160,7 @@ def log_in(context: Context, command: Raw, *, environment: Mapping[str, str], as
     mode = text(command.get("interactiveMode"))
     interactive = ask and mode != "Never" and sys.stdin.isatty()
     if mode == "Always" and not interactive:
-        raise KubeconfigError(f"{what}: interactiveMode Always: there is no terminal to ask at")
+        raise KubeconfigError(f"{what}: interactiveMode Always: there is no terminal to ask for input")
     spec: dict[str, Any] = {"interactive": interactive}
     if command.get("provideClusterInfo") is True:
         spec["cluster"] = _cluster_info(context.cluster)
@@ -170,7 +170,7 @@ def log_in(context: Context, command: Raw, *, environment: Mapping[str, str], as
     hint = f"\n{hint}" if hint else ""
     found = shutil.which(program, path={**os.environ, **environment}.get("PATH"))
     if found is None or not Path(found).is_absolute():  # by a PATH with `.` in it; kubectl refuses it, too
-        raise KubeconfigError(f"{what}: no such program in another folder than this one{hint}")
+        raise KubeconfigError(f"{what}: no such program outside the current folder{hint}")
     arguments = command.get("args")
     try:
         done = subprocess.run(  # noqa: S603 - the user's own kubeconfig names it, as for kubectl

@@ -12,19 +12,19 @@ import click
 
 DEFAULT = "nodes"
 COMMANDS = {
-    "nodes": "List nodes: are agent and devices well, who holds how many.",
-    "devices": "List devices: what they are, are they well, who holds them.",
-    "pods": "List pods that hold devices: which ones, and are they well.",
+    "nodes": "List nodes: health of agent and devices, and held devices.",
+    "devices": "List devices: model, health, and holders.",
+    "pods": "List pods that hold devices, with health of the devices.",
     "describe": "Show a node, or one of its devices, on one screen.",
-    "idle": "List devices that pods hold and do not use, and for how long.",
+    "idle": "List devices that pods hold but do not use, and for how long.",
     "top": "Show how busy devices are: utilisation, memory, power, temperature.",
-    "check": "Walk the chain from driver to pod, and say where it breaks; exit codes for CI.",
-    "policy": "See what policies make of nodes, and what a changed one would.",
+    "check": "Check each link from driver to pod, and show what is broken; exit codes for CI.",
+    "policy": "Show how policies configure nodes, and what a changed policy would do.",
     "cordon": "Take a device out of service: no new pod gets it.",
     "uncordon": "Take a device back into service.",
-    "confirm": "Say that a device was repaired, or taken out of the machine.",
-    "resume": "Let taints and evictions go on after a mass fault, or a stopped roll-out.",
-    "support": "Write a file with what somebody who helps needs to see; no secrets.",
+    "confirm": "Confirm that a device was repaired, or removed from the machine.",
+    "resume": "Resume taints and evictions after a mass fault, or a stopped roll-out.",
+    "support": "Write a support bundle: a file for those who help you, without secrets.",
     "version": "Show the versions of this plugin, of the agents, and of Kubernetes.",
 }
 

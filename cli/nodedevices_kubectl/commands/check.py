@@ -15,7 +15,7 @@ MOST_NEXT = 5  # links of which it is said what to do; -o wide and -o json say i
 LOOK_SECONDS = 3
 
 
-@click.command(short_help="Walk the chain from driver to pod, and say where it breaks; exit codes for CI.")
+@click.command(short_help="Check each link from driver to pod, and show what is broken; exit codes for CI.")
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=options.complete_nodes)
 @click.option("--all", "everything", is_flag=True, help="Also links that are ok; the default where nodes are named.")
 @click.option(
@@ -49,9 +49,9 @@ def check(
     seconds: int,
     system_namespace: str,
 ) -> None:
-    """Walk the chain from driver to pod on each node, and say where it breaks and what to do next. Without names: all
-    nodes, and what is not ok. Exit code 3 when something is broken, 4 when nothing is and something is pending: it
-    changed less than a minute ago. A warning is none.
+    """Check each link from driver to pod on each node, and show what is broken and what to do next. Without names: all
+    nodes, but only what is not ok. Exit code 3 when something is broken; 4 when nothing is broken but something is
+    pending, which means that it changed less than a minute ago. Warnings do not change the exit code.
 
     \b
     kubectl nodedevices check                                # CI, after an upgrade
@@ -63,7 +63,7 @@ def check(
     if installation and (names or listing.selector):
         raise click.UsageError("--installation: of all nodes; give no names and no selector (-l)")
     if no_lease and not installation:
-        raise click.UsageError("--no-lease: only goes with --installation")
+        raise click.UsageError("--no-lease: only valid with --installation")
     elected = not no_lease if installation else None
     for left in range(-(-seconds // LOOK_SECONDS), -1, -1):
         nodes, rows = _judged(session, names, listing.selector, system_namespace, elected=elected)

@@ -10,15 +10,15 @@ from nodedevices_kubectl.session import PROGRAM, Session
 from nodedevices_kubectl.views import edits
 
 
-@click.command(short_help="Say that a device was repaired, or taken out of the machine.")
+@click.command(short_help="Confirm that a device was repaired, or removed from the machine.")
 @click.argument("devices", metavar="NODE/DEVICE...", nargs=-1, required=True, shell_complete=options.complete_devices)
 @click.argument("outcome", metavar="{recovered|removed}", type=click.Choice(edits.OUTCOMES))
 @options.dry_run
 @options.with_session
 def confirm(session: Session, *, devices: tuple[str, ...], outcome: str, dry_run: bool) -> None:
-    """Say that a device was repaired (recovered), or that one that is Missing was taken out (removed); NODE/* is all
-    that is not there, also what only the condition ExpectedDevices names. It takes the place of the repair and of the
-    rest of the hold-down; it does not override evidence.
+    """Confirm that a device was repaired (recovered), or that a Missing device was removed (removed). NODE/* means
+    everything that is missing, also devices that only the condition ExpectedDevices names. A confirmation replaces the
+    repair and the rest of the hold-down; it does not override evidence.
 
     \b
     kubectl nodedevices confirm n1/gpu-2 recovered

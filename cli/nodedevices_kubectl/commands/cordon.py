@@ -20,9 +20,9 @@ from nodedevices_kubectl.views.ages import moment
 @options.dry_run
 @options.with_session
 def cordon(session: Session, *, devices: tuple[str, ...], reason: str | None, until: str, dry_run: bool) -> None:
-    """Take devices out of service. New pods do not get them; pods that hold them keep running, and are not marked. It
-    lasts over restarts of the agent and of the node. Where another plugin serves the kubelet (serving.mode Observe), it
-    goes on offering them: cordon the node.
+    """Take devices out of service. New pods do not get them; pods that hold them keep running, and are not marked. The
+    devices stay out of service when the agent or the node restarts. Where another plugin serves the kubelet
+    (serving.mode Observe), that plugin still offers them: cordon the node.
 
     \b
     kubectl nodedevices cordon n1/gpu-2 --reason "RMA 4711"

@@ -10,7 +10,7 @@ from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import devices as view
 
 
-@click.command(short_help="List devices: what they are, are they well, who holds them.")
+@click.command(short_help="List devices: model, health, and holders.")
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=options.complete_nodes)
 @options.namespace
 @click.option("--unhealthy", is_flag=True, help="Only devices that are not Healthy: Unhealthy, Degraded, Unknown.")
@@ -28,7 +28,7 @@ def devices(
     unhealthy: bool,
     model: str,
 ) -> None:
-    """List devices: what they are, are they well and since when, what would help, and who holds them. Partitions (MIG
+    """List devices: model, health and since when, what would help, and which pods hold them. Partitions (MIG
     devices) follow their device.
 
     \b

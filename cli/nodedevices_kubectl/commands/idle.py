@@ -12,15 +12,15 @@ from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import idle as view
 
 
-@click.command(short_help="List devices that pods hold and do not use, and for how long.")
+@click.command(short_help="List devices that pods hold but do not use, and for how long.")
 @options.namespace
 @click.option("--unknown", is_flag=True, help="Also devices of which it is not known: shares, partitions, no readings.")
 @options.with_session
 @options.listing
 @options.several
 def idle(session: Session, listing: Listing, namespace: str, unknown: bool, all_namespaces: bool) -> None:
-    """List devices that pods hold and do not use, as their agents say where a policy has idle.afterSeconds: NeverUsed,
-    Idle or MemoryOnly, and for how long. Pods of the context's namespace; -A for all.
+    """List devices that pods hold but do not use, as their agents report where a policy has idle.afterSeconds:
+    NeverUsed, Idle or MemoryOnly, and for how long. Pods of the context's namespace; -A for all.
 
     \b
     kubectl nodedevices idle -A --sort-by for

@@ -10,13 +10,13 @@ from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import nodes as view
 
 
-@click.command(short_help="List nodes: are agent and devices well, who holds how many.")
+@click.command(short_help="List nodes: health of agent and devices, and held devices.")
 @click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=options.complete_nodes)
 @options.with_session
 @options.listing
 @options.several
 def nodes(session: Session, listing: Listing, names: tuple[str, ...]) -> None:
-    """List nodes: is the agent well, are its devices, who holds how many, what is wrong.
+    """List nodes: health of the agent and of its devices, how many devices are held, and what is wrong.
 
     \b
     kubectl nodedevices                      # all

@@ -16,14 +16,14 @@ from nodedevices_kubectl.views import pods_alone
 FORBIDDEN = 403
 
 
-@click.command(short_help="List pods that hold devices: which ones, and are they well.")
+@click.command(short_help="List pods that hold devices, with health of the devices.")
 @click.argument("names", metavar="[POD]...", nargs=-1)
 @options.namespace
 @options.with_session
 @options.listing
 @options.several
 def pods(session: Session, listing: Listing, names: tuple[str, ...], namespace: str, all_namespaces: bool) -> None:
-    """List pods that hold devices: which devices, on which node, since when, and are they well. Pods of the context's
+    """List pods that hold devices: which devices, on which node, since when, and their health. Pods of the context's
     namespace, as with kubectl get pods; -A for all.
 
     \b
@@ -59,8 +59,8 @@ def _show_alone(session: Session, listing: Listing, namespace: str, wanted: froz
     items, _ = session.api.list_all(objects.pods(namespace))
     rows = [row for pod in items for row in pods_alone.rows(pod) if not wanted or row.fields["pod"] in wanted]
     session.say(
-        "You may not list NodeDevices, which are of the whole cluster (role nodedevices-view): this is what the pods' "
-        "own status says."
+        "You may not list NodeDevices, which are cluster-scoped (role nodedevices-view): the pods' own status is shown "
+        "instead."
     )
     if rows or listing.output in {"json", "yaml"}:
         print_rows(session, listing, view.KIND, rows)

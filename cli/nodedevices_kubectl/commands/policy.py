@@ -16,9 +16,9 @@ from nodedevices_kubectl.views import facts
 MOST_EXPLAINED = 5  # nodes; of more the table alone
 
 
-@click.group(short_help="See what policies make of nodes, and what a changed one would.")
+@click.group(short_help="Show how policies configure nodes, and what a changed policy would do.")
 def policy() -> None:
-    """See what policies make of nodes, and what a changed one would."""
+    """Show how policies configure nodes, and what a changed policy would do."""
 
 
 policy.add_command(dry_run)

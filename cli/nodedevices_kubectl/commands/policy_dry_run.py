@@ -47,8 +47,8 @@ def dry_run(
 ) -> None:
     """What would change if these policies were applied or deleted: on which nodes, in which sections, which resource
     names and ids, and which pods hold what changes. Nothing is written. Exit code 3 when something would be refused,
-    would wait for pods or be held back by them, or take something from pods; 4 when a policy selects no node, or an
-    entry of it fits none.
+    would wait for pods or be held back by them, or take something from pods; 4 when a policy selects no node, or one
+    of its entries matches nothing.
 
     \b
     kubectl nodedevices policy dry-run -f share.yaml
@@ -59,7 +59,7 @@ def dry_run(
     if not given and not deleted:
         raise click.UsageError("give a policy with -f FILE, or --delete NAME")
     if saved and listing.selector:
-        raise click.UsageError("-l: of a cluster; the files of --from are read whole")
+        raise click.UsageError("-l: only valid with a cluster; the files of --from are read completely")
     policies = files.read(given, ("DevicePolicy",))
     with quickly():  # a fleet's objects stay, too: a third of the time would go into looking through them
         rehearsal = _rehearsal()
@@ -95,7 +95,7 @@ def _rehearsal() -> Any:
         from nodedevices_dryrun import rehearsal  # noqa: PLC0415
     except ImportError as error:
         raise OperationError(
-            f"policy dry-run needs {error.name}, which this installation lacks; pipx install '.[cli]' in a clone has it"
+            f"policy dry-run needs {error.name}, which is not installed; in a clone, pipx install '.[cli]' installs it"
         ) from error
     return rehearsal
 
@@ -105,7 +105,7 @@ def _saved(paths: Sequence[str], rehearsal: Any) -> Cluster:
     for raw in files.read(paths, _KINDS):
         found[raw["kind"]].append(raw)
     if not found["NodeDevices"]:
-        raise InputError(f"--from {', '.join(paths)}: there is no NodeDevices in it; take them with: {_TO_SAVE}")
+        raise InputError(f"--from {', '.join(paths)}: no NodeDevices in these files; to save them: {_TO_SAVE}")
     return rehearsal.Cluster(found["NodeDevices"], found["DevicePolicy"], found["Node"] or None)  # type: ignore[no-any-return]
 
 
@@ -118,7 +118,7 @@ def _read(session: Session, rehearsal: Any) -> Cluster:
     policies, _ = session.api.list_all(objects.POLICIES)
     nodes = checking.allowed(lambda: session.api.list_all(objects.NODES)[0])
     if nodes is None:
-        session.say("You may not read Nodes: the labels that NodeDevices have of them are used.")
+        session.say("You may not read Nodes: the labels in their NodeDevices are used instead.")
     namespace, _, name = rehearsal.record_of(policies).partition("/")
     record = checking.allowed(lambda: session.api.find(objects.configmap(namespace, name))) if name else None
     return rehearsal.Cluster(items, policies, nodes, record)  # type: ignore[no-any-return]

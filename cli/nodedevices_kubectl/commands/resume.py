@@ -14,13 +14,13 @@ from nodedevices_kubectl.views import edits, facts, find
 LOOKS, LOOK_AGAIN_SECONDS = 20, 0.5  # the operator watches what is stopped, and writes a policy's status once a second
 
 
-@click.command(short_help="Let taints and evictions go on after a mass fault, or a stopped roll-out.")
+@click.command(short_help="Resume taints and evictions after a mass fault, or a stopped roll-out.")
 @click.argument("policy", required=False, default="", shell_complete=options.complete_policies)
 @options.dry_run
 @options.with_session
 def resume(session: Session, *, policy: str, dry_run: bool) -> None:
     """Without a policy: close the circuit breaker, which stops taints and evictions when many nodes fail at once. With
-    one: let its roll-out go on, which stops while a node is worse off.
+    a policy: continue its roll-out, which stops while a node is worse off.
 
     \b
     kubectl get devicepolicies            # STOPPED: the breaker; ROLLOUT: Stopped
@@ -49,22 +49,20 @@ def _actions(session: Session, *, dry_run: bool) -> None:
         session.say(f"They were stopped: {message}")
     namespace, _, name = found.record.partition("/")
     if not name:
-        raise InputError("no policy says by which record they go on (status.resumeRecord): do as it says above")
+        raise InputError("no policy names the record to resume by (status.resumeRecord): follow the message above")
     try:
         session.api.merge(objects.configmap(namespace, name), edits.resume_actions(session.now()), dry_run=dry_run)
     except ApiError as error:
         if error.absent:
-            raise InputError(f"the record {found.record} is not there: do as it says above") from error
+            raise InputError(f"the record {found.record} does not exist: follow the message above") from error
         if error.status == 403:
-            raise InputError(
-                f"{error}; docs/security.md says which right it takes (patch of this ConfigMap)"
-            ) from error
+            raise InputError(f"{error}; this needs the right to patch this ConfigMap: docs/security.md") from error
         raise
     if dry_run:
-        session.say(f"(dry run) The operator would be asked to go on, by {found.record}.")
+        session.say(f"(dry run) The operator would be asked to resume, by {found.record}.")
         return
     _wait(session, lambda: again.why if (again := stopped()) else "")
-    session.say("Taints and evictions go on; the faults of now do not stop them again.")
+    session.say("Taints and evictions are resumed; the present faults do not stop them again.")
 
 
 def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
@@ -82,7 +80,7 @@ def _rollout(session: Session, name: str, *, dry_run: bool) -> None:
     if edit.patch is None or dry_run:
         return
     _wait(session, lambda: edits.rollout_stopped(session.api.get(path)))
-    session.say(f"It goes on. To see how: kubectl get devicepolicy {facts.name_of(found)} -w")
+    session.say(f"The roll-out continues. To watch it: kubectl get devicepolicy {facts.name_of(found)} -w")
 
 
 def _wait(session: Session, stopped: Callable[[], str]) -> None:
@@ -91,6 +89,4 @@ def _wait(session: Session, stopped: Callable[[], str]) -> None:
         if not (why := stopped()):
             return
         session.sleep(LOOK_AGAIN_SECONDS)
-    raise OperationError(
-        f"it was asked for, and {LOOKS * LOOK_AGAIN_SECONDS:g} s later the operator has not acted on it: {why}"
-    )
+    raise OperationError(f"the operator has not acted on the request within {LOOKS * LOOK_AGAIN_SECONDS:g} s: {why}")

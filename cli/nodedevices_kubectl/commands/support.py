@@ -22,7 +22,7 @@ from nodedevices_kubectl.views import check as view
 OWNER_ONLY = 0o600
 
 
-@click.command(short_help="Write a file with what somebody who helps needs to see; no secrets.")
+@click.command(short_help="Write a support bundle: a file for those who help you, without secrets.")
 @click.option("-f", "--file", metavar="FILE", default="", help="Default: nodedevices-support-TIME.tar.gz here.")
 @click.option(
     "--system-namespace",
@@ -33,10 +33,10 @@ OWNER_ONLY = 0o600
 )
 @options.with_session
 def support(session: Session, *, file: str, system_namespace: str) -> None:
-    """Write a file with what somebody who helps needs to see: NodeDevices, policies, Nodes, our pods, Events, the
-    operator's Lease, and what `check` says. Secrets, ConfigMaps and logs are not read, and of the objects that are
-    only what is known to help is taken: no command lines, values of environment variables, or annotations of others.
-    Names of nodes, pods and namespaces are in it.
+    """Write a file for those who help you: NodeDevices, policies, Nodes, our pods, Events, the operator's Lease,
+    and what `check` says. It reads no Secrets, ConfigMaps or logs, and takes only known fields of objects: no command
+    lines, values of environment variables, or annotations of others. The file has names of nodes, pods and
+    namespaces.
 
     \b
     kubectl nodedevices support
@@ -45,7 +45,7 @@ def support(session: Session, *, file: str, system_namespace: str) -> None:
     now = session.now()
     path = Path(file or f"nodedevices-support-{now:%Y%m%d-%H%M%S}.tar.gz")
     if path.exists():
-        raise InputError(f"{path}: it is there already; give another -f")
+        raise InputError(f"{path}: this file exists already; give another one with -f")
     content = bundle.files(_read(session, system_namespace), rfc3339(now))
     packed = _packed(content, path.name.removesuffix(".tar.gz"), int(now.timestamp()))
     try:
@@ -56,7 +56,7 @@ def support(session: Session, *, file: str, system_namespace: str) -> None:
         raise InputError(f"{path}: {error.strerror}; give another -f") from error
     for line in content["README.txt"].decode().splitlines()[2:]:
         session.say(line)
-    session.say(f"Written: {path} ({len(packed) >> 10} KiB). Look through it before you send it on.")
+    session.say(f"Written: {path} ({len(packed) >> 10} KiB). Read it before you send it to others.")
 
 
 def _read(session: Session, namespace: str) -> dict[str, Sequence[Raw] | str]:

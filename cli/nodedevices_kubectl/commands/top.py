@@ -23,7 +23,7 @@ from nodedevices_kubectl.views import top as view
 @options.one_listing
 def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: bool, system_namespace: str) -> None:
     """Show how busy devices are, as their agents measure it (--telemetry): utilisation, memory, power, temperature. The
-    agents are asked through the API server's proxy to their pods, which takes a right of its own.
+    agents are asked through the API server's proxy to their pods, which needs its own permission.
 
     \b
     kubectl nodedevices top --sort-by util
@@ -49,5 +49,5 @@ def top(session: Session, listing: Listing, *, names: tuple[str, ...], idle: boo
         why = silent[0].fields
         raise OperationError(
             f"{len(silent)} of {len(items)} nodes gave no readings: {why['node']}: {why['problem']}; "
-            "docs/kubectl.md says what top takes"
+            "docs/kubectl.md says what top needs"
         )

@@ -14,7 +14,7 @@ from nodedevices_kubectl.views import edits
 @options.dry_run
 @options.with_session
 def uncordon(session: Session, *, devices: tuple[str, ...], dry_run: bool) -> None:
-    """Take devices back into service that a person took out of it. One that its node no longer has is named by its id.
+    """Put devices back into service that a person took out. Name a device that its node no longer has by its id.
 
     \b
     kubectl nodedevices uncordon n1/gpu-2

@@ -49,7 +49,7 @@ def _agents(session: Session) -> tuple[Sequence[str], str]:
         if error.no_such_kind:
             return (), "NodeDevices is not installed"
         if error.status == 403:
-            return (), "not yours to read"
+            return (), "you may not read them"
         raise
 
 

@@ -75,7 +75,7 @@ def moment(given: str, now: datetime) -> str:
     else:
         known = zoned_time(given)
         if known is None:
-            raise ValueError(f"{given!r} is no time; {RIGHT}")
+            raise ValueError(f"{given!r} is not a time; {RIGHT}")
         time = known
     if time <= now:
         raise ValueError(f"{given!r} is past; {RIGHT}")

@@ -85,7 +85,7 @@ def files(parts: Mapping[str, Sequence[Raw] | str], taken: str) -> dict[str, byt
     lines = [f"NodeDevices support bundle, taken {taken}.", ""]
     for name, part in parts.items():
         if isinstance(part, str):
-            lines.append(f"{name}: not there: {part}")
+            lines.append(f"{name}: missing: {part}")
             continue
         wanted = TAKEN.get(name)  # the others are no objects, but what we found out
         items = part if wanted is None else [picked(item, wanted) for item in part]
@@ -93,8 +93,8 @@ def files(parts: Mapping[str, Sequence[Raw] | str], taken: str) -> dict[str, byt
         lines.append(f"{name}.json: {len(part)}")
     lines += [
         "",
-        "Not in it: Secrets, ConfigMaps, logs, pods and annotations of others, command lines, values of variables.",
-        "In it: names of nodes, pods and namespaces, labels, device ids, policies.",
+        "Not included: Secrets, ConfigMaps, logs, pods and annotations of others, command lines, values of variables.",
+        "Included: names of nodes, pods and namespaces, labels, device ids, policies.",
     ]
     found["README.txt"] = ("\n".join(lines) + "\n").encode()
     return found

@@ -56,10 +56,10 @@ _POLICY_WELL = {
 }
 _SAID_ELSEWHERE = {"Applied": ("NotAccepted", "DryRun"), "RolledOut": ("Progressing", "Failed")}
 _POLICY_NEXT = {  # where it is broken
-    "ActionsStopped": "find what the faults have in common (docs/runbooks/NodeDevicesActionsStopped.md); then: "
+    "ActionsStopped": "find the common cause of the faults (docs/runbooks/NodeDevicesActionsStopped.md); then: "
     "kubectl nodedevices resume",
-    "RolledOut": "correct the policy (kubectl describe dp {0}), which goes on by itself; to go on as it is: "
-    "kubectl nodedevices resume {0}",
+    "RolledOut": "correct the policy (kubectl describe dp {0}): the roll-out then continues. To continue without a "
+    "change: kubectl nodedevices resume {0}",
 }
 _DESCRIBE = "kubectl describe dp {0}"
 _AGENTS = "kubectl get pods -A -l app.kubernetes.io/component=agent"
@@ -126,13 +126,13 @@ def judge_installation(seen: Seen, now: datetime, *, elected: bool = True) -> li
     pods = {_node_of(pod): pod for pod in seen.agents if not mapping(pod.get("metadata")).get("deletionTimestamp")}
     ready = {name for name, node in nodes.items() if facts.condition(node, facts.READY).get("status") == "True"}
     if not pods.keys() & ready:
-        return rows(CLUSTER, [Finding("agents", BROKEN, "no Node that is Ready has a pod of an agent", _AGENTS)])
+        return rows(CLUSTER, [Finding("agents", BROKEN, "no Ready Node has an agent pod", _AGENTS)])
     found = rows(CLUSTER, [operator(seen.lease, now)]) if elected else []
     for name in sorted(pods.keys() & nodes.keys()):
         if name in ready:
             found += rows(name, [_installed(items.get(name, {}), pods[name], name, now)])
         else:
-            found += rows(name, [Finding("node", UNKNOWN, "not looked at, since the Node is not Ready")])
+            found += rows(name, [Finding("node", UNKNOWN, "not checked, because the Node is not Ready")])
     return found
 
 
@@ -156,7 +156,7 @@ def _installed(item: Raw, pod: Raw, name: str, now: datetime) -> Finding:
     if agent.status == OK and ready.get("status") != "True":
         return Finding("agent", BROKEN, _about(ready) or "it is not ready", "docs/troubleshooting.md")
     if agent.status == OK and not facts.condition(item, facts.STALE):
-        return Finding("agent", BROKEN, "it reports, and no operator has seen it", _OPERATORS)
+        return Finding("agent", BROKEN, "it reports, but no operator has seen it", _OPERATORS)
     return agent
 
 
@@ -201,7 +201,7 @@ def without_agent(node: Raw) -> list[Finding]:
     """A Node that has no NodeDevices."""
     labels = mapping(mapping(node.get("metadata")).get("labels"))
     if labels.get(AWAY) == "away":
-        return [Finding("agent", OK, f"not wanted here (label {AWAY}=away)")]
+        return [Finding("agent", OK, f"switched off here (label {AWAY}=away)")]
     name = facts.name_of(node)
     return [Finding("agent", WARNING, "no agent has reported on this node", _agent_pods(name))]
 
@@ -236,7 +236,7 @@ def _about(found: Raw) -> str:
 def _node(name: str, node: Raw | None, item: Raw) -> Finding:
     """With what others say on it, as its NodeDevices shows that: the cloud, and monitors of its health."""
     if node is not None and not node:
-        return Finding("node", BROKEN, "there is no Node of this name", f"kubectl delete nodedevices {name}")
+        return Finding("node", BROKEN, "there is no Node with this name", f"kubectl delete nodedevices {name}")
     ready = facts.condition(node or {}, facts.READY)
     if node is None or ready.get("status") == "True":
         said = [
@@ -370,12 +370,13 @@ def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
             continue
         known = whole_units(shown.get(name))
         (same if known == healthy else differ).append(
-            f"{name}: {known}" + ("" if known == healthy else f", and the agent offers {healthy}")
+            f"{name}: {known}" + ("" if known == healthy else f", but the agent offers {healthy}")
         )
     if differ:
-        nothing = any(": 0, and" in difference for difference in differ)
+        nothing = any(": 0, but" in difference for difference in differ)
         status = (PENDING if changed else BROKEN) if nothing else WARNING
-        wait = "the kubelet follows within a minute" + ("" if status == PENDING else "; then: docs/troubleshooting.md")
+        later = "" if status == PENDING else "; then: docs/troubleshooting.md"
+        wait = f"the kubelet updates it within a minute{later}"
         return Finding("allocatable", status, "; ".join(differ), wait)
     return Finding("allocatable", OK, ", ".join(same) or "nothing is offered")
 
@@ -399,10 +400,10 @@ def _pods(item: Raw) -> Finding:
     ]
     if hurt:
         evictions = facts.condition(item, facts.EVICTIONS_SYNCED)
-        policy = "; the policy does not: " + _about(evictions) if evictions.get("status") == "False" else ""
-        advice = f"end these pods{policy or ', or let a policy: docs/faults.md'}"
+        policy = "; the policy does not evict them: " + _about(evictions) if evictions.get("status") == "False" else ""
+        advice = f"delete these pods{policy or ', or let a policy evict them: docs/faults.md'}"
         return Finding("pods", BROKEN, some(list(dict.fromkeys(hurt)), MOST_HURT), advice)
-    return Finding("pods", OK, "none holds a device at fault")
+    return Finding("pods", OK, "no pod holds a faulty device")
 
 
 def policies(items: Sequence[Raw] | None) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ _MEANINGS = {
     "Refused": "keep what is in effect",
     "Waits": "wait for pods before anything changes",
     "HoldsBack": "keep devices from new pods until their pods have ended",
-    "Acts": "have pods evicted, or a taint",
+    "Acts": "evict pods, or set a taint",
     "Uncertain": "have pods that may hold what changes",
     "Changes": "change at once",
 }
@@ -76,9 +76,9 @@ def _about(policy: Mapping[str, Any], total: int) -> str:
     if policy["refusal"]:
         return f"policy {name} would be refused: {policy['refusal']}"
     if how == "unchanged":
-        return f"policy {name} is so already: nothing would change by it."
+        return f"policy {name} is already so: nothing would change."
     was, will = policy["selectsNow"], policy["selects"]
-    report = "; its mode is DryRun: shown is what Enforce would do" if policy["dryRun"] else ""
+    report = "; its mode is DryRun: this shows what Enforce would do" if policy["dryRun"] else ""
     selects = f"it selects {will} of {total} nodes" + (f", now {was}" if was != will and how != "created" else "")
     if how == "deleted":
         selects = f"it selects {was} of {total} nodes now"

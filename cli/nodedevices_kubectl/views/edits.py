@@ -30,8 +30,8 @@ NO_REASON: Final = "taken out of service by hand"
 MAX_REASON, MAX_BY = 256, 253  # as the CRD has them
 MOST_PODS = 4  # named
 OFFERED_BY_ANOTHER: Final = (
-    "and stays on offer: another plugin serves the kubelet there (serving.mode Observe), and may give it to a new pod. "
-    "Take it out of that plugin's list, or keep new pods from the node: kubectl cordon"
+    "but is still offered: another plugin serves the kubelet there (serving.mode Observe), and may give it to a new "
+    "pod. Remove it from that plugin's list, or keep new pods from the node: kubectl cordon"
 )
 MAX_CONFIRM = 128  # entries of the annotation, as the agent reads them
 
@@ -107,14 +107,14 @@ def uncordon(item: Raw, devices: Sequence[str]) -> Edit:
             said.append(f"{shown} is not out of service: nothing to do.")
             if gone:
                 several = ", ".join(_with_reason(gone, id_) for id_ in gone)
-                said.append(f"Out of service are devices that {node} no longer has: {several}; name one by its id")
+                said.append(f"Devices that {node} no longer has are out of service: {several}; name one by its id")
             parent = text(unit.device.get("id")) if unit.is_partition else ""
             if any(entry.get("id") == parent for entry in entries):
                 said.append(f"Its device is: uncordon {node}/{text(unit.device.get('name')) or parent}")
             continue
         entries, changed = kept, True
         state = text(unit.health.get("state"))
-        held_back = "" if observes(facts.status_of(item)) else ", and goes to no new pod before it is well"
+        held_back = "" if observes(facts.status_of(item)) else ", and no new pod gets it until it is healthy"
         rest = f"; it is {state}{held_back}" if state == facts.UNHEALTHY else ""
         said.append(f"{shown} is back in service{rest}.")
     return Edit(_unschedulable(item, entries) if changed else None, said)
@@ -125,7 +125,7 @@ def _in_service_again(item: Raw, name: str, entries: Sequence[Raw], gone: Mappin
     meant = find.by_beginning(name, gone)
     if len(meant) > 1:
         several = f"{len(meant)} devices: {', '.join(meant)}"
-        raise InputError(f"{facts.name_of(item)}/{name}: this is {several}; give the whole id")
+        raise InputError(f"{facts.name_of(item)}/{name}: this matches {several}; give the whole id")
     if meant:
         return meant[0]
     unit = find.device(item, name)
@@ -170,7 +170,7 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, p
         said.append(f"{shown} is confirmed as {outcome}: it will be {what}.")
         if outcome == "recovered":
             said.append("While the driver still requires an action, or a reading is bad, it stays as it is.")
-        said.append(f"To see what the agent made of it: {program} describe {shown}")
+        said.append(f"To see the result: {program} describe {shown}")
     if not ids:
         return Edit(None, said)
     metadata = mapping(item.get("metadata"))
@@ -185,12 +185,12 @@ def confirm(item: Raw, devices: Sequence[str], outcome: str, now: datetime, *, p
 
 def _all_removed(item: Raw, node: str, outcome: str, program: str) -> list[str]:
     if outcome != "removed":
-        raise InputError(f"{node}/{EVERY} can be confirmed as removed only: what is not there; name each device")
+        raise InputError(f"{node}/{EVERY} can only be confirmed as removed (all that is missing); name each device")
     missing = [unit.name for unit in facts.units(item) if text(unit.health.get("reason")) == MISSING]
-    which = f", {some(missing, MOST_PODS)} among it" if missing else ""
+    which = f", with {some(missing, MOST_PODS)}" if missing else ""
     return [
-        f"{node}: all that is not there{which}, is confirmed as removed: what is there is what the node should have.",
-        f"To see what the agent made of it: {program} describe {node}",
+        f"{node}: all that is missing{which}, is confirmed as removed: the node should have only what is present.",
+        f"To see the result: {program} describe {node}",
     ]
 
 

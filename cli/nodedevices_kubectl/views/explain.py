@@ -103,7 +103,7 @@ def words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
         resolved = "config" in spec
         yield f"{node}: no policy sets anything." if resolved else f"{node}: the operator has not resolved it yet."
     sources = [source for source in map(str, _list(configuration.get("sources"))) if source != "policy"]
-    yield f"{node}: what no policy sets comes from {', '.join([*sources, 'the defaults'])}."
+    yield f"{node}: settings that no policy sets come from: {', '.join([*sources, 'defaults'])}."
     for kind in (facts.POLICY_RESOLVED, facts.CONFIG_APPLIED):
         found = facts.condition(item, kind)
         if found.get("status") != "True" and found:
@@ -117,7 +117,7 @@ def words(item: Raw, policies: Mapping[str, Raw]) -> Iterator[str]:
         name, mine = text(policy.get("name")), facts.number(policy.get("generation"))
         newest = facts.number(mapping(mapping(policies.get(name)).get("metadata")).get("generation"))
         if newest is not None and mine is not None and mine < newest:
-            yield f"{node}: policy {name} is at generation {newest}, this node at {mine}: a roll-out goes on, or waits."
+            yield f"{node}: policy {name} is at generation {newest}, this node at {mine}: the roll-out runs or waits."
     if change := mapping(spec.get("change")):
         by = ", ".join(map(str, _list(change.get("policies"))))
         yield f"{node}: a change of {text(change.get('time'))} ({by}) is still watched."

@@ -41,7 +41,7 @@ def device(item: Raw, wanted: str) -> facts.Unit:
             return matches[0]
         if matches:
             several = ", ".join(f"{unit.name} ({unit.id})" for unit in matches[:8])
-            raise InputError(f"{node}/{wanted}: this is {len(matches)} devices: {several}; give a name or an id")
+            raise InputError(f"{node}/{wanted}: this matches {len(matches)} devices: {several}; give a name or an id")
     known = [unit.name for unit in units]
     if not known:
         raise InputError(f"{node}/{wanted}: node {node} has no devices")
@@ -66,10 +66,10 @@ def unknown_node(name: str, known: list[str]) -> InputError:
     hint = nearest(name, known)
     if not hint and known:
         hint = f"; there are {len(known)}: kubectl nodedevices nodes -o name"
-    return InputError(f"node {name}: there is no NodeDevices of this name{hint or '; there is none at all'}")
+    return InputError(f"node {name}: there is no NodeDevices with this name{hint or '; there are none at all'}")
 
 
 def unknown_policy(name: str, known: list[str]) -> InputError:
     """Return what to say of a DevicePolicy that is not there."""
     hint = nearest(name, known) or "; kubectl get devicepolicies lists them"
-    return InputError(f"policy {name}: there is none of this name{hint}")
+    return InputError(f"policy {name}: there is no policy with this name{hint}")

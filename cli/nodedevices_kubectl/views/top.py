@@ -16,7 +16,7 @@ from nodedevices_common.table import NONE, Column, Kind, Row, first_of
 
 from nodedevices_kubectl.views import devices, facts
 
-NO_AGENT = "there is no pod of its agent in this namespace"
+NO_AGENT = "its agent has no pod in this namespace"
 NO_TELEMETRY = "its agent runs without --telemetry"
 IDLE_BELOW = 0.01  # of the time
 _GIB = 1 << 30

@@ -40,7 +40,7 @@ programs' own (_flags.tpl).
 {{- if and $flag (not $replaced) (get . "value" | default (get . "valueFrom")) }}
 {{- $given = append $given (dict "flag" $flag "value" $value "place" $place "byVariable" true) }}
 {{- else if and (not $flag) (hasPrefix $table.prefix $name) (not (regexMatch $table.serviceLink $name)) }}
-{{- $problems = append $problems (printf "%s: the %s knows no such variable, and would not start" $place $program) }}
+{{- $problems = append $problems (printf "%s: the %s does not know this variable, and would not start" $place $program) }}
 {{- end }}
 {{- end }}
 {{- $said := dict }}
@@ -91,7 +91,7 @@ programs' own (_flags.tpl).
 {{- range $term := $rule.excludes }}
 {{- if hasKey $said $term }}
 {{- $other := ternary (printf "components.%s" (get $components $term)) (printf "%s.flags.%s" $program $term) (hasKey $components $term) }}
-{{- $problems = append $problems (printf "%s: %sdoes not go with %s; give one of the two" $place $what $other) }}
+{{- $problems = append $problems (printf "%s: %scannot be combined with %s; give one of the two" $place $what $other) }}
 {{- end }}
 {{- end }}
 {{- end }}

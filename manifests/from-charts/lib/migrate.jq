@@ -42,7 +42,7 @@ def migrated(defaults; table; more; notes; $reviewed):
   | table as $table
   | [$values | leaves($table; [])] as $given
   | [$given[] | {name, value, rule: $table[.name]}] as $ruled
-  | [ ($ruled[] | select(.rule == null) | stop(.name; "no value of that chart that is known here")),
+  | [ ($ruled[] | select(.rule == null) | stop(.name; "not a known value of that chart")),
       ($ruled[] | select(.rule.stop) | stop(.name; .rule.stop)),
       ($ruled[] | select(.rule.to) | set(.rule.to; .value)),
       ($values | more) ] as $found

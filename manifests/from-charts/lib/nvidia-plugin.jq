@@ -16,7 +16,7 @@ def flag_variables: {
 def truth: if . == "true" then true elif . == "false" then false else . end;
 def words: if type == "string" then split(",") | map(gsub("^\\s+|\\s+$"; "")) else . end;
 def without_comments: split("\n") | map(sub("(^|\\s)#.*$"; "")) | join("\n");
-def by_cdi: "containers get their GPUs by CDI. The specification with the driver's libraries is made by NVIDIA's image; ours has no nvidia-ctk. Look that each node has the container toolkit's own (/etc/cdi/nvidia.yaml or /var/run/cdi/nvidia.yaml), or one of the other two ways: docs/injection.md, CDI";
+def by_cdi: "containers get their GPUs by CDI. The specification with the driver's libraries is made by NVIDIA's image; ours has no nvidia-ctk. Check that each node has the container toolkit's own (/etc/cdi/nvidia.yaml or /var/run/cdi/nvidia.yaml), or one of the other two ways: docs/injection.md, CDI";
 
 # A setting of the plugin as our flag, with the components that it needs; $name: of the value that it comes from.
 def setting($name; $flag; $value):
@@ -43,7 +43,7 @@ def environment($name):
     elif .name == "MPS_ROOT" then set("components.mps.root"; .value)
     elif .name | IN(variables[]) then {env: .}
     elif .name | IN(own_variables[]) then empty
-    else stop(.name; "a variable of the container that our agent does not know by this name") end;
+    else stop(.name; "our agent does not know a variable of this name") end;
 # The same, with variables of ours in one list.
 def environment_of($name):
   [environment($name)] | (.[] | select(has("env") | not)),
@@ -60,7 +60,7 @@ def configurations($name):
 # A ConfigMap of that name has them.
 def configurations_elsewhere($name):
   set("components.namedConfigs.enabled"; true),
-  say("\($name): our agent reads the ConfigMap device-plugin-configs of its namespace: copy \(.) there, and see whether its files share by MPS (components.mps), or use MIG (components.mig) or CDI (components.cdi)");
+  say("\($name): our agent reads the ConfigMap device-plugin-configs of its namespace: copy \(.) there, and check whether its files use MPS (components.mps), MIG (components.mig) or CDI (components.cdi)");
 
 def mps_root: select(is_given and . != "/run/nvidia/mps") | set("components.mps.root"; .);
 def discovered_labels: policy("gpu-feature-discovery"; {nodeSelector: {}, labels: {featureDiscovery: true}});

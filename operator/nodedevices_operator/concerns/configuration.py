@@ -94,7 +94,8 @@ class ConfigurationConcern:
         if self._told.get(name) == change.time:
             return
         about = events.About("NodeDevices", name, view.record.uid)
-        message = f"{why}, since a change of {', '.join(change.policies)}; no other node gets it until a person says so"
+        since = f"since a change of {', '.join(change.policies)}"
+        message = f"{why}, {since}; no other node gets this change until a person resumes the roll-out"
         body = events.worse_off(about, events.EventIdentity(name, "", "", change.time), message, view.now)
         self._events.write(name, body)
         self._told[name] = change.time

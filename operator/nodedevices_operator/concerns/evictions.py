@@ -80,7 +80,7 @@ class EvictionTally(Struct):
         reason = lines[0][0] if lines else names.IN_SYNC
         texts = [text for _, text in lines[:MAX_LISTED]]
         more = len(lines) - len(texts)
-        message = "; ".join([*texts, *([f"and {more} more"] if more else [])]) or "no pod is to be evicted"
+        message = "; ".join([*texts, *([f"and {more} more"] if more else [])]) or "no pod needs to be evicted"
         return "True" if reason == names.IN_SYNC else "False", reason, message
 
 
@@ -169,7 +169,7 @@ class EvictionsConcern:
                 tally.lines.append((names.IN_SYNC, f"{pod} is not evicted: {subject.kept}"))
                 tally.waits.append(ASK_AGAIN_SECONDS)
             elif not subject.marked:
-                tally.lines.append((names.PENDING, f"{pod} is not marked yet, and is not evicted before"))
+                tally.lines.append((names.PENDING, f"{pod} is not marked yet, and is evicted only after that"))
                 tally.waits.append(ASK_AGAIN_SECONDS)  # or as soon as the mark is tried again
             elif (at := subject.began + due.grace) > now and (why := self._gate.stopped()):
                 tally.lines.append((names.STOPPED, f"{pod}: {why}"))
@@ -205,11 +205,9 @@ class EvictionsConcern:
         kept = consequences.kept(pod)
         given = consequences.given_after(due.holding, pod)
         if not kept and given is not None and (until := given + HOUR) > self._now():
-            kept = (
-                f"it got the device when its fault was known, and is not evicted for that fault before {rfc3339(until)}"
-            )
+            kept = f"it got the device after the fault was known, and is not evicted for it before {rfc3339(until)}"
         if due.holding.ends_with_restart and pods.restarted(pod, due.holding):
-            kept = "its container has restarted since, which is all that it takes"
+            kept = "its container has restarted since then, and nothing more is needed"
         shown, sections = pods.own_condition(pod), view.sections
         unwritten = sections is not None and sections.faults.pod_condition == "Never"
         marked = unwritten or (shown is not None and shown.status == "False")
@@ -263,7 +261,7 @@ class EvictionsConcern:
         elif error.gone:
             self._subjects[view.record.name].pop(_key(due), None)
             tally.waits.append(NOT_YET_SECONDS)
-            tally.lines.append((names.PENDING, f"{shown} is gone, or another one"))
+            tally.lines.append((names.PENDING, f"{shown} is gone, or another pod has its name"))
         else:
             tally.problems.append(error)
             tally.lines.append((failure(error), f"could not evict {shown}: {error}"))
@@ -277,7 +275,7 @@ class EvictionsConcern:
         about = events.About("Pod", holding.holder.pod, subject.uid, holding.holder.namespace)
         what = events.EventIdentity(view.record.name, holding.device, holding.health.reason, holding.health.since)
         if blocked:
-            text = f"{pods.fault_text(holding)} The eviction is blocked, and tried again: {blocked}"
+            text = f"{pods.fault_text(holding)} The eviction is blocked and will be tried again: {blocked}"
             body = events.blocked(about, what, text, now)
         else:
             body = events.evicting(about, what, f"evicting the pod: {pods.fault_text(holding)}", now)
@@ -303,5 +301,5 @@ def _unknown(view: View) -> str:
         return f"no pod is evicted while the NodeDevices is stale: {view.staleness.message}"
     known = view.record.condition(names.HOLDERS_KNOWN)
     if known is None or known.status != "True":
-        return "no pod is evicted while the agent does not know who holds the devices"
+        return "no pod is evicted while the agent does not know which pods hold devices"
     return ""

@@ -113,7 +113,7 @@ class IdlePodsConcern:
         except KubeError as error:
             return Outcome(problems=(error,)) if error.forbidden else failed_to("list the node's pods", error)
         if shown is None and (left or (view.reported and sections is not None and sections.idle.pod_condition)):
-            text = "the pods of the node are looked through"
+            text = "the node's pods are being read"
             return Outcome(("False", names.PENDING, text), requeue_after=SOON_SECONDS)
         if not view.reported or sections is None:
             return Outcome()

@@ -49,8 +49,8 @@ class LabelsConcern:
             return outcome
         if self._writes_too_often(node.name):
             text = (
-                f"{MOST_WRITES} changes within a minute; another writer, or a policy whose nodeSelector depends on "
-                "the labels that it sets"
+                f"{MOST_WRITES} changes within a minute: another writer changes these labels, or the nodeSelector of a "
+                "policy depends on labels that the policy sets"
             )
             return Outcome(("False", names.CONFLICT, text), requeue_after=WINDOW_SECONDS)
         try:

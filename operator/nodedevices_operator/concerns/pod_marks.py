@@ -280,7 +280,7 @@ class PodMarksConcern:
             if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == (namespace, name):
                 return pod
         if seen.exhausted is None and not seen.memory.reads.take():
-            text = f"node {seen.record.name} names more than {READS_AT_ONCE} pods at once; the rest waits"
+            text = f"node {seen.record.name} names more than {READS_AT_ONCE} pods at once; the others wait"
             seen.exhausted = KubeError(text, status=429, retry_after=READS_WAIT_SECONDS)
         if seen.exhausted is not None:
             raise seen.exhausted

@@ -178,7 +178,7 @@ class View(Struct):
         if info.section not in self.understood.partly:
             return None
         why = self.understood.misfit or "; ".join(self.understood.problems)
-        return Hindrance(f"{info.section} is not understood, and what it led to stays as it is: {why}")
+        return Hindrance(f"{info.section} cannot be read, and what it has set so far stays: {why}")
 
     @property
     def first(self) -> bool:

@@ -32,7 +32,7 @@ from nodedevices_operator.records.objects import (
 from nodedevices_operator.records.shared import shared
 
 GRACE_SECONDS = 60  # of AfterGrace without graceSeconds
-ON_OFFER = "another plugin goes on offering the device (serving.mode Observe), and no taint keeps the next pod from it"
+ON_OFFER = "another plugin still offers the device (serving.mode Observe), and no taint keeps new pods from it"
 KEEP = "nodedevices.io/evict"  # annotation of a pod; "false": it is never evicted by us
 MIRROR = "kubernetes.io/config.mirror"  # annotation of a static pod's mirror
 EFFECTS = ("None", "NoSchedule", "NoExecute")  # the stronger the later

@@ -178,7 +178,7 @@ class Noticed(Struct, frozen=True):
         where = f"{self.holding.device_name} {self.notice.partition or self.holding.device}"
         times = "" if self.notice.count == 1 else f", {self.notice.count} times since {self.notice.since}"
         what = f"{where}: {self.notice.code}{times}: {self.notice.message.rstrip('.')}"
-        return f"{what}. The device stays in service; further ones are counted in the NodeDevices of this node."
+        return f"{what}. The device stays in service. This node's NodeDevices counts further occurrences."
 
 
 def noticed(record: NodeDevicesRecord) -> Iterator[Noticed]:

@@ -298,7 +298,7 @@ class _Budgets:
     def _why_used(self, pool: Pool) -> str:
         limits = pool.limits
         if len(self._recent) >= MAX_ACTIONS:
-            return f"{MAX_ACTIONS} actions within the last hour, in the whole fleet, are as many as the record holds"
+            return f"{MAX_ACTIONS} actions within the last hour, in the whole fleet: the record can hold no more"
         if limits.per_hour is not None and sum(node in pool.nodes for node in self._recent) >= limits.per_hour:
             return (
                 f"the budget of policy {pool.policy} allows {limits.per_hour} actions an hour (perHour), and as many "
@@ -394,8 +394,9 @@ def checked(fleet: Fleet, claims: Claims, where: str, now: datetime, *, lost: bo
     if claims.elsewhere not in {"", fleet.place}:
         namespace, _, name = claims.elsewhere.rpartition("/")
         why = (
-            f"what was done before is recorded in ConfigMap {name} of namespace {namespace} (the policies' "
-            f"status.actionsRecord), not in {where}; copy it there before the operator starts, or go on without it"
+            f"earlier actions are recorded in ConfigMap {name} of namespace {namespace} (the policies' "
+            f"status.actionsRecord), not in {where}; copy that record there before the operator starts, or continue "
+            "without it"
         )
         return replace(stopped(fleet, names.RECORD_MISSING, why, now), until="")
     if lost and claims.stopped:
@@ -420,11 +421,11 @@ def refusal(fleet: Fleet, annotation: str, now: datetime) -> str:
     shown = annotation if len(annotation) <= MAX_SHOWN else f"{annotation[:MAX_SHOWN]}..."
     right = "give the time now, as `date -u +%FT%TZ` prints it"
     if said is None:
-        return f"{RESUME}: {shown!r} is refused, it is not an RFC 3339 time with a zone; {right}"
+        return f"{RESUME}: {shown!r} is refused: it is not an RFC 3339 time with a zone; {right}"
     if said > now + CLOCKS_DIFFER:
-        return f"{RESUME}: {shown!r} is refused, it is in the future by the operator's clock; {right}"
+        return f"{RESUME}: {shown!r} is refused: it is in the future by the operator's clock; {right}"
     if opened is not None and said < opened:
-        return f"{RESUME}: {shown!r} is refused, it is before {fleet.opened}, when actions were stopped; {right}"
+        return f"{RESUME}: {shown!r} is refused: it is before {fleet.opened}, when actions were stopped; {right}"
     return ""
 
 

@@ -23,9 +23,9 @@ from nodedevices_operator.records.objects import NodeDevicesRecord
 
 _NAMED = 8  # devices, in one message
 _WORDS = {
-    "NeverUsed": "no process was seen on it since the pod has it",
+    "NeverUsed": "no process has been seen on it since the pod got it",
     "Idle": "nothing was computed on it",
-    "MemoryOnly": "nothing was computed on it, memory of it is in use, and no process is seen",
+    "MemoryOnly": "nothing was computed on it; its memory is in use, but no process is seen",
 }
 
 
@@ -79,7 +79,7 @@ def idle_condition(
     if stale is not None:
         if previous is None or previous.status == "False":
             return None
-        text = f"{stale.message}; known last: {text}"
+        text = f"{stale.message}; last known: {text}"
         return conditions.build(names.POD_DEVICE_IDLE, "Unknown", stale.reason, text, shown=previous, now=now)
     return conditions.build(names.POD_DEVICE_IDLE, "True", idle[0].word, text, shown=previous, now=now)
 

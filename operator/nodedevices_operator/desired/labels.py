@@ -60,7 +60,7 @@ def plan_labels(
     if not conflicts:
         return LabelPlan(values, "True", names.IN_SYNC, f"{len(values)} labels")
     listed = some((f"{key}={node.labels[key]} (wanted: {wanted[key]})" for key in sorted(conflicts)), NAMED)
-    message = f"another owner has {listed}; remove the label from the Node, or from whatever sets it"
+    message = f"another owner has {listed}; remove the label from the Node, or stop the program that sets it"
     return LabelPlan(values, "False", names.CONFLICT, message)
 
 

@@ -394,14 +394,14 @@ def _rolled_out(policy: PolicyRecord, rollout: RolloutState, failed: int) -> Con
     some = ", ".join(rollout.under_way)
     more = rollout.under_way_count - len(rollout.under_way)
     on = f"{rollout.under_way_count} under way ({some}{f' and {more} more' if more else ''})" if some else "0 under way"
-    return "False", names.PROGRESSING, f"{rollout.waiting} nodes wait, {on}{refused}"
+    return "False", names.PROGRESSING, f"{rollout.waiting} nodes are waiting, {on}{refused}"
 
 
 def rollout_message(policy: PolicyRecord, rollout: RolloutState) -> str:
     """Return why it is stopped, and how a person goes on."""
     worse_off = "; ".join(f"{node}: {clip(why, REASON_LIMIT)}" for node, why in rollout.worse_off)
     return (
-        f"{worse_off}; {rollout.waiting} nodes wait. Change the policy, or go on all the same: "
+        f"{worse_off}; {rollout.waiting} nodes are waiting. Change the policy, or continue anyway: "
         f"kubectl annotate devicepolicy {policy.name} nodedevices.io/resume-rollout={policy.generation} --overwrite"
     )
 

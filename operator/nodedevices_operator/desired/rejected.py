@@ -70,7 +70,7 @@ def rejection_text(pod: RejectedPod, record: NodeDevicesRecord) -> str | None:
     counts = " and ".join(_counts(count, resource) for count, resource in asked[:MAX_RESOURCES])
     why = "; ".join(_why(record, [resource for _, resource in asked]))
     if not why and all(it.free is not None and it.free >= count for count, it in asked):
-        why = "that would suffice now, so what was in the way is over, or is in the message of the pod's status"
+        why = "the node has enough now: the cause is over, or the message of the pod's status names it"
     return f"node {record.name} rejected this pod, which requests {counts}{'; ' if why else ''}{why}."
 
 
@@ -89,7 +89,7 @@ def _why(record: NodeDevicesRecord, resources: list[ResourceRecord]) -> Iterator
             yield f"{condition.type} is {bad} ({_because(condition.reason, condition.message)})"
     for resource in resources:
         if resource.withheld:
-            yield f"not offered of {resource.name}: {', '.join(map(_withheld, resource.withheld))}"
+            yield f"devices of {resource.name} that are not offered: {', '.join(map(_withheld, resource.withheld))}"
     if excluded := [device.name for device in record.devices if device.excluded]:
         yield f"excluded by resources.exclude: {some(excluded, MAX_DEVICES)}"
 

@@ -282,6 +282,6 @@ def wrong_word(policy: PolicyRecord) -> str:
     if not said or (said.isascii() and said.isdecimal() and int(said) <= policy.generation):
         return ""
     return (
-        f'annotation nodedevices.io/resume-rollout "{said[:32]}" is not allowed; give the generation that goes on: '
+        f'annotation nodedevices.io/resume-rollout "{said[:32]}" is not allowed; give the generation that continues: '
         f"{policy.generation}"
     )

@@ -68,7 +68,7 @@ class Preview(Struct, frozen=True):
                 eviction.pod
             )
         for (why, grace), pods in sorted(groups.items()):
-            after = f" when {grace} s since its mark are over" if grace else ""
+            after = f" when {grace} s after it was marked" if grace else ""
             what = f"evict {some(sorted(pods), MAX_PODS)}{after}"
             if why:
                 refused.setdefault(why, []).append(what)
@@ -81,7 +81,7 @@ class Preview(Struct, frozen=True):
 def preview(trial: Trial, record: NodeDevicesRecord, taints: Sequence[TaintRecord]) -> Preview:
     """`taints` are those of our key that the Node has."""
     if trial.misfit:
-        return Preview(f"would not fit together with the other policies: {trial.misfit}")
+        return Preview(f"could not be combined with the other policies: {trial.misfit}")
     changes = f"would change {', '.join(trial.changes)}" if trial.changes else ""
     details = [id_changes(record, trial.now, trial.then).text()] if changes else []
     if "expect" in trial.changes:

@@ -103,14 +103,14 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
         return found
     if found.certificate is None and not found.insecure_http:
         raise InputError(
-            f"{given['address'].place}: {str(found.address)!r} is no loopback address, and there is no TLS: a "
+            f"{given['address'].place}: {str(found.address)!r} is not a loopback address, and there is no TLS: a "
             f"process that answers in the extender's place decides where pods run; give --tls-cert-file and "
             f"--tls-key-file, or "
             f"{ADDRESS}, or --insecure-http if something else protects the connection"
         )
     if found.certificate is not None and found.certificate.client_ca is None and not found.any_client:
         raise InputError(
-            f"{given['address'].place}: {str(found.address)!r} is no loopback address, and clients need no "
+            f"{given['address'].place}: {str(found.address)!r} is not a loopback address, and clients need no "
             f"certificate: who has which GPU would be told to any client; give --tls-client-ca-file, or "
             f"--any-client if something else says who that is"
         )

@@ -76,7 +76,7 @@ def read_arguments(body: bytes) -> Arguments:
     given = {key.lower(): value for key, value in document.items()}
     pod, names, nodes = (given.get(key) for key in ("pod", "nodenames", "nodes"))
     if not isinstance(pod, dict):
-        raise InputError("Pod: absent or not an object; send the pod that is to be scheduled")
+        raise InputError("Pod: absent or not an object; send the pod to schedule")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise InputError("NodeNames: not a list of names")
     items: Any = []

@@ -83,7 +83,7 @@ class ClusterProperties:
                 except KubeError as error:
                     if error.status != 409:
                         raise
-                    problems.append(f"{name}: another manager has it: {error}")
+                    problems.append(f"{name}: another manager owns it: {error}")
         for name in shown.keys() - wanted.keys():
             metadata = shown[name]["metadata"]
             try:

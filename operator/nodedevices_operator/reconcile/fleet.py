@@ -175,7 +175,7 @@ class FleetGate:
         if self.stop is not None and self.stop.reason != names.RECORD_NOT_WRITTEN:
             return
         since = rfc3339(self._wall()) if self.stop is None else self.stop.since
-        message = f"no action is granted since {since}: the record of actions, ConfigMap {self._where}: {error}"
+        message = f"no action has been granted since {since}: the record of actions, ConfigMap {self._where}: {error}"
         stop = Stop(names.RECORD_NOT_WRITTEN, message, since, record="")
         if stop != self.stop:
             self.stop = stop

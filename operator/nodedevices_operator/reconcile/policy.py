@@ -86,7 +86,7 @@ class PolicyReconciler:
         if stop is not None and not was:
             self._writer.event(events.stopped(about, stop.message, stop.since, now))
         elif stop is None and was and shown is not None:
-            self._writer.event(events.resumed(about, "taints and evictions go on", shown.since, now))
+            self._writer.event(events.resumed(about, "taints and evictions continue", shown.since, now))
         if stop is not None and stop.refusal and (shown is None or stop.refusal not in shown.message):
             self._writer.event(events.resume_refused(about, stop.refusal, stop.since, now))
 

@@ -31,7 +31,7 @@ class Place(Enum):
 
 
 class Says(Enum):
-    PROBLEM = "a device, or what devices depend on, does not work"
+    PROBLEM = "a device, or something that devices depend on, does not work"
     SCHEDULED = "the machine will be taken away or stopped"
     ONGOING = "that has begun"
 

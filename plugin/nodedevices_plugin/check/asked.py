@@ -123,7 +123,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Asked:
         else:
             expected[found[1]] = int(found[2])
     if expected and "device" in given:
-        problems.append("--expect: does not go with --device, which checks some devices alone")
+        problems.append("--expect: cannot be combined with --device, which checks only some devices")
     if problems:
         raise InputError(problems)
     return Asked(**own, local=local, expected=expected)

@@ -38,7 +38,7 @@ GPU = "gpu"  # the type that a bare index is about: SLURM_JOB_GPUS and CUDA_VISI
 MOST_NAMED = 16
 MOST_INDICES = 256  # of a range
 _RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})", re.ASCII)
-_NOT_COUNTED = "expect: not counted with --device, which checks some devices alone"
+_NOT_COUNTED = "expect: not counted with --device, which checks only some devices"
 _NOT_ON_BUS_COUNT = frozenset({"nic", "vf", "generic"})  # accelerators_on_bus does not count them
 
 

@@ -99,11 +99,13 @@ def sections(raw: bytes) -> dict[str, Any]:
         raise InputError(f"{len(documents)} documents; give one policy")
     [document] = documents
     if not isinstance(document, dict):
-        raise InputError(f"{show(document)} is no policy; give a DevicePolicy, or its sections alone")
+        raise InputError(f"{show(document)} is not a policy; give a DevicePolicy, or only its sections")
     if "kind" not in document:
         return to_dict(parse(Sections, document))
     if document["kind"] != "DevicePolicy":
-        raise InputError(f"kind: {show(document['kind'])} is not read here; give a DevicePolicy, or its sections alone")
+        raise InputError(
+            f"kind: {show(document['kind'])} is not supported here; give a DevicePolicy, or only its sections"
+        )
     return to_dict(parse(DevicePolicy, {key: document[key] for key in _OF_OBJECT if key in document}).spec.sections())
 
 

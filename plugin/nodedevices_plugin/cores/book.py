@@ -193,8 +193,8 @@ class CoreBook:
         room = cores.room(ledger, shares, wanted, ids=own)
         if not room.has(device):
             raise AllocationError(
-                f"{resource}: {device} has not {room.needed_text}; it has {room.left_text(device)}. Delete the pod, so "
-                "that it is scheduled again."
+                f"{resource}: {device} does not have {room.needed_text}; it has {room.left_text(device)}. "
+                "Delete the pod, so that it is scheduled again."
             )
         self._ledgers[resource] = cores.granted(ledger, shares, wanted, own, at=self._clock())
         return cores.exact(wanted, shares.totals[device])
@@ -239,7 +239,7 @@ class CoreBook:
         room = cores.room(self._ledgers[resource], shares, Wanted(demand=booking.demand), ids=booking.ids)
         if room.has(booking.device):
             return ""
-        text = f"{booking.device} has not {room.needed_text}; it has {room.left_text(booking.device)}"
+        text = f"{booking.device} does not have {room.needed_text}; it has {room.left_text(booking.device)}"
         return f"{resource}: {text}. Delete the pod, so that it is scheduled again."
 
     def _started_before(self, ids: frozenset[str]) -> bool:

@@ -106,21 +106,21 @@ def _check_size(resource: OfferedResource, size: int) -> None:
 def _none_to_share(resource: OfferedResource, size: int, free: int) -> str:
     shared = sum(not schedulable.device_id for schedulable in resource.ids)
     do = "Delete the pod, so that it is scheduled again" if shared else "No GPU of this node is shared"
-    return f"{resource.name}: {size} requested of shared GPUs, and {free} of {shared} on this node are free. {do}."
+    return f"{resource.name}: {size} requested of shared GPUs, but only {free} of {shared} on this node are free. {do}."
 
 
 def _none_whole(resource: OfferedResource, wanted: int, free: int) -> str:
     total = len({schedulable.part_id for schedulable in resource.ids if schedulable.device_id})
     do = "Delete the pod, so that it is scheduled again" if total >= wanted else "The others are shared: request fewer"
     return (
-        f"{resource.name}: {wanted * PER_DEVICE} requested, whole GPUs: {wanted}, and {free} of the {total} that this "
-        f"node gives whole are free. {do}."
+        f"{resource.name}: {wanted * PER_DEVICE} requested, whole GPUs: {wanted}, but only {free} of the {total} that "
+        f"this node gives whole are free. {do}."
     )
 
 
 def _init_containers(resource: OfferedResource) -> str:
     return (
-        f"{resource.name}: what the pod's init containers have is not all of what this container requests; request the "
+        f"{resource.name}: the pod's init containers have only a part of what this container requests; request the "
         "same in init containers and containers."
     )
 

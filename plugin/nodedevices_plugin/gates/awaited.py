@@ -11,7 +11,7 @@ from nodedevices_plugin.gates.base import Check, GateFacts
 from nodedevices_plugin.model import Blocked, ListedAs, OfferedResource, Plan, SchedulableId
 from nodedevices_plugin.sharing.daemons import described, has_daemon, not_ready, reserved
 
-TAKEN = "an MPS daemon is being started or ended, and reserves the device"
+TAKEN = "an MPS daemon is starting or ending, and reserves the device"
 
 
 def daemon_not_ready(shape: Plan, facts: GateFacts) -> Check | None:

@@ -54,7 +54,7 @@ def held_otherwise(shape: Plan, facts: GateFacts) -> Check | None:
     return check
 
 
-CHANGE = "a change of the configuration takes it away, and waits"
+CHANGE = "a configuration change that waits for pods takes it away"
 
 
 def waiting_change(shape: Plan, facts: GateFacts) -> Check | None:
@@ -118,7 +118,7 @@ def _full(resource: OfferedResource, facts: GateFacts) -> tuple[dict[str, Blocke
         if device.fact.id in containers
     }
     devices = {
-        id_: Blocked(reason=NO_FREE_CLIENTS, message=f"{limit} containers use it, and its MPS daemon takes no more")
+        id_: Blocked(reason=NO_FREE_CLIENTS, message=f"{limit} containers use it, and its MPS daemon accepts no more")
         for id_, limit in most.items()
         if len(containers[id_]) >= limit
     }

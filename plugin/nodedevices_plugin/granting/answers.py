@@ -116,7 +116,7 @@ class Answers:
         offered = self._offered.resource(resource)
         for id_ in self._leaving.get(resource, frozenset()) & set(ids):
             raise AllocationError(
-                f"{resource}: this node is about to offer {id_[:128]} no longer. Delete the pod, so that it is "
+                f"{resource}: this node is about to stop offering {id_[:128]}. Delete the pod, so that it is "
                 "scheduled again."
             )
         granted = grant(offered, ids)

@@ -67,9 +67,9 @@ def _conflicting(given: Mapping[str, ContainerEdits], since: datetime) -> dict[s
     if not variables:
         return {}
     text = (
-        f"{some(names, NAMED)} each set {some(variables, NAMED)}, and the kubelet keeps one of the values: the "
-        "container may see the devices of one resource alone; request one of them in a container, or have devices "
-        "injected in another way (docs/injection.md)"
+        f"{some(names, NAMED)} each set {some(variables, NAMED)}, but the kubelet keeps only one value: the "
+        "container may see the devices of only one resource; request only one of them in a container, or inject "
+        "devices in another way (docs/injection.md)"
     )
     verdict = Verdict(
         state=HealthState.DEGRADED,

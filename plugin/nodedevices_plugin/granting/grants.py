@@ -22,14 +22,14 @@ def grant(resource: OfferedResource, ids: Sequence[str]) -> Grant:
             )
         if (blocked := found[id_].blocked) is not None:
             raise AllocationError(
-                f"{resource.name}: {id_} goes to no new container ({blocked.reason}: {blocked.message}); see `kubectl "
-                "describe nodedevices` for this node. Delete the pod, so that it is scheduled again."
+                f"{resource.name}: {id_} is not given to new containers ({blocked.reason}: {blocked.message}); see "
+                "`kubectl describe nodedevices` for this node. Delete the pod, so that it is scheduled again."
             )
     shares = any(schedulable.replica is not None for schedulable in found.values())
     if resource.fail_requests_greater_than_one and shares and len(wanted) > 1:
         raise AllocationError(
             f"{resource.name}: {len(wanted)} shares requested; a container may have 1 on this node "
-            "(failRequestsGreaterThanOne). More shares are not more of a device: set the limit to 1."
+            "(failRequestsGreaterThanOne). Several shares do not give more of a device. Set the limit to 1."
         )
     if resource.sharing.packing is not None:
         packing.check(resource, found.values())

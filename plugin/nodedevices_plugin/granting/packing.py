@@ -67,7 +67,7 @@ def check(resource: OfferedResource, granted: Iterable[SchedulableId]) -> None:
     if len(devices) > 1:
         raise AllocationError(
             f"{resource.name}: the free shares of this node are on {_several(devices)}, and a container's are of one "
-            "device. Delete the pod, so that it is scheduled again; a request of fewer fits sooner."
+            "device. Delete the pod, so that it is scheduled again; a smaller request fits sooner."
         )
 
 
@@ -78,7 +78,7 @@ def no_room(resource: OfferedResource, free: Mapping[str, int], size: int, room:
     most = max(Counter(schedulable.part_id for schedulable in resource.ids).values(), default=size)
     power = {} if room is None else {part: f" and {room.left_text(part)}" for part in free}
     shown = ", ".join(f"{part}: {count}{power.get(part, '')}" for part, count in list(free.items())[:SHOWN])
-    more = f" and {len(free) - SHOWN} devices more" if len(free) > SHOWN else ""
+    more = f" and {len(free) - SHOWN} more devices" if len(free) > SHOWN else ""
     left = f"free are {shown}{more}" if free else "none is free"
     do = (
         "delete the pod, so that it is scheduled again"

@@ -31,8 +31,8 @@ PCIE_SECONDS = 60  # a link trains anew within seconds: after a reset, or when a
 
 _ERROR_SHOWN = 200
 UNSEEN = (
-    "its probe sees none of the devices that it had (the condition Ready says why), so nothing is known of this one: "
-    "its pods are not marked, tainted for or evicted"
+    "its probe sees none of its earlier devices (the condition Ready says why), so this device's state is unknown: "
+    "its pods are not marked or evicted, and no taint is set"
 )
 
 # Of any device, of any maker.
@@ -112,7 +112,7 @@ def pcie_link(readings: Readings) -> tuple[FaultCondition, ...]:
         FaultCondition(
             reason=PCIE_LINK_NARROW,
             state=HealthState.DEGRADED,
-            message=f"its PCIe link has {width} of the {lanes} lanes that both ends can have",
+            message=f"its PCIe link has {width} of the {lanes} lanes that both ends support",
             action="Inspect",
             evident=None if width is None or lanes is None else width < lanes,
             ends_by_itself=True,
@@ -121,7 +121,7 @@ def pcie_link(readings: Readings) -> tuple[FaultCondition, ...]:
         FaultCondition(
             reason=PCIE_LINK_SLOW,
             state=HealthState.DEGRADED,
-            message=f"its PCIe link works as generation {generation}, and both ends can do {highest}",
+            message=f"its PCIe link runs at generation {generation}, but both ends support generation {highest}",
             action="Inspect",
             evident=None if generation is None or highest is None else generation < highest,
             ends_by_itself=True,

@@ -217,9 +217,9 @@ def _view(
     if driver is None or line is None:
         unknown = (STARTING, "the probe has not reported yet", False)
     elif unloaded:
-        unknown = (DRIVER_NOT_LOADED, "the driver is not loaded; its devices return once it is", False)
+        unknown = (DRIVER_NOT_LOADED, "the driver is not loaded; its devices return when it is loaded", False)
     elif driver.state is DriverState.UNKNOWN:
-        unknown = (DRIVER_NOT_LOADED, "the driver cannot be queried; its devices return once it can be", False)
+        unknown = (DRIVER_NOT_LOADED, "the driver cannot be queried; its devices return when it answers", False)
     elif driver.state is DriverState.VERSION_MISMATCH:
         text = "driver and library versions differ; finish the driver upgrade: reload the driver or reboot the node"
         unknown = (VERSION_MISMATCH, text, False)

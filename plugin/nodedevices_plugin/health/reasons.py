@@ -119,7 +119,8 @@ def _uncounted(
         if other.after is None and (other.match is None or other.match == rule.match) and own <= about[later]:
             if other.state != "Ignored":
                 return None
-            why = f"rules[{later}] ignores all that it counts, and no ignored reading is counted; give Degraded there"
+            ignores = f"rules[{later}] ignores everything that this rule counts"
+            why = f"{ignores}, and ignored readings are not counted; set Degraded there"
             return Unmatched(section="health", entry=f"rules[{number}].after.count {rule.after.count}", message=why)
     return None
 
@@ -139,12 +140,12 @@ def _why(glob: str, state: str, known: tuple[str, ...]) -> str:
     """Return why the pattern has no effect; empty: it has one."""
     about = matching(known, glob)
     if about and state != "Unhealthy" and levels.UNUSABLE.issuperset(about):
-        return f"{', '.join(about)} is Unhealthy whatever a rule says: a pod could not use it"
+        return f"{', '.join(about)} is always Unhealthy, whatever a rule says: no pod could use the device"
     if about:
         return ""
     near = [reason for reason in known if matching([reason.lower()], glob.lower())]
     if near:
-        return f"no such reason; upper and lower case count: {some(near, 1)} is the same but for the case"
+        return f"no such reason; case matters: {some(near, 1)} differs only in case"
     return f"no such reason; known reasons: {', '.join(_nearest(_folded(known), glob)[:NAMED])}"
 
 

@@ -56,7 +56,7 @@ def snapshot(resource: OfferedResource) -> bytes:
     message = api.ListAndWatchResponse()
     for schedulable in (*resource.ids, *(kept for kept in resource.retained if not kept.healthy)):
         if schedulable.id in seen:
-            raise SnapshotError(f"the id {schedulable.id} is there twice; ids must be unique")
+            raise SnapshotError(f"the id {schedulable.id} is given twice; ids must be unique")
         seen.add(schedulable.id)
         device = message.devices.add(ID=schedulable.id, health="Healthy" if schedulable.healthy else "Unhealthy")
         if schedulable.numa_node is not None:

@@ -70,7 +70,7 @@ class Control:
         try:
             return int(float(answer))
         except (ValueError, OverflowError):
-            raise ControlError(f"{PERCENTAGE}: answered {answer[:SHOWN]!r}, which is no number") from None
+            raise ControlError(f"{PERCENTAGE}: answered {answer[:SHOWN]!r}, which is not a number") from None
 
     def send(self, resource: str, command: str, *, seconds: float = ANSWER_SECONDS) -> str:
         """One command to a running daemon: what it answered."""

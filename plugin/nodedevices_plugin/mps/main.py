@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 def _folder(value: str) -> Path:
     """Nothing is made or mounted where a wrong word points to."""
     if not Path(value).is_dir():
-        raise argparse.ArgumentTypeError(f"{value!r} is no folder; give the MPS root, which is mounted from the host")
+        raise argparse.ArgumentTypeError(f"{value!r} is not a folder; give the MPS root, mounted from the host")
     return Path(value)
 
 

@@ -155,7 +155,7 @@ def _holds(resource: str | None, ids: Sequence[str], changed: Mapping[str, froze
 def unnamed_text(held: Offer) -> str:
     """Describe an entry that only the kubelet's checkpoint has, for people."""
     return (
-        f"the pod has ended that holds {held.resource} {some(held.ids, 1)} (the kubelet's checkpoint assigns it to a "
+        f"the pod that holds {held.resource} {some(held.ids, 1)} has ended (the kubelet's checkpoint assigns it to a "
         "container that PodResources does not list: an init container, or one of a pod that has just ended)"
     )
 

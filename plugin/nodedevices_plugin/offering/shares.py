@@ -80,7 +80,7 @@ def share(
             if part.name in offered:
                 fewest = min(part, offered[part.name], key=lambda shared: len(shared.units)).devices
                 if part.cores_of is not None:
-                    hint = "another entry has that name, too, and a resource has one; leave it out of one of them"
+                    hint = "another entry has the same name for its core resource; remove the name from one of the two"
                     raise PlanError(f"sharing.resources[{name}].coreResource", part.name, hint, devices=fewest)
                 field, hint = f"sharing.resources[{name}].rename", "another resource of this node has that name"
                 raise PlanError(field, part.name, f"{hint}; choose another", devices=fewest)

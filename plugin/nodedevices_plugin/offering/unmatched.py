@@ -147,7 +147,7 @@ def _rules(
             entry = f"{place} {_cut(_shown(rule.match, pattern_only=places is not None))}".rstrip()
             if units_matching(rule.match, found, around, partitions_as_devices=single, vendors=vendors):
                 others = f"; of the others {_existing(left, rule.match, around)}" if left else ""
-                message = f"an earlier entry names every device that it matches{others}"
+                message = f"an earlier entry already matches all of its devices{others}"
             else:
                 nearly = units_matching(
                     rule.match, found, around, partitions_as_devices=single, any_case=True, vendors=vendors
@@ -290,7 +290,7 @@ def _near_to(types: Iterable[str]) -> str:
 
 def _near(names: Iterable[str]) -> str:
     listed = listing(sorted(set(names)))
-    return f"; upper and lower case count: {listed} is the same but for the case" if listed else ""
+    return f"; case matters: {listed} differs only in case" if listed else ""
 
 
 def _shown(match: DeviceMatch, *, pattern_only: bool) -> str:

@@ -112,9 +112,9 @@ def _other_units(held: Sequence[HeldId], plan: Plan) -> list[str]:
         old = sum(held_id.resource == resource.name for held_id in held)
         now = sum(schedulable.healthy for schedulable in resource.ids)
         if old:
-            what = f"the scheduler subtracts these pods' {old} earlier shares from the {now} of now of {resource.name}"
-            right = "another unit under another name (rename) is counted by itself"
-            found.append(f"{what}, so that new ones may find no room; {right}")
+            shares = f"{old} earlier shares from the {now} present shares of {resource.name}"
+            right = "give the other unit another name (rename), which is counted separately"
+            found.append(f"the scheduler subtracts these pods' {shares}, so new pods may find no room; {right}")
     return found
 
 

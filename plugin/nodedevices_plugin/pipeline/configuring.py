@@ -391,7 +391,7 @@ def _with_pods(configured: Configured, node: Node) -> Configured:
     if plan is None or not (by_pods := [resource.name for resource in plan.resources if resource.sharing.cores]):
         return configured
     if pods.pods is not None:
-        problem = f"this node's pods may be others by now: {pods.problem}" if pods.problem else ""
+        problem = f"this node's pods may have changed meanwhile: {pods.problem}" if pods.problem else ""
         return replace(configured, status=replace(status, pods_problem=problem))
     why = f"{', '.join(by_pods)}: not offered until this node's pods are known: {pods.problem}"
     status = replace(status, pods_problem=why)

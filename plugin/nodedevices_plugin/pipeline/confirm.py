@@ -54,7 +54,7 @@ def read_confirm(world: World, inputs: Inputs) -> Confirm:
         if entry in before:
             continue
         if said == ALL_REMOVED and world.lost:
-            problems.append(f"{entry}: no device is seen, so that it is not known which were removed: {_GIVE}")
+            problems.append(f"{entry}: no device is seen, so it is unknown which devices were removed: {_GIVE}")
         elif said == ALL_REMOVED:
             all_removed = True
             confirmed["removed"].update(missing.fact.id for missing in world.inventory.devices if not missing.present)

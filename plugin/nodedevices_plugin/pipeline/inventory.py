@@ -125,7 +125,7 @@ def with_missing_nodes(part: Inventory, missing: Mapping[str, Sequence[str]]) ->
         return part
     devices = tuple(_without_nodes(device) if device.fact.id in missing else device for device in part.devices)
     paths = dict.fromkeys(path for lacking in missing.values() for path in lacking)
-    why = f"{some(list(paths), LEFT_OUT_NAMED)}: not there, and containers are to get it"
+    why = f"{some(list(paths), LEFT_OUT_NAMED)}: missing, and containers need it"
     problem = Problem(code=NODES_MISSING, message=text(why, MAX_MESSAGE))
     return replace(part, devices=devices, problems=(*part.problems, problem))
 

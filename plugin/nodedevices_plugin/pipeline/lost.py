@@ -48,7 +48,7 @@ def lost_devices(
     found = {name: why for name, part in parts.items() if (why := _why(part, name in hardware, given_up))}
     return found | {
         name: f"its {count} devices were offered before this agent started, and no probe that runs now sees any;"
-        " if the probe was taken away on purpose, delete this pod once more"
+        " if the probe was removed on purpose, delete this pod once more"
         for name, count in left_behind(parts, left).items()
     }
 
@@ -75,9 +75,9 @@ def _why(part: Inventory, hardware: bool, given_up: Set[str]) -> str:
         known = [device for device in part.devices if device.fact.id not in given_up]
         names = device_names(part)
         listed = listing([names[device.fact.id] for device in known])
-        return f"{len(known)} devices were here ({listed}), and none is seen now: {_said(part)}"
+        return f"{len(known)} devices were here ({listed}), but none is seen now: {_said(part)}"
     if part.driver is not None and part.driver.state is not DriverState.LOADED and hardware and not part.devices:
-        return f"its hardware is on this node, and its driver is not loaded: {_said(part)}"
+        return f"its hardware is on this node, but its driver is not loaded: {_said(part)}"
     return ""
 
 
@@ -143,7 +143,7 @@ def _lost(verdict: Verdict, vendor: FaultSource, boot_id: str) -> Verdict | None
     return Verdict(
         state=HealthState.UNHEALTHY,
         reason=worst.reason,
-        message=f"{worst.message}; what the container had on it then is lost, also once it is back",
+        message=f"{worst.message}; what the container had on the device is lost, even after the device returns",
         since=max(fault.since for fault in faults),
         offered=False,
         xid=worst.xid,

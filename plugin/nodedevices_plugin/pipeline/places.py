@@ -64,7 +64,7 @@ class Places(Struct, frozen=True, kw_only=True):
     @property
     def withheld(self) -> dict[str, str]:
         """The devices and partitions that go to no new pod, and why."""
-        left = {new: f"it has the place of {old}, which a pod may hold" for new, (_, old) in self.left.items()}
+        left = {new: f"it is at the place of {old}, which a pod may hold" for new, (_, old) in self.left.items()}
         twice = {one: f"{other} is at the same place, by another probe" for one, (_, other) in self.twice.items()}
         return twice | left
 
@@ -81,7 +81,7 @@ class Places(Struct, frozen=True, kw_only=True):
             return ()
         names = device_names(inventory)
         said = [
-            f"{names[new]} ({ids}): not offered until no pod holds {old}, whose place it has"
+            f"{names[new]} ({ids}): not offered until no pod holds {old}, which was at the same place"
             for new, old, ids in _by_device(self.left)
         ]
         said += [
@@ -89,7 +89,7 @@ class Places(Struct, frozen=True, kw_only=True):
             "such as by resources.exclude"
             for one, other, ids in _by_device({id_: pair for id_, pair in self.twice.items() if id_ not in self.left})
         ]
-        more = [f"and {len(said) - MAX_PROBLEMS} devices more"] if len(said) > MAX_PROBLEMS else []
+        more = [f"and {len(said) - MAX_PROBLEMS} more devices"] if len(said) > MAX_PROBLEMS else []
         return tuple(
             Problem(code=CODE, message=text(message, MAX_MESSAGE)) for message in (*said[:MAX_PROBLEMS], *more)
         )

@@ -59,7 +59,7 @@ from nodedevices_plugin.vendors.registry import VENDORS, Vendors
 SILENCE_SECONDS = 15.0  # after that a probe counts as silent, and its first line is no longer waited for
 CODE = "ProbeRemoved"  # of a problem
 REMOVED = "its probe is no longer configured"
-DOUBTFUL = "it may be a device that a probe of before reported, and that is still listed"
+DOUBTFUL = "a removed probe may have reported this device, which is still listed"
 PROVEN_SECONDS = SILENCE_SECONDS + 5.0  # five seconds after a retired device has last been offered
 
 
@@ -222,7 +222,7 @@ def problems(probe_set: ProbeSet, ids: Set[str], inventory: Inventory) -> tuple[
     names = device_names(inventory)
     retired = {device.fact.id for probe in probe_set.retired for device in probe.inventory.devices}
     said = (
-        (ids & retired, f"not offered: {REMOVED}; listed until no pod holds it and it is well"),
+        (ids & retired, f"not offered: {REMOVED}; listed until no pod holds it and it is healthy"),
         (ids - retired, f"not offered: {DOUBTFUL}"),
     )
     return tuple(

@@ -169,7 +169,7 @@ def _device_files(local: Local, found: DeviceFiles, kept: Mapping[str, object]) 
         text = f"--{name} {path}: {outcome.error}"
         if name in kept:
             contents[name] = kept[name]
-            refused.append(Refused(field=outcome.field, message=f"{text}; its last content holds"))
+            refused.append(Refused(field=outcome.field, message=f"{text}; its last content stays in effect"))
             continue
         if device_file.sets_sections:
             wait = Refused(field=outcome.field, message=text)

@@ -112,12 +112,12 @@ def _between(
     if wrong or not by_file:  # else the file says which run, and what they need is checked with it
         problems += wrong or [*probes.missing(specs, values, probe_place), *probes.unused(specs, values)]
     problems += [
-        f"--{other}: does not go with --{name}; give the folder or the one file"
+        f"--{other}: cannot be combined with --{name}; give the folder or the one file"
         for name, other in NOT_WITH.items()
         if values[name] and values[other]
     ]
     problems += [
-        f"--{name}: only goes with --{other}"
+        f"--{name}: only valid with --{other}"
         for name, other in ONLY_WITH.items()
         if name in given and not values[other]
     ]

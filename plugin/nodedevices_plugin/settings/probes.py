@@ -75,10 +75,10 @@ def read(values: Sequence[str], place: str = FLAG) -> tuple[tuple[ProbeSpec, ...
             problems.append(f"{place}: the name {show(name)} is not allowed; {right}")
             continue
         if any(spec.name == name for spec in specs):
-            problems.append(f"{place}: {name} is there twice; give each probe its own name")
+            problems.append(f"{place}: {name} is given twice; give each probe its own name")
             continue
         if equals and name == AUTO:
-            problems.append(f"{place}: {AUTO} is no name for a probe of your own; choose another")
+            problems.append(f"{place}: {AUTO} cannot be the name of your own probe; choose another")
             continue
         spec, problem = _spec(name, text) if equals else (ProbeSpec(name), "")
         if problem:
@@ -183,7 +183,10 @@ def unused(specs: Sequence[ProbeSpec], options: Mapping[str, Value]) -> list[str
     run |= configured(options) if any(spec.name == AUTO for spec in specs) else set()
     kinds = [kind for kind in KINDS.values() if kind.name not in run]
     return [
-        f"--{option}: only goes with --probe {kind.name}" for kind in kinds for option in kind.one_of if options[option]
+        f"--{option}: only valid with --probe {kind.name}"
+        for kind in kinds
+        for option in kind.one_of
+        if options[option]
     ]
 
 

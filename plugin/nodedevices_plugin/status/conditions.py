@@ -86,7 +86,7 @@ def _condition(facts: NodeFacts, kind: str, status: Status, reason: str, message
 
 def _ready(facts: NodeFacts) -> Condition:
     if facts.stopping:
-        text = "the agent was stopped; what stands here is from then, and pods keep the devices that they hold"
+        text = "the agent was stopped; this status is from that time, and pods keep the devices that they hold"
         return _condition(facts, names.READY, "False", names.AGENT_STOPPED, text)
     needed = _needed(facts)
     silent = {probe.name: probe.error or SILENT_MESSAGE for probe in needed if probe.silent}
@@ -189,8 +189,8 @@ def _too_few(lacking: Sequence[Count]) -> str:
 def _problems(facts: NodeFacts) -> list[str]:
     needed = _needed(facts)
     parts = [
-        f"{names.PROBE_UNAVAILABLE}: {probe.name}: {probe.error or SILENT_MESSAGE}; what it alone reports of devices is"
-        " missed, and they are served as before"
+        f"{names.PROBE_UNAVAILABLE}: {probe.name}: {probe.error or SILENT_MESSAGE}; what only this probe reports of "
+        "devices is missed, and they are served as before"
         for probe in facts.probes
         if probe.silent and probe not in needed
     ]
@@ -220,7 +220,7 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
     unread = [offer for offer in holdings.offered or () if offer.resource not in known]
     if unread:
         what = listing(f"{len(offer.ids)} of {offer.resource}" for offer in unread)
-        parts.append(f"and ids that tell this agent no device: {what}")
+        parts.append(f"and ids that this agent cannot relate to a device: {what}")
     if holdings.offered is None:
         parts = [
             f"serving.mode Observe: it is not known what other plugins offer to the kubelet; {holdings.message}".rstrip(
@@ -237,7 +237,7 @@ def _observing(facts: NodeFacts, observed: Plan) -> Condition:
     if still:
         called = device_names(facts.inventory)
         listed = listing(called[device.fact.id] for device in facts.inventory.devices if device.fact.id in still)
-        parts.append(f"still offered by them though not healthy: {listed}")
+        parts.append(f"still offered by them, although not healthy: {listed}")
     return _condition(facts, names.READY, "True", names.AGENT_RUNNING, "; ".join([*parts, *_problems(facts)]))
 
 
@@ -327,7 +327,7 @@ def _unlisted(facts: NodeFacts) -> str:
     if not pods:
         return ""
     named = listing(f"{id_} (by {listing(by)})" for id_, by in pods.items())
-    return f"held, and listed by no probe: {named}; devices that were removed, or another plugin's"
+    return f"held, but listed by no probe: {named}; devices that were removed, or another plugin's"
 
 
 def _allocated_once(facts: NodeFacts) -> Condition:
@@ -344,5 +344,5 @@ def _allocated_once(facts: NodeFacts) -> Condition:
         + (f" and {len(double.pods) - HOLDERS_NAMED} more" if len(double.pods) > HOLDERS_NAMED else "")
         for double in facts.held_twice
     )
-    text = f"the kubelet has given to more than one pod {parts}; delete all of these pods but one"
+    text = f"the kubelet has given a device to more than one pod: {parts}; delete all of these pods except one"
     return _condition(facts, kind, "False", names.DOUBLE_ALLOCATION, text)

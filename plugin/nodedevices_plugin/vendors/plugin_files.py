@@ -119,7 +119,7 @@ def load(raw: bytes, problems: list[InputProblem], *, max_bytes: int = MAX_BYTES
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                _add(problems, "", f"the key {show(key)} is there twice in one object; leave one out")
+                _add(problems, "", f"the key {show(key)} is given twice in one object; leave one out")
             found[key] = value
         return found
 

@@ -28,7 +28,7 @@ class Template:
         for field in _FIELD.findall(value):
             if field.strip() not in self.fields:
                 known = ", ".join(f"{{{{{name}}}}}" for name in self.fields)
-                raise CheckError(f"{place}: {{{{{field.strip()[:40]}}}}} is no field; known here: {known}")
+                raise CheckError(f"{place}: {{{{{field.strip()[:40]}}}}} is not a field; known here: {known}")
         if len(value) > self.longest or not re.fullmatch(self.regex, _FIELD.sub("0", value)):
             raise wrong(place, value, f"{self.right}, at most {self.longest} characters")
 

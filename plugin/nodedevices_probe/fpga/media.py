@@ -15,8 +15,8 @@ from nodedevices_probe.protocol import Readings, normal_bus_id, text
 
 MISC = "sys/class/misc"
 MODULE = "ama_transcoder"
-NO_DRIVER = f"the driver {MODULE} does not have it: the module is not loaded, or its firmware has to be written"
-HANGS = "reading what its driver says of it has not ended"
+NO_DRIVER = f"the driver {MODULE} does not list it: the module is not loaded, or its firmware must be written"
+HANGS = "reading its driver's attributes has not finished"
 _TRANSCODER = re.compile(rf"{MODULE}([0-9]{{1,4}})")
 
 

@@ -54,8 +54,8 @@ from nodedevices_probe.source import Found, SysfsSource, numbered
 
 MODULES = ("xocl", "xclmgmt", media.MODULE)
 MAX_PROBLEMS = 16
-NO_SERIAL = "it has no serial number, by which it is known what belongs to a U30"
-GOLDEN = "it is a U30 with its golden image alone: program a shell"
+NO_SERIAL = "it has no serial number, which shows what belongs to a U30"
+GOLDEN = "it is a U30 with only its golden image: program a shell"
 _U30_SHELL = "xilinx_u30"
 
 

@@ -190,7 +190,7 @@ def parse(raw: bytes) -> GenericConfig:
     keys: dict[str, Rule] = dict.fromkeys(("device", "devices", *_SQUATS), Anything())
     Object({**keys, "domain": DOMAIN}, what="a mapping with devices, or a list of them").check("", top)
     if ("devices" in top) == ("device" in top):
-        raise CheckError("devices: is missing" if "devices" not in top else "device: devices is there, too; keep one")
+        raise CheckError("devices: is missing" if "devices" not in top else "device: devices is given, too; keep one")
     place = "devices" if "devices" in top else "device"
     ListOf(Anything(), MAX_DEVICES).check(place, top[place])
     problems: list[str] = []
@@ -199,7 +199,7 @@ def parse(raw: bytes) -> GenericConfig:
         try:
             entry = _entry(f"{place}[{number}]", device)
             if entry.name in entries:
-                raise CheckError(f"{place}[{number}].name: {entry.name} is there twice; put both into groups of one")
+                raise CheckError(f"{place}[{number}].name: {entry.name} is given twice; put both into groups of one")
             entries[entry.name] = entry
         except CheckError as error:
             problems += error.problems
@@ -215,7 +215,7 @@ def _entry(place: str, value: Any) -> ConfigEntry:
         preset = PRESETS[value["preset"]]
         odd = [key for key in ("groups", "paths", "usb", "pair", "together") if key in value]
         if odd:
-            raise CheckError(f"{place}.{odd[0]}: does not go with a preset; write the groups without one")
+            raise CheckError(f"{place}.{odd[0]}: cannot be combined with a preset; write the groups without one")
         groups: tuple[DeviceGroup, ...] = tuple(
             replace(group, count=own.get("count", group.count)) for group in preset.groups
         )
@@ -224,7 +224,7 @@ def _entry(place: str, value: Any) -> ConfigEntry:
         if "name" not in value:
             raise CheckError(f"{place}.name: is missing")
         if "groups" in value and own:
-            raise CheckError(f"{place}.{next(iter(own))}: does not go with groups; put it into one of them")
+            raise CheckError(f"{place}.{next(iter(own))}: cannot be combined with groups; put it into one of them")
         places = [f"{place}.groups[{number}]" for number in range(len(value.get("groups", ())))] or [place]
         groups = tuple(map(_group, places, value.get("groups", [own])))
         name = value["name"]
@@ -262,7 +262,7 @@ def _group(place: str, value: Mapping[str, Any]) -> DeviceGroup:
     paths, usb = value.get("paths", ()), value.get("usb", ())
     if bool(paths) == bool(usb):
         raise CheckError(
-            f"{place}.usb: does not go with paths; make it a group of its own"
+            f"{place}.usb: cannot be combined with paths; make it a group of its own"
             if paths
             else f"{place}.paths: is missing; give paths or usb"
         )
@@ -275,7 +275,8 @@ def _group(place: str, value: Mapping[str, Any]) -> DeviceGroup:
     )
     wild = [part for part in group.paths if part.mount and glob.is_pattern(part.path)]
     if wild and group.together:
-        raise CheckError(f"{place}.together: does not go with {wild[0].path} of type Mount, which may be several paths")
+        several = f"{wild[0].path} of type Mount, which may be several paths"
+        raise CheckError(f"{place}.together: cannot be combined with {several}")
     if len(wild) > MAX_WILD_MOUNTS:
         raise CheckError(f"{place}.paths: give at most {MAX_WILD_MOUNTS} of type Mount that have wildcards")
     if group.pair == BY_MATCH and not any(glob.is_pattern(part.path) for part in group.paths if not part.optional):
@@ -295,7 +296,7 @@ def _usb(value: Mapping[str, Any]) -> UsbPart:
 
 def _path(place: str, value: Mapping[str, Any]) -> PathPart:
     if "containerPath" in value and "mountPath" in value:
-        raise CheckError(f"{place}.mountPath: containerPath is there, too; keep one")
+        raise CheckError(f"{place}.mountPath: containerPath is given, too; keep one")
     mount = value.get("type", "Device") == "Mount"
     path = value["path"].strip()
     if not mount and not path.startswith("/dev/"):

@@ -240,7 +240,7 @@ class _Search:
         """True when a device may have these nodes, which are then its own. A node is known by its number, since several
         names may mean one."""
         if id_ in self.taken:
-            self._note(f"{entry.name}: {id_} is in the file twice; the first one has it")
+            self._note(f"{entry.name}: {id_} is in the file twice; the first entry has it")
             return False
         alone = {self.roots.number_of(node) or node: node for node in own}
         shared = {self.roots.number_of(node) or node: node for node in common}

@@ -30,8 +30,8 @@ HISTORY_SECONDS = 60.0  # how long the agent takes an event for news (health.eve
 LOST_SHOWN_SECONDS = 300.0
 LOST = Problem(
     code="KernelLogLinesLost",
-    message="the kernel wrote more to its log than was read, within the last minutes: faults may be missed; see what"
-    " floods it (dmesg), or boot with a larger log_buf_len",
+    message="within the last minutes the kernel wrote more to its log than was read: faults may be missed; find what"
+    " floods the log (dmesg), or boot with a larger log_buf_len",
 )
 
 

@@ -50,11 +50,11 @@ from nodedevices_probe.protocol import (
 from nodedevices_probe.source import Found, SysfsSource, numbered
 
 EXCLUSIVE = (
-    "RDMA devices are seen in one network namespace alone: a pod sees those that its CNI plugin moves into its network."
+    "RDMA devices are seen in only one network namespace: a pod sees those that its CNI plugin moves into its network."
     " To share them: rdma system set netns shared"
 )
 NO_ROUTES = (
-    "it is not known which network card has the node's default route, so that plain cards are not reported: mount the"
+    "it is not known which network card has the node's default route, so plain cards are not reported: mount the"
     " host's /proc/1/net at --host-net-ctr-path, as the component sriov does, or report them by --all"
 )
 NO_INTERFACES = (
@@ -356,7 +356,7 @@ def _shared_groups(devices: Iterable[DeviceFact]) -> Problem | None:
             if node.startswith("/dev/vfio/"):
                 groups.setdefault(node, []).append(device.id)
     shared = [f"{node} ({', '.join(ids[:4])})" for node, ids in groups.items() if len(ids) > 1]
-    why = "a pod with one function of an IOMMU group can use the others, too; give all to one pod"
+    why = "a pod with one function of an IOMMU group can use the other functions, too; give all of them to one pod"
     message = text(f"{why}: {'; '.join(shared[:4])}", MAX_MESSAGE)
     return Problem(code="SharedIommuGroup", message=message) if shared else None
 

@@ -70,7 +70,7 @@ class Roots:
         device is called by, or cut into, is then not known: it is no other device, and not one without that."""
         silent = (name for name in names if self.exists(f"{at}/{name}") and self.said(f"{at}/{name}") is None)
         name = next(silent, None)
-        return None if name is None else f"{name} cannot be read: its driver does not say, as while it is being reset"
+        return None if name is None else f"{name} cannot be read: its driver gives no answer, as during a reset"
 
     def word(self, path: str | Path) -> str:
         """The first line, as a line of the probe may carry it."""

@@ -40,7 +40,7 @@ def unbound(accelerators: Mapping[str, str], devices: Iterable[DeviceFact]) -> t
     alone = sorted(address for address, driver in accelerators.items() if not driver and address not in listed)
     if not alone:
         return ()
-    why = "on the PCI bus without a driver: did not start (dmesg says why), or unbound"
+    why = "on the PCI bus without a driver: it did not start (dmesg says why), or was unbound"
     return (Problem(code=DRIVER_UNBOUND, message=text(f"{some(alone, UNBOUND_NAMED)}: {why}", MAX_MESSAGE)),)
 
 

@@ -71,7 +71,7 @@ class NvmlCalls:
             self.judge(function, error.value, telemetry=telemetry)
         except UnicodeDecodeError:
             if not telemetry:
-                self._failed(function, "the result is no text")
+                self._failed(function, "the result is not text")
         return None
 
     def needed(self, function: str, *arguments: Any) -> Any:

@@ -116,7 +116,7 @@ def parse(raw: bytes) -> RemoteConfig:
         try:
             pool = _pool(place, given)
             if pool.name in found:
-                raise CheckError(f"{place}.name: {pool.name} is there twice; keep one")
+                raise CheckError(f"{place}.name: {pool.name} is given twice; keep one")
             found[pool.name] = pool
         except CheckError as error:
             problems += error.problems
@@ -132,7 +132,7 @@ def _pool(place: str, value: Any) -> RemotePool:
         raise CheckError(f"{place}.name: is missing")
     controller, check = value.get("controller", ""), value.get("check", {})
     if "tcp" in check and "http" in check:
-        raise CheckError(f"{place}.check.http: tcp is there, too; keep one")
+        raise CheckError(f"{place}.check.http: tcp is given, too; keep one")
     env = {**(preset.env if preset is not None else {}), **value.get("env", {})}
     if not controller and (not check or any("{{controller}}" in text.replace(" ", "") for text in env.values())):
         raise CheckError(f"{place}.controller: is missing; give host:port")

@@ -159,7 +159,7 @@ def _entries(value: Mapping[str, Any]) -> list[_Entry]:
             raise CheckError(f"{place}.index: is missing; beside a profile it says which device is meant")
         index = said.get("index", number)
         if index in written:
-            raise CheckError(f"{place}.index: {index} is there twice; give each device its own")
+            raise CheckError(f"{place}.index: {index} is given twice; give each device its own")
         written.add(index)
         before = by_index.get(index)
         planned_as = before.planned if before is not None else None
@@ -319,7 +319,7 @@ def _events(entries: Any, ids: Mapping[int, str]) -> dict[str, SimulatedEvent]:
     for number, entry in enumerate(entries):
         place = f"events[{number}]"
         if entry["id"] in events:
-            raise CheckError(f"{place}.id: {entry['id']} is there twice; give each event its own")
+            raise CheckError(f"{place}.id: {entry['id']} is given twice; give each event its own")
         if "device" in entry and entry["device"] not in ids:
             raise wrong(f"{place}.device", entry["device"], "the index of a device in this file")
         kind = entry.get("kind", "xid")
@@ -341,5 +341,5 @@ def _refuse_repeats(devices: list[DeviceFact]) -> None:
     for device in devices:
         for id_ in (device.id, *(partition.id for partition in device.partitions)):
             if id_ in seen:
-                raise CheckError(f"devices: the id {id_} is there twice; give each device its own")
+                raise CheckError(f"devices: the id {id_} is given twice; give each device its own")
             seen.add(id_)

@@ -154,7 +154,7 @@ def test_how_a_configuration_is_chosen_is_taken_along_with_a_configuration_alone
 
 def test_nodes_that_their_selector_leaves_out_are_said_to_be_served_in_the_end() -> None:
     _, said = migrate({"nodeSelector": {"pool": "gpu"}})
-    assert "not taken: nodeSelector: our agent runs on every Linux node, and in the end serves those too" in said
+    assert "not taken: nodeSelector: our agent runs on every Linux node, so it also serves the nodes" in said
 
 
 @pytest.mark.parametrize("values", [{"config": {}}, {"config": {}, "unknown": 1}], ids=["understood", "not understood"])
@@ -215,9 +215,9 @@ def test_the_gpu_operators_defaults_are_its_plugins_settings_and_the_rest_goes_o
             "runtimeClassNvidia": {"enabled": True, "name": "nvidia"},
         },
     }
-    on = next(line for line in said.splitlines() if line.endswith(": the GPU operator goes on with it"))
+    on = next(line for line in said.splitlines() if line.endswith(": the GPU operator keeps managing it"))
     assert {"driver", "toolkit", "dcgm", "dcgmExporter", "validator"} <= set(re.findall(r"[\w.-]+", on))
-    assert "once all nodes are over set both to false there" in said
+    assert "after all nodes are taken over, set both to false there" in said
 
 
 def test_the_gpu_operators_own_settings_come_along() -> None:
@@ -331,7 +331,7 @@ def test_hamis_own_settings_come_along() -> None:
     assert values["commonLabels"] == {"team": "gpu"}
     assert values["agent"]["flags"]["driver-root"] == "/run/nvidia/driver"
     assert values["components"]["runtimeClassNvidia"] == {"enabled": True, "name": "nvidia"}
-    assert "name it themselves" in said
+    assert "must set it themselves" in said
     entry = migrate(given, "hami", "--policies")[0]["items"][0]["spec"]["sharing"]["resources"][0]
     assert entry == {"name": "nvidia.com/gpu", "memoryUnit": "256Mi", "cores": True, "numa": True}
 
@@ -415,13 +415,13 @@ def test_what_another_chart_has_and_ours_cannot_have_stops_with_its_name_until_a
 @pytest.mark.parametrize(
     ("values", "arguments", "why"),
     [
-        ({}, (), "of which chart are these values?"),
-        ({"devicePlugin": {"enabled": True}}, (), "of which chart are these values?"),
-        ({"dp": {}, "scheduler": {}}, (), "these values have keys of several charts; give one of amd hami"),
+        ({}, (), "the chart of these values is unknown: give one of"),
+        ({"devicePlugin": {"enabled": True}}, (), "the chart of these values is unknown: give one of"),
+        ({"dp": {}, "scheduler": {}}, (), "these values have keys of several charts: give one of amd hami"),
         ({}, ("gpu-operators",), "gpu-operators: give one of amd gpu-operator hami nvidia"),
         ({}, ("lib/migrate",), "lib/migrate: give one of"),
         ({}, ("amd", "hami"), "hami: give one of"),
-        ({"operator": "x"}, (), "a value has another type than in that chart (gpu-operator)"),
+        ({"operator": "x"}, (), "a value has another type than in the chart gpu-operator"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -201,9 +201,9 @@ def test_a_policys_rules_decide(machine: Simulated, policy: Path) -> None:
     [
         ("health: {holdDownSecond: 5}", "health.holdDownSecond: unknown key; did you mean holdDownSeconds?"),
         ("healht: {}", "healht: unknown key; did you mean health?"),
-        ("kind: Pod", "kind: 'Pod' is not read here; give a DevicePolicy, or its sections alone"),
+        ("kind: Pod", "kind: 'Pod' is not supported here; give a DevicePolicy, or its sections alone"),
         (COOL_ENOUGH.replace("nodeSelector", "nodeSelect"), "spec.nodeSelect: unknown key; did you mean nodeSelector?"),
-        ("- health", "['health'] is no policy; give a DevicePolicy, or its sections alone"),
+        ("- health", "['health'] is not a policy; give a DevicePolicy, or only its sections"),
         ("", "0 documents; give one policy"),
         ("health: {}\n---\nhealth: {}", "2 documents; give one policy"),
         ("health: [", "line 2: not YAML: "),
@@ -318,7 +318,7 @@ def test_a_range_of_indices_is_about_gpus_as_slurm_writes_it(machine: Simulated)
 
 def test_that_a_policys_number_of_devices_is_not_counted_for_one_job_is_said(machine: Simulated, policy: Path) -> None:
     policy.write_text("expect: [{match: {type: gpu}, count: 8}]")
-    note = "note: expect: not counted with --device, which checks some devices alone"
+    note = "note: expect: not counted with --device, which checks only some devices"
     done = machine.check(TWO, "--policy", str(policy), "--device", "0")
     assert (done.code, done.lines[-1]) == (OK, note)
     done = machine.check(TWO, "--policy", str(policy), "--device", "0", "-o", "json")
@@ -360,7 +360,8 @@ def test_a_gpu_on_the_bus_that_never_came_up_is_a_warning_with_its_address(machi
     done = machine.check(f"{ONE_LEFT}acceleratorsOnBus: 2\n")
     assert (done.code, done.lines[0]) == (WARNING, "DEVICES WARNING - probe simulated: DriverUnbound")
     assert done.lines[1].startswith("probe simulated: 0000:")
-    assert done.lines[1].endswith(": on the PCI bus without a driver: did not start (dmesg says why), or unbound")
+    why = "it did not start (dmesg says why), or was unbound"
+    assert done.lines[1].endswith(f": on the PCI bus without a driver: {why}")
     assert machine.check(ONE_LEFT).code == OK
 
 
@@ -569,9 +570,9 @@ def test_a_state_file_that_is_not_there_is_unknown(machine: Simulated) -> None:
         (["--expect", "GPU=4"], "--expect: 'GPU=4' is not allowed; give each type once, in small letters, as gpu=8"),
         (["--policy", "a", "--policy", "b"], "--policy: given 2 times; give it once"),
         (["-o", "json", "--output", "nagios"], "--output: given 2 times; give it once"),
-        (["--expect", "gpu=8", "--device", "0"], "--expect: does not go with --device"),
+        (["--expect", "gpu=8", "--device", "0"], "--expect: cannot be combined with --device"),
         (["--timeout-seconds", "0"], "--timeout-seconds: '0' is not a whole number of seconds from 1 to 600"),
-        (["--simulated-profile", "l4"], "--simulated-profile: only goes with --probe simulated"),
+        (["--simulated-profile", "l4"], "--simulated-profile: only valid with --probe simulated"),
         (["gpu-0"], "'gpu-0'; every argument is a flag (see --help)"),
         (["--device"], "argument --device: expected one argument"),
     ],

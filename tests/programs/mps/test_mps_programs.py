@@ -73,7 +73,7 @@ def test_a_program_that_hangs_is_given_up(made: Control, bin_folder: Path) -> No
 
 def test_an_answer_that_is_no_number_is_an_error(made: Control, bin_folder: Path) -> None:
     (bin_folder / "nvidia-cuda-mps-control").write_text("#!/bin/sh\necho what\n")
-    with pytest.raises(ControlError, match="'what', which is no number"):
+    with pytest.raises(ControlError, match="'what', which is not a number"):
         made.percentage(GPU)
 
 
@@ -162,7 +162,7 @@ def test_no_number_that_a_client_answers_with_ends_the_one_that_queries(
     made: Control, bin_folder: Path, answer: str
 ) -> None:
     (bin_folder / "nvidia-cuda-mps-control").write_text(f"#!/bin/sh\necho {answer}\n")
-    with pytest.raises(ControlError, match="which is no number"):
+    with pytest.raises(ControlError, match="which is not a number"):
         made.percentage(GPU)
 
 

@@ -41,9 +41,9 @@ def injected(*strategies: str) -> dict[str, Any]:
 def test_who_has_mig_devices_of_two_profiles_sees_those_of_one_and_it_is_said() -> None:
     node = Node(CUT, gpu(1)).now(MIXED, *BOTH, has(GPU, gpu_id(1), pod="other"))
     text = (
-        f"Degraded Application {SMALL}, {LARGE} each set NVIDIA_VISIBLE_DEVICES, and the kubelet keeps one of the "
-        "values: the container may see the devices of one resource alone; request one of them in a container, or have "
-        "devices injected in another way (docs/injection.md)"
+        f"Degraded Application {SMALL}, {LARGE} each set NVIDIA_VISIBLE_DEVICES, but the kubelet keeps only one "
+        "value: the container may see the devices of only one resource; request only one of them in a container, or "
+        "inject devices in another way (docs/injection.md)"
     )
     assert said(node) == {("two", SMALL): text, ("two", LARGE): text}
 

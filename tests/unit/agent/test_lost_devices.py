@@ -92,7 +92,7 @@ def test_a_node_that_never_had_a_device_lacks_none(driver: Driver | None) -> Non
 
 def test_hardware_that_the_kernel_shows_and_no_driver_has_is_waited_for() -> None:
     node = Node(said("auto"), hardware=frozenset({"nvml"})).line("nvml", driver=UNLOADED, problems=NO_LIBRARY)
-    assert node.world.lost["nvml"].startswith("its hardware is on this node, and its driver is not loaded: ")
+    assert node.world.lost["nvml"].startswith("its hardware is on this node, but its driver is not loaded: ")
 
 
 def test_one_probe_without_its_devices_counts_beside_another_that_has_its_own() -> None:

@@ -42,7 +42,7 @@ def test_another_unit_waits_on_the_gpu_that_is_held_and_is_at_work_on_the_other(
     assert free(node) == {MEMORY: Counter({gpu_id(1): 4})}
     assert node.world.config.reason == "WaitingForHolders"
     assert "ml/a" in node.world.config.message
-    assert f"the scheduler subtracts these pods' 2 earlier shares from the 4 of now of {MEMORY}" in (
+    assert f"the scheduler subtracts these pods' 2 earlier shares from the 4 present shares of {MEMORY}" in (
         node.world.config.message
     )
     assert free(node.now(by_memory("2Gi"))) == {MEMORY: Counter({gpu_id(0): 4, gpu_id(1): 4})}
@@ -146,4 +146,4 @@ def test_an_api_server_that_went_away_later_withholds_nothing() -> None:
     node = Node(*TWO)
     node.given(pods=NodePods(pods=(), problem="list pods: no answer"))
     assert free(node.now(by_memory(cores=True))) == {MEMORY: Counter({gpu_id(0): 8, gpu_id(1): 8})}
-    assert "may be others by now: list pods: no answer" in node.world.config.pods_problem
+    assert "may have changed meanwhile: list pods: no answer" in node.world.config.pods_problem

@@ -16,11 +16,11 @@ from support.cases import cases
 
 HUGE = "0x" + "F" * 4000  # no message can show it: Python turns no int of that length into text
 WORDS = [
-    ("!!bool maybe", "line 2: not YAML: 'maybe' is no bool"),
-    ("!!timestamp x", "line 2: not YAML: 'x' is no timestamp"),
-    ("!!float a", "line 2: not YAML: 'a' is no float"),
+    ("!!bool maybe", "line 2: not YAML: 'maybe' is not a valid bool"),
+    ("!!timestamp x", "line 2: not YAML: 'x' is not a valid timestamp"),
+    ("!!float a", "line 2: not YAML: 'a' is not a valid float"),
     (HUGE, "line 2: not YAML: a number of more than 64 bits"),
-    ("9" * 5000, f"line 2: not YAML: {'9' * 40!r} is no int"),
+    ("9" * 5000, f"line 2: not YAML: {'9' * 40!r} is not a valid int"),
 ]
 
 

@@ -72,7 +72,7 @@ def test_the_state_file_has_those_that_run_and_an_older_one_has_none() -> None:
     [
         (["rocm"], f"flags.probe: 'rocm' is not allowed; {WHICH}"),
         ([], f"flags.probe: empty; {WHICH}"),
-        (["nvml", "nvml=/x"], "flags.probe: nvml is there twice; give each probe its own name"),
+        (["nvml", "nvml=/x"], "flags.probe: nvml is given twice; give each probe its own name"),
         (["nics="], "flags.probe nics: no command after =; give a program with its arguments"),
         ({"nics": "/x"}, "flags.probe: {'nics': '/x'} is not a list of names"),
     ],
@@ -103,7 +103,7 @@ def test_flags_of_a_probe_that_the_file_may_ask_for_are_no_mistake() -> None:
     local = parse([*arguments, "--config-file=/c"], {})
     assert Node(said("simulated"), local).runs == ("simulated",)
     assert Node(said("nvml"), local).runs == ("nvml",)
-    with pytest.raises(ConfigError, match="--simulated-profile: only goes with --probe simulated"):
+    with pytest.raises(ConfigError, match="--simulated-profile: only valid with --probe simulated"):
         parse(arguments, {})
 
 
@@ -120,7 +120,7 @@ def test_a_probe_that_is_added_is_waited_for_and_takes_nothing_from_the_others()
 def test_what_nobody_holds_goes_to_no_new_pod_and_is_gone_once_that_is_sure() -> None:
     node = both().uses(said("nvml"))
     assert (node.offered, node.devices) == ([gpu_id(0)], [gpu_id(0), "NIC-0"])
-    why = "its probe is no longer configured; listed until no pod holds it and it is well"
+    why = "its probe is no longer configured; listed until no pod holds it and it is healthy"
     assert node.problems == [f"ProbeRemoved: nic-0: not offered: {why}"]
     node.wait(PROVEN_SECONDS - 1, nvml=(gpu(0),))
     assert node.devices == [gpu_id(0), "NIC-0"]
@@ -205,7 +205,7 @@ def test_the_same_hardware_under_another_id_goes_to_no_pod_while_one_holds_it(
     node = Node().line("nvml", gpu(0)).line("nics", nic(0, **old)).held(RDMA, "NIC-0")
     node.uses(said("nvml", OTHER_NICS)).line("nics", renamed, beside)
     assert sorted(node.offered) == sorted([gpu_id(0), "mlx5_1"])
-    assert any("it may be a device that a probe of before reported" in each for each in node.problems)
+    assert any("a removed probe may have reported this device" in each for each in node.problems)
     node.wait(60, nvml=(gpu(0),), nics=(renamed, beside)).held(RDMA)
     assert sorted(node.offered) == sorted([gpu_id(0), "mlx5_0", "mlx5_1"])
 

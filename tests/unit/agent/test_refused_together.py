@@ -39,8 +39,8 @@ def test_every_file_that_is_wrong_is_named_while_all_else_is_in_effect() -> None
     config = spoiled().now(TWO).world.config
     assert config.reason == "ConfigInvalid"
     assert config.message == (
-        "--rdma-config-file /r.json: not JSON; its last content holds; "
-        "--sriov-config-file /s.json: no such file; its last content holds"
+        "--rdma-config-file /r.json: not JSON; its last content stays in effect; "
+        "--sriov-config-file /s.json: no such file; its last content stays in effect"
     )
     assert [(each.section, each.field) for each in config.others] == [("", ""), ("", "resourceList")]
     assert config.refused is None, "nothing that is wanted is not applied"

@@ -494,7 +494,7 @@ def test_ready_says_what_stands_in_the_way(changes: dict[str, Any], expected: tu
 def test_a_silent_probe_without_devices_is_said_and_keeps_the_node_ready() -> None:
     log = ProbeFacts(name="kmsg", inventory=Inventory(), silent=True, error="cannot connect")
     gpus = ProbeFacts(name="nvml", inventory=inventory_of(gpu(0)))
-    said = "what it alone reports of devices is missed, and they are served as before"
+    said = "what only this probe reports of devices is missed, and they are served as before"
     made = facts(probes=(gpus, log))
     assert condition(made, "Ready") == ("True", "AgentRunning", f"ProbeUnavailable: kmsg: cannot connect; {said}")
     assert [(each.name, each.state) for each in report(made).probes] == [("nvml", "Ready"), ("kmsg", "Failed")]
@@ -603,7 +603,7 @@ def test_a_held_device_that_no_probe_lists_and_nothing_remembers_is_named_with_i
     """Its entry went with the state file, and the kubelet alone knows of it."""
     away = holder(gpu_id(0), f"{gpu_id(7)}::2", f"{gpu_id(7)}::3", "shared::core.4")
     others = replace(holder("NIC-1", pod="net-0"), resource="other.example/nic")
-    text = f"held, and listed by no probe: {gpu_id(7)} (by ml/train-0); devices that were removed, or another plugin's"
+    text = f"held, but listed by no probe: {gpu_id(7)} (by ml/train-0); devices that were removed, or another plugin's"
     assert condition(facts(holdings=holding(away, others)), "HoldersKnown") == ("True", "Synced", text)
     old_list = holding(away, state=HoldersState.UNAVAILABLE, message="why")
     assert condition(facts(holdings=old_list), "HoldersKnown")[2] == f"why; {text}"
@@ -616,8 +616,8 @@ def test_a_device_of_two_pods_is_named_with_them_and_stays_so_until_a_list_says_
     twice = DoubleAllocation(device_id=gpu_id(0), id=f"{gpu_id(0)}::3", pods=("ml/a", "ml/b"))
     many = replace(twice, id=gpu_id(1), device_id=gpu_id(1), pods=("ml/a", "ml/b", "ml/c", "ml/d", "ml/e"))
     text = (
-        f"the kubelet has given to more than one pod gpu-0 {gpu_id(0)}::3: ml/a and ml/b, "
-        f"gpu-1 {gpu_id(1)}: ml/a and ml/b and ml/c and 2 more; delete all of these pods but one"
+        f"the kubelet has given a device to more than one pod: gpu-0 {gpu_id(0)}::3: ml/a and ml/b, "
+        f"gpu-1 {gpu_id(1)}: ml/a and ml/b and ml/c and 2 more; delete all of these pods except one"
     )
     assert condition(facts(held_twice=(twice, many)), "AllocatedOnce") == ("False", "DoubleAllocation", text)
     assert condition(facts(), "AllocatedOnce") == ("True", "NoDoubleAllocation", "")

@@ -140,7 +140,7 @@ def test_null_is_not_set_as_in_nvidias_plugin() -> None:
         (sliced("{replicas: 4}"), "resources[0].name: missing"),
         (sliced("{name: gpu, replicas: 4, replica: 4}"), "resources[0].replica: unknown key; did you mean replicas?"),
         (sliced("{name: gpu, replicas: 4}, {name: nvidia.com/gpu, replicas: 2}"), "nvidia.com/gpu is listed twice"),
-        ("a: 1\na: 2", "line 2: a: is there twice; keep one"),
+        ("a: 1\na: 2", "line 2: a: is given twice; keep one"),
         ("a: [", "not YAML"),
         ("a: !!python/object:os.system {}", "not YAML"),
         ("a: &x [1]\nb: [" + ", ".join(["*x"] * 17) + "]", "more than 16 YAML aliases"),

@@ -136,7 +136,7 @@ def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -
         (["--kubelet-socket="], "--kubelet-socket: empty; to register nothing, give --serving-mode=Observe"),
         (["--memory-unit=GiB"], "--memory-unit: unknown flag"),
         (["--probe=simulated"], "needs exactly one of --simulated-file and --simulated-profile"),
-        (["--simulated-file=x"], "--simulated-file: only goes with --probe simulated"),
+        (["--simulated-file=x"], "--simulated-file: only valid with --probe simulated"),
         (
             ["--probe=simulated", "--simulated-file=a.yaml"],
             "--simulated-file: 'a.yaml' is a relative path; give an absolute one, such as /etc/nodedevices/a.yaml",

@@ -93,8 +93,8 @@ def test_nvidias_names_of_the_variables() -> None:
     ("arguments", "says"),
     [
         (["--config-dir=/a", "--config-file=/b"], "give the folder or the one file"),
-        (["--default-config=a"], "--default-config: only goes with --config-dir"),
-        (["--fallback-strategies=single"], "--fallback-strategies: only goes with --config-dir"),
+        (["--default-config=a"], "--default-config: only valid with --config-dir"),
+        (["--fallback-strategies=single"], "--fallback-strategies: only valid with --config-dir"),
         (["--config-dir=/a", "--fallback-strategies=sinle"], "did you mean single?"),
     ],
 )

@@ -159,10 +159,10 @@ SOCKET = "give unix: and an absolute path of at most 107 bytes, as in unix:/run/
     ("given", "complaint"),
     [
         ("rocm", f"--probe: 'rocm' is not allowed; give auto, {', '.join(KINDS)}, NAME=COMMAND or NAME=unix:/PATH"),
-        ("auto=/opt/x", "--probe: auto is no name for a probe of your own; choose another"),
+        ("auto=/opt/x", "--probe: auto cannot be the name of your own probe; choose another"),
         ("NICs=/x", "--probe: the name 'NICs' is not allowed; give at most 32 small letters, digits and hyphens"),
-        ("nvml,nvml=/x", "--probe: nvml is there twice; give each probe its own name"),
-        ("simulated,simulated", "--probe: simulated is there twice; give each probe its own name"),
+        ("nvml,nvml=/x", "--probe: nvml is given twice; give each probe its own name"),
+        ("simulated,simulated", "--probe: simulated is given twice; give each probe its own name"),
         ("nics=", "--probe nics: no command after =; give a program with its arguments"),
         ("nics=a 'b", '--probe nics: "a \'b" is not a command (No closing quotation)'),
         ("nics=unix:run/x", f"--probe nics: 'unix:run/x' is not allowed; {SOCKET}"),

@@ -127,7 +127,7 @@ def test_while_a_file_is_wrong_a_policy_applies_with_its_last_content() -> None:
     node = Hubbed(hub(0), hub(1), file=HubFile(HUB)).now().breaks("not valid JSON")
     assert node.now(RULES).offers == {HUB: ["HUB-0"], OTHER: ["HUB-1"]}
     assert node.world.config.reason == "ConfigInvalid"
-    assert "not valid JSON; its last content holds" in node.world.config.message
+    assert "not valid JSON; its last content stays in effect" in node.world.config.message
 
 
 UNREADABLE = "applied.node.files.hub-file.shares: "

@@ -234,7 +234,7 @@ def test_only_a_device_that_was_forgotten_may_have_a_holder_that_a_condition_alo
     forgotten = NodePlan("n1", has_forgotten=True)
     assert [each for each in wrong(held, forgotten) if "is held by" in each]
     [said] = [each for each in held.shown["status"]["conditions"] if each["type"] == "HoldersKnown"]
-    said["message"] = "held, and listed by no probe: GPU-away (by x/pod)"
+    said["message"] = "held, but listed by no probe: GPU-away (by x/pod)"
     assert [each for each in wrong(held, forgotten) if "is held by" in each] == []
     assert [each for each in wrong(held) if "is held by" in each]
 

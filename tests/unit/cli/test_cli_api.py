@@ -72,7 +72,7 @@ def test_a_watch_that_expires_or_ends_goes_on(api: RecordedApi, kubectl: Command
     api.events[NODE_DEVICES] = [[later], [EXPIRED], [event("DELETED", node("n2"), "107"), FORBIDDEN]]
     assert kubectl("nodes", "-w", "-o", "name") == 1
     assert kubectl.out.split() == ["n1", "n2", "n1", "n1"]  # the list after the expiry shows n1 as it was at first
-    assert "n2: no longer there" in kubectl.err
+    assert "n2: it no longer exists" in kubectl.err
     watches = [path for _, path in api.requests if "watch=true" in path]
     assert ["resourceVersion=100" in path for path in watches] == [True, False, True]
     assert "resourceVersion=105" in watches[1]

@@ -75,7 +75,8 @@ BREAKS: list[Break] = [
 
 
 def test_a_probe_without_which_the_node_is_ready_is_a_warning(well: RecordedApi, kubectl: CommandLine) -> None:
-    ready = condition("Ready", "True", "AgentRunning", "ProbeUnavailable: kmsg: cannot connect; what it alone reports")
+    why = "ProbeUnavailable: kmsg: cannot connect; what only this probe reports"
+    ready = condition("Ready", "True", "AgentRunning", why)
     probes = [{"name": "kmsg", "state": "Failed", "message": "cannot connect"}]
     well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1), conditions=[ready], probes=probes)]
     kubectl("check", "-o", "json")
@@ -128,7 +129,7 @@ def test_what_the_cloud_and_other_monitors_say_on_the_node_is_a_warning(
 def test_the_nodes_own_numbers_are_compared_with_what_is_offered(well: RecordedApi, kubectl: CommandLine) -> None:
     well.objects[NODES] = [plain_node("n1", 0)]
     assert kubectl("check", "n1", "-o", "json") == 3
-    assert found(kubectl)["n1", "allocatable"]["detail"] == "nvidia.com/gpu: 0, and the agent offers 2"
+    assert found(kubectl)["n1", "allocatable"]["detail"] == "nvidia.com/gpu: 0, but the agent offers 2"
     well.objects[NODES] = [plain_node("n1", 1)]
     assert kubectl("check", "n1") == 0
 
@@ -152,7 +153,7 @@ def test_what_the_kubelet_has_not_written_yet_is_pending_for_a_minute(
     well.objects[NODE_DEVICES] = [node("n1", gpu(0), gpu(1)) | change]
     assert kubectl("check", "-o", "json") == 4
     assert {where: each["status"] for where, each in found(kubectl).items()} == {("n1", "allocatable"): "pending"}
-    assert found(kubectl)["n1", "allocatable"]["next"] == "the kubelet follows within a minute"
+    assert found(kubectl)["n1", "allocatable"]["next"] == "the kubelet updates it within a minute"
     assert kubectl.err == "1 node: nothing is broken; pending: 1. Run it again in a minute.\n"
 
 
@@ -246,7 +247,7 @@ def test_policies_and_the_operator_are_links_of_the_cluster(well: RecordedApi, k
     shown = found(kubectl)
     assert shown["<cluster>", "operator"]["detail"] == "no replica leads since 60m"
     assert shown["<cluster>", "policy evict"]["next"] == (
-        "find what the faults have in common (docs/runbooks/NodeDevicesActionsStopped.md); then: "
+        "find the common cause of the faults (docs/runbooks/NodeDevicesActionsStopped.md); then: "
         "kubectl nodedevices resume"
     )
     assert shown["<cluster>", "policy share"]["detail"] == "Accepted: Invalid: sharing: ..."
@@ -279,7 +280,7 @@ def test_of_a_stopped_roll_out_the_advice_is_to_correct_first_and_then_to_resume
     well.objects[POLICIES][0]["status"]["conditions"] = [condition("RolledOut", "False", "Stopped", "n2: no mps")]
     assert kubectl("check") == 3
     assert kubectl.err.endswith(
-        "correct the policy (kubectl describe dp share), which goes on by itself; to go on as it is: "
+        "correct the policy (kubectl describe dp share): the roll-out then continues. To continue without a change: "
         "kubectl nodedevices resume share\n"
     )
 
@@ -293,7 +294,8 @@ def test_what_a_budget_refuses_is_said_of_the_node_and_of_the_pods_it_leaves(
     assert kubectl("check", "-o", "json") == 3
     links = found(kubectl)
     assert links["n1", "configuration"]["detail"] == f"EvictionsSynced: Refused: {refused['message']}"
-    assert links["n1", "pods"]["next"] == f"end these pods; the policy does not: Refused: {refused['message']}"
+    why = f"delete these pods; the policy does not evict them: Refused: {refused['message']}"
+    assert links["n1", "pods"]["next"] == why
 
 
 def test_a_node_without_an_agent_is_a_warning_unless_none_is_wanted(well: RecordedApi, kubectl: CommandLine) -> None:
@@ -360,14 +362,14 @@ def test_of_an_installation_a_device_at_fault_breaks_nothing(installed: Recorded
 def test_a_node_that_is_down_breaks_no_installation_and_is_named(installed: RecordedApi, kubectl: CommandLine) -> None:
     installed.add(NODES, plain_node("n2", 0, "Unknown"), plain_node("cpu", 0))
     installed.add(PODS, agent_pod("n2", waiting={"reason": "ContainerCreating"}))
-    assert installation(kubectl) == (0, {("n2", "node"): ("unknown", "not looked at, since the Node is not Ready")})
+    assert installation(kubectl) == (0, {("n2", "node"): ("unknown", "not checked, because the Node is not Ready")})
     assert kubectl.err == "1 node with 2 devices, 2 healthy: nothing is broken.\n"
 
 
 @pytest.mark.parametrize(
     ("pods", "items", "detail"),
     [
-        ([], [node("n1", gpu(0))], "no Node that is Ready has a pod of an agent"),
+        ([], [node("n1", gpu(0))], "no Ready Node has an agent pod"),
         (
             [agent_pod("n1", waiting={"reason": "ImagePullBackOff"})],
             [node("n1", gpu(0))],
@@ -402,7 +404,7 @@ def test_an_installation_whose_reports_no_operator_has_seen_is_broken(
 ) -> None:
     conditions = installed.objects[NODE_DEVICES][0]["status"]["conditions"]
     conditions[:] = [each for each in conditions if each["type"] != "Stale"]
-    assert installation(kubectl) == (3, {("n1", "agent"): ("broken", "it reports, and no operator has seen it")})
+    assert installation(kubectl) == (3, {("n1", "agent"): ("broken", "it reports, but no operator has seen it")})
 
 
 def test_an_installation_without_a_leader_is_broken(installed: RecordedApi, kubectl: CommandLine) -> None:
@@ -477,8 +479,8 @@ def test_each_section_is_shown_with_its_policy_and_what_it_overrides(
     assert kubectl("policy", "explain", "n1") == 0
     assert kubectl.out == EXPLAINED
     assert kubectl.err == (
-        "n1: what no policy sets comes from flags, file, the defaults.\n"
-        "n1: policy share is at generation 4, this node at 3: a roll-out goes on, or waits.\n"
+        "n1: settings that no policy sets come from: flags, file, defaults.\n"
+        "n1: policy share is at generation 4, this node at 3: the roll-out runs or waits.\n"
     )
 
 
@@ -535,7 +537,7 @@ def test_versions_of_the_plugin_the_agents_and_kubernetes(api: RecordedApi, kube
     )
     api.refusals[NODE_DEVICES] = [403]
     kubectl("version")
-    assert kubectl.out.splitlines()[1:] == ["Agents:      not yours to read", "Kubernetes:  v1.37.2"]
+    assert kubectl.out.splitlines()[1:] == ["Agents:      you may not read them", "Kubernetes:  v1.37.2"]
     del api.objects[NODE_DEVICES]
     kubectl("version")
     assert kubectl.out.splitlines()[1:] == ["Agents:      NodeDevices is not installed", "Kubernetes:  v1.37.2"]

@@ -100,7 +100,7 @@ def test_a_cluster_that_hangs_delays_the_others_no_longer_than_said(fleet: Comma
         (("nodes", "--contexts", "eats"), 1, "--contexts eats: there is no such context; did you mean east?"),
         (("nodes", "--contexts", "east", "--all-contexts"), 2, "give --contexts or --all-contexts, not both"),
         (("nodes", "--contexts", "east", "--context", "west"), 2, "give --context, or several clusters, not both"),
-        (("nodes", "--contexts", "east", "-w"), 2, "-w: of one cluster; give --context"),
+        (("nodes", "--contexts", "east", "-w"), 2, "-w: only valid with one cluster; give --context"),
         (("pods", "--contexts", "east"), 2, "of several clusters: give -n NAMESPACE or -A"),
     ],
 )

@@ -130,7 +130,7 @@ def test_a_policy_that_is_there_keeps_its_age_and_one_that_is_the_same_changes_n
     fleet.add(POLICIES, policy(sharing=SHARED))
     fleet.objects[POLICIES][0]["metadata"] |= {"resourceVersion": "5", "creationTimestamp": "2026-01-01T00:00:00Z"}
     assert kubectl("policy", "dry-run", "-f", write(policy(sharing=SHARED))) == 0
-    assert "policy share is so already: nothing would change by it." in kubectl.err
+    assert "policy share is already so: nothing would change." in kubectl.err
     [(target, _, body)] = fleet.changes
     assert target.startswith(f"{POLICIES}/share?")
     assert body["metadata"]["resourceVersion"] == "5"
@@ -251,7 +251,7 @@ def test_actions_of_this_hour_count_and_where_the_record_cannot_be_read_it_is_sa
     assert "perHour" in found(kubectl)["n1"]["message"]
     fleet.refusals[at] = [403]
     kubectl("policy", "dry-run", "-f", path, "-o", "json")
-    doubt = f"not known here, and taken for nothing: what ConfigMap {record} records as done already"
+    doubt = f"unknown here, and counted as none: which actions ConfigMap {record} records as done"
     assert found(kubectl)["n1"]["message"].endswith(doubt)
 
 
@@ -315,7 +315,7 @@ def test_a_policy_that_only_reports_is_shown_as_if_it_were_enforced(
     fleet: RecordedApi, kubectl: CommandLine, write: Any
 ) -> None:
     assert kubectl("policy", "dry-run", "-f", write(policy(mode="DryRun", sharing=SHARED))) == 3
-    assert "its mode is DryRun: shown is what Enforce would do" in kubectl.err
+    assert "its mode is DryRun: this shows what Enforce would do" in kubectl.err
     assert "nvidia.com/gpu:1->2" in kubectl.out
 
 
@@ -332,12 +332,12 @@ def test_who_may_not_read_nodes_sees_what_the_labels_of_nodedevices_select(
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("kind: Pod\nmetadata: {name: a}", "kind: 'Pod' is not read here; give DevicePolicy"),
+        ("kind: Pod\nmetadata: {name: a}", "kind: 'Pod' is not supported here; give DevicePolicy"),
         ("kind: DevicePolicy\nmetadata: {}", "metadata.name: None: give the object's name"),
         ("kind: [", "not YAML: did not find expected node content"),
-        ("3", "3 is no object; give apiVersion, kind, metadata and spec"),
-        ('{"kind": "List", "items": [3]}', "items[0]: 3 is no object"),
-        ("---\n" + yaml.safe_dump(policy(sharing=SHARED)) + "---\nkind: Node", "document 2: kind: 'Node' is not read"),
+        ("3", "3 is not an object; give apiVersion, kind, metadata and spec"),
+        ('{"kind": "List", "items": [3]}', "items[0]: 3 is not an object"),
+        ("---\n" + yaml.safe_dump(policy(sharing=SHARED)) + "---\nkind: Node", "document 2: kind: 'Node' is not supp"),
     ],
 )
 def test_a_file_that_is_no_policy_is_refused_with_its_place(
@@ -361,7 +361,7 @@ def test_wrong_use_says_what_would_be_right(
     assert kubectl("policy", "dry-run", "-f", path, "-f", path) == 1
     assert "policy share: it is given twice" in kubectl.err
     assert kubectl("policy", "dry-run", "-f", path, "--from", path) == 1
-    assert "there is no NodeDevices in it; take them with: kubectl get" in kubectl.err
+    assert "no NodeDevices in these files; to save them: kubectl get" in kubectl.err
 
 
 # --- where another plugin serves the kubelet -------------------------------------------------------------------------

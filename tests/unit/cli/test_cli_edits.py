@@ -88,7 +88,7 @@ def test_an_uncordon_leaves_the_other_entries(n1: JsonObject, kubectl: CommandLi
     n1["spec"]["unschedulable"] = [{"id": each, "reason": "x"} for each in (GPU_0, GPU_1, "GPU-gone")]
     assert kubectl("uncordon", "n1/gpu-1", "n1/GPU-gone") == 0
     assert n1["spec"]["unschedulable"] == [{"id": GPU_0, "reason": "x"}]
-    assert "n1/gpu-1 is back in service; it is Unhealthy, and goes to no new pod before it is well." in kubectl.err
+    assert "n1/gpu-1 is back in service; it is Unhealthy, and no new pod gets it until it is healthy." in kubectl.err
     kubectl("uncordon", "n1/0")
     assert "unschedulable" not in n1["spec"]
 
@@ -108,7 +108,8 @@ def test_of_several_devices_that_are_gone_none_is_guessed(n1: JsonObject, kubect
     assert kubectl("uncordon", "n1/GPU-99999999") == 1
     assert kubectl("uncordon", "n1/gpu-0") == 0
     assert n1["spec"]["unschedulable"] == entries
-    assert "n1 no longer has: GPU-99999999-a (x), GPU-99999999-b (y); name one by its id" in kubectl.err
+    listed = "GPU-99999999-a (x), GPU-99999999-b (y)"
+    assert f"n1 no longer has are out of service: {listed}; name one by its id" in kubectl.err
 
 
 def test_of_two_who_write_at_once_nobodys_entry_is_lost(n1: JsonObject, api: RecordedApi, kubectl: CommandLine) -> None:
@@ -125,7 +126,7 @@ def test_nothing_is_written_when_one_of_several_is_wrong(
     n1: JsonObject, api: RecordedApi, kubectl: CommandLine
 ) -> None:
     assert kubectl("cordon", "n1/0", "n2/0") == 1
-    assert kubectl.err == "error: node n2: there is no NodeDevices of this name; known: n1\n"
+    assert kubectl.err == "error: node n2: there is no NodeDevices with this name; known: n1\n"
     assert kubectl("cordon", "n1/0", "n1/gpu-9") == 1
     assert not n1["spec"]
 
@@ -144,7 +145,7 @@ def test_a_dry_run_asks_the_api_server_and_changes_nothing(
     [
         (("cordon", "n1/0", "--reason", "  "), "--reason: 0 characters; give 1 to 256"),
         (("cordon", "n1/0", "--reason", "x" * 257), "--reason: 257 characters; give 1 to 256"),
-        (("cordon", "n1/0", "--until", "tomorrow"), "'tomorrow' is no time; give a time with a zone"),
+        (("cordon", "n1/0", "--until", "tomorrow"), "'tomorrow' is not a time; give a time with a zone"),
         (("cordon", "n1/0", "--until", "2026-11-23T11:00:00Z"), "is past; give a time"),
         (("cordon", "n1/0", "--until", "999999w"), "'999999w' is too long; give a time"),
         (("confirm", "n1/0", "repaired"), "'repaired' is not one of 'recovered', 'removed'"),
@@ -201,11 +202,11 @@ def test_all_that_is_not_there_is_confirmed_as_removed_at_once(
     n1: JsonObject, api: RecordedApi, kubectl: CommandLine
 ) -> None:
     assert kubectl("confirm", "n1/*", "recovered") == 1
-    assert "as removed only: what is not there; name each device" in kubectl.err
+    assert "can only be confirmed as removed (all that is missing); name each device" in kubectl.err
     assert not api.changes
     assert kubectl("confirm", "n1/*", "removed") == 0
     assert n1["metadata"]["annotations"] == {edits.CONFIRM: f"{confirm.ALL_REMOVED}@2026-11-23T12:00:00Z"}
-    assert "n1: all that is not there, gpu-2 among it, is confirmed as removed" in kubectl.err
+    assert "n1: all that is missing, with gpu-2, is confirmed as removed" in kubectl.err
 
 
 def policy(name: str, *conditions: JsonObject, **status: object) -> JsonObject:
@@ -235,20 +236,20 @@ def test_resume_annotates_the_record_that_the_operator_reads_and_says_so_once_it
     record: JsonObject, api: RecordedApi, kubectl: CommandLine
 ) -> None:
     def operator(_: float) -> None:
-        assert "go on" not in kubectl.err
+        assert "are resumed" not in kubectl.err
         api.objects[POLICIES][0]["status"]["conditions"] = [condition("ActionsStopped", "False", "NotStopped")]
 
     kubectl.meanwhile = operator
     assert kubectl("resume") == 0
     assert record["metadata"]["annotations"] == {edits.RESUME_ACTIONS: "2026-11-23T12:00:00Z"}
     assert "They were stopped: actions are stopped since 11:50: 30 of 40 nodes failed" in kubectl.err
-    assert "Taints and evictions go on" in kubectl.err
+    assert "Taints and evictions are resumed" in kubectl.err
 
 
 def test_a_resume_on_which_the_operator_does_not_act_is_an_error(record: JsonObject, kubectl: CommandLine) -> None:
     assert kubectl("resume") == 1
-    assert "10 s later the operator has not acted on it: actions are stopped since 11:50" in kubectl.err
-    assert "Taints and evictions go on" not in kubectl.err
+    assert "the operator has not acted on the request within 10 s: actions are stopped since 11:50" in kubectl.err
+    assert "Taints and evictions are resumed" not in kubectl.err
     assert kubectl("resume", "--dry-run") == 0
 
 
@@ -258,33 +259,35 @@ def test_a_breaker_whose_record_is_gone_or_not_known_is_left_to_the_policys_own_
     api.add(RECORDS)
     api.add(POLICIES, policy("evict", STOPPED, resumeRecord=RECORD))
     assert kubectl("resume") == 1
-    assert f"the record {RECORD} is not there: do as it says above" in kubectl.err
+    assert f"the record {RECORD} does not exist: follow the message above" in kubectl.err
     api.objects[POLICIES] = [policy("evict", STOPPED, actionsRecord=RECORD)]
     assert kubectl("resume") == 1
-    assert "no policy says by which record they go on (status.resumeRecord): do as it says above" in kubectl.err
+    assert "no policy names the record to resume by (status.resumeRecord): follow the message above" in kubectl.err
 
 
 def test_resume_of_a_policy_lets_this_generation_go_on(api: RecordedApi, kubectl: CommandLine) -> None:
-    stopped = policy("share", condition("RolledOut", "False", "Stopped", "n1: 7 of 8; 3 nodes wait. Change the policy"))
+    why = "n1: 7 of 8; 3 nodes are waiting. Change the policy"
+    stopped = policy("share", condition("RolledOut", "False", "Stopped", why))
     api.add(POLICIES, stopped, policy("done", condition("RolledOut", "True", "Done")))
     assert kubectl("resume", "share") == 1
     assert stopped["metadata"]["annotations"] == {edits.RESUME_ROLLOUT: "3"}
-    assert "was stopped: n1: 7 of 8; 3 nodes wait." in kubectl.err
-    assert "the operator has not acted on it: n1: 7 of 8" in kubectl.err
+    assert "was stopped: n1: 7 of 8; 3 nodes are waiting." in kubectl.err
+    assert "the operator has not acted on the request within 10 s: n1: 7 of 8" in kubectl.err
     kubectl("resume", "share")
     assert "was resumed already for generation 3: nothing to do" in kubectl.err
     kubectl("resume", "done")
     assert "is not stopped (Done): nothing to do" in kubectl.err
     assert kubectl("resume", "shore") == 1
-    assert kubectl.err == "error: policy shore: there is none of this name; did you mean share?\n"
+    assert kubectl.err == "error: policy shore: there is no policy with this name; did you mean share?\n"
 
 
 def test_a_roll_out_goes_on_once_its_policy_says_so(api: RecordedApi, kubectl: CommandLine) -> None:
-    stopped = policy("share", condition("RolledOut", "False", "Stopped", "n1: 7 of 8; 3 nodes wait. Change the policy"))
+    why = "n1: 7 of 8; 3 nodes are waiting. Change the policy"
+    stopped = policy("share", condition("RolledOut", "False", "Stopped", why))
     api.add(POLICIES, stopped)
     kubectl.meanwhile = lambda _: stopped["status"].update(conditions=[condition("RolledOut", "False", "Progressing")])
     assert kubectl("resume", "share") == 0
-    assert "It goes on." in kubectl.err
+    assert "The roll-out continues." in kubectl.err
 
 
 def test_the_words_that_are_written_are_those_that_agent_and_operator_read() -> None:

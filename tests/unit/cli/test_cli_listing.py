@@ -250,11 +250,11 @@ def test_a_wrong_use_is_refused_with_what_would_be_right(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("nodes", "n11"), "node n11: there is no NodeDevices of this name; did you mean n1?"),
-        (("describe", "zz"), "node zz: there is no NodeDevices of this name; known: n1, n10, n2, n3, n4"),
+        (("nodes", "n11"), "node n11: there is no NodeDevices with this name; did you mean n1?"),
+        (("describe", "zz"), "node zz: there is no NodeDevices with this name; known: n1, n10, n2, n3, n4"),
         (("describe", "n1/gpu-9"), "n1/gpu-9: node n1 has no such device; it has gpu-0 to gpu-3"),
         (("describe", "n1/gup-0"), "n1/gup-0: node n1 has no such device; did you mean gpu-0?"),
-        (("describe", "n1/GPU-00000"), "n1/GPU-00000: this is 4 devices: gpu-0 (GPU-00000000-0000-4000"),
+        (("describe", "n1/GPU-00000"), "n1/GPU-00000: this matches 4 devices: gpu-0 (GPU-00000000-0000-4000"),
         (("describe", "n4/gpu-0"), "n4/gpu-0: node n4 has no devices"),
     ],
 )

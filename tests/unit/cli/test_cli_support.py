@@ -76,9 +76,9 @@ def test_a_bundle_has_what_helps_and_no_secret(house: RecordedApi, kubectl: Comm
     assert policy["spec"]["sharing"]["resources"][0]["container"]["env"] == [
         {"name": "LIMITER_LICENSE", "value": "<redacted>"}
     ]
-    assert "lease: not there: there is none, or you may not read it" in files["README.txt"].decode()
+    assert "lease: missing: there is none, or you may not read it" in files["README.txt"].decode()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert "Look through it before you send it on." in kubectl.err
+    assert "Read it before you send it to others." in kubectl.err
     assert not [target for _, target in house.requests if "secret" in target or "configmap" in target]
 
 
@@ -105,7 +105,7 @@ def test_a_file_that_is_there_is_kept(house: RecordedApi, kubectl: CommandLine, 
     path.write_text("mine")
     assert kubectl("support", "-f", str(path)) == 1
     assert path.read_text() == "mine"
-    assert "it is there already; give another -f" in kubectl.err
+    assert "this file exists already; give another one with -f" in kubectl.err
 
 
 def test_what_may_not_be_read_is_named_in_the_bundle(house: RecordedApi, kubectl: CommandLine, tmp_path: Path) -> None:
@@ -114,5 +114,5 @@ def test_what_may_not_be_read_is_named_in_the_bundle(house: RecordedApi, kubectl
     path = tmp_path / "bundle.tar.gz"
     assert kubectl("support", "-f", str(path)) == 0
     readme = unpacked(path)["README.txt"].decode()
-    assert "pods: not there: API server" in readme
-    assert "devicepolicies: not there: API server" in readme
+    assert "pods: missing: API server" in readme
+    assert "devicepolicies: missing: API server" in readme

@@ -61,7 +61,7 @@ def test_a_node_that_gives_no_readings_is_a_row_with_the_reason(fleet: RecordedA
     assert found["n1"] == ""
     assert found["n2"] == "its agent runs without --telemetry"
     assert "is refused" in found["n3"]
-    assert found["n4"] == "there is no pod of its agent in this namespace"
+    assert found["n4"] == "its agent has no pod in this namespace"
     assert "error: 3 of 4 nodes gave no readings: n2: its agent runs without --telemetry" in kubectl.err
 
 

@@ -136,7 +136,7 @@ def test_where_the_nodes_own_flags_have_a_part_no_number_is_given() -> None:
     found = foretold(node.now({}), {}, shared())
     assert not found.resources
     assert found.names == ("example.com/gpu",)
-    assert found.unknown.startswith("what it offers does not follow from its policies alone")
+    assert found.unknown.startswith("what it offers depends on its own flags or files")
 
 
 def test_an_object_of_odd_parts_is_read_without_a_word() -> None:

@@ -42,7 +42,7 @@ def test_any_address_with_tls_or_where_something_else_protects_it(tmp_path: Path
 @cases(
     ("arguments", "words"),
     [
-        (["--address=:9739"], ["--address", "':9739'", "no loopback address", "--tls-cert-file", "--insecure-http"]),
+        (["--address=:9739"], ["--address", "':9739'", "not a loopback address", "--tls-cert-file", "--insecure-http"]),
         (["--address=10.0.0.1:9739"], ["'10.0.0.1:9739'", "no TLS"]),
         (
             ["--address=:9739", "--tls-cert-file=/etc/passwd", "--tls-key-file=/etc/passwd"],
@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named(arguments: list[str], words: list[str]) -> None:
 
 def test_the_command_comes_first_and_what_is_wrong_ends_it_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extender", "--address=:9739"]) == 2
-    assert "no loopback address" in capsys.readouterr().err
+    assert "not a loopback address" in capsys.readouterr().err
     assert main(["--log-level=info", "extender"]) == 2
     assert "extender before all flags" in capsys.readouterr().err
 

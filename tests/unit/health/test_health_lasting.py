@@ -114,7 +114,7 @@ def test_a_link_with_fewer_lanes_than_both_ends_can_have_degrades_a_device_of_an
         story.line(gpu(0, vendor=vendor, type=kind, readings=on_pcie(width, lanes)), at=at)
     assert story.says() == says
     assert story.verdict().message == (
-        "its PCIe link has 8 of the 16 lanes that both ends can have; inspect the device" if says == NARROW else ""
+        "its PCIe link has 8 of the 16 lanes that both ends support; inspect the device" if says == NARROW else ""
     )
 
 
@@ -128,7 +128,7 @@ def test_a_link_that_is_slow_while_idle_is_no_fault_until_a_rule_names_it() -> N
     assert lines(Story(), slow, until=120).says() == WELL
     story = lines(Story(ruled({"PcieLinkSlow": "Degraded"})), slow, until=120)
     assert story.says() == ("Degraded", "PcieLinkSlow")
-    assert "works as generation 1, and both ends can do 5" in story.verdict().message
+    assert "runs at generation 1, but both ends support generation 5" in story.verdict().message
 
 
 @cases("glob", ["*", "Pcie*", "PcieLink?low"])

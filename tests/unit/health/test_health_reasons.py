@@ -36,7 +36,7 @@ def test_a_reason_of_faults_that_no_device_and_no_holder_can_have_is_named() -> 
         FaultRule(recovery_actions=("RebootNode",)),
     ]
     case, other = [each.text for each in unmatched_faults(rules, REGISTERED)]
-    assert case.startswith("faults.rules[1].reasons XID79: no such reason; upper and lower case count: Xid79 is")
+    assert case.startswith("faults.rules[1].reasons XID79: no such reason; case matters: Xid79 is")
     assert other.startswith("faults.rules[1].reasons Falle0ffBus: no such reason; known reasons: FallenOffBus, ")
 
 
@@ -47,9 +47,7 @@ def test_a_rule_about_a_recovery_decides_nothing_and_is_named() -> None:
 
 
 def test_a_reason_in_the_wrong_case_is_named_with_the_right_one() -> None:
-    assert notes("xid79") == [
-        "health.rules[0].reasons xid79: no such reason; upper and lower case count: Xid79 is the same but for the case"
-    ]
+    assert notes("xid79") == ["health.rules[0].reasons xid79: no such reason; case matters: Xid79 differs only in case"]
 
 
 def test_a_rule_that_counts_what_an_earlier_one_decides_is_named() -> None:
@@ -114,7 +112,7 @@ def test_the_rules_of_nvidias_variables_all_have_an_effect() -> None:
 
 def test_a_rule_that_would_call_an_unusable_device_usable_is_named_but_not_one_for_its_hold_down() -> None:
     [note] = notes("Missing")
-    assert note.startswith("health.rules[0].reasons Missing: Missing is Unhealthy whatever a rule says")
+    assert note.startswith("health.rules[0].reasons Missing: Missing is always Unhealthy, whatever a rule says")
     assert notes("Missing", "FallenOffBus", state="Unhealthy") == []
 
 
@@ -130,7 +128,7 @@ def test_a_rule_that_would_call_an_unusable_device_usable_is_named_but_not_one_f
 def test_a_rule_that_counts_readings_that_a_later_one_ignores_is_named(later: dict[str, object], noted: bool) -> None:
     counts = {"reasons": ["ThermalSlowdown"], "state": "Unhealthy", "after": {"count": 3, "windowSeconds": 60}}
     rules = tuple(HealthRule.model_validate(each) for each in (counts, later))
-    said = "health.rules[0].after.count 3: rules[1] ignores all that it counts"
+    said = "health.rules[0].after.count 3: rules[1] ignores everything that this rule counts"
     assert [each.text.startswith(said) for each in unmatched(rules, REGISTERED)] == [True] * noted
 
 

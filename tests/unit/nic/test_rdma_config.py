@@ -151,7 +151,7 @@ def test_single_hcas_are_exclusive_or_have_shares_of_their_own() -> None:
         ({"configList": [entry(selectors={"ifNames": ["a\nb"]})]}, "printable characters are allowed"),
         ({"configList": [entry(mode="each")]}, 'configList[0].mode: "each" is not allowed; choose shared or perDevice'),
         ({"configList": [entry(mode="perDevice")]}, "configList[0].rdmaHcaMax: counts the containers of all HCAs"),
-        ({"configList": [entry(sharesPerDevice=2)]}, "sharesPerDevice: only goes with mode perDevice"),
+        ({"configList": [entry(sharesPerDevice=2)]}, "sharesPerDevice: only valid with mode perDevice"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_would_be_right(document: object, said: str) -> None:
@@ -161,7 +161,7 @@ def test_what_is_wrong_is_named_with_what_would_be_right(document: object, said:
 
 def test_a_key_that_is_there_twice_is_refused() -> None:
     raw = b'{"configList": [{"resourceName": "a", "resourceName": "b", "rdmaHcaMax": 1, "devices": ["ib0"]}]}'
-    assert problems(raw) == ("the key 'resourceName' is there twice in one object; leave one out",)
+    assert problems(raw) == ("the key 'resourceName' is given twice in one object; leave one out",)
 
 
 def test_all_problems_are_said_at_once_and_the_first_has_its_place() -> None:

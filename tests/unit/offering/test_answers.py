@@ -66,7 +66,7 @@ def granted(of: Answers, *ids: str, name: str = GPU) -> list[str]:
 def test_an_id_that_is_about_to_go_is_granted_to_nobody_and_the_others_are() -> None:
     some = answers()
     assert some.withdraw(plan("GPU-1"), inventory_of(gpu(0)), known=())
-    with pytest.raises(AllocationError, match=r"nvidia\.com/gpu: this node is about to offer GPU-0 no longer\. Delete"):
+    with pytest.raises(AllocationError, match=r"nvidia\.com/gpu: this node is about to stop offering GPU-0\. Delete"):
         some.grant(GPU, ["GPU-1", "GPU-0"])
     assert granted(some, "GPU-1") == ["GPU-1"]
     assert granted(some, "nic-0", name=NIC) == ["nic-0"]

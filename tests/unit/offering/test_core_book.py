@@ -235,7 +235,7 @@ def test_an_allocate_is_refused_where_the_gpu_has_not_what_is_needed(books: Book
     books.pods(pod("a", "70"), pod("b", "40", size=3))
     assert books.granted(ids(A, 0, 1)) == 70
     with pytest.raises(
-        AllocationError, match=r"has not 40 % of its computing power free; it has 30 %\. Delete the pod"
+        AllocationError, match=r"does not have 40 % of its computing power free; it has 30 %\. Delete the pod"
     ):
         books.granted(ids(A, 2, 3, 4))
     assert books.granted(ids(B, 2, 3, 4)) == 40
@@ -323,7 +323,7 @@ def test_a_container_that_needs_more_than_is_left_does_not_start_unless_it_has_s
     books.pods(pod("small", "10"), large, pod("third", "50", size=3))
     books.granted(ids(A, 2, 3, 4))
     books.shows(holder("large", ids(A, 0, 1)), holder("third", ids(A, 2, 3, 4)), after=2.0)
-    assert "has not 95 % of its computing power free; it has 50 %" in books.start(ids(A, 0, 1)).refusal
+    assert "does not have 95 % of its computing power free; it has 50 %" in books.start(ids(A, 0, 1)).refusal
     books.pods(
         pod("small", "10"), replace(pod("large", "95", started=True), seen=large.seen), pod("third", "50", size=3)
     )

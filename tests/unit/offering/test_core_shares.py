@@ -225,7 +225,7 @@ def test_allocate_checks_again_where_the_kubelet_does_not_ask(here: Setting) -> 
     here.comes(pod("a", container(2, "80")))
     here.runs("a")
     here.comes(pod("b", container(2, "30")))  # just what is free: no GetPreferredAllocation
-    with pytest.raises(AllocationError, match=r"has not 30 % of its computing power free; it has 20 %\. Delete"):
+    with pytest.raises(AllocationError, match=r"does not have 30 % of its computing power free; it has 20 %\. Delete"):
         node.admit("b")
 
 
@@ -265,7 +265,7 @@ def test_one_that_was_allocated_too_little_before_a_start_of_the_agent_does_not_
     assert "not known which pod" in here.node.starts("b")
     assert here.node.starts("a") == ""
     here.node.sees()
-    assert "has not 95 % of its computing power free" in here.node.starts("b")
+    assert "does not have 95 % of its computing power free" in here.node.starts("b")
 
 
 def test_what_is_written_of_who_had_the_ids_before_lets_nobody_else_start(here: Setting) -> None:

@@ -178,7 +178,7 @@ def test_every_key_that_is_wrong_is_named() -> None:
         (b'{"HealthCriticalXid": [' + b"9" * 5000 + b"]}", "not JSON|give a list"),
         (
             b'{"GPUPartitionSize": "1g.5gb", "GPUPartitionSize": ""}',
-            "the key 'GPUPartitionSize' is there twice in one object; leave one out",
+            "the key 'GPUPartitionSize' is given twice in one object; leave one out",
         ),
         (b" " * 70_000 + b"{}", "70002 bytes; 65536 are the most"),
     ],

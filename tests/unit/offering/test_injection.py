@@ -72,7 +72,7 @@ def test_an_id_that_was_blocked_since_is_refused_with_the_reason_and_where_to_lo
 def test_more_than_one_share_is_refused_where_the_policy_says_so() -> None:
     resource = offered(replicas=2, fail=True)
     assert allocate(resource, [f"{gpu_id(0)}::0"], CONTEXT) == visible(gpu_id(0))
-    with pytest.raises(AllocationError, match=r"2 shares requested; .*set the limit to 1"):
+    with pytest.raises(AllocationError, match=r"2 shares requested; .*Set the limit to 1"):
         allocate(resource, [f"{gpu_id(0)}::0", f"{gpu_id(1)}::0"], CONTEXT)
 
 

@@ -138,7 +138,7 @@ def test_a_change_waits_for_an_id_that_only_the_kubelets_checkpoint_gives_to_a_c
     unlisted = replace(holdings(), possible=(Offer(resource="example.com/nic", ids=("nic-0",)), init))
     decision = decide_change(WHOLE, SLICED, unlisted, (), whole=True)
     assert (decision.apply, decision.waiting_for) == (False, ())
-    assert "waits until the pod has ended that holds nvidia.com/gpu GPU-0 (the kubelet's checkpoint" in decision.message
+    assert "waits until the pod that holds nvidia.com/gpu GPU-0 has ended (the kubelet's checkpoint" in decision.message
     several = replace(unlisted, possible=(Offer(resource="nvidia.com/gpu", ids=("GPU-0", "GPU-1", "GPU-2")),))
     assert "nvidia.com/gpu GPU-0 and 2 more (the" in decide_change(WHOLE, SLICED, several, (), whole=True).message
     two = replace(unlisted, possible=(Offer(resource="nvidia.com/gpu", ids=("GPU-0", "GPU-1")),))

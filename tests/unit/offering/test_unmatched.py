@@ -97,7 +97,7 @@ def capacities(*entries: dict[str, Any], devices: tuple[DeviceFact, ...] = (gpu(
     ("match", "near"),
     [
         ({"productName": "NVIDIA L4"}, ""),
-        ({"productName": "nvidia h100*"}, f"; upper and lower case count: {H100} is the same but for the case"),
+        ({"productName": "nvidia h100*"}, f"; case matters: {H100} differs only in case"),
     ],
 )
 def test_a_shared_model_that_this_node_does_not_have(match: dict[str, Any], near: str) -> None:
@@ -129,7 +129,7 @@ def test_a_rule_of_health_or_faults_about_no_device_of_the_node() -> None:
     health = {"rules": [{"reasons": ["*"], "state": "Ignored"}, {"reasons": ["*"], "state": "Ignored", **nics}]}
     faults = {"rules": [nics, {"reasons": ["Xid79"]}, {"match": {"productName": "nvidia*"}}]}
     none = "the rule applies to no device on this node; there are:"
-    alike = f"upper and lower case count: {H100} is the same but for the case"
+    alike = f"case matters: {H100} differs only in case"
     assert rules(gpu(0), health=health, faults=faults) == [
         f"health.rules[1].match type nic: {none} {H100} of type gpu",
         f"faults.rules[0].match type nic: {none} {H100} of type gpu",
@@ -145,7 +145,7 @@ def test_a_capacity_that_missed_by_its_case_or_requires_more_memory_than_there_i
     assert capacities(near, large, devices=(small,)) == [
         (
             "capacity[0].match productName *l4: example.com/x counts no device on this node; there are: NVIDIA L4; "
-            "upper and lower case count: NVIDIA L4 is the same but for the case"
+            "case matters: NVIDIA L4 differs only in case"
         ),
         (
             "capacity[1].match type gpu, minMemory 24Gi: example.com/y counts no device on this node; there are: "
@@ -166,7 +166,7 @@ def test_a_pattern_that_an_earlier_one_leaves_nothing_to() -> None:
     every, some = ({"match": {"productName": each}, "name": "nvidia.com/x"} for each in ("*", "*H100*"))
     found = notes(resources={"devices": [every, some]})
     assert found == [
-        "resources.devices[1].match productName *H100*: an earlier entry names every device that it matches"
+        "resources.devices[1].match productName *H100*: an earlier entry already matches all of its devices"
     ]
 
 
@@ -179,7 +179,7 @@ def test_an_amount_of_memory_is_reported_with_what_the_devices_have() -> None:
     h100s = {"match": {"productName": "*H100*"}, "name": "nvidia.com/h100"}
     (reported,) = notes(l4, gpu(1), resources={"devices": [h100s, big]})
     assert reported == (
-        "resources.devices[1].match minMemory 24Gi: an earlier entry names every device that it matches; "
+        "resources.devices[1].match minMemory 24Gi: an earlier entry already matches all of its devices; "
         "of the others there are: NVIDIA L4 with 23034Mi"
     )
 
@@ -194,14 +194,14 @@ def test_an_amount_of_memory_is_reported_with_what_the_devices_have() -> None:
 )
 def test_a_match_that_differs_in_case_only_is_named(match: dict[str, Any], near: str) -> None:
     found = notes(resources={"devices": [{"match": match, "name": "nvidia.com/x"}]})
-    assert found[0].endswith(f"; upper and lower case count: {near} is the same but for the case")
+    assert found[0].endswith(f"; case matters: {near} differs only in case")
 
 
 def test_a_shared_name_or_device_that_differs_in_case_only_is_named() -> None:
     entry = {"name": "nvidia.com/gpu", "devices": [gpu_id(0).lower()], "replicas": 2}
     found = notes(sharing=shared({"name": "nvidia.com/GPU", "replicas": 2}, entry))
-    assert found[0].endswith("; upper and lower case count: nvidia.com/gpu is the same but for the case")
-    assert found[1].endswith(f"; upper and lower case count: {gpu_id(0)} is the same but for the case")
+    assert found[0].endswith("; case matters: nvidia.com/gpu differs only in case")
+    assert found[1].endswith(f"; case matters: {gpu_id(0)} differs only in case")
 
 
 def test_a_profile_where_no_mig_device_is_offered_and_where_there_are_others() -> None:

@@ -178,7 +178,7 @@ async def test_an_operator_in_another_namespace_does_nothing_without_the_record(
     await used_up.start("elsewhere")
     status, reason, message = used_up.shown(POLICY, "ActionsStopped") or ("", "", "")
     assert (used_up.evicted, status, reason) == (1, "True", "RecordMissing")
-    assert f"is recorded in ConfigMap {NAME} of namespace {NAMESPACE}" in message
+    assert f"are recorded in ConfigMap {NAME} of namespace {NAMESPACE}" in message
     assert f"kubectl -n elsewhere annotate configmap {NAME}" in message
     assert used_up.kube.objects[POLICY]["status"]["resumeRecord"] == f"elsewhere/{NAME}"
     assert used_up.kube.objects[POLICY]["status"]["actionsRecord"] == f"{NAMESPACE}/{NAME}"

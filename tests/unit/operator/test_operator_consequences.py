@@ -544,7 +544,7 @@ def test_a_dry_run_names_the_taint_and_so_many_pods_and_the_grace() -> None:
     assert found.text({}).endswith("ml/pod-4 and 2 more")
     faults = {"evict": {"mode": "AfterGrace", "graceSeconds": 600}, "budget": {"perHour": 1}}
     found = preview(Trial(("faults",), faults=faults), record(lost(0)), ())
-    assert found.text({}) == "would evict ml/pod-0 when 600 s since its mark are over"
+    assert found.text({}) == "would evict ml/pod-0 when 600 s after it was marked"
 
 
 def test_a_dry_run_says_what_would_not_be_done_now_and_why() -> None:

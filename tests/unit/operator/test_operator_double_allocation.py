@@ -12,7 +12,10 @@ from support.fakekube import FakeKube, settle
 from support.opfacts import device
 from support.whole_operator import ITEM, arrive, one_node, said, started, with_status
 
-TWICE = "the kubelet has given to more than one pod gpu-0 GPU-0: ml/a and ml/b; delete all of these pods but one"
+TWICE = (
+    "the kubelet has given a device to more than one pod: gpu-0 GPU-0: ml/a and ml/b; "
+    "delete all of these pods except one"
+)
 
 
 async def shows(manager: Manager, kube: FakeKube, status: str, message: str = "", since: str = "") -> None:

@@ -185,7 +185,7 @@ async def test_a_pod_is_not_evicted_before_its_condition_is_written(one: One) ->
         one.pod()
         found = await one.run()
         assert (found.reason, one.gate.proposed[EVICT], one.tries) == ("Pending", (), 0)
-        assert found.message == "ml/trainer is not marked yet, and is not evicted before"
+        assert found.message == "ml/trainer is not marked yet, and is evicted only after that"
     one.marked = MARK
     one.pod()
     await one.run()
@@ -250,7 +250,7 @@ async def test_a_device_that_is_well_in_time_evicts_nobody() -> None:
     await one.run()
     one.seconds = 200.0
     found = await one.run(WELL)
-    assert (found.reason, found.message, one.evicted) == ("InSync", "no pod is to be evicted", False)
+    assert (found.reason, found.message, one.evicted) == ("InSync", "no pod needs to be evicted", False)
 
 
 async def test_a_blocked_eviction_is_shown_and_tried_again_with_longer_waits(one: One) -> None:
@@ -303,7 +303,7 @@ async def test_a_pod_that_got_the_device_after_its_fault_was_known_stays_an_hour
     found = await one.run(replacement)
     until = "2026-11-21T12:59:01Z"
     assert found.message == (
-        f"ml/trainer is not evicted: it got the device when its fault was known, and is not evicted for that fault "
+        f"ml/trainer is not evicted: it got the device after the fault was known, and is not evicted for it "
         f"before {until}"
     )
     assert (found.reason, one.gate.proposed[EVICT], one.evicted) == ("InSync", (), False)

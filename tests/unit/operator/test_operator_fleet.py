@@ -403,7 +403,7 @@ async def test_an_annotation_that_is_refused_says_so_and_what_would_be_right(kub
     await operator.gate.reconcile(KEY)
     assert recorded(kube).breaker == OPEN
     assert operator.gate.stopped().endswith(
-        "nodedevices.io/resume-actions: 'yes' is refused, it is not an RFC 3339 time with a zone; give the time now, "
+        "nodedevices.io/resume-actions: 'yes' is refused: it is not an RFC 3339 time with a zone; give the time now, "
         "as `date -u +%FT%TZ` prints it"
     )
     assert len(operator.switched) == 2

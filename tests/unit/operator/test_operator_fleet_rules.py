@@ -107,7 +107,7 @@ def test_no_more_actions_an_hour_are_granted_than_the_record_holds() -> None:
     assert new in decided(granted(*[timedelta(minutes=1)] * (MAX_ACTIONS - 1)), [new], survey).granted
     full = granted(*[timedelta(minutes=1)] * MAX_ACTIONS)
     assert decided(full, [new], survey).refused == {
-        new: "200 actions within the last hour, in the whole fleet, are as many as the record holds"
+        new: "200 actions within the last hour, in the whole fleet: the record can hold no more"
     }
 
 

@@ -93,7 +93,7 @@ async def test_a_pod_that_never_used_its_device_shows_it_and_its_owner_hears_of_
     assert synced(kube) == ("True", "InSync")
     [message] = told(kube)
     assert message.startswith("NeverUsed: gpu-0 GPU-")
-    assert message.endswith(f"since {RECENT}: no process was seen on it since the pod has it")
+    assert message.endswith(f"since {RECENT}: no process has been seen on it since the pod got it")
     await running(kube)  # a second operator
     assert len(told(kube)) == 1
 

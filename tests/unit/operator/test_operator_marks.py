@@ -176,8 +176,8 @@ async def test_the_pods_that_held_the_device_get_one_event_however_often_it_come
     for count in (1, 500):
         await cluster.report("n1", struck(0, "train", "shares-it", count=count), well(1, "elsewhere"))
     text = (
-        "gpu-0 GPU-0: Xid31: GPU memory page fault (XID 31). The device stays in service; further ones are counted in "
-        "the NodeDevices of this node."
+        "gpu-0 GPU-0: Xid31: GPU memory page fault (XID 31). The device stays in service. This node's NodeDevices "
+        "counts further occurrences."
     )
     assert notices(cluster) == [("uid-shares-it", text), ("uid-train", text)]
     assert cluster.pod_mark("train") == ("", "")

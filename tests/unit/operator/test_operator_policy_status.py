@@ -108,7 +108,7 @@ def answered(reason: str, message: str, status: str = "False", **more: Any) -> N
 def test_a_file_of_the_node_that_is_wrong_beside_its_policies_fails_none_of_them() -> None:
     """Its last good content holds, and everything else is in effect."""
     configuration = resolve({}, [P], Previous())
-    message = "--rdma-config-file /r.json: not JSON; its last content holds"
+    message = "--rdma-config-file /r.json: not JSON; its last content stays in effect"
     spec = {"config": configuration.config, "configHash": configuration.config_hash}
     found = record(
         spec=spec, appliedConfigHash=configuration.config_hash, configuration={"refusals": [{"message": message}]}
@@ -395,12 +395,12 @@ def test_a_node_that_waits_for_its_turn_says_so_and_is_named_last() -> None:
 def test_a_roll_out_says_how_far_it_is() -> None:
     found = rolled_out(waiting=7, under_way=("n1", "n2"), under_way_count=2)
     assert (found["status"], found["reason"]) == ("False", "Progressing")
-    assert found["message"] == "7 nodes wait, 2 under way (n1, n2)"
+    assert found["message"] == "7 nodes are waiting, 2 under way (n1, n2)"
     assert found["nodes"]["waiting"] == 7
     assert rolled_out(waiting=7, under_way=("n1", "n2"), under_way_count=5)["message"] == (
-        "7 nodes wait, 5 under way (n1, n2 and 3 more)"
+        "7 nodes are waiting, 5 under way (n1, n2 and 3 more)"
     )
-    assert rolled_out(waiting=7)["message"] == "7 nodes wait, 0 under way"
+    assert rolled_out(waiting=7)["message"] == "7 nodes are waiting, 0 under way"
 
 
 def test_a_roll_out_that_is_over_says_who_failed_or_a_persons_refused_word() -> None:
@@ -417,7 +417,7 @@ def test_a_roll_out_that_is_stopped_says_why_and_how_a_person_goes_on() -> None:
     found = rolled_out(waiting=7, worse_off=(("n1", "its Node is not Ready"), ("n2", "x" * 301)), refused="no number")
     assert (found["status"], found["reason"]) == ("False", "Stopped")
     assert found["message"] == (
-        f"n1: its Node is not Ready; n2: {'x' * 299}…; 7 nodes wait. Change the policy, or go on all the same: "
+        f"n1: its Node is not Ready; n2: {'x' * 299}…; 7 nodes are waiting. Change the policy, or continue anyway: "
         "kubectl annotate devicepolicy p nodedevices.io/resume-rollout=1 --overwrite; no number"
     )
 

@@ -52,8 +52,8 @@ def test_it_says_how_many_there_are_and_why_the_others_are_not_offered() -> None
     )
     assert text(shown) == (
         "node n1 rejected this pod, which requests 2 nvidia.com/gpu (the node has 6: 1 offered, 1 held, 0 free); "
-        "not offered of nvidia.com/gpu: gpu-1 (Unhealthy: Xid79), gpu-2 and 3 more ids (HeldInAnotherShape: held under "
-        "another resource or id; waits for ml/a); excluded by resources.exclude: gpu-3."
+        "devices of nvidia.com/gpu that are not offered: gpu-1 (Unhealthy: Xid79), gpu-2 and 3 more ids "
+        "(HeldInAnotherShape: held under another resource or id; waits for ml/a); excluded by resources.exclude: gpu-3."
     )
 
 
@@ -78,8 +78,8 @@ def test_what_keeps_all_of_a_nodes_devices_back_is_said(condition: dict[str, tup
 
 def test_where_enough_are_free_by_now_it_is_over() -> None:
     shown = record(device(0), device(1), resources=[gpus(2, 2, 0, 2)])
-    assert str(text(shown)).endswith("2 free); that would suffice now, so what was in the way is over, or is in the "
-                                     "message of the pod's status.")  # fmt: skip
+    assert str(text(shown)).endswith("2 free); the node has enough now: the cause is over, or the message of the "
+                                     "pod's status names it.")  # fmt: skip
 
 
 def test_who_holds_what_may_not_be_known() -> None:

@@ -168,7 +168,7 @@ async def test_a_node_that_loses_devices_stops_the_rest_after_a_while(fleet: Fle
     await fleet.wait(LOSS_SECONDS)
     status, reason, message = await fleet.condition()
     assert (status, reason) == ("False", "Stopped")
-    assert message.startswith("a: 6 of 8 devices are no longer offered; 2 nodes wait.")
+    assert message.startswith("a: 6 of 8 devices are no longer offered; 2 nodes are waiting.")
     assert "kubectl annotate devicepolicy p nodedevices.io/resume-rollout=1" in message
     assert fleet.have(MIXED) == ["a"]
     assert {kind for kind, _ in fleet.told()} == {"NodeDevices", "DevicePolicy"}
@@ -233,7 +233,7 @@ async def test_an_agent_that_refuses_the_change_stops_the_rest_at_once(fleet: Fl
     await fleet.policy(1, MIXED)
     await fleet.answer("a", applied=("False", "RegistrationRejected"))
     assert (await fleet.condition())[1:] == ("Stopped", (await fleet.condition())[2])
-    assert (await fleet.condition())[2].startswith("a: why; 2 nodes wait.")
+    assert (await fleet.condition())[2].startswith("a: why; 2 nodes are waiting.")
     assert fleet.have(MIXED) == ["a"]
 
 
@@ -275,7 +275,7 @@ async def test_a_word_that_means_nothing_is_refused_and_nothing_goes_on(fleet: F
     await fleet.answer("a", applied=("False", "ConfigInvalid"))
     await fleet.policy(1, MIXED, annotation=word)
     assert fleet.have(MIXED) == ["a"]
-    said = f'annotation nodedevices.io/resume-rollout "{word}" is not allowed; give the generation that goes on: 1'
+    said = f'annotation nodedevices.io/resume-rollout "{word}" is not allowed; give the generation that continues: 1'
     assert said in (await fleet.condition())[2]
 
 

@@ -289,7 +289,7 @@ def test_a_roll_out_goes_on_by_its_own_generation_alone(word: str, goes_on: bool
     policy = dataclasses.replace(policy_record(raw_policy("p", partitions={})), generation=3, resume_rollout=word)
     assert resumed(policy) is goes_on
     assert wrong_word(policy) == (
-        f'annotation nodedevices.io/resume-rollout "{word}" is not allowed; give the generation that goes on: 3'
+        f'annotation nodedevices.io/resume-rollout "{word}" is not allowed; give the generation that continues: 3'
         if wrong
         else ""
     )

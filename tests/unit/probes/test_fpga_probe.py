@@ -220,7 +220,7 @@ def test_a_card_whose_files_block_keeps_no_other_waiting_and_is_read_once_at_a_t
 
     polls_until((False, True))
     polls_until((False, True))
-    assert "has not ended" in str(facts_of(source).devices[0].readings.error)
+    assert "has not finished" in str(facts_of(source).devices[0].readings.error)
     polls_until((False, True))
     assert threading.active_count() <= threads + 2, "one that hangs, and one that may be ending"
     roots.released.set()
@@ -335,7 +335,7 @@ def test_a_new_u30_is_a_problem_since_its_two_fpgas_have_no_serial_number_yet(tm
     facts = poll(tmp_path)
     assert [each.id for each in facts.devices] == [fpga_bus_id(0)]
     assert [each.message for each in facts.problems] == [
-        f"{fpga_bus_id(2)}: it is a U30 with its golden image alone: program a shell"
+        f"{fpga_bus_id(2)}: it is a U30 with only its golden image: program a shell"
     ]
 
 
@@ -375,5 +375,5 @@ def test_one_that_its_driver_does_not_have_says_so_and_its_node_is_looked_for(tm
     (tmp_path / "sys/class/misc/ama_transcoder0").unlink()
     (tmp_path / "dev/ama_transcoder1").unlink()
     one, other = poll(tmp_path).devices
-    assert "ama_transcoder does not have it" in str(one.readings.error)
+    assert "ama_transcoder does not list it" in str(one.readings.error)
     assert other.readings.conditions == ("deviceNodeMissing",)

@@ -290,10 +290,10 @@ REFUSED = {
     "pools: [{name: a, count: 1, check: {http: 'http://u:p@a'}}]": "is not allowed; give a URL",
     "pools: [{name: a, count: 1, check: {http: 'http://a:99999'}}]": "is not allowed; give a URL",
     "pools: [{name: a, count: 1, controller: 'a:1', check: {timeoutSeconds: 11}}]": "an integer from 1 to 10",
-    "pools: [{name: a, count: 1, controller: 'a:1', env: {A: '{{uid}}'}}]": "{{uid}} is no field; known here",
+    "pools: [{name: a, count: 1, controller: 'a:1', env: {A: '{{uid}}'}}]": "{{uid}} is not a field; known here",
     "pools: [{preset: orion, count: 1, check: {tcp: 'a:1'}}]": "pools[0].controller: is missing",
     "pools: [{preset: oryon, count: 1}]": "preset: 'oryon' is not allowed; give one of orion",
-    "pools: [{name: a, count: 1, controller: 'a:1'}, {name: a, count: 1, controller: 'a:1'}]": "a is there twice",
+    "pools: [{name: a, count: 1, controller: 'a:1'}, {name: a, count: 1, controller: 'a:1'}]": "a is given twice",
 }
 
 

@@ -39,7 +39,8 @@ MAX_PODS = 4096
 HostPath = Annotated[
     Text,
     matching(
-        "(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+/?|/", "it is no absolute path of letters, digits, and . _ + - in its parts"
+        "(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+/?|/",
+        "give an absolute path whose parts have only letters, digits, and . _ + -",
     ),
 ]
 

@@ -77,7 +77,7 @@ class RdmaResource(ListedResource):
     def _check(self) -> Self:
         wrong: dict[tuple[str | int, ...], str] = {}
         if self.together and self.shares_per_device is not None:
-            wrong["sharesPerDevice",] = "only goes with mode perDevice; give rdmaHcaMax"
+            wrong["sharesPerDevice",] = "only valid with mode perDevice; give rdmaHcaMax"
         if self.together and self.containers is None:
             wrong["rdmaHcaMax",] = "missing; give the number of containers that may use the HCAs at a time"
         if not self.together and self.containers is not None:

@@ -95,7 +95,7 @@ def _functions(value: str, *, address: bool) -> str:
         high = high if dash else low
         right = _DECIMAL.fullmatch(low) and _DECIMAL.fullmatch(high) and int(low) <= int(high) <= MAX_FUNCTION
         if not right:
-            problem = problem or f"{show(part)} is no index or range of virtual functions; write p0#0,2-7"
+            problem = problem or f"{show(part)} is not an index or range of virtual functions; write p0#0,2-7"
     if problem:
         raise ValueError(f"{show(value)}: {problem}")
     return value

@@ -172,7 +172,7 @@ _ROWS = (
     _Row(
         "HwSlowdown",
         HealthState.DEGRADED,
-        "the hardware has halved the GPU's clocks or more, and does not say why",
+        "the hardware has lowered the GPU's clocks to half or less, and gives no reason",
         INSPECT,
         _slowdown,
         for_seconds=PASSING_SECONDS,
@@ -180,7 +180,7 @@ _ROWS = (
     _Row(
         "PowerBrake",
         HealthState.DEGRADED,
-        "the machine's power supply has the GPU slow down",
+        "the machine's power supply makes the GPU slow down",
         INSPECT,
         lambda readings: readings.power_brake,
         for_seconds=PASSING_SECONDS,
@@ -219,7 +219,7 @@ _ROWS = (
     _Row(
         "FabricManagerDisconnected",
         HealthState.DEGRADED,
-        "the GPU has lost its fabric manager: what fails on the NVLink fabric is not repaired",
+        "the GPU has lost its fabric manager: failures on the NVLink fabric are not repaired",
         INSPECT,
         _manager_disconnected,
         for_seconds=MANAGER_SECONDS,
@@ -243,7 +243,7 @@ _ROWS = (
     _Row(
         "NvlinkSlow",
         HealthState.DEGRADED,
-        "an NVLink is slower than those of its generation are",
+        "an NVLink is slower than is normal for its generation",
         RESET,
         _nvlink_slow,
         for_seconds=NVLINK_SECONDS,
@@ -259,7 +259,7 @@ _ROWS = (
     _Row(
         "PersistenceModeOff",
         HealthState.DEGRADED,
-        "persistence mode is off: each first program waits for the driver, and settings are lost with each last one",
+        "persistence mode is off: the first program waits for the driver, and settings are lost when the last one ends",
         NO_ACTION,
         lambda readings: None if readings.persistence_mode is None else not readings.persistence_mode,
         opt_in=True,

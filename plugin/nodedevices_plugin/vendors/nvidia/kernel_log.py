@@ -43,7 +43,7 @@ _NVLINK_BITS = (
     _Bits(
         "nvlink-connection",
         "NvlinkConnection",
-        "NVLink error that a loose connection can cause: check it; if it goes on, run field diagnostics",
+        "NVLink error that a loose connection can cause: check it; if it continues, run field diagnostics",
         {1: (8, 9, 12, 16, 17, 24, 28)},
     ),
     _Bits(
@@ -67,7 +67,7 @@ _NVLINK_BITS = (
     _Bits(
         "nvlink-threshold",
         "NvlinkThreshold",
-        "NVLink had more corrected ECC errors than its threshold: operation goes on",
+        "NVLink had more corrected ECC errors than its threshold: operation continues",
         {5: (20, 23, 26, 29)},
     ),
     _Bits(
@@ -152,10 +152,10 @@ _DETAILS: Mapping[str, Meaning] = {
         domain="Application",
     ),
     kinds.NVIDIA_OFF_BUS: Meaning(
-        reason="OffBusAtStart", effect=Effect.NOTICE, message="GPU did not answer when the driver was to take it"
+        reason="OffBusAtStart", effect=Effect.NOTICE, message="GPU did not answer when the driver tried to attach it"
     ),
     kinds.NVIDIA_PROBE_FAILED: Meaning(
-        reason="DriverProbeFailed", effect=Effect.NOTICE, message="driver could not take the GPU"
+        reason="DriverProbeFailed", effect=Effect.NOTICE, message="driver could not attach the GPU"
     ),
     kinds.NVIDIA_INIT_FAILED: Meaning(
         reason="DriverInitFailed", effect=Effect.NOTICE, message="driver could not start the GPU"

@@ -23,7 +23,7 @@ def read(readings: Readings) -> tuple[FaultCondition, ...]:
         FaultCondition(
             reason="NoShell",
             state=HealthState.DEGRADED,
-            message="the card has its golden image alone: program a shell (xbmgmt program --base), then reboot",
+            message="the card has only its golden image: program a shell (xbmgmt program --base), then reboot",
             evident=NO_SHELL in readings.conditions,
             action="Inspect",
             ends_by_itself=True,

@@ -163,7 +163,7 @@ def _alias(key: str, value: object, problems: list[InputProblem]) -> Alias | Non
         right = "give <device type>-<shell>-<timestamp, or the last 6 characters of the UUID>, each of them or *"
         problems.append(InputProblem.at(show(key), right))
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_ALIAS_TEXT:
-        problems.append(InputProblem.at(show(key), f"{show(value)} is no name; give such as 'u250-'+timestamp"))
+        problems.append(InputProblem.at(show(key), f"{show(value)} is not a name; give one such as 'u250-'+timestamp"))
         return None
     parts = tuple(part.strip() for part in value.split("+"))
     problems += _wrong(key, parts)
