@@ -486,7 +486,7 @@ def test_of_configmaps_it_makes_its_record_and_no_other(operator: Account, kubec
 def test_it_resumes_no_actions_and_no_rollout_in_a_persons_stead(operator: Account, kubectl: Kubectl) -> None:
     resume = {"nodedevices.io/resume-actions": stamp()}
     record = f"/api/v1/namespaces/{NAMESPACE}/configmaps/nodedevices-actions"
-    with pytest.raises(Refused, match="only people write nodedevices.io/resume-actions"):
+    with pytest.raises(Refused, match=r"only people write nodedevices\.io/resume-actions"):
         operator_makes(operator, {"name": "nodedevices-actions", "annotations": resume})
     operator_makes(operator, {"name": "nodedevices-actions"})
     head = {"apiVersion": "v1", "kind": "ConfigMap"}
@@ -494,13 +494,13 @@ def test_it_resumes_no_actions_and_no_rollout_in_a_persons_stead(operator: Accou
         ({"metadata": {"annotations": resume}}, MERGE),
         (head | {"metadata": {"name": "nodedevices-actions", "annotations": resume}}, APPLY),
     ):
-        with pytest.raises(Refused, match="only people write nodedevices.io/resume-actions"):
+        with pytest.raises(Refused, match=r"only people write nodedevices\.io/resume-actions"):
             operator.patch(record, body, kind, manager="nodedevices-operator-fleet" if kind == APPLY else "")
     kubectl.run(
         "annotate", "configmap", "nodedevices-actions", "-n", NAMESPACE, f"nodedevices.io/resume-actions={stamp()}"
     )
     operator.patch(record, {"data": {"breaker": "Closed"}})  # whose word stays
-    with pytest.raises(Refused, match="only people write nodedevices.io/resume-actions"):
+    with pytest.raises(Refused, match=r"only people write nodedevices\.io/resume-actions"):
         operator.patch(record, {"metadata": {"annotations": {"nodedevices.io/resume-actions": None}}})
     kubectl.delete("configmap", "nodedevices-actions", namespace=NAMESPACE)
     kubectl.apply(fleet.policy("p", health={}))
