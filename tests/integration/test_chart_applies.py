@@ -84,12 +84,12 @@ def test_a_namespace_of_others_does_not_become_the_operators(kubectl: Kubectl) -
     kubectl.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
     spec = {"containers": [{"name": "grafana", "image": "grafana"}]}
     kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {**account, "name": "grafana"}, "spec": spec})
-    assert "namespace gpu-monitoring is of others" in would_install(
+    assert "namespace gpu-monitoring belongs to others" in would_install(
         kubectl, "gpu-owner", *own_namespace("gpu-monitoring")
     )
-    assert "is of others" not in would_install(kubectl, "gpu-owner", *own_namespace("gpu-empty"))
+    assert "belongs to others" not in would_install(kubectl, "gpu-owner", *own_namespace("gpu-empty"))
     kubectl.run("annotate", "namespace", "gpu-empty", "meta.helm.sh/release-name=theirs")
-    assert "namespace gpu-empty is of others" in would_install(kubectl, "gpu-owner", *own_namespace("gpu-empty"))
+    assert "namespace gpu-empty belongs to others" in would_install(kubectl, "gpu-owner", *own_namespace("gpu-empty"))
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ def test_a_policys_rules_decide(machine: Simulated, policy: Path) -> None:
     [
         ("health: {holdDownSecond: 5}", "health.holdDownSecond: unknown key; did you mean holdDownSeconds?"),
         ("healht: {}", "healht: unknown key; did you mean health?"),
-        ("kind: Pod", "kind: 'Pod' is not supported here; give a DevicePolicy, or its sections alone"),
+        ("kind: Pod", "kind: 'Pod' is not supported here; give a DevicePolicy, or only its sections"),
         (COOL_ENOUGH.replace("nodeSelector", "nodeSelect"), "spec.nodeSelect: unknown key; did you mean nodeSelector?"),
         ("- health", "['health'] is not a policy; give a DevicePolicy, or only its sections"),
         ("", "0 documents; give one policy"),

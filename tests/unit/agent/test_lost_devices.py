@@ -25,7 +25,7 @@ def test_a_driver_that_a_roll_out_lost_makes_the_agent_not_ready() -> None:
     node = had_two().line("nvml", driver=UNLOADED, problems=NO_LIBRARY)
     [why] = node.world.lost.values()
     assert why == (
-        "2 devices were here (gpu-0, gpu-1), and none is seen now: DriverNotLoaded: libnvidia-ml.so.1: not found"
+        "2 devices were here (gpu-0, gpu-1), but none is seen now: DriverNotLoaded: libnvidia-ml.so.1: not found"
     )
 
 

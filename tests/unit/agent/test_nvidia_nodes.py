@@ -37,7 +37,7 @@ def test_a_gpu_without_its_node_goes_to_no_pod(config: dict[str, Any]) -> None:
     node = node_with(EVERY - {"/dev/nvidia1"}, config)
     assert reasons(node) == ["", "DeviceNodeMissing"]
     assert node.offers == {GPU: [gpu_id(0)]}
-    assert "/dev/nvidia1: not there" in node.world.inventory.problems[0].message
+    assert "/dev/nvidia1: missing" in node.world.inventory.problems[0].message
 
 
 @cases("config", [PASSED, BY_DIRECTORY, BY_CDI])
@@ -46,7 +46,7 @@ def test_without_a_node_that_every_program_needs_no_gpu_is_offered(config: dict[
     node = node_with(EVERY - {gone}, config)
     assert reasons(node) == ["DeviceNodeMissing", "DeviceNodeMissing"]
     assert node.offers == {GPU: []}
-    assert f"{gone}: not there" in node.world.inventory.problems[0].message
+    assert f"{gone}: missing" in node.world.inventory.problems[0].message
     node.given(existing=EVERY)
     for _ in range(31):  # until the hold-down is over
         node.clock += 10

@@ -211,7 +211,7 @@ def test_an_ma35d_can_be_named_too(tmp_path: Path) -> None:
         (b'{"*-*-*": "\'a/b\'"}', "a text is letters, digits"),
         (b'{"*-*-*": "\'a"}', "a text is letters, digits"),
         (b'{"*-*-*": "SN+"}', "no such field"),
-        (b'{"*-*-*": "\'a\'", "*-*-*": "\'b\'"}', "there twice"),
+        (b'{"*-*-*": "\'a\'", "*-*-*": "\'b\'"}', "given twice"),
         (b"\xff\xfe", "not UTF-8"),
     ],
 )

@@ -36,7 +36,7 @@ def test_a_reason_of_faults_that_no_device_and_no_holder_can_have_is_named() -> 
         FaultRule(recovery_actions=("RebootNode",)),
     ]
     case, other = [each.text for each in unmatched_faults(rules, REGISTERED)]
-    assert case.startswith("faults.rules[1].reasons XID79: no such reason; case matters: Xid79 is")
+    assert case.startswith("faults.rules[1].reasons XID79: no such reason; case matters: Xid79 differs")
     assert other.startswith("faults.rules[1].reasons Falle0ffBus: no such reason; known reasons: FallenOffBus, ")
 
 

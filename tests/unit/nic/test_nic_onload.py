@@ -218,12 +218,12 @@ def test_the_probe_is_told_that_onload_is_wanted() -> None:
         (b'{"maxPodsPerNode": "100"}', "give a number from 1 to 4096"),
         (b'{"setPreload": "yes"}', "give true or false"),
         (b'{"mountOnload": true}', "mountOnload: true goes with setPreload false"),
-        (b'{"hostOnloadPath": "opt/onload"}', "no absolute path"),
-        (b'{"hostOnloadPath": "/opt/../etc"}', "no absolute path"),
-        (b'{"hostOnloadPath": "/opt/*"}', "no absolute path"),
-        (b'{"baseMountPath": "/a b"}', "no absolute path"),
+        (b'{"hostOnloadPath": "opt/onload"}', "give an absolute path"),
+        (b'{"hostOnloadPath": "/opt/../etc"}', "give an absolute path"),
+        (b'{"hostOnloadPath": "/opt/*"}', "give an absolute path"),
+        (b'{"baseMountPath": "/a b"}', "give an absolute path"),
         (b'{"resourceName": "amd.com/sfc"}', "choose amd.com/onload or solarflare/smartNIC"),
-        (b'{"setPreload": true, "setPreload": false}', "there twice"),
+        (b'{"setPreload": true, "setPreload": false}', "given twice"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_with_key_and_value(raw: bytes, problem: str) -> None:

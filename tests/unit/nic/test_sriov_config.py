@@ -133,10 +133,10 @@ def test_additional_info_of_a_device_comes_after_that_of_all() -> None:
 @cases(
     ("entry", "said"),
     [
-        (pool({"pfNames": ["p0#"]}), "resourceList[0].selectors.pfNames[0]: 'p0#': '' is no index or range"),
+        (pool({"pfNames": ["p0#"]}), "resourceList[0].selectors.pfNames[0]: 'p0#': '' is not an index or range"),
         (pool({"pfNames": ["p0#3-1"]}), "'3-1' is not an index or range of virtual functions; write p0#0,2-7"),
-        (pool({"pfNames": ["p0#a"]}), "'a' is no index"),
-        (pool({"pfNames": ["p0#1#2"]}), "'1#2' is no index"),
+        (pool({"pfNames": ["p0#a"]}), "'a' is not an index"),
+        (pool({"pfNames": ["p0#1#2"]}), "'1#2' is not an index"),
         (pool({"pfNames": ["#1"]}), "a name before # is missing"),
         (pool({"pfNames": ["ens.*#1"]}), "pfNames[0]: 'ens.*#1': names are compared and not searched for; list them"),
         (pool({"rootDevices": ["^0000:3b"]}), "names are compared and not searched for"),

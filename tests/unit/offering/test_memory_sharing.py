@@ -230,7 +230,7 @@ def test_a_request_for_more_than_any_device_has_is_told_so() -> None:
         asked(replace(resource, ids=()), [], 1)
 
 
-@pytest.mark.parametrize(("devices", "more"), [(8, "1; delete"), (10, "1 and 2 devices more; delete")])
+@pytest.mark.parametrize(("devices", "more"), [(8, "1; delete"), (10, "1 and 2 more devices; delete")])
 def test_of_many_devices_eight_are_named(devices: int, more: str) -> None:
     resource = offered(*cards(*[8] * devices))
     with pytest.raises(AllocationError) as refused:

@@ -92,7 +92,7 @@ def test_a_rule_that_matches_nothing_says_what_is_near_to_what() -> None:
     assert there_are in note.message
     near_miss = ResourceRule(match=DeviceMatch(vendor="nvidia", near="NIC"), name=NEAR)
     [note] = unmatched(inventory_of(*MACHINE), PlanSettings(resources=Resources(devices=(near_miss,))))
-    assert "case matters: NVIDIA H100 80GB HBM3 near nic is the same" in note.message
+    assert "case matters: NVIDIA H100 80GB HBM3 near nic differs only in case" in note.message
 
 
 def raw(inventory: Inventory) -> dict[str, Any]:

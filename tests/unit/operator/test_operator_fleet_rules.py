@@ -408,7 +408,7 @@ def test_what_resumes_is_a_time_since_the_breaker_opened_and_a_minute_from_now_a
     fleet = stopped(Fleet(), names.MASS_FAULT, "why", NOW)
     said = refusal(fleet, annotation, NOW + timedelta(minutes=10))
     right = "give the time now, as `date -u +%FT%TZ` prints it"
-    assert said == (f"{RESUME}: {annotation!r} is refused, {why}; {right}" if why else "")
+    assert said == (f"{RESUME}: {annotation!r} is refused: {why}; {right}" if why else "")
     assert refusal(Fleet(), annotation, NOW) == "", "nothing is stopped"
     assert (resumed(fleet, annotation, NOW + timedelta(minutes=10), {}).breaker == CLOSED) is (
         not why and annotation != ""

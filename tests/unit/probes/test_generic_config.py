@@ -154,7 +154,7 @@ REFUSED = {
     "- {name: a, paths: [{path: /dev/x, limit: 0}]}": "limit: 0 is not allowed; give an integer from 1 to 1000",
     "- {name: a, paths: [{path: /dev/x}], count: 1001}": "count: 1001 is not allowed",
     "- {name: a, paths: [{path: /dev/x*}], required: true}": "required: only for paths without wildcards",
-    "- {name: a, together: true, paths: [{path: /dev/x}, {path: '/x/*', type: Mount}]}": "does not go with /x/*",
+    "- {name: a, together: true, paths: [{path: /dev/x}, {path: '/x/*', type: Mount}]}": "cannot be combined with /x/*",
     "- {name: a, usb: [{vendor: 1209}]}": "vendor: 1209 is not allowed; give four hexadecimal digits, such as 1a86",
     "- {name: a, usb: [{product: '1209'}]}": "usb[0].vendor: is missing",
     "- {name: a, paths: [{path: /dev/x}], env: {'A B': c}}": "env: 'A B' is not allowed; give a variable's name",

@@ -285,7 +285,7 @@ REFUSED = {
     "pools: [{name: a, count: 1, controller: 'a:0'}]": "is not allowed; give host:port",
     "pools: [{name: a, count: 1, check: {}}]": "pools[0].controller: is missing",
     "pools: [{name: a, count: 1, check: {periodSeconds: 3}}]": "check.tcp: is missing; give tcp or http",
-    "pools: [{name: a, count: 1, check: {tcp: 'a:1', http: 'http://a'}}]": "check.http: tcp is there, too",
+    "pools: [{name: a, count: 1, check: {tcp: 'a:1', http: 'http://a'}}]": "check.http: tcp is given, too",
     "pools: [{name: a, count: 1, check: {http: 'ftp://a'}}]": "http: 'ftp://a' is not allowed; give a URL",
     "pools: [{name: a, count: 1, check: {http: 'http://u:p@a'}}]": "is not allowed; give a URL",
     "pools: [{name: a, count: 1, check: {http: 'http://a:99999'}}]": "is not allowed; give a URL",
