@@ -145,7 +145,7 @@ def test_a_change_waits_for_an_id_that_only_the_kubelets_checkpoint_gives_to_a_c
         in decide_change(WHOLE, SLICED, several, (), whole=True).message
     )
     two = replace(unlisted, possible=(Offer(resource="nvidia.com/gpu", ids=("GPU-0", "GPU-1")),))
-    assert "nvidia.com/gpu GPU-0 and 1 more has ended (the" in decide_change(WHOLE, SLICED, two, (), whole=True).message
+    assert "nvidia.com/gpu GPU-0 and 1 more has ended" in decide_change(WHOLE, SLICED, two, (), whole=True).message
     other = replace(unlisted, possible=(Offer(resource="example.com/nic", ids=("nic-0",)),))
     assert decide_change(WHOLE, SLICED, other, (), whole=True).apply
     assert decide_change(WHOLE, SLICED, holdings(), (recent("n", age=1, resource="e.com/n"),), whole=True).apply
