@@ -12,7 +12,7 @@ import click
 from nodedevices_common.errors import NodeDevicesError
 
 from nodedevices_kubectl.listing import OUTPUTS, Listing
-from nodedevices_kubectl.output.documents import CHOICES
+from nodedevices_kubectl.output.colours import CHOICES
 from nodedevices_kubectl.session import Machine, Session
 from nodedevices_kubectl.views import facts
 

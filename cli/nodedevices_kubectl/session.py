@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 from nodedevices_common.raw import Raw
 from nodedevices_common.text import printable
 
-from nodedevices_kubectl.output import documents
+from nodedevices_kubectl.output import colours
 
 if TYPE_CHECKING:
     from nodedevices_kube.kubeconfig import Context
@@ -54,7 +54,7 @@ class Session:
         self.environment = machine.environment
         self._ahead = timedelta()  # of the API server's clock
         self.sleep = machine.sleep
-        self.colours = documents.wanted(color, terminal=machine.stdout.isatty(), environment=machine.environment)
+        self.colours = colours.wanted(color, terminal=machine.stdout.isatty(), environment=machine.environment)
         self._progress_shown = False
         self._seconds = seconds  # to wait for the API server at most; 0: as long as it may take
 
@@ -89,19 +89,19 @@ class Session:
     def contexts(self, named: Sequence[str]) -> tuple[list[str], list[str]]:
         """The contexts of these names, or none named: those of the kubeconfig, one for each cluster; and what is to be
         said of it."""
-        from nodedevices_kubectl.api import objects as opening  # noqa: PLC0415
+        from nodedevices_kubectl.api import open as opening  # noqa: PLC0415
 
         return opening.find_contexts(self._kubeconfig, named, self.environment)
 
     @cached_property
     def context(self) -> Context:
-        from nodedevices_kubectl.api import objects as opening  # noqa: PLC0415 - --help and completion need none of it
+        from nodedevices_kubectl.api import open as opening  # noqa: PLC0415 - --help and completion need none of it
 
         return opening.find_context(opening.Target(self._kubeconfig, self.context_name), self.environment)
 
     @cached_property
     def api(self) -> Api:
-        from nodedevices_kubectl.api import objects as opening  # noqa: PLC0415
+        from nodedevices_kubectl.api import open as opening  # noqa: PLC0415
 
         api = opening.connect(self.context, self.environment, self._seconds)
         api.dated = self._dated

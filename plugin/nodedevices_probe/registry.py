@@ -12,7 +12,7 @@ from nodedevices_probe.kind import ProbeKind
 from nodedevices_probe.kmsg.attributes import KMSG
 from nodedevices_probe.nic.attributes import NIC
 from nodedevices_probe.nvidia.attributes import NVML
-from nodedevices_probe.nvidia.library import NVIDIA_CTK
+from nodedevices_probe.nvidia.ctk import NVIDIA_CTK
 from nodedevices_probe.programs import Program
 from nodedevices_probe.remote.attributes import REMOTE
 from nodedevices_probe.simulated.kind import SIMULATED

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from nodedevices_kube.errors import ApiError
 from nodedevices_kubectl.api import objects
-from nodedevices_kubectl.api.objects import Target, connect, find_context
+from nodedevices_kubectl.api.open import Target, connect, find_context
 from support.fleet import FleetNode, device_id
 from support.kubectl import Kubectl
 

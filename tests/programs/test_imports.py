@@ -34,13 +34,24 @@ def test_what_the_operator_decides_by_loads_no_input_or_output() -> None:
     assert done.stdout.split() == modules, "behind a module stands what it has loaded first"
 
 
-def test_an_agent_is_there_before_it_loads_what_only_a_report_needs() -> None:
-    script = "import sys, nodedevices_plugin.agent; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+def loaded_by(module: str) -> set[str]:
+    script = f"import sys, {module}; print(*sys.modules)"
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+def test_an_agent_is_there_before_it_loads_what_only_a_report_or_a_probe_needs() -> None:
     late = {
+        "ctypes",
         "kubernetes",
         "nodedevices_api.devicepolicy",
         "nodedevices_api.nodedevices",
         "nodedevices_plugin.status.report",
     }
-    assert not late & set(loaded.split())
+    assert not late & loaded_by("nodedevices_plugin.agent")
+
+
+def test_help_and_completion_of_the_command_line_load_no_view_and_no_client() -> None:
+    loaded = loaded_by("nodedevices_kubectl.main")
+    assert not {"json", "subprocess", "nodedevices_kubectl.views", "nodedevices_kubectl.api"} & loaded

@@ -1,37 +1,18 @@
-"""The objects that commands read and write, and what a refusal of theirs means for a person.
-
-Exec plugins of a kubeconfig (client.authentication.k8s.io/v1): each is run once, with the terminal as kubectl gives
-it; its token is kept for this run of ours alone, and never shown.
-
-From what a person gave (a context, a file) to the API server's client.
-"""
+"""The objects that commands read and write, and what a refusal of theirs means for a person."""
 
 from __future__ import annotations
 
-import base64
-import json
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from nodedevices_api import API_VERSION
-from nodedevices_common import __version__
 from nodedevices_common.loading import quickly
-from nodedevices_common.raw import Raw, mapping, mappings, text
-from nodedevices_common.text import nearest, show
+from nodedevices_common.raw import Raw, mapping, text
 from nodedevices_kube import at as at  # noqa: PLC0414 - commands have it from here
-from nodedevices_kube import credentials, kubeconfig
 from nodedevices_kube.client import JSON, Client
 from nodedevices_kube.connection import Answer, Connection
-from nodedevices_kube.errors import ApiError, KubeconfigError
-from nodedevices_kube.kubeconfig import Cluster, Context
+from nodedevices_kube.errors import ApiError
 
 PAGE = 500
 OURS = f"/apis/{API_VERSION}"
@@ -144,119 +125,3 @@ def _rights(role: str) -> str:
         f"This needs the cluster role {role} in the whole cluster; a RoleBinding is not enough. To grant it: "
         f"kubectl create clusterrolebinding NAME --clusterrole={role} --user=USER"
     )
-
-
-EXEC_SECONDS = 120  # a person may have to log in with a browser
-_EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
-
-
-def log_in(context: Context, command: Raw, *, environment: Mapping[str, str], ask: bool) -> Raw:
-    """Return the status of the ExecCredential that the plugin prints. `ask`: it may ask the person at the terminal."""
-    version = text(command.get("apiVersion"))
-    program = text(command.get("command"))
-    what = f"context {context.name}: exec plugin {program}"
-    if version not in _EXEC_VERSIONS:
-        raise KubeconfigError(f"{what}: apiVersion {show(version)}: give {_EXEC_VERSIONS[0]}")
-    mode = text(command.get("interactiveMode"))
-    interactive = ask and mode != "Never" and sys.stdin.isatty()
-    if mode == "Always" and not interactive:
-        raise KubeconfigError(f"{what}: interactiveMode Always: there is no terminal to ask for input")
-    spec: dict[str, Any] = {"interactive": interactive}
-    if command.get("provideClusterInfo") is True:
-        spec["cluster"] = _cluster_info(context.cluster)
-    given = {text(variable.get("name")): text(variable.get("value")) for variable in mappings(command.get("env"))}
-    info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
-    hint = text(command.get("installHint"))
-    hint = f"\n{hint}" if hint else ""
-    found = shutil.which(program, path={**os.environ, **environment}.get("PATH"))
-    if found is None or not Path(found).is_absolute():  # by a PATH with `.` in it; kubectl refuses it, too
-        raise KubeconfigError(f"{what}: no such program outside the current folder{hint}")
-    arguments = command.get("args")
-    try:
-        done = subprocess.run(  # noqa: S603 - the user's own kubeconfig names it, as for kubectl
-            [found, *(map(str, arguments) if isinstance(arguments, list) else ())],
-            env={**os.environ, **environment, **given, "KUBERNETES_EXEC_INFO": json.dumps(info)},
-            stdin=None if interactive else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            timeout=EXEC_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise KubeconfigError(f"{what}: {error}{hint}") from error
-    if done.returncode != 0:
-        raise KubeconfigError(f"{what}: it ended with exit code {done.returncode}")
-    try:
-        status = mapping(mapping(json.loads(done.stdout)).get("status"))
-    except ValueError as error:
-        raise KubeconfigError(f"{what}: it printed no ExecCredential") from error
-    if not status.get("token") and not status.get("clientCertificateData"):
-        raise KubeconfigError(f"{what}: its ExecCredential has neither a token nor a client certificate")
-    return status
-
-
-def _cluster_info(cluster: Cluster) -> dict[str, Any]:
-    info: dict[str, Any] = {"server": cluster.server}
-    if cluster.authority:
-        info["certificate-authority-data"] = base64.b64encode(cluster.authority).decode()
-    if cluster.insecure:
-        info["insecure-skip-tls-verify"] = True
-    if cluster.tls_name:
-        info["tls-server-name"] = cluster.tls_name
-    if cluster.proxy:
-        info["proxy-url"] = cluster.proxy
-    for extension in mappings(mapping(cluster.raw).get("extensions")):
-        if extension.get("name") == "client.authentication.k8s.io/exec":
-            info["config"] = extension.get("extension")
-    return info
-
-
-USER_AGENT = f"kubectl-nodedevices/{__version__}"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Which cluster is meant, as it was given."""
-
-    kubeconfig: str = ""
-    context: str = ""
-
-
-def find_context(target: Target, environment: Mapping[str, str]) -> kubeconfig.Context:
-    found = kubeconfig.find(target.kubeconfig or None, environment)
-    if found is None and not target.context:
-        return kubeconfig.of_service_account(environment)
-    if found is None:
-        raise KubeconfigError(f"--context {target.context}: there is no kubeconfig; give --kubeconfig")
-    return found.context(target.context)
-
-
-def find_contexts(explicit: str, named: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """The contexts of these names; none named: all that there are, one for each API server. And words about it."""
-    found = kubeconfig.find(explicit or None, environment)
-    if found is None:
-        raise KubeconfigError("several contexts: there is no kubeconfig; give --kubeconfig")
-    if named:
-        for name in named:
-            if name not in found.contexts:
-                raise KubeconfigError(f"--contexts {name}: there is no such context{nearest(name, found.contexts)}")
-        return list(dict.fromkeys(named)), []
-    chosen: dict[str, str] = {}  # server -> context
-    words = []
-    for name in sorted(found.contexts, key=lambda name: name != found.current):  # the current one counts
-        server = found.server(name) or f"context {name}"
-        if server in chosen:
-            words.append(f"{name} is the same cluster as {chosen[server]} ({server}).")
-        else:
-            chosen[server] = name
-    if not chosen:
-        raise KubeconfigError("--all-contexts: the kubeconfig has no context")
-    return sorted(chosen.values()), words
-
-
-def connect(context: kubeconfig.Context, environment: Mapping[str, str], seconds: float = 0.0) -> Api:
-    """Nothing is sent yet; an exec plugin is run. `seconds`: the longest to wait for an answer, and nobody is
-    asked to log in; 0: as usual."""
-    known = credentials.for_context(context, partial(log_in, environment=environment, ask=not seconds))
-    limits = {"connect_seconds": seconds, "answer_seconds": seconds} if seconds else {}
-    connection = Connection(context.cluster, known, environment, user_agent=USER_AGENT, **limits)
-    return Api(connection, context.name)

@@ -6,7 +6,7 @@ import click
 from nodedevices_common.raw import Raw
 
 from nodedevices_kubectl import options
-from nodedevices_kubectl.output.documents import lines
+from nodedevices_kubectl.output.description import lines
 from nodedevices_kubectl.session import Session
 from nodedevices_kubectl.views import describe as view
 from nodedevices_kubectl.views import find

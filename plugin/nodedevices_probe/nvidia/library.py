@@ -3,9 +3,6 @@ system's loader finds it.
 
 pynvml opens the library by its soname. One that was loaded by its path before has that soname, so the loader gives
 pynvml the same. It may come at any time, with a driver container; what is loaded stays for the life of the process.
-
-nvidia-ctk, NVIDIA's program that makes a CDI specification: options of 1.14 and later; the last two flags are
-1.18's.
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodedevices_probe.node.roots import inside
-from nodedevices_probe.programs import Program
 
 NAME = "libnvidia-ml.so.1"
 FOLDERS = (  # in the order of NVIDIA's plugin v0.20.0
@@ -62,13 +58,3 @@ def find(root: Path) -> Path | None:
     """Return the library below that root."""
     found = (inside(root, f"{folder}/{NAME}") for folder in FOLDERS)
     return next((path for path in found if path is not None and path.is_file()), None)
-
-
-NVIDIA_CTK = Program(
-    name="nvidia-ctk",
-    command=("cdi", "generate", "--format=json"),
-    flags=frozenset({"vendor", "class", "device-name-strategy", "nvidia-ctk-path", "feature-flag", "disable-hook"}),
-    roots=("driver-root", "dev-root"),
-    places=("usr/bin", "usr/local/bin", "usr/local/nvidia/toolkit"),
-    option="nvidia-ctk-program",
-)
