@@ -54,7 +54,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], vendors: Ven
     places = {name: setting.place for name, setting in (by_variables | by_flags).items()}
     problems = _between(values, given, vendors, places=places, probe_place=place, added=added)
     problems += refused_by_vendors(given | alone, vendors)
-    directory = str(values["kubelet-dir"]).rstrip("/") or "/"
+    directory = str(values["kubelet-dir"]).rstrip("/")
     elsewhere = {
         "node-name": socket.gethostname().lower(),
         "kubelet-socket": f"{directory}/device-plugins/kubelet.sock",
@@ -121,6 +121,8 @@ def _between(
         for name, other in ONLY_WITH.items()
         if name in given and not values[other]
     ]
+    if not values["kubelet-dir"]:
+        problems.append("--kubelet-dir: empty; give an absolute path, such as /var/lib/kubelet")
     if "kubelet-socket" in given and not given["kubelet-socket"]:
         problems.append("--kubelet-socket: empty; to register nothing, give --serving-mode=Observe")
     if bool(values["pod-name"]) != bool(values["pod-namespace"]):

@@ -141,6 +141,7 @@ def test_a_value_that_is_wrong_is_named_where_it_was_given_beside_all_others() -
             ["--probe=simulated", "--simulated-file=a.yaml"],
             "--simulated-file: 'a.yaml' is a relative path; give an absolute one, such as /etc/nodedevices/a.yaml",
         ),
+        (["--kubelet-dir="], "--kubelet-dir: empty; give an absolute path, such as /var/lib/kubelet"),
         (["--kubelet-dir=./kubelet"], "--kubelet-dir: './kubelet' is a relative path; give an absolute one"),
         (["--cdi-spec-dirs=/etc/cdi,cdi"], "--cdi-spec-dirs: 'cdi' is a relative path"),
         (["--mps-root=run/nvidia/mps"], "--mps-root: 'run/nvidia/mps' is a relative path"),
