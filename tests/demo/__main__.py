@@ -37,6 +37,9 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="demo")
     options.add_argument("--on", metavar="CLUSTER", help="kind, k3d, minikube, kind-NAME or k3d-NAME")
     desk_name: str | None = options.parse_args().on
+    if picture and not Path(picture).absolute().parent.is_dir():
+        stage.failed(f"PICTURE={picture}: there is no such folder; give one that is there, such as docs/demo.svg")
+        return 1
     # where kubectl finds the plugin
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     try:

@@ -364,16 +364,18 @@ def _allocatable(item: Raw, node: Raw | None, *, changed: bool) -> Finding:
     resources = mappings(facts.status_of(item).get("resources"))
     differ: list[str] = []
     same: list[str] = []
+    nothing = False  # of a resource is allocatable, though it is offered
     for resource in resources:
         name, healthy = text(resource.get("name")), facts.number(resource.get("healthy"))
         if resource.get("managedBy") != "plugin" or healthy is None:
             continue
         known = whole_units(shown.get(name))
-        (same if known == healthy else differ).append(
-            f"{name}: {known}" + ("" if known == healthy else f", but the agent offers {healthy}")
-        )
+        if known == healthy:
+            same.append(f"{name}: {known}")
+        else:
+            differ.append(f"{name}: {known}, but the agent offers {healthy}")
+            nothing |= known == 0
     if differ:
-        nothing = any(": 0, but" in difference for difference in differ)
         status = (PENDING if changed else BROKEN) if nothing else WARNING
         later = "" if status == PENDING else "; then: docs/troubleshooting.md"
         wait = f"the kubelet updates it within a minute{later}"
