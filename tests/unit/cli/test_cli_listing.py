@@ -9,7 +9,7 @@ import pytest
 import yaml
 from nodedevices_api import conditions as names
 from nodedevices_kubectl.views import explain, facts
-from support.command_line import CommandLine, JsonObject, condition, failed, gpu, node
+from support.command_line import CommandLine, JsonObject, action, condition, failed, gpu, node
 from support.recorded_api import EVENTS, NODE_DEVICES, RecordedApi
 
 ESCAPE = "\033"
@@ -327,6 +327,19 @@ def test_a_node_and_a_device_are_described_on_one_screen(api: RecordedApi, kubec
     assert kubectl.out == NODE_DESCRIBED
     kubectl("describe", "n1/gpu-1")
     assert kubectl.out == DEVICE_DESCRIBED
+
+
+def test_a_description_shows_what_the_operator_does_there(api: RecordedApi, kubectl: CommandLine) -> None:
+    actions = [action("evictions", "InSync", "no pod needs to be evicted"), action("taint", "Refused", "used up")]
+    api.add(NODE_DEVICES, node("n1", gpu(0), actions=actions))
+    kubectl("describe", "n1")
+    lines = squeezed(kubectl.out)
+    at = lines.index(["Actions:"])
+    assert lines[at + 1 : at + 4] == [
+        ["NAME", "REASON", "MESSAGE"],
+        ["evictions", "InSync", "no", "pod", "needs", "to", "be", "evicted"],
+        ["taint", "Refused", "used", "up"],
+    ]
 
 
 def test_a_description_ends_with_the_events(api: RecordedApi, kubectl: CommandLine) -> None:
